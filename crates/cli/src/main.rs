@@ -1,0 +1,3 @@
+//! The taskyard binary.
+
+fn main() {}

@@ -1,0 +1,76 @@
+//! Why a command was refused.
+
+use crate::session::SessionId;
+use crate::task::TaskId;
+use crate::tube::TubeName;
+
+/// What the core's operations return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a command was refused. Each variant is a meaning the caller can act on; a refused command
+/// has changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No tube of this name.
+    #[error("tube '{0}' does not exist; create it first")]
+    TubeNotFound(TubeName),
+    /// A tube of this name is there already.
+    #[error("tube '{0}' already exists")]
+    TubeExists(TubeName),
+    /// The tube cannot be dropped while somebody holds its tasks.
+    #[error("tube '{0}' has taken tasks; finish or release them before dropping it")]
+    TubeHasTaken(TubeName),
+    /// The tube cannot be dropped while consumers wait on it.
+    #[error("tube '{0}' has waiting consumers; stop them before dropping it")]
+    TubeHasConsumers(TubeName),
+    /// The tube has as many tasks as it may have.
+    #[error("tube '{tube}' is full ({capacity} tasks); take some or raise its capacity")]
+    TubeFull {
+        /// The tube that is full.
+        tube: TubeName,
+        /// How many tasks it may have.
+        capacity: u64,
+    },
+    /// The store has as many tubes as it may have.
+    #[error("the store has {0} tubes, the most it may have; drop some first")]
+    TooManyTubes(usize),
+    /// No task of this id in the tube.
+    #[error("task {1} not found in tube '{0}'")]
+    TaskNotFound(TubeName, TaskId),
+    /// The tube's kind does not have this verb.
+    #[error("a {kind} tube does not support {verb}")]
+    Unsupported {
+        /// The tube's kind.
+        kind: &'static str,
+        /// What was asked.
+        verb: &'static str,
+    },
+    /// Something in the command itself is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// Something in the command is larger than its limit.
+    #[error("{what} is {size}, the limit is {limit}; {advice}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// How large it is.
+        size: usize,
+        /// How large it may be.
+        limit: usize,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// No live session of this identity.
+    #[error("session {0} is unknown or has expired")]
+    SessionUnknown(SessionId),
+    /// Too much is waiting; nothing was done.
+    #[error("overloaded: {0}; try again a little later")]
+    Overloaded(&'static str),
+    /// The store could not do it; nothing was done.
+    #[error("the store failed: {0}")]
+    Store(String),
+    /// The engine is stopping; nothing was done.
+    #[error("the server is shutting down; try again on the next one")]
+    ShuttingDown,
+}

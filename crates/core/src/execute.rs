@@ -1,0 +1,15 @@
+//! Whatever runs commands, here or on another machine.
+
+use std::future::Future;
+
+use crate::command::{Command, Reply};
+use crate::error::Result;
+
+/// Runs batches of commands. Implemented by the engine in this process and by the network client,
+/// so that workers, the command line and the test suite need neither engine nor store.
+pub trait Execute: Send + Sync {
+    /// Runs the commands in their order and answers each of them, in that order. The batch is not
+    /// one transaction: each command is atomic by itself.
+    fn execute(&self, commands: Vec<Command>)
+    -> impl Future<Output = Vec<Result<Reply>>> + Send;
+}

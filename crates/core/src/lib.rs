@@ -1,0 +1,37 @@
+//! The rules of Taskyard, as pure state machines.
+//!
+//! Nothing here reads a clock, touches a file or socket, spawns or logs: `now` is an argument,
+//! and what changed is an answer. Every store is compared with this crate.
+//!
+//! Start reading at [`command`] (what can be asked), then [`state`] (what may happen to a task),
+//! then [`machine`] (how it happens).
+
+pub mod command;
+pub mod effects;
+pub mod error;
+pub mod execute;
+pub mod lease;
+pub mod limits;
+pub mod machine;
+pub mod reason;
+pub mod session;
+pub mod state;
+pub mod stats;
+pub mod task;
+pub mod time;
+pub mod tube;
+
+
+pub use command::{Command, Finish, FinishItem, Holder, NewTask, Outcome, Placed, Reply, Take};
+pub use effects::Effects;
+pub use error::{Error, Result};
+pub use execute::Execute;
+pub use lease::Lease;
+pub use machine::Machine;
+pub use reason::Reason;
+pub use session::SessionId;
+pub use state::{Event, State};
+pub use stats::{Calls, Counts, TubeStats};
+pub use task::{Body, Task, TaskId};
+pub use time::{Span, Timestamp};
+pub use tube::{Kind, TubeChange, TubeName, TubeOptions};

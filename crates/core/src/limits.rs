@@ -1,0 +1,30 @@
+//! Every limit of the system, in one place.
+
+/// Longest tube name, in bytes.
+pub const TUBE_NAME_BYTES_MAX: usize = 128;
+/// Longest sub-queue key, in bytes.
+pub const SUBQUEUE_BYTES_MAX: usize = 256;
+/// Most tubes in one store.
+pub const TUBES_MAX: usize = 10_000;
+/// Largest payload unless the operator sets another, in bytes.
+pub const PAYLOAD_BYTES_DEFAULT: usize = 1 << 20;
+/// Largest payload an operator may allow, in bytes.
+pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
+/// Largest `meta` map of a task, in bytes.
+pub const META_BYTES_MAX: usize = 1 << 10;
+/// Most tasks in one command.
+pub const BATCH_TASKS_MAX: usize = 10_000;
+/// Most payload bytes in one command.
+pub const BATCH_BYTES_MAX: usize = 64 << 20;
+/// Deepest nesting of a payload.
+pub const NESTING_MAX: usize = 64;
+/// Most open connections of a server.
+pub const CONNECTIONS_MAX: usize = 10_000;
+/// Most parked takes and puts of a server.
+pub const WAITERS_MAX: usize = 100_000;
+/// Most commands waiting before the writer; more are answered "overloaded".
+pub const PENDING_COMMANDS_MAX: usize = 100_000;
+/// Most payload bytes waiting before the writer.
+pub const PENDING_BYTES_MAX: usize = 256 << 20;
+/// Largest task id: what fits beside a tube number in one SQLite key.
+pub const TASK_ID_MAX: u64 = (1 << 49) - 1;

@@ -1,0 +1,62 @@
+//! The one answer to "why does it not run now?".
+
+use std::fmt;
+
+use crate::time::Timestamp;
+
+/// Why a task does not run now. Tubes, semaphores, pools and SQL tasks all answer with this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// It waits only for a consumer.
+    WaitsForConsumer,
+    /// It runs now.
+    Running,
+    /// Its time has not come.
+    NotDue(Timestamp),
+    /// Its tube is paused.
+    TubePaused,
+    /// Another task of its sub-queue runs.
+    SubqueueBusy,
+    /// Somebody buried it.
+    Buried,
+    /// Its attempts are used up.
+    AttemptsUsedUp,
+    /// Its time to live is over.
+    Expired,
+    /// It is finished.
+    Finished,
+}
+
+impl Reason {
+    /// The reason's name on every face of Taskyard.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reason::WaitsForConsumer => "waits_for_consumer",
+            Reason::Running => "running",
+            Reason::NotDue(_) => "not_due",
+            Reason::TubePaused => "tube_paused",
+            Reason::SubqueueBusy => "subqueue_busy",
+            Reason::Buried => "buried",
+            Reason::AttemptsUsedUp => "attempts_used_up",
+            Reason::Expired => "expired",
+            Reason::Finished => "finished",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::WaitsForConsumer => "waits for a consumer",
+            Reason::Running => "runs now",
+            Reason::NotDue(_) => "its time has not come",
+            Reason::TubePaused => "the tube is paused",
+            Reason::SubqueueBusy => "another task of its sub-queue runs",
+            Reason::Buried => "buried; kick it to bring it back",
+            Reason::AttemptsUsedUp => "its attempts are used up; kick it to try again",
+            Reason::Expired => "its time to live is over",
+            Reason::Finished => "finished",
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! A task as its users see it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::lease::Lease;
+use crate::reason::Reason;
+use crate::state::State;
+use crate::time::{Span, Timestamp};
+
+/// The number of a task in its tube: from 0, never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub u64);
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a task carries: a payload and an optional `meta` map, both MessagePack and both kept byte
+/// for byte. One shared allocation, cheap to clone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Body(Arc<[u8]>);
+
+/// Where the payload ends is kept in the last bytes of the allocation.
+const FOOTER: usize = size_of::<u32>();
+
+impl Body {
+    /// A body with this payload and no meta.
+    pub fn new(payload: &[u8]) -> Self {
+        Body::with_meta(payload, &[])
+    }
+
+    /// A body with this payload and meta; an empty meta is none.
+    pub fn with_meta(payload: &[u8], meta: &[u8]) -> Self {
+        let footer = u32::try_from(meta.len()).expect("meta is limited to far less than 4 GiB");
+        let mut bytes = Vec::with_capacity(payload.len() + meta.len() + FOOTER);
+        bytes.extend_from_slice(payload);
+        bytes.extend_from_slice(meta);
+        bytes.extend_from_slice(&footer.to_le_bytes());
+        Body(bytes.into())
+    }
+
+    /// The payload: one MessagePack value.
+    pub fn payload(&self) -> &[u8] {
+        &self.0[..self.payload_end()]
+    }
+
+    /// The meta map, if there is one.
+    pub fn meta(&self) -> Option<&[u8]> {
+        let meta = &self.0[self.payload_end()..self.0.len() - FOOTER];
+        (!meta.is_empty()).then_some(meta)
+    }
+
+    /// How many bytes the body keeps in memory, its bookkeeping included.
+    pub fn footprint(&self) -> usize {
+        self.0.len() + 2 * size_of::<usize>()
+    }
+
+    fn payload_end(&self) -> usize {
+        let (rest, footer) = self.0.split_at(self.0.len() - FOOTER);
+        let meta_len = u32::from_le_bytes(footer.try_into().expect("the footer has four bytes"));
+        rest.len() - meta_len as usize
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Body({} bytes)", self.payload().len())
+    }
+}
+
+/// A task as answers show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Its number in the tube.
+    pub id: TaskId,
+    /// Where it stands after the command that answers.
+    pub state: State,
+    /// Smaller goes first.
+    pub pri: u64,
+    /// When it was put.
+    pub created: Timestamp,
+    /// When it becomes ready, for a delayed task.
+    pub due: Option<Timestamp>,
+    /// When it dies if nobody takes it.
+    pub expires: Timestamp,
+    /// How long a delivery may last.
+    pub ttr: Span,
+    /// Earlier deliveries that ended without ack or bury.
+    pub attempts: u32,
+    /// When the current delivery began.
+    pub start: Option<Timestamp>,
+    /// When the latest earlier delivery that was given back began.
+    pub previous_start: Option<Timestamp>,
+    /// The sub-queue it belongs to, in tubes that have them.
+    pub subqueue: Option<Arc<str>>,
+    /// The number of the current delivery.
+    pub lease: Option<Lease>,
+    /// When the current delivery ends by itself.
+    pub lease_until: Option<Timestamp>,
+    /// Why it does not run now.
+    pub reason: Reason,
+    /// What it carries. `None` while the store still has to load it from disk; no store hands
+    /// such a task out.
+    pub body: Option<Body>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_keeps_payload_and_meta_apart() {
+        let body = Body::with_meta(b"payload", b"meta");
+        assert_eq!(body.payload(), b"payload");
+        assert_eq!(body.meta(), Some(&b"meta"[..]));
+        assert_eq!(Body::new(b"").payload(), b"");
+        assert_eq!(Body::new(b"x").meta(), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! Tube names and options.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::limits::TUBE_NAME_BYTES_MAX;
+use crate::time::Span;
+
+/// The checked name of a tube. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TubeName(Arc<str>);
+
+impl TubeName {
+    /// The name, if it may be one: 1 to 128 bytes without control characters, `/` or `:`.
+    pub fn new(name: &str) -> Result<Self> {
+        if name.is_empty() {
+            return Err(Error::Invalid("a tube name must not be empty".into()));
+        }
+        if name.len() > TUBE_NAME_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "a tube name may have {TUBE_NAME_BYTES_MAX} bytes, this one has {}",
+                name.len()
+            )));
+        }
+        if let Some(bad) = name.chars().find(|c| c.is_control() || matches!(c, '/' | ':')) {
+            return Err(Error::Invalid(format!("a tube name must not contain {bad:?}")));
+        }
+        Ok(TubeName(name.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for TubeName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TubeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TubeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The five presets, by the names Tarantool's queue gave them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// In order of arrival, nothing else.
+    Fifo,
+    /// Order by priority, times.
+    FifoTtl,
+    /// The same with a capacity.
+    LimFifoTtl,
+    /// In order of arrival, one running task for each sub-queue.
+    Utube,
+    /// Sub-queues, priority and times.
+    UtubeTtl,
+}
+
+impl Kind {
+    /// All of them, in the order of the documents.
+    pub const ALL: [Kind; 5] =
+        [Kind::Fifo, Kind::FifoTtl, Kind::LimFifoTtl, Kind::Utube, Kind::UtubeTtl];
+
+    /// The kind's name on every face.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Fifo => "fifo",
+            Kind::FifoTtl => "fifottl",
+            Kind::LimFifoTtl => "limfifottl",
+            Kind::Utube => "utube",
+            Kind::UtubeTtl => "utubettl",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn from_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether tasks have a priority, ttl, ttr and delay. Other kinds ignore these options.
+    pub const fn has_times(self) -> bool {
+        matches!(self, Kind::FifoTtl | Kind::LimFifoTtl | Kind::UtubeTtl)
+    }
+
+    /// Whether at most one task of each sub-queue runs.
+    pub const fn has_subqueues(self) -> bool {
+        matches!(self, Kind::Utube | Kind::UtubeTtl)
+    }
+
+    /// Whether a capacity is heeded.
+    pub const fn has_capacity(self) -> bool {
+        matches!(self, Kind::LimFifoTtl)
+    }
+}
+
+/// What a tube does with its tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TubeOptions {
+    /// The preset it was created from.
+    pub kind: Kind,
+    /// Whether its tasks may be forgotten at a restart, for speed.
+    pub temporary: bool,
+    /// Most tasks of any state; `None` is no limit.
+    pub capacity: Option<u64>,
+    /// Time to live of a task whose put names none.
+    pub ttl: Option<Span>,
+    /// Time to run of a task whose put names none; without it a task's own ttl.
+    pub ttr: Option<Span>,
+    /// Delay of a task whose put names none.
+    pub delay: Option<Span>,
+    /// Priority of a task whose put names none.
+    pub pri: u64,
+    /// Bury a task instead of giving it back when this many deliveries have failed.
+    pub attempts_max: Option<u32>,
+    /// Let the ttl end a delivery, as the original queue does.
+    pub ttl_kills_taken: bool,
+    /// Nothing is taken while this is set.
+    pub paused: bool,
+}
+
+impl TubeOptions {
+    /// The preset itself.
+    pub const fn new(kind: Kind) -> Self {
+        TubeOptions {
+            kind,
+            temporary: false,
+            capacity: None,
+            ttl: None,
+            ttr: None,
+            delay: None,
+            pri: 0,
+            attempts_max: None,
+            ttl_kills_taken: false,
+            paused: false,
+        }
+    }
+}
+
+/// What to change about a tube; `None` leaves a thing as it is, and the inner `None` takes a
+/// limit away. Tasks that are there already keep the times they were put with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TubeChange {
+    /// Stop or resume deliveries.
+    pub paused: Option<bool>,
+    /// Most tasks of any state.
+    pub capacity: Option<Option<u64>>,
+    /// Default time to live.
+    pub ttl: Option<Option<Span>>,
+    /// Default time to run.
+    pub ttr: Option<Option<Span>>,
+    /// Default delay.
+    pub delay: Option<Option<Span>>,
+    /// Default priority.
+    pub pri: Option<u64>,
+    /// Deliveries before a task is buried.
+    pub attempts_max: Option<Option<u32>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        for good in ["a", "mail", "a b!", "почта", &"x".repeat(128)] {
+            assert_eq!(TubeName::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "a/b", "a:b", "a\nb", "\u{7f}", &"x".repeat(129)] {
+            assert!(matches!(TubeName::new(bad), Err(Error::Invalid(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn kinds_are_found_by_name() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::from_name(kind.name()), Some(kind));
+        }
+        assert_eq!(Kind::from_name("FIFO"), None);
+    }
+}

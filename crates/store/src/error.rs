@@ -1,0 +1,43 @@
+//! Why a store could not be opened.
+
+use std::path::PathBuf;
+
+/// Why a store could not be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The URL names no store of ours.
+    #[error("'{0}' names no store; use memory: or sqlite:DIR")]
+    UnknownUrl(String),
+    /// Another process has it open.
+    #[error("{0} is in use by another taskyard process; stop that one or choose another folder")]
+    InUse(PathBuf),
+    /// What is on disk is not what was written there.
+    #[error(
+        "{folder} is damaged: {what}. Restore it from a backup, or open what is left of it with --accept-loss"
+    )]
+    Damaged {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// It was written by a newer version.
+    #[error("{folder} has format {found}, this version reads up to {known}; use a newer taskyard")]
+    TooNew {
+        /// The folder.
+        folder: PathBuf,
+        /// The format found.
+        found: i64,
+        /// The newest format this version knows.
+        known: i64,
+    },
+    /// The operating system said no.
+    #[error("cannot open {folder}: {what}")]
+    Unavailable {
+        /// The folder.
+        folder: PathBuf,
+        /// What it said.
+        what: String,
+    },
+}

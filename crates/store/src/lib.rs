@@ -1,0 +1,103 @@
+//! Where tasks live.
+//!
+//! [`Store`] is the one way in: batches of commands go down, replies and effects come back. The
+//! rules are not here: `memory` and `sqlite` run the core's machine itself, and what decides inside a
+//! database is compared with it by the suite in `conformance`.
+//!
+//! A store knows no wire, no engine and no server, and it never reads a clock.
+
+mod error;
+mod memory;
+mod open;
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use taskyard_core::{Body, Command, Effects, Error, Reply, TaskId, Timestamp};
+
+pub use error::OpenError;
+pub use memory::MemoryStore;
+pub use open::{OpenOptions, open};
+
+/// A future of a store: boxed, so that a store can be chosen at run time.
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A place where tasks live.
+///
+/// The engine is its only user and has at most one `execute` under way, so that what arrives
+/// meanwhile forms the next batch. Embedded stores do their work on the calling thread.
+pub trait Store: Send + Sync + 'static {
+    /// Runs a batch at the moment `now`, in order. When it answers, what the replies say is durable,
+    /// as far as the store is. If the batch cannot be made durable every reply is
+    /// [`Error::Store`] and nothing has changed.
+    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed>;
+
+    /// Reads bodies that were left on disk, without disturbing `execute`. `None` is a task that is
+    /// gone meanwhile.
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Result<Vec<Option<Body>>, Error>>;
+
+    /// What the store can do, so that tests and users know what to expect.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Finishes everything under way. Nothing may be asked afterwards.
+    fn close(&self) -> Pending<'_, Result<(), Error>>;
+}
+
+/// What came of a batch.
+#[derive(Debug)]
+pub struct Executed {
+    /// An answer for each command, in order.
+    pub replies: Vec<Result<Reply, Error>>,
+    /// What others may be waiting for.
+    pub effects: Effects,
+    /// Tasks in the replies whose bodies must be loaded before anybody sees them.
+    pub unloaded: Vec<Unloaded>,
+}
+
+/// A task in a reply whose body is still on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unloaded {
+    /// Which reply of the batch.
+    pub reply: usize,
+    /// Which task of that reply.
+    pub item: usize,
+    /// How to load it.
+    pub key: BodyKey,
+}
+
+/// Where a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BodyKey {
+    /// The tube's number.
+    pub tube: u32,
+    /// The task.
+    pub id: TaskId,
+}
+
+/// What a store can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The store's name, as in its URL.
+    pub name: &'static str,
+    /// Whether acknowledged means on disk.
+    pub durable: bool,
+    /// Whether several servers may share it.
+    pub shared: bool,
+}
+
+/// Puts loaded bodies into their replies. A task that is gone meanwhile leaves its reply.
+pub fn fill(replies: &mut [Result<Reply, Error>], unloaded: &[Unloaded], bodies: Vec<Option<Body>>) {
+    for (place, body) in unloaded.iter().zip(bodies) {
+        if let Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) = &mut replies[place.reply] {
+            tasks[place.item].body = body;
+        }
+    }
+    for place in unloaded {
+        if let Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) = &mut replies[place.reply] {
+            tasks.retain(|task| task.body.is_some());
+        }
+    }
+}

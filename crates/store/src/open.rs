@@ -1,0 +1,26 @@
+//! From a URL to a store.
+
+use crate::{MemoryStore, OpenError, Store};
+
+/// How to open a store.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// How many bytes of payloads an embedded store keeps in memory; more stay on disk.
+    pub memory_bytes: usize,
+    /// Open a damaged store with what is left of it.
+    pub accept_loss: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { memory_bytes: 64 << 20, accept_loss: false }
+    }
+}
+
+/// Opens the store that `url` names.
+pub fn open(url: &str, _options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
+    match url.split_once(':') {
+        Some(("memory", "")) => Ok(Box::new(MemoryStore::default())),
+        _ => Err(OpenError::UnknownUrl(url.to_owned())),
+    }
+}
