@@ -10,6 +10,5 @@ use crate::error::Result;
 pub trait Execute: Send + Sync {
     /// Runs the commands in their order and answers each of them, in that order. The batch is not
     /// one transaction: each command is atomic by itself.
-    fn execute(&self, commands: Vec<Command>)
-    -> impl Future<Output = Vec<Result<Reply>>> + Send;
+    fn execute(&self, commands: Vec<Command>) -> impl Future<Output = Vec<Result<Reply>>> + Send;
 }

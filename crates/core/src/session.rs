@@ -1,9 +1,7 @@
 //! Who takes: sessions and what they hold.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::task::TaskId;
 use crate::time::Timestamp;
 
 /// The identity of a session: 16 bytes, random, known to its connections only.
@@ -30,15 +28,19 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// What the machine knows of a session.
+/// What the machine knows of a session. What it holds is found in the tubes' shared index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Session {
     /// Open connections that share it.
     pub connections: u32,
     /// When it ends, if no connection comes back.
     pub ends: Option<Timestamp>,
-    /// What it holds: (tube number, task).
-    pub held: BTreeSet<(u32, TaskId)>,
+}
+
+impl Session {
+    pub fn is_alive(&self, now: Timestamp) -> bool {
+        self.ends.is_none_or(|ends| ends > now)
+    }
 }
 
 #[cfg(test)]

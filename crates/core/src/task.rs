@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::lease::Lease;
 use crate::reason::Reason;
+use crate::session::SessionId;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
 
@@ -96,6 +97,8 @@ pub struct Task {
     pub previous_start: Option<Timestamp>,
     /// The sub-queue it belongs to, in tubes that have them.
     pub subqueue: Option<Arc<str>>,
+    /// The session that holds it, if one took it.
+    pub session: Option<SessionId>,
     /// The number of the current delivery.
     pub lease: Option<Lease>,
     /// When the current delivery ends by itself.

@@ -1,0 +1,246 @@
+//! How deliveries end, and what else moves a task by hand.
+
+use crate::command::{Finish, FinishItem, Holder, Outcome, Reply};
+use crate::error::{Error, Result};
+use crate::limits::BATCH_TASKS_MAX;
+use crate::slots::{Delivery, Slot, Standing};
+use crate::state::{self, Event, State};
+use crate::task::TaskId;
+use crate::time::{Span, Timestamp};
+use crate::tube::TubeName;
+
+use super::Machine;
+use super::view::view_done;
+
+impl Machine {
+    pub(super) fn finish(
+        &mut self,
+        now: Timestamp,
+        name: &TubeName,
+        items: &[FinishItem],
+    ) -> Result<Reply> {
+        let number = self.number(name)?;
+        check_batch(items.len())?;
+        self.check_touches(now, number, items)?;
+        let outcomes = items.iter().map(|item| self.finish_one(now, number, item)).collect();
+        self.settle(number);
+        Ok(Reply::Finished(outcomes))
+    }
+
+    fn finish_one(&mut self, now: Timestamp, number: u32, item: &FinishItem) -> Outcome {
+        let Some(slot) = self.tubes[&number].tasks.get(item.id) else { return Outcome::Missing };
+        let anybody_buries = item.finish == Finish::Bury && item.holder == Holder::Any;
+        let held = self.held_delivery(now, slot, item.holder);
+        if held.is_none() && !anybody_buries {
+            return Outcome::Stale;
+        }
+        match item.finish {
+            Finish::Ack => return self.ack(number, item.id),
+            Finish::Release { delay, counted } => {
+                let has_times = self.tubes[&number].options.kind.has_times();
+                let delay = if has_times { delay } else { Span::ZERO };
+                self.give_back(
+                    now,
+                    number,
+                    item.id,
+                    GiveBack { delay, counted, lease_over: false },
+                );
+            }
+            Finish::Bury => self.bury(number, item.id),
+            Finish::Touch(more) => self.touch(number, item.id, more),
+        }
+        match self.tubes[&number].view(now, item.id) {
+            Some(task) => Outcome::Done(Box::new(task)),
+            None => Outcome::Missing,
+        }
+    }
+
+    /// The delivery under way, if `holder` holds it and its time is not over.
+    fn held_delivery<'a>(
+        &self,
+        now: Timestamp,
+        slot: &'a Slot,
+        holder: Holder,
+    ) -> Option<&'a Delivery> {
+        let delivery = slot.delivery().filter(|delivery| delivery.until > now)?;
+        let holds = match holder {
+            Holder::Lease(lease) => delivery.lease == lease,
+            Holder::Session(session) => {
+                delivery.session == Some(session) && self.check_session(now, session).is_ok()
+            }
+            Holder::Any => true,
+        };
+        holds.then_some(delivery)
+    }
+
+    /// A kind without times has no touch, except for deliveries whose taker named a lease time.
+    fn check_touches(&self, now: Timestamp, number: u32, items: &[FinishItem]) -> Result<()> {
+        let tube = &self.tubes[&number];
+        if tube.options.kind.has_times() {
+            return Ok(());
+        }
+        let touches = items.iter().filter(|item| matches!(item.finish, Finish::Touch(_)));
+        for item in touches {
+            let Some(slot) = tube.tasks.get(item.id) else { continue };
+            if self.held_delivery(now, slot, item.holder).is_some_and(|held| !held.explicit) {
+                return Err(Error::Unsupported { kind: tube.options.kind.name(), verb: "touch" });
+            }
+        }
+        Ok(())
+    }
+
+    fn ack(&mut self, number: u32, id: TaskId) -> Outcome {
+        debug_assert_eq!(state::next(Some(State::Taken), Event::Ack), Some(State::Done));
+        let outcome = self.remove(number, id);
+        self.tube(number).calls().ack += 1;
+        outcome
+    }
+
+    /// Takes a task out for good.
+    pub(super) fn remove(&mut self, number: u32, id: TaskId) -> Outcome {
+        self.note(number, id);
+        let tube = self.tubes.get_mut(&number).expect("the caller looked the tube up");
+        match tube.tasks.remove(id, &mut self.shared) {
+            Some(loose) => {
+                tube.since_open.tasks.done += 1;
+                Outcome::Done(Box::new(view_done(&loose)))
+            }
+            None => Outcome::Missing,
+        }
+    }
+
+    /// Ends a delivery without ack: the task is ready again, or delayed, or its attempts are used
+    /// up.
+    pub(super) fn give_back(&mut self, now: Timestamp, number: u32, id: TaskId, how: GiveBack) {
+        self.note(number, id);
+        let tube = self.tubes.get_mut(&number).expect("the caller looked the tube up");
+        let attempts_max = tube.options.attempts_max.unwrap_or(u32::MAX);
+        let mut used_up = false;
+        tube.tasks.update(id, &mut self.shared, |slot| {
+            if how.counted {
+                slot.previous_start = slot.delivery().map_or(now, |delivery| delivery.start);
+                slot.attempts = slot.attempts.saturating_add(1);
+                used_up = slot.attempts >= attempts_max;
+            }
+            let event = if used_up {
+                slot.standing = Standing::Buried { dead_letter: true };
+                Event::DeadLetter
+            } else if how.delay.is_zero() {
+                slot.standing = Standing::Ready;
+                Event::Release
+            } else {
+                slot.standing = Standing::Delayed(now + how.delay);
+                slot.expires = slot.expires + how.delay;
+                Event::ReleaseDelayed
+            };
+            debug_assert_eq!(state::next(Some(State::Taken), event), Some(slot.state()));
+        });
+        let calls = tube.calls();
+        calls.ttr += u64::from(how.lease_over);
+        calls.release += u64::from(!how.lease_over);
+        calls.bury += u64::from(used_up);
+    }
+
+    fn bury(&mut self, number: u32, id: TaskId) {
+        let state = self.tubes[&number].tasks.get(id).map(Slot::state);
+        if state == Some(State::Buried) {
+            return;
+        }
+        debug_assert_eq!(state::next(state, Event::Bury), Some(State::Buried));
+        self.note(number, id);
+        let tube = self.tubes.get_mut(&number).expect("the caller looked the tube up");
+        tube.tasks.update(id, &mut self.shared, |slot| {
+            slot.standing = Standing::Buried { dead_letter: false };
+        });
+        tube.calls().bury += 1;
+    }
+
+    fn touch(&mut self, number: u32, id: TaskId, more: Span) {
+        if more.is_zero() {
+            return;
+        }
+        self.note(number, id);
+        let tube = self.tubes.get_mut(&number).expect("the caller looked the tube up");
+        tube.tasks.update(id, &mut self.shared, |slot| {
+            if let Standing::Taken(delivery) = &mut slot.standing {
+                delivery.until = delivery.until + more;
+            }
+            slot.expires = slot.expires + more;
+            slot.ttr = slot.ttr + more;
+        });
+        tube.calls().touch += 1;
+    }
+
+    pub(super) fn delete(
+        &mut self,
+        _now: Timestamp,
+        name: &TubeName,
+        ids: &[TaskId],
+    ) -> Result<Reply> {
+        let number = self.number(name)?;
+        check_batch(ids.len())?;
+        let mut outcomes = Vec::with_capacity(ids.len());
+        for id in ids {
+            let outcome = self.remove(number, *id);
+            self.tube(number).calls().delete += u64::from(outcome != Outcome::Missing);
+            outcomes.push(outcome);
+        }
+        self.settle(number);
+        Ok(Reply::Finished(outcomes))
+    }
+
+    pub(super) fn kick(&mut self, name: &TubeName, count: u64) -> Result<Reply> {
+        let number = self.number(name)?;
+        let mut kicked = 0;
+        while kicked < count {
+            let Some(id) = self.tube(number).tasks.first_buried() else { break };
+            debug_assert_eq!(state::next(Some(State::Buried), Event::Kick), Some(State::Ready));
+            self.note(number, id);
+            let tube = self.tubes.get_mut(&number).expect("kick looked the tube up");
+            tube.tasks.update(id, &mut self.shared, |slot| slot.standing = Standing::Ready);
+            tube.calls().kick += 1;
+            kicked += 1;
+        }
+        self.settle(number);
+        Ok(Reply::Kicked(kicked))
+    }
+
+    pub(super) fn release_all(&mut self, now: Timestamp, name: &TubeName) -> Result<Reply> {
+        let number = self.number(name)?;
+        let taken: Vec<TaskId> = self.tube(number).tasks.taken().collect();
+        for id in taken {
+            self.give_back(now, number, id, GiveBack::RELEASE);
+        }
+        self.settle(number);
+        Ok(Reply::Nothing)
+    }
+}
+
+/// How a delivery ends without ack.
+#[derive(Clone, Copy)]
+pub(super) struct GiveBack {
+    pub delay: Span,
+    /// Whether it counts as an attempt.
+    pub counted: bool,
+    /// Whether its time was over, or somebody gave it back.
+    pub lease_over: bool,
+}
+
+impl GiveBack {
+    /// As the end of a session does it.
+    pub const RELEASE: GiveBack = GiveBack { delay: Span::ZERO, counted: true, lease_over: false };
+    /// As the end of its time does it.
+    pub const LEASE_OVER: GiveBack = GiveBack { lease_over: true, ..GiveBack::RELEASE };
+}
+
+fn check_batch(size: usize) -> Result<()> {
+    if size <= BATCH_TASKS_MAX {
+        return Ok(());
+    }
+    Err(Error::TooLarge {
+        what: "the number of tasks in one command",
+        size,
+        limit: BATCH_TASKS_MAX,
+        advice: "use several batches",
+    })
+}

@@ -1,0 +1,172 @@
+//! How commands take effect.
+//!
+//! [`Machine::apply`] is the way in. Each verb has its file; `tubes` keeps the registry, `batch`
+//! lets a store write a batch down or undo it.
+
+mod batch;
+mod finish;
+mod put;
+mod sessions;
+mod take;
+mod tick;
+pub(crate) mod tubes;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::command::{Command, Reply};
+use crate::effects::Effects;
+use crate::error::{Error, Result};
+use crate::index::Shared;
+use crate::journal::{Entry, Journal};
+use crate::session::{Session, SessionId};
+use crate::task::TaskId;
+use crate::tasks::Loose;
+use crate::time::{Span, Timestamp};
+use crate::tube::TubeName;
+
+use tubes::Tube;
+
+/// The rules at work: all tubes, tasks and sessions of one store, in memory.
+///
+/// Time is what the caller says it is, but it never runs backwards: a `now` before the latest one
+/// counts as the latest one.
+#[derive(Debug, Default)]
+pub struct Machine {
+    now: Option<Timestamp>,
+    by_name: HashMap<TubeName, u32>,
+    tubes: BTreeMap<u32, Tube>,
+    sessions: HashMap<SessionId, Session>,
+    /// How long a session without connections keeps its tasks.
+    session_ttr: Span,
+    /// Sessions without connections, by their end.
+    session_ends: BTreeSet<(Timestamp, SessionId)>,
+    /// When each tube next wants a tick.
+    wakeups: BTreeSet<(Timestamp, u32)>,
+    next_lease: u64,
+    shared: Shared,
+    journal: Journal,
+    /// Tubes in which tasks became takeable, or room was made, since the effects were asked for.
+    ready: Vec<u32>,
+    room: Vec<u32>,
+}
+
+impl Machine {
+    /// Applies one command at the moment `now`: as a whole or, with an error, not at all.
+    pub fn apply(&mut self, now: Timestamp, command: Command) -> Result<Reply> {
+        let now = self.now.map_or(now, |latest| latest.max(now));
+        self.now = Some(now);
+        match command {
+            Command::CreateTube { tube, options, if_not_exists } => {
+                self.create_tube(tube, options, if_not_exists)
+            }
+            Command::AlterTube { tube, change } => self.alter_tube(&tube, &change),
+            Command::DropTube { tube } => self.drop_tube(&tube),
+            Command::Tubes { tube } => self.show_tubes(tube.as_ref()),
+            Command::Put { tube, tasks, .. } => self.put(now, &tube, tasks),
+            Command::Take(take) => self.take(now, &take),
+            Command::Finish { tube, items } => self.finish(now, &tube, &items),
+            Command::Kick { tube, count } => self.kick(&tube, count),
+            Command::Delete { tube, ids } => self.delete(now, &tube, &ids),
+            Command::Peek { tube, ids } => self.peek(now, &tube, &ids),
+            Command::Deliveries { tube, count } => self.deliveries(now, &tube, count),
+            Command::Truncate { tube } => self.truncate(&tube),
+            Command::ReleaseAll { tube } => self.release_all(now, &tube),
+            Command::JoinSession { session, create } => self.join_session(now, session, create),
+            Command::LeaveSession { session } => self.leave_session(now, session),
+            Command::ConfigureSessions { ttr } => self.configure_sessions(ttr),
+            Command::Tick { limit } => Ok(Reply::Ticked(self.tick(now, limit))),
+        }
+    }
+
+    /// What happened since the last call that others may be waiting for.
+    pub fn take_effects(&mut self) -> Effects {
+        let mut effects = Effects { next_wakeup: self.next_wakeup(), ..Effects::default() };
+        for number in std::mem::take(&mut self.ready) {
+            let Some(tube) = self.tubes.get_mut(&number) else { continue };
+            tube.signals.ready = false;
+            if tube.takeable() > 0 {
+                effects.ready.push((tube.name.clone(), tube.takeable()));
+            }
+        }
+        for number in std::mem::take(&mut self.room) {
+            let Some(tube) = self.tubes.get_mut(&number) else { continue };
+            tube.signals.room = false;
+            if tube.room() > 0 {
+                effects.room.push((tube.name.clone(), tube.room()));
+            }
+        }
+        effects
+    }
+
+    /// When time alone next changes something.
+    pub fn next_wakeup(&self) -> Option<Timestamp> {
+        let tube = self.wakeups.first().map(|wakeup| wakeup.0);
+        let session = self.session_ends.first().map(|end| end.0);
+        tube.into_iter().chain(session).min()
+    }
+
+    fn number(&self, tube: &TubeName) -> Result<u32> {
+        let number = self.by_name.get(tube).copied();
+        number.ok_or_else(|| Error::TubeNotFound(tube.clone()))
+    }
+
+    /// The tube of a number that was just looked up.
+    fn tube(&mut self, number: u32) -> &mut Tube {
+        self.tubes.get_mut(&number).expect("every number in the registry has its tube")
+    }
+
+    /// Notes a task before its first change in a batch.
+    fn note(&mut self, number: u32, id: TaskId) {
+        if !self.journal.on {
+            return;
+        }
+        self.note_stats(number);
+        let batch = self.journal.batch;
+        let tube = self.tube(number);
+        if tube.tasks.note(id, batch) {
+            let before = tube.tasks.get(id).map(|slot| {
+                let subqueue = tube.tasks.subqueue_of(slot);
+                Box::new(Loose { slot: slot.clone(), subqueue })
+            });
+            self.journal.entries.push(Entry::Task { tube: number, id, before });
+        }
+    }
+
+    /// Notes the numbers of a tube before their first change in a batch.
+    fn note_stats(&mut self, number: u32) {
+        if !self.journal.on {
+            return;
+        }
+        let batch = self.journal.batch;
+        let tube = self.tube(number);
+        if std::mem::replace(&mut tube.noted, batch) != batch {
+            let before = tube.since_open;
+            self.journal.entries.push(Entry::Stats { tube: number, before });
+        }
+    }
+
+    /// After a tube changed: when does it want to be woken, and who may be waiting for it?
+    fn settle(&mut self, number: u32) {
+        let Some(tube) = self.tubes.get_mut(&number) else { return };
+        let wakeup = tube.tasks.next_timer().map(|timer| timer.0);
+        if wakeup != tube.wakeup {
+            if let Some(old) = tube.wakeup {
+                self.wakeups.remove(&(old, number));
+            }
+            if let Some(new) = wakeup {
+                self.wakeups.insert((new, number));
+            }
+            tube.wakeup = wakeup;
+        }
+        if tube.takeable() > 0 && !std::mem::replace(&mut tube.signals.ready, true) {
+            self.ready.push(number);
+        }
+        if tube.options.capacity.is_some()
+            && tube.room() > 0
+            && !std::mem::replace(&mut tube.signals.room, true)
+        {
+            self.room.push(number);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! How tasks come in.
+
+use std::sync::Arc;
+
+use crate::command::{NewTask, Placed, Reply};
+use crate::error::{Error, Result};
+use crate::journal::Entry;
+use crate::limits::{BATCH_TASKS_MAX, META_BYTES_MAX, SUBQUEUE_BYTES_MAX, TASK_ID_MAX};
+use crate::slots::{Slot, Standing};
+use crate::state::{self, Event, State};
+use crate::subqueue::NO_SUBQUEUE;
+use crate::task::TaskId;
+use crate::tasks::Loose;
+use crate::time::{Span, Timestamp};
+use crate::tube::{TubeName, TubeOptions};
+
+use super::Machine;
+
+/// The sub-queue of a task whose put names none, as the original queue has it.
+const DEFAULT_SUBQUEUE: &str = "nil";
+
+impl Machine {
+    pub(super) fn put(
+        &mut self,
+        now: Timestamp,
+        name: &TubeName,
+        tasks: Vec<NewTask>,
+    ) -> Result<Reply> {
+        let number = self.number(name)?;
+        check_batch(&tasks)?;
+        let tube = self.tube(number);
+        if tasks.len() as u64 > tube.room() {
+            let capacity = tube.options.capacity.unwrap_or(u64::MAX);
+            return Err(Error::TubeFull { tube: name.clone(), capacity });
+        }
+        if tube.next_id + tasks.len() as u64 > TASK_ID_MAX {
+            return Err(Error::Invalid(format!("tube '{name}' has used up its task ids")));
+        }
+        self.note_stats(number);
+        let placed = tasks.into_iter().map(|task| self.add_task(now, number, task)).collect();
+        self.settle(number);
+        Ok(Reply::Put(placed))
+    }
+
+    fn add_task(&mut self, now: Timestamp, number: u32, task: NewTask) -> Placed {
+        let batch = self.journal.batch;
+        let tube = self.tubes.get_mut(&number).expect("put looked the tube up");
+        let id = TaskId(tube.next_id);
+        tube.next_id += 1;
+        tube.calls().put += 1;
+        let subqueue = tube
+            .options
+            .kind
+            .has_subqueues()
+            .then(|| task.subqueue.clone().unwrap_or_else(|| Arc::from(DEFAULT_SUBQUEUE)));
+        let mut slot = new_slot(now, id, task, &tube.options);
+        slot.noted = batch;
+        let state = slot.state();
+        debug_assert_eq!(state::next(None, put_event(state)), Some(state));
+        tube.tasks.insert(Loose { slot, subqueue }, &mut self.shared);
+        self.journal.push(|| Entry::Task { tube: number, id, before: None });
+        Placed { id, state }
+    }
+}
+
+fn put_event(state: State) -> Event {
+    if state == State::Delayed { Event::PutDelayed } else { Event::Put }
+}
+
+fn new_slot(now: Timestamp, id: TaskId, task: NewTask, options: &TubeOptions) -> Slot {
+    let mut slot = Slot {
+        id,
+        pri: 0,
+        created: now,
+        expires: Timestamp::NEVER,
+        ttr: Span::FOREVER,
+        previous_start: Timestamp::NEVER,
+        body: Some(task.body),
+        standing: Standing::Ready,
+        attempts: 0,
+        subqueue: NO_SUBQUEUE,
+        noted: 0,
+    };
+    if !options.kind.has_times() {
+        return slot;
+    }
+    let ttl = task.ttl.or(options.ttl).unwrap_or(Span::FOREVER);
+    let due = match task.at {
+        Some(at) => at,
+        None => now + task.delay.or(options.delay).unwrap_or(Span::ZERO),
+    };
+    slot.pri = task.pri.unwrap_or(options.pri);
+    slot.ttr = task.ttr.or(options.ttr).unwrap_or(ttl);
+    slot.expires = now + ttl;
+    if due > now {
+        // The time to live begins when the delay is over.
+        slot.expires = due + ttl;
+        slot.standing = Standing::Delayed(due);
+    }
+    slot
+}
+
+fn check_batch(tasks: &[NewTask]) -> Result<()> {
+    if tasks.len() > BATCH_TASKS_MAX {
+        return Err(Error::TooLarge {
+            what: "the number of tasks in one put",
+            size: tasks.len(),
+            limit: BATCH_TASKS_MAX,
+            advice: "put them in several batches",
+        });
+    }
+    for task in tasks {
+        let meta = task.body.meta().map_or(0, <[u8]>::len);
+        if meta > META_BYTES_MAX {
+            return Err(Error::TooLarge {
+                what: "the meta map of a task, in bytes,",
+                size: meta,
+                limit: META_BYTES_MAX,
+                advice: "put large things into the payload",
+            });
+        }
+        let subqueue = task.subqueue.as_ref().map_or(0, |key| key.len());
+        if subqueue > SUBQUEUE_BYTES_MAX {
+            return Err(Error::TooLarge {
+                what: "the name of a sub-queue, in bytes,",
+                size: subqueue,
+                limit: SUBQUEUE_BYTES_MAX,
+                advice: "use a shorter name or a hash of it",
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! How tasks go out.
+
+use crate::command::{Reply, Take};
+use crate::error::{Error, Result};
+use crate::lease::Lease;
+use crate::limits::BATCH_TASKS_MAX;
+use crate::slots::{Delivery, Standing};
+use crate::state::{self, Event, State};
+use crate::task::{Task, TaskId};
+use crate::time::Timestamp;
+
+use super::Machine;
+
+impl Machine {
+    pub(super) fn take(&mut self, now: Timestamp, take: &Take) -> Result<Reply> {
+        let number = self.number(&take.tube)?;
+        if take.count > BATCH_TASKS_MAX {
+            return Err(Error::TooLarge {
+                what: "the number of tasks in one take",
+                size: take.count,
+                limit: BATCH_TASKS_MAX,
+                advice: "take them in several batches",
+            });
+        }
+        if let Some(session) = take.session {
+            self.check_session(now, session)?;
+        }
+        let mut tasks = Vec::new();
+        while tasks.len() < take.count {
+            let tube = self.tube(number);
+            if tube.options.paused {
+                break;
+            }
+            let Some(id) = tube.tasks.first_takeable(now) else { break };
+            tasks.push(self.deliver(now, number, id, take));
+        }
+        if !tasks.is_empty() {
+            self.settle(number);
+        }
+        Ok(Reply::Taken(tasks))
+    }
+
+    fn deliver(&mut self, now: Timestamp, number: u32, id: TaskId, take: &Take) -> Task {
+        debug_assert_eq!(state::next(Some(State::Ready), Event::Take), Some(State::Taken));
+        self.note(number, id);
+        let lease = Lease(self.next_lease);
+        self.next_lease += 1;
+        let tube = self.tubes.get_mut(&number).expect("take looked the tube up");
+        let ttl_kills_taken = tube.options.ttl_kills_taken;
+        tube.tasks.update(id, &mut self.shared, |slot| {
+            let mut until = now + take.lease.unwrap_or(slot.ttr);
+            if ttl_kills_taken {
+                until = until.min(slot.expires);
+            }
+            slot.standing = Standing::Taken(Box::new(Delivery {
+                lease,
+                session: take.session,
+                start: now,
+                until,
+                explicit: take.lease.is_some(),
+            }));
+        });
+        tube.calls().take += 1;
+        tube.view(now, id).expect("the task was just taken")
+    }
+}

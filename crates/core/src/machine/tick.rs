@@ -1,0 +1,66 @@
+//! What time alone does.
+
+use crate::slots::Standing;
+use crate::state::{self, Event, State};
+use crate::time::Timestamp;
+
+use super::Machine;
+use super::finish::GiveBack;
+
+impl Machine {
+    /// Lets time do what is due at `now`, but moves no more than about `limit` tasks, so that
+    /// nobody waits long for it. Returns how many moved; none means nothing is due.
+    pub(super) fn tick(&mut self, now: Timestamp, limit: usize) -> usize {
+        let mut moved = 0;
+        while moved < limit {
+            let session = self.session_ends.first().copied().filter(|end| end.0 <= now);
+            if let Some((_, id)) = session {
+                moved += 1 + self.end_session(now, id);
+                continue;
+            }
+            let Some((_, number)) = self.wakeups.first().copied().filter(|w| w.0 <= now) else {
+                break;
+            };
+            moved += self.tick_tube(now, number, limit - moved);
+        }
+        moved
+    }
+
+    fn tick_tube(&mut self, now: Timestamp, number: u32, limit: usize) -> usize {
+        let mut moved = 0;
+        while moved < limit {
+            let tube = &self.tubes[&number];
+            let Some((at, id)) = tube.tasks.next_timer() else { break };
+            if at > now {
+                break;
+            }
+            let Some(slot) = tube.tasks.get(id) else { break };
+            match slot.standing {
+                Standing::Delayed(_) => {
+                    debug_assert_eq!(
+                        state::next(Some(State::Delayed), Event::Due),
+                        Some(State::Ready)
+                    );
+                    self.note(number, id);
+                    let tube = self.tubes.get_mut(&number).expect("the tube is there");
+                    tube.tasks.update(id, &mut self.shared, |slot| slot.standing = Standing::Ready);
+                    tube.calls().delay += 1;
+                }
+                Standing::Taken(_) => self.give_back(now, number, id, GiveBack::LEASE_OVER),
+                Standing::Ready | Standing::Buried { .. } => {
+                    debug_assert_eq!(
+                        state::next(Some(slot.state()), Event::Expire),
+                        Some(State::Done)
+                    );
+                    self.remove(number, id);
+                    let calls = self.tube(number).calls();
+                    calls.delete += 1;
+                    calls.ttl += 1;
+                }
+            }
+            moved += 1;
+        }
+        self.settle(number);
+        moved
+    }
+}

@@ -1,0 +1,204 @@
+//! The registry of tubes.
+
+use crate::command::{Reply, TubeInfo};
+use crate::error::{Error, Result};
+use crate::journal::Entry;
+use crate::limits::TUBES_MAX;
+use crate::stats::{Calls, TubeStats};
+use crate::tasks::Tasks;
+use crate::time::Timestamp;
+use crate::tube::{TubeChange, TubeName, TubeOptions};
+
+use super::Machine;
+
+/// A tube and all it has.
+#[derive(Debug)]
+pub(crate) struct Tube {
+    pub name: TubeName,
+    pub options: TubeOptions,
+    pub tasks: Tasks,
+    pub next_id: u64,
+    /// What was done since the store was opened: the calls, and `done` of the counts.
+    pub since_open: TubeStats,
+    /// When it next wants a tick, as the machine's list of wake-ups knows it.
+    pub wakeup: Option<Timestamp>,
+    pub signals: Signals,
+    /// The batch that last noted this tube in the journal.
+    pub noted: u32,
+}
+
+/// Whether the tube already stands in the machine's lists of effects.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    pub ready: bool,
+    pub room: bool,
+}
+
+impl Tube {
+    pub fn new(number: u32, name: TubeName, options: TubeOptions) -> Self {
+        let tasks = Tasks::new(number, options.kind.has_subqueues());
+        Tube {
+            name,
+            options,
+            tasks,
+            next_id: 0,
+            since_open: TubeStats::default(),
+            wakeup: None,
+            signals: Signals::default(),
+            noted: 0,
+        }
+    }
+
+    pub fn calls(&mut self) -> &mut Calls {
+        &mut self.since_open.calls
+    }
+
+    /// How many tasks could be delivered now.
+    pub fn takeable(&self) -> u64 {
+        if self.options.paused { 0 } else { self.tasks.takeable() as u64 }
+    }
+
+    /// How many more tasks it may hold.
+    pub fn room(&self) -> u64 {
+        let capacity = self.options.capacity.unwrap_or(u64::MAX);
+        capacity.saturating_sub(self.tasks.len() as u64)
+    }
+
+    fn info(&self, number: u32) -> TubeInfo {
+        let mut stats = self.since_open;
+        let done = stats.tasks.done;
+        stats.tasks = self.tasks.counts();
+        stats.tasks.done = done;
+        TubeInfo {
+            name: self.name.clone(),
+            number,
+            options: self.options.clone(),
+            stats,
+            takeable: self.takeable(),
+            next_wakeup: self.wakeup,
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn create_tube(
+        &mut self,
+        name: TubeName,
+        options: TubeOptions,
+        if_not_exists: bool,
+    ) -> Result<Reply> {
+        if self.by_name.contains_key(&name) {
+            return if if_not_exists {
+                Ok(Reply::Created(false))
+            } else {
+                Err(Error::TubeExists(name))
+            };
+        }
+        if self.tubes.len() >= TUBES_MAX {
+            return Err(Error::TooManyTubes(self.tubes.len()));
+        }
+        check_options(&options)?;
+        let number = self.free_number();
+        self.journal.push(|| Entry::Created { tube: number });
+        self.add_tube(number, Tube::new(number, name, options));
+        Ok(Reply::Created(true))
+    }
+
+    pub(super) fn add_tube(&mut self, number: u32, tube: Tube) {
+        self.by_name.insert(tube.name.clone(), number);
+        self.tubes.insert(number, tube);
+    }
+
+    pub(super) fn remove_tube(&mut self, number: u32) -> Option<Tube> {
+        let mut tube = self.tubes.remove(&number)?;
+        self.by_name.remove(&tube.name);
+        if let Some(wakeup) = tube.wakeup.take() {
+            self.wakeups.remove(&(wakeup, number));
+        }
+        tube.signals = Signals::default();
+        self.ready.retain(|ready| *ready != number);
+        self.room.retain(|room| *room != number);
+        Some(tube)
+    }
+
+    pub(super) fn alter_tube(&mut self, name: &TubeName, change: &TubeChange) -> Result<Reply> {
+        let number = self.number(name)?;
+        let before = self.tube(number).options.clone();
+        let mut options = before.clone();
+        apply_change(&mut options, change);
+        check_options(&options)?;
+        self.journal.push(|| Entry::Options { tube: number, before });
+        self.tube(number).options = options;
+        self.settle(number);
+        let info = self.tube(number).info(number);
+        Ok(Reply::Tubes(vec![info]))
+    }
+
+    pub(super) fn drop_tube(&mut self, name: &TubeName) -> Result<Reply> {
+        let number = self.number(name)?;
+        if self.tube(number).tasks.counts().taken > 0 {
+            return Err(Error::TubeHasTaken(name.clone()));
+        }
+        if let Some(tube) = self.remove_tube(number) {
+            tube.tasks.share(number, &mut self.shared, false);
+            self.journal.push(|| Entry::Dropped { tube: number, before: Box::new(tube) });
+        }
+        Ok(Reply::Nothing)
+    }
+
+    pub(super) fn show_tubes(&self, name: Option<&TubeName>) -> Result<Reply> {
+        let tubes = match name {
+            Some(name) => {
+                let number = self.number(name)?;
+                vec![self.tubes[&number].info(number)]
+            }
+            None => {
+                let mut tubes: Vec<_> =
+                    self.tubes.iter().map(|(number, tube)| tube.info(*number)).collect();
+                tubes.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+                tubes
+            }
+        };
+        Ok(Reply::Tubes(tubes))
+    }
+
+    pub(super) fn truncate(&mut self, name: &TubeName) -> Result<Reply> {
+        let number = self.number(name)?;
+        let tube = self.tube(number);
+        let empty = Tasks::new(number, tube.options.kind.has_subqueues());
+        let before = std::mem::replace(&mut tube.tasks, empty);
+        before.share(number, &mut self.shared, false);
+        self.journal.push(|| Entry::Truncated { tube: number, before: Box::new(before) });
+        self.settle(number);
+        Ok(Reply::Nothing)
+    }
+
+    /// The lowest number no tube has: numbers stay small, since stores put them into keys.
+    fn free_number(&self) -> u32 {
+        let used = self.tubes.keys().copied().zip(0..).find(|(number, place)| number != place);
+        used.map_or(self.tubes.len() as u32, |(_, place)| place)
+    }
+}
+
+fn apply_change(options: &mut TubeOptions, change: &TubeChange) {
+    options.paused = change.paused.unwrap_or(options.paused);
+    options.capacity = change.capacity.unwrap_or(options.capacity);
+    options.ttl = change.ttl.unwrap_or(options.ttl);
+    options.ttr = change.ttr.unwrap_or(options.ttr);
+    options.delay = change.delay.unwrap_or(options.delay);
+    options.pri = change.pri.unwrap_or(options.pri);
+    options.attempts_max = change.attempts_max.unwrap_or(options.attempts_max);
+}
+
+fn check_options(options: &TubeOptions) -> Result<()> {
+    if options.capacity == Some(0) {
+        return Err(Error::Invalid(
+            "a capacity must be at least 1; leave it out for no limit".into(),
+        ));
+    }
+    if options.attempts_max == Some(0) {
+        let message = "attempts_max must be at least 1; leave it out to retry forever";
+        return Err(Error::Invalid(message.into()));
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! How tasks are shown.
+
+use crate::command::Reply;
+use crate::error::Result;
+use crate::reason::Reason;
+use crate::slots::{Slot, Standing};
+use crate::state::State;
+use crate::task::{Task, TaskId};
+use crate::tasks::Loose;
+use crate::time::Timestamp;
+use crate::tube::TubeName;
+
+use super::Machine;
+use super::tubes::Tube;
+
+impl Tube {
+    /// The task as answers show it.
+    pub fn view(&self, now: Timestamp, id: TaskId) -> Option<Task> {
+        let slot = self.tasks.get(id)?;
+        let mut task = view_slot(slot, slot.state(), self.reason(now, slot));
+        task.subqueue = self.tasks.subqueue_of(slot);
+        Some(task)
+    }
+
+    fn reason(&self, now: Timestamp, slot: &Slot) -> Reason {
+        match slot.standing {
+            Standing::Taken(_) => Reason::Running,
+            Standing::Delayed(due) => Reason::NotDue(due),
+            _ if slot.expires <= now => Reason::Expired,
+            Standing::Buried { dead_letter: true } => Reason::AttemptsUsedUp,
+            Standing::Buried { dead_letter: false } => Reason::Buried,
+            Standing::Ready if self.options.paused => Reason::TubePaused,
+            Standing::Ready if self.tasks.is_blocked(slot) => Reason::SubqueueBusy,
+            Standing::Ready => Reason::WaitsForConsumer,
+        }
+    }
+}
+
+/// A task that has just left its tube.
+pub(super) fn view_done(loose: &Loose) -> Task {
+    let mut task = view_slot(&loose.slot, State::Done, Reason::Finished);
+    task.subqueue = loose.subqueue.clone();
+    task
+}
+
+fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
+    let delivery = slot.delivery();
+    Task {
+        id: slot.id,
+        state,
+        pri: slot.pri,
+        created: slot.created,
+        due: match slot.standing {
+            Standing::Delayed(due) => Some(due),
+            _ => None,
+        },
+        expires: slot.expires,
+        ttr: slot.ttr,
+        attempts: slot.attempts,
+        start: delivery.map(|delivery| delivery.start),
+        previous_start: (slot.previous_start != Timestamp::NEVER).then_some(slot.previous_start),
+        subqueue: None,
+        session: delivery.and_then(|delivery| delivery.session),
+        lease: delivery.map(|delivery| delivery.lease),
+        lease_until: delivery.map(|delivery| delivery.until),
+        reason,
+        body: slot.body.clone(),
+    }
+}
+
+impl Machine {
+    pub(super) fn peek(&self, now: Timestamp, name: &TubeName, ids: &[TaskId]) -> Result<Reply> {
+        let tube = &self.tubes[&self.number(name)?];
+        Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view(now, *id)).collect()))
+    }
+
+    pub(super) fn deliveries(
+        &self,
+        now: Timestamp,
+        name: &TubeName,
+        count: usize,
+    ) -> Result<Reply> {
+        let tube = &self.tubes[&self.number(name)?];
+        let tasks = tube.tasks.taken().take(count).filter_map(|id| tube.view(now, id));
+        Ok(Reply::Tasks(tasks.map(|task| Task { body: None, ..task }).collect()))
+    }
+}

@@ -1,0 +1,57 @@
+//! A task as it is written down: what must survive a crash, and nothing else.
+
+use std::sync::Arc;
+
+use crate::task::{Body, TaskId};
+use crate::time::{Span, Timestamp};
+
+/// A task as it is written down. That it is taken is not: after a crash it is ready again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its number in the tube.
+    pub id: TaskId,
+    /// Where it stands.
+    pub standing: StoredState,
+    /// Smaller goes first.
+    pub pri: u64,
+    /// When it was put.
+    pub created: Timestamp,
+    /// When it dies if nobody takes it.
+    pub expires: Timestamp,
+    /// How long a delivery may last.
+    pub ttr: Span,
+    /// Earlier deliveries that ended without ack or bury.
+    pub attempts: u32,
+    /// When the latest of them began.
+    pub previous_start: Option<Timestamp>,
+    /// Its sub-queue, in tubes that have them.
+    pub subqueue: Option<Arc<str>>,
+    /// What it carries; `None` when that is on disk only.
+    pub body: Option<Body>,
+}
+
+/// The states that are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredState {
+    /// May be taken.
+    Ready,
+    /// Waits for this moment.
+    Delayed(Timestamp),
+    /// Put aside by somebody.
+    Buried,
+    /// Put aside because its attempts are used up.
+    DeadLetter,
+}
+
+/// What a batch changed about one task on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is new.
+    Insert(Record),
+    /// Something but its body changed.
+    Update(Record),
+    /// It is gone.
+    Remove(TaskId),
+    /// It came and went within the batch: only its id is used up.
+    Passed(TaskId),
+}

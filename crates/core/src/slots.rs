@@ -1,0 +1,222 @@
+//! Where the tasks of one tube are kept: compact slots, found by id.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use crate::lease::Lease;
+use crate::record::{Record, StoredState};
+use crate::session::SessionId;
+use crate::state::State;
+use crate::subqueue::NO_SUBQUEUE;
+use crate::task::{Body, TaskId};
+use crate::time::{Span, Timestamp};
+
+/// The bookkeeping of one task. Millions of these are in memory, so it is kept small.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub id: TaskId,
+    pub pri: u64,
+    pub created: Timestamp,
+    pub expires: Timestamp,
+    pub ttr: Span,
+    /// `NEVER` when no delivery was given back yet.
+    pub previous_start: Timestamp,
+    pub body: Option<Body>,
+    pub standing: Standing,
+    pub attempts: u32,
+    /// Index of its sub-queue, or `NO_SUBQUEUE`.
+    pub subqueue: u32,
+    /// The batch that last noted this slot in the journal.
+    pub noted: u32,
+}
+
+/// Where a task stands, with what belongs to that state.
+#[derive(Clone, Debug)]
+pub(crate) enum Standing {
+    Ready,
+    Delayed(Timestamp),
+    Taken(Box<Delivery>),
+    Buried { dead_letter: bool },
+}
+
+/// One delivery under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivery {
+    pub lease: Lease,
+    pub session: Option<SessionId>,
+    pub start: Timestamp,
+    pub until: Timestamp,
+    /// Whether the taker named the lease time itself.
+    pub explicit: bool,
+}
+
+impl Slot {
+    pub fn state(&self) -> State {
+        match self.standing {
+            Standing::Ready => State::Ready,
+            Standing::Delayed(_) => State::Delayed,
+            Standing::Taken(_) => State::Taken,
+            Standing::Buried { .. } => State::Buried,
+        }
+    }
+
+    /// When time alone next moves this task.
+    pub fn timer(&self) -> Timestamp {
+        match &self.standing {
+            Standing::Ready | Standing::Buried { .. } => self.expires,
+            Standing::Delayed(due) => *due,
+            Standing::Taken(delivery) => delivery.until,
+        }
+    }
+
+    pub fn delivery(&self) -> Option<&Delivery> {
+        match &self.standing {
+            Standing::Taken(delivery) => Some(delivery),
+            _ => None,
+        }
+    }
+
+    /// What would be found after a crash.
+    pub fn stored_state(&self) -> StoredState {
+        match self.standing {
+            Standing::Ready | Standing::Taken(_) => StoredState::Ready,
+            Standing::Delayed(due) => StoredState::Delayed(due),
+            Standing::Buried { dead_letter: false } => StoredState::Buried,
+            Standing::Buried { dead_letter: true } => StoredState::DeadLetter,
+        }
+    }
+
+    /// Whether disk need not know of the way from `before` to here.
+    pub fn stored_alike(&self, before: &Slot) -> bool {
+        self.stored_state() == before.stored_state()
+            && self.attempts == before.attempts
+            && self.expires == before.expires
+            && self.ttr == before.ttr
+            && self.previous_start == before.previous_start
+    }
+
+    pub fn record(&self, subqueue: Option<Arc<str>>) -> Record {
+        Record {
+            id: self.id,
+            standing: self.stored_state(),
+            pri: self.pri,
+            created: self.created,
+            expires: self.expires,
+            ttr: self.ttr,
+            attempts: self.attempts,
+            previous_start: (self.attempts > 0 && self.previous_start != Timestamp::NEVER)
+                .then_some(self.previous_start),
+            subqueue,
+            body: self.body.clone(),
+        }
+    }
+
+    pub fn from_record(record: Record) -> Self {
+        Slot {
+            id: record.id,
+            pri: record.pri,
+            created: record.created,
+            expires: record.expires,
+            ttr: record.ttr,
+            previous_start: record.previous_start.unwrap_or(Timestamp::NEVER),
+            body: record.body,
+            standing: match record.standing {
+                StoredState::Ready => Standing::Ready,
+                StoredState::Delayed(due) => Standing::Delayed(due),
+                StoredState::Buried => Standing::Buried { dead_letter: false },
+                StoredState::DeadLetter => Standing::Buried { dead_letter: true },
+            },
+            attempts: record.attempts,
+            subqueue: NO_SUBQUEUE,
+            noted: 0,
+        }
+    }
+}
+
+/// Slots found by id. A vacated slot is used again.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: Vec<Option<Slot>>,
+    vacant: Vec<u32>,
+    by_id: HashTable<u32>,
+}
+
+/// Ids only grow, so neighbours in time land in neighbouring buckets, which the cache likes; the
+/// factor fills the upper bits that the table uses as tags.
+fn hash(id: TaskId) -> u64 {
+    id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// A tube that ran empty keeps at most this many slots.
+const KEPT_WHEN_EMPTY: usize = 4096;
+
+impl Slots {
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub fn get(&self, id: TaskId) -> Option<&Slot> {
+        let place = self.find(id)?;
+        self.slots[place as usize].as_ref()
+    }
+
+    pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Slot> {
+        let place = self.find(id)?;
+        self.slots[place as usize].as_mut()
+    }
+
+    pub fn insert(&mut self, slot: Slot) {
+        let id = slot.id;
+        let place = match self.vacant.pop() {
+            Some(place) => {
+                self.slots[place as usize] = Some(slot);
+                place
+            }
+            None => {
+                self.slots.push(Some(slot));
+                u32::try_from(self.slots.len() - 1).expect("a tube holds less than 2^32 tasks")
+            }
+        };
+        let slots = &self.slots;
+        self.by_id.insert_unique(hash(id), place, |&place| match &slots[place as usize] {
+            Some(slot) => hash(slot.id),
+            None => 0,
+        });
+    }
+
+    pub fn remove(&mut self, id: TaskId) -> Option<Slot> {
+        let slots = &self.slots;
+        let found = self.by_id.find_entry(hash(id), |&place| is(slots, place, id)).ok()?;
+        let (place, _) = found.remove();
+        self.vacant.push(place);
+        let slot = self.slots[place as usize].take();
+        if self.by_id.is_empty() && self.slots.len() > KEPT_WHEN_EMPTY {
+            *self = Slots::default();
+        }
+        slot
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().flatten()
+    }
+
+    fn find(&self, id: TaskId) -> Option<u32> {
+        self.by_id.find(hash(id), |&place| is(&self.slots, place, id)).copied()
+    }
+}
+
+fn is(slots: &[Option<Slot>], place: u32, id: TaskId) -> bool {
+    matches!(&slots[place as usize], Some(slot) if slot.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten million tasks must fit beside their payloads: a slot that grows is noticed here.
+    #[test]
+    fn a_slot_stays_small() {
+        assert_eq!(size_of::<Option<Slot>>(), 96);
+    }
+}

@@ -1,0 +1,138 @@
+//! Sub-queues: at most one task of each runs, and nobody looks at the busy ones.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::task::TaskId;
+
+/// The index of a task that belongs to no sub-queue.
+pub(crate) const NO_SUBQUEUE: u32 = u32::MAX;
+
+/// The place of a ready task in its order.
+pub(crate) type Place = (u64, TaskId);
+
+/// All sub-queues of a tube. The first ready task of every idle one stands in `heads`, so the next
+/// task to take is found at once however many sub-queues are busy.
+#[derive(Debug, Default)]
+pub(crate) struct Subqueues {
+    by_key: HashMap<Arc<str>, u32>,
+    queues: Vec<Subqueue>,
+    vacant: Vec<u32>,
+    heads: BTreeSet<(Place, u32)>,
+}
+
+#[derive(Debug)]
+struct Subqueue {
+    key: Arc<str>,
+    ready: BTreeSet<Place>,
+    /// What stands for it in `heads`.
+    head: Option<Place>,
+    running: u32,
+    /// Tasks of any state; a sub-queue without members is forgotten.
+    members: u32,
+}
+
+impl Subqueues {
+    /// One more task belongs to the sub-queue `key`; its index is returned.
+    pub fn join(&mut self, key: &Arc<str>) -> u32 {
+        let index = match self.by_key.get(key) {
+            Some(&index) => index,
+            None => self.add(key),
+        };
+        self.queues[index as usize].members += 1;
+        index
+    }
+
+    /// One task less belongs to it.
+    pub fn leave(&mut self, index: u32) {
+        let queue = &mut self.queues[index as usize];
+        queue.members -= 1;
+        if queue.members == 0 {
+            debug_assert!(queue.ready.is_empty() && queue.running == 0);
+            self.by_key.remove(&queue.key);
+            self.vacant.push(index);
+        }
+    }
+
+    pub fn key(&self, index: u32) -> Option<Arc<str>> {
+        self.queues.get(index as usize).map(|queue| queue.key.clone())
+    }
+
+    pub fn is_busy(&self, index: u32) -> bool {
+        self.queues.get(index as usize).is_some_and(|queue| queue.running > 0)
+    }
+
+    pub fn add_ready(&mut self, index: u32, place: Place) {
+        self.queues[index as usize].ready.insert(place);
+        self.set_head(index);
+    }
+
+    pub fn remove_ready(&mut self, index: u32, place: Place) {
+        self.queues[index as usize].ready.remove(&place);
+        self.set_head(index);
+    }
+
+    /// A task of it runs.
+    pub fn start(&mut self, index: u32) {
+        self.queues[index as usize].running += 1;
+        self.set_head(index);
+    }
+
+    /// A task of it runs no longer.
+    pub fn stop(&mut self, index: u32) {
+        self.queues[index as usize].running -= 1;
+        self.set_head(index);
+    }
+
+    /// The first ready task of all idle sub-queues.
+    pub fn first(&self) -> Option<Place> {
+        self.heads.first().map(|head| head.0)
+    }
+
+    /// How many tasks could be taken now: one of each idle sub-queue.
+    pub fn takeable(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// The ready tasks that come next, as far as they can be told: the heads in order.
+    pub fn upcoming(&self) -> impl Iterator<Item = Place> {
+        self.heads.iter().map(|head| head.0)
+    }
+
+    fn add(&mut self, key: &Arc<str>) -> u32 {
+        let queue = Subqueue {
+            key: key.clone(),
+            ready: BTreeSet::new(),
+            head: None,
+            running: 0,
+            members: 0,
+        };
+        let index = match self.vacant.pop() {
+            Some(index) => {
+                self.queues[index as usize] = queue;
+                index
+            }
+            None => {
+                self.queues.push(queue);
+                u32::try_from(self.queues.len() - 1).expect("a tube holds less than 2^32 tasks")
+            }
+        };
+        self.by_key.insert(key.clone(), index);
+        index
+    }
+
+    fn set_head(&mut self, index: u32) {
+        let queue = &mut self.queues[index as usize];
+        let head = if queue.running > 0 { None } else { queue.ready.first().copied() };
+        if head == queue.head {
+            return;
+        }
+        if let Some(old) = queue.head {
+            self.heads.remove(&(old, index));
+        }
+        if let Some(new) = head {
+            self.heads.insert((new, index));
+        }
+        queue.head = head;
+    }
+}

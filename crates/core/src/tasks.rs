@@ -1,0 +1,177 @@
+//! The tasks of one tube.
+
+use std::sync::Arc;
+
+use crate::index::{Indexes, Shared};
+use crate::slots::{Slot, Slots};
+use crate::stats::Counts;
+use crate::subqueue::NO_SUBQUEUE;
+use crate::task::{Body, TaskId};
+use crate::time::Timestamp;
+
+/// The tasks of one tube, and the orders they are found in. Whoever changes a task does it through
+/// [`Tasks::update`], so that it is always in exactly the orders of its state.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    slots: Slots,
+    indexes: Indexes,
+}
+
+/// A task that is not in its tube: not yet, or no longer.
+#[derive(Clone, Debug)]
+pub(crate) struct Loose {
+    pub slot: Slot,
+    pub subqueue: Option<Arc<str>>,
+}
+
+impl Tasks {
+    pub fn new(number: u32, has_subqueues: bool) -> Self {
+        Tasks { slots: Slots::default(), indexes: Indexes::new(number, has_subqueues) }
+    }
+
+    /// How many tasks stand where; what is done is not counted here.
+    pub fn counts(&self) -> Counts {
+        self.indexes.counts
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn get(&self, id: TaskId) -> Option<&Slot> {
+        self.slots.get(id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter()
+    }
+
+    /// Taken tasks, by id.
+    pub fn taken(&self) -> impl Iterator<Item = TaskId> {
+        self.indexes.taken.iter().copied()
+    }
+
+    pub fn first_buried(&self) -> Option<TaskId> {
+        self.indexes.buried.first().map(|place| place.1)
+    }
+
+    pub fn next_timer(&self) -> Option<(Timestamp, TaskId)> {
+        self.indexes.timers.first().copied()
+    }
+
+    pub fn subqueue_of(&self, slot: &Slot) -> Option<Arc<str>> {
+        self.indexes.subqueues.as_ref().and_then(|subqueues| subqueues.key(slot.subqueue))
+    }
+
+    /// Whether another task of its sub-queue runs.
+    pub fn is_blocked(&self, slot: &Slot) -> bool {
+        let subqueues = self.indexes.subqueues.as_ref();
+        subqueues.is_some_and(|subqueues| subqueues.is_busy(slot.subqueue))
+    }
+
+    /// How many tasks could be taken now.
+    pub fn takeable(&self) -> usize {
+        self.indexes.takeable()
+    }
+
+    /// The next task to take. Expired ones leave the order here, each once in its life, and wait
+    /// for the tick that removes them.
+    pub fn first_takeable(&mut self, now: Timestamp) -> Option<TaskId> {
+        loop {
+            let place = self.indexes.first_ready()?;
+            let slot = self.slots.get(place.1)?;
+            if slot.expires > now {
+                return Some(slot.id);
+            }
+            self.indexes.remove_ready(slot.subqueue, place);
+        }
+    }
+
+    /// Those of the next `window` ready tasks whose bodies are on disk only. With sub-queues these
+    /// are the first tasks of the idle ones.
+    pub fn upcoming_without_body(&self, window: usize) -> Vec<TaskId> {
+        let absent = |id: &TaskId| self.slots.get(*id).is_some_and(|slot| slot.body.is_none());
+        match &self.indexes.subqueues {
+            None => {
+                self.indexes.ready.iter().take(window).map(|place| place.1).filter(absent).collect()
+            }
+            Some(subqueues) => {
+                subqueues.upcoming().take(window).map(|place| place.1).filter(absent).collect()
+            }
+        }
+    }
+
+    /// Adds a task.
+    pub fn insert(&mut self, loose: Loose, shared: &mut Shared) {
+        let Loose { mut slot, subqueue } = loose;
+        slot.subqueue = match (&mut self.indexes.subqueues, &subqueue) {
+            (Some(subqueues), Some(key)) => subqueues.join(key),
+            _ => NO_SUBQUEUE,
+        };
+        shared.body_bytes += footprint(&slot);
+        self.indexes.add(&slot, shared);
+        self.slots.insert(slot);
+    }
+
+    /// Takes a task out.
+    pub fn remove(&mut self, id: TaskId, shared: &mut Shared) -> Option<Loose> {
+        let slot = self.slots.remove(id)?;
+        let subqueue = self.subqueue_of(&slot);
+        self.indexes.remove(&slot, shared);
+        shared.body_bytes -= footprint(&slot);
+        if let Some(subqueues) = &mut self.indexes.subqueues {
+            subqueues.leave(slot.subqueue);
+        }
+        Some(Loose { slot, subqueue })
+    }
+
+    /// Changes a task, if it is there.
+    pub fn update(&mut self, id: TaskId, shared: &mut Shared, change: impl FnOnce(&mut Slot)) {
+        if let Some(slot) = self.slots.get_mut(id) {
+            self.indexes.remove(slot, shared);
+            change(slot);
+            self.indexes.add(slot, shared);
+        }
+    }
+
+    /// Notes the slot in the batch `batch`; whether it was not noted there yet.
+    pub fn note(&mut self, id: TaskId, batch: u32) -> bool {
+        match self.slots.get_mut(id) {
+            Some(slot) => std::mem::replace(&mut slot.noted, batch) != batch,
+            None => false,
+        }
+    }
+
+    /// Puts a body into memory or takes it out; the task stays where it is.
+    pub fn set_body(&mut self, id: TaskId, body: Option<Body>, shared: &mut Shared) {
+        if let Some(slot) = self.slots.get_mut(id) {
+            shared.body_bytes -= footprint(slot);
+            slot.body = body;
+            shared.body_bytes += footprint(slot);
+        }
+    }
+
+    /// Forgets or relearns what all tubes share about these tasks, when the whole tube leaves or
+    /// comes back.
+    pub fn share(&self, number: u32, shared: &mut Shared, present: bool) {
+        for slot in self.slots.iter() {
+            if present {
+                shared.body_bytes += footprint(slot);
+            } else {
+                shared.body_bytes -= footprint(slot);
+            }
+            let Some(session) = slot.delivery().and_then(|delivery| delivery.session) else {
+                continue;
+            };
+            if present {
+                shared.held.insert((session, number, slot.id));
+            } else {
+                shared.held.remove(&(session, number, slot.id));
+            }
+        }
+    }
+}
+
+fn footprint(slot: &Slot) -> usize {
+    slot.body.as_ref().map_or(0, Body::footprint)
+}
