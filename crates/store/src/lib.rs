@@ -9,6 +9,8 @@
 mod error;
 mod memory;
 mod open;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

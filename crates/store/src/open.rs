@@ -17,10 +17,15 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens the store that `url` names.
-pub fn open(url: &str, _options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
+/// Opens the store that `url` names: `memory:` or `sqlite:DIR`.
+pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Box::new(MemoryStore::default())),
+        #[cfg(feature = "sqlite")]
+        Some(("sqlite", folder)) if !folder.is_empty() => {
+            let store = crate::sqlite::SqliteStore::open(std::path::Path::new(folder), options)?;
+            Ok(Box::new(store))
+        }
         _ => Err(OpenError::UnknownUrl(url.to_owned())),
     }
 }

@@ -155,6 +155,11 @@ impl Machine {
         self.by_name.get(name).copied()
     }
 
+    /// The numbers of all tubes.
+    pub fn tube_numbers(&self) -> impl Iterator<Item = u32> {
+        self.tubes.keys().copied()
+    }
+
     /// The number the next lease gets.
     pub fn next_lease(&self) -> u64 {
         self.next_lease

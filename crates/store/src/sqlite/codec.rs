@@ -1,0 +1,332 @@
+//! Rows of the database and what they mean, with the checksums that guard them.
+
+use std::sync::Arc;
+
+use rusqlite::{Row, params};
+use taskyard_core::record::{Record, StoredState};
+use taskyard_core::{Body, Kind, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeRecord};
+
+/// Task ids take the lower bits of a row's key, the tube's number the rest.
+const ID_BITS: u32 = 49;
+
+/// Why a row cannot be what was written.
+#[derive(Debug)]
+pub(super) enum RowError {
+    /// The row's content contradicts its checksum or makes no sense.
+    Damaged(String),
+    /// SQLite could not read it.
+    Sqlite(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for RowError {
+    fn from(error: rusqlite::Error) -> Self {
+        RowError::Sqlite(error)
+    }
+}
+
+/// The key of a task's row.
+pub(super) fn key(tube: u32, id: TaskId) -> i64 {
+    (i64::from(tube) << ID_BITS) | id.0 as i64
+}
+
+/// The first and the last key a task of the tube may have.
+pub(super) fn key_range(tube: u32) -> (i64, i64) {
+    (key(tube, TaskId(0)), key(tube, TaskId((1 << ID_BITS) - 1)))
+}
+
+/// The tube's number and the task's id in a key.
+pub(super) fn split_key(key: i64) -> (u32, TaskId) {
+    ((key >> ID_BITS) as u32, TaskId((key & ((1 << ID_BITS) - 1)) as u64))
+}
+
+/// What a key adds to the sum over all keys: mixed, so that lost rows do not cancel out.
+pub(super) fn mix(key: i64) -> u64 {
+    let mut mixed = (key as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// A checksum over the fields of a row.
+struct Sum(crc32fast::Hasher);
+
+impl Sum {
+    fn new(key: i64) -> Self {
+        Sum(crc32fast::Hasher::new()).number(key)
+    }
+
+    fn number(mut self, number: i64) -> Self {
+        self.0.update(&number.to_le_bytes());
+        self
+    }
+
+    fn optional(self, number: Option<i64>) -> Self {
+        let present = self.number(i64::from(number.is_some()));
+        present.number(number.unwrap_or(0))
+    }
+
+    fn bytes(self, bytes: &[u8]) -> Self {
+        let mut sized = self.number(bytes.len() as i64);
+        sized.0.update(bytes);
+        sized
+    }
+
+    fn finish(self) -> i64 {
+        i64::from(self.0.finalize())
+    }
+}
+
+/// The columns of a task's row that may change.
+pub(super) struct TaskColumns {
+    pub state: i64,
+    pub due: Option<i64>,
+    pub pri: i64,
+    pub created: i64,
+    pub expires: Option<i64>,
+    pub ttr: Option<i64>,
+    pub attempts: i64,
+    pub previous_start: Option<i64>,
+    pub sum: i64,
+}
+
+impl TaskColumns {
+    pub fn new(key: i64, record: &Record) -> Self {
+        let (state, due) = match record.standing {
+            StoredState::Ready => (0, None),
+            StoredState::Delayed(due) => (1, Some(due.as_micros())),
+            StoredState::Buried => (2, None),
+            StoredState::DeadLetter => (3, None),
+        };
+        let mut columns = TaskColumns {
+            state,
+            due,
+            pri: record.pri as i64,
+            created: record.created.as_micros(),
+            expires: (record.expires != Timestamp::NEVER).then(|| record.expires.as_micros()),
+            ttr: (record.ttr != Span::FOREVER).then(|| record.ttr.as_micros()),
+            attempts: i64::from(record.attempts),
+            previous_start: record.previous_start.map(Timestamp::as_micros),
+            sum: 0,
+        };
+        columns.sum = columns.checksum(key, record.subqueue.as_deref());
+        columns
+    }
+
+    fn checksum(&self, key: i64, subqueue: Option<&str>) -> i64 {
+        Sum::new(key)
+            .number(self.state)
+            .optional(self.due)
+            .number(self.pri)
+            .number(self.created)
+            .optional(self.expires)
+            .optional(self.ttr)
+            .number(self.attempts)
+            .optional(self.previous_start)
+            .bytes(subqueue.unwrap_or("").as_bytes())
+            .finish()
+    }
+}
+
+/// The checksum of a body.
+pub(super) fn body_sum(key: i64, meta: Option<&[u8]>, data: &[u8]) -> i64 {
+    Sum::new(key).bytes(meta.unwrap_or(&[])).bytes(data).finish()
+}
+
+/// The columns [`read_task`] wants, in its order.
+pub(super) const TASK_COLUMNS: &str =
+    "key, state, due, pri, created, expires, ttr, attempts, previous_start, subqueue, sum";
+
+/// A row of `task` without its body, checked.
+pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
+    let key: i64 = row.get(0)?;
+    let (tube, id) = split_key(key);
+    let columns = TaskColumns {
+        state: row.get(1)?,
+        due: row.get(2)?,
+        pri: row.get(3)?,
+        created: row.get(4)?,
+        expires: row.get(5)?,
+        ttr: row.get(6)?,
+        attempts: row.get(7)?,
+        previous_start: row.get(8)?,
+        sum: row.get(10)?,
+    };
+    let subqueue = row.get_ref(9)?.as_str_or_null().map_err(|e| damaged(tube, id, &e))?;
+    if columns.sum != columns.checksum(key, subqueue) {
+        return Err(damaged(tube, id, &"its checksum is wrong"));
+    }
+    let record = Record {
+        id,
+        standing: match (columns.state, columns.due) {
+            (0, None) => StoredState::Ready,
+            (1, Some(due)) => StoredState::Delayed(Timestamp::from_micros(due)),
+            (2, None) => StoredState::Buried,
+            (3, None) => StoredState::DeadLetter,
+            _ => return Err(damaged(tube, id, &"its state makes no sense")),
+        },
+        pri: columns.pri as u64,
+        created: Timestamp::from_micros(columns.created),
+        expires: columns.expires.map_or(Timestamp::NEVER, Timestamp::from_micros),
+        ttr: columns.ttr.map_or(Span::FOREVER, Span::from_micros),
+        attempts: u32::try_from(columns.attempts).unwrap_or(u32::MAX),
+        previous_start: columns.previous_start.map(Timestamp::from_micros),
+        subqueue: subqueue.map(Arc::from),
+        body: None,
+    };
+    Ok((tube, record))
+}
+
+/// A body from the columns `data_sum, meta, data`, starting at `first`, checked.
+pub(super) fn read_body(row: &Row<'_>, key: i64, first: usize) -> Result<Body, RowError> {
+    let (tube, id) = split_key(key);
+    let sum: i64 = row.get(first)?;
+    let meta = row.get_ref(first + 1)?.as_blob_or_null().map_err(|e| damaged(tube, id, &e))?;
+    let data = row.get_ref(first + 2)?.as_blob().map_err(|e| damaged(tube, id, &e))?;
+    if sum != body_sum(key, meta, data) {
+        return Err(damaged(tube, id, &"the checksum of its payload is wrong"));
+    }
+    Ok(Body::with_meta(data, meta.unwrap_or(&[])))
+}
+
+fn damaged(tube: u32, id: TaskId, what: &dyn std::fmt::Display) -> RowError {
+    RowError::Damaged(format!("task {id} of tube number {tube}: {what}"))
+}
+
+fn tube_sum(number: u32, record: &TubeRecord) -> i64 {
+    let options = &record.options;
+    Sum::new(i64::from(number))
+        .bytes(record.name.as_str().as_bytes())
+        .bytes(options.kind.name().as_bytes())
+        .number(i64::from(options.temporary))
+        .optional(options.capacity.map(|capacity| capacity as i64))
+        .optional(options.ttl.map(Span::as_micros))
+        .optional(options.ttr.map(Span::as_micros))
+        .optional(options.delay.map(Span::as_micros))
+        .number(options.pri as i64)
+        .optional(options.attempts_max.map(i64::from))
+        .number(i64::from(options.ttl_kills_taken))
+        .number(i64::from(options.paused))
+        .number(record.next_id as i64)
+        .finish()
+}
+
+/// Writes a tube's row.
+pub(super) fn write_tube(
+    db: &rusqlite::Connection,
+    number: u32,
+    record: &TubeRecord,
+) -> rusqlite::Result<usize> {
+    let options = &record.options;
+    let sql = "INSERT OR REPLACE INTO tube VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+    db.prepare_cached(sql)?.execute(params![
+        number,
+        record.name.as_str(),
+        options.kind.name(),
+        options.temporary,
+        options.capacity.map(|capacity| capacity as i64),
+        options.ttl.map(Span::as_micros),
+        options.ttr.map(Span::as_micros),
+        options.delay.map(Span::as_micros),
+        options.pri as i64,
+        options.attempts_max,
+        options.ttl_kills_taken,
+        options.paused,
+        record.next_id as i64,
+        tube_sum(number, record),
+    ])
+}
+
+/// A row of `tube`, all columns in order, checked.
+pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
+    let number: u32 = row.get(0)?;
+    let bad = |what: &str| RowError::Damaged(format!("tube number {number}: {what}"));
+    let name = TubeName::new(&row.get::<_, String>(1)?).map_err(|_| bad("its name is damaged"))?;
+    let kind = Kind::from_name(&row.get::<_, String>(2)?).ok_or_else(|| bad("its kind is damaged"))?;
+    let span = |column: usize| -> rusqlite::Result<Option<Span>> {
+        Ok(row.get::<_, Option<i64>>(column)?.map(Span::from_micros))
+    };
+    let options = TubeOptions {
+        kind,
+        temporary: row.get(3)?,
+        capacity: row.get::<_, Option<i64>>(4)?.map(|capacity| capacity as u64),
+        ttl: span(5)?,
+        ttr: span(6)?,
+        delay: span(7)?,
+        pri: row.get::<_, i64>(8)? as u64,
+        attempts_max: row.get(9)?,
+        ttl_kills_taken: row.get(10)?,
+        paused: row.get(11)?,
+    };
+    let record = TubeRecord { name, options, next_id: row.get::<_, i64>(12)? as u64 };
+    if row.get::<_, i64>(13)? != tube_sum(number, &record) {
+        return Err(bad("its checksum is wrong"));
+    }
+    Ok((number, record))
+}
+
+/// The one row of `store`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Grows with every commit.
+    pub batch: u64,
+    /// Lease numbers below this may have been issued.
+    pub lease_ceiling: u64,
+    /// How many task rows there are.
+    pub tasks: u64,
+    /// The sum over their mixed keys.
+    pub task_keys: u64,
+}
+
+impl Head {
+    /// One more row.
+    pub fn add(&mut self, key: i64) {
+        self.tasks = self.tasks.wrapping_add(1);
+        self.task_keys = self.task_keys.wrapping_add(mix(key));
+    }
+
+    /// One row less.
+    pub fn remove(&mut self, key: i64) {
+        self.tasks = self.tasks.wrapping_sub(1);
+        self.task_keys = self.task_keys.wrapping_sub(mix(key));
+    }
+
+    fn sum(&self) -> i64 {
+        let first = Sum::new(self.batch as i64).number(self.lease_ceiling as i64);
+        first.number(self.tasks as i64).number(self.task_keys as i64).finish()
+    }
+
+    pub fn write(&self, db: &rusqlite::Connection) -> rusqlite::Result<usize> {
+        let sql = "INSERT OR REPLACE INTO store VALUES (1,?,?,?,?,?)";
+        db.prepare_cached(sql)?.execute(params![
+            self.batch as i64,
+            self.lease_ceiling as i64,
+            self.tasks as i64,
+            self.task_keys as i64,
+            self.sum(),
+        ])
+    }
+
+    pub fn read(db: &rusqlite::Connection) -> Result<Head, RowError> {
+        let sql = "SELECT batch, lease_ceiling, tasks, task_keys, sum FROM store WHERE one = 1";
+        let row = db.query_row(sql, [], |row| {
+            let number = |column: usize| row.get::<_, i64>(column);
+            Ok(([number(0)?, number(1)?, number(2)?, number(3)?], number(4)?))
+        });
+        let ([batch, lease_ceiling, tasks, task_keys], sum) = match row {
+            Err(rusqlite::Error::QueryReturnedNoRows) => {
+                return Err(RowError::Damaged("its head row is gone".into()));
+            }
+            other => other?,
+        };
+        let head = Head {
+            batch: batch as u64,
+            lease_ceiling: lease_ceiling as u64,
+            tasks: tasks as u64,
+            task_keys: task_keys as u64,
+        };
+        if sum != head.sum() {
+            return Err(RowError::Damaged("the checksum of its head row is wrong".into()));
+        }
+        Ok(head)
+    }
+}

@@ -1,0 +1,128 @@
+//! Bodies that are on disk only: read by a thread of its own, so that the writer never waits.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rusqlite::{Connection, OptionalExtension};
+use taskyard_core::{Body, Error};
+use tokio::sync::oneshot;
+
+use super::codec::{self, RowError};
+use super::folder::connect;
+use crate::{BodyKey, OpenError};
+
+/// The reading thread, and what it has read ahead.
+#[derive(Debug)]
+pub(super) struct Reader {
+    jobs: Mutex<Option<Sender<Job>>>,
+    ahead: Arc<Mutex<Vec<Ahead>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Bodies that were read ahead.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    /// The writer's count of cleared tubes when this was asked for: a body read before a tube was
+    /// dropped must not end up in a new tube of the same number.
+    pub epoch: u64,
+    pub bodies: Vec<(BodyKey, Body)>,
+}
+
+/// What a load answers: a body for each key, `None` where the task is gone.
+type Loaded = Result<Vec<Option<Body>>, Error>;
+
+enum Job {
+    Load { keys: Vec<BodyKey>, answer: oneshot::Sender<Loaded> },
+    ReadAhead { epoch: u64, keys: Vec<BodyKey> },
+}
+
+impl Reader {
+    pub fn start(folder: &Path) -> Result<Reader, OpenError> {
+        let db = connect(folder)?;
+        let (sender, receiver) = channel();
+        let ahead = Arc::new(Mutex::new(Vec::new()));
+        let shelf = ahead.clone();
+        let thread = std::thread::Builder::new()
+            .name("taskyard-reader".into())
+            .spawn(move || serve(&db, &receiver, &shelf))
+            .map_err(|error| OpenError::Unavailable {
+                folder: folder.to_owned(),
+                what: error.to_string(),
+            })?;
+        Ok(Reader {
+            jobs: Mutex::new(Some(sender)),
+            ahead,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Reads bodies for somebody who waits for them.
+    pub async fn load(&self, keys: Vec<BodyKey>) -> Loaded {
+        let (answer, answered) = oneshot::channel();
+        self.send(Job::Load { keys, answer });
+        answered.await.unwrap_or_else(|_| Err(Error::Store("the reader has stopped".into())))
+    }
+
+    /// Reads bodies that will be wanted soon; they are found in `take_ahead` some time later.
+    pub fn read_ahead(&self, epoch: u64, keys: Vec<BodyKey>) {
+        self.send(Job::ReadAhead { epoch, keys });
+    }
+
+    /// What has been read ahead since the last call.
+    pub fn take_ahead(&self) -> Vec<Ahead> {
+        std::mem::take(&mut *self.ahead.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn stop(&self) {
+        drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            _ = thread.join();
+        }
+    }
+
+    fn send(&self, job: Job) {
+        // A stopped reader drops the job, and with it the sender its caller waits for.
+        if let Some(jobs) = &*self.jobs.lock().unwrap_or_else(PoisonError::into_inner) {
+            _ = jobs.send(job);
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn serve(db: &Connection, jobs: &Receiver<Job>, ahead: &Mutex<Vec<Ahead>>) {
+    while let Ok(job) = jobs.recv() {
+        match job {
+            Job::Load { keys, answer } => {
+                _ = answer.send(keys.iter().map(|key| read(db, *key)).collect());
+            }
+            Job::ReadAhead { epoch, keys } => {
+                let found = |key: &BodyKey| Some((*key, read(db, *key).ok()??));
+                let bodies = keys.iter().filter_map(found).collect();
+                let shelf = &mut *ahead.lock().unwrap_or_else(PoisonError::into_inner);
+                shelf.push(Ahead { epoch, bodies });
+            }
+        }
+    }
+}
+
+fn read(db: &Connection, place: BodyKey) -> Result<Option<Body>, Error> {
+    let key = codec::key(place.tube, place.id);
+    let read = || -> Result<Option<Body>, RowError> {
+        let sql = "SELECT data_sum, meta, data FROM task WHERE key = ?";
+        let mut statement = db.prepare_cached(sql)?;
+        let body = statement.query_row([key], |row| Ok(codec::read_body(row, key, 0))).optional()?;
+        body.transpose()
+    };
+    read().map_err(|error| match error {
+        RowError::Damaged(what) => Error::Store(format!("the database is damaged: {what}")),
+        RowError::Sqlite(error) => Error::Store(format!("cannot read from disk: {error}")),
+    })
+}

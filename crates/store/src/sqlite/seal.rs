@@ -1,0 +1,72 @@
+//! The seal: the number of the newest commit, in a file of its own.
+//!
+//! One flipped bit in SQLite's write-ahead log makes it drop all later commits without a word. The
+//! seal is written after each commit, so a database that is behind it has lost some.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// The open seal file.
+#[derive(Debug)]
+pub(super) struct Seal {
+    file: File,
+}
+
+/// What a seal file says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sealed {
+    /// There is none.
+    Absent,
+    /// The newest commit had this number.
+    Batch(u64),
+    /// The file is damaged itself.
+    Unreadable,
+}
+
+const BYTES: usize = 12;
+
+impl Seal {
+    /// Opens the seal, making an empty one if there is none, and tells what it says.
+    pub fn open(path: &Path) -> io::Result<(Seal, Sealed)> {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut bytes = [0; BYTES];
+        let sealed = match file.metadata()?.len() {
+            0 => Sealed::Absent,
+            length if length == BYTES as u64 => {
+                file.read_exact_at(&mut bytes, 0)?;
+                decode(&bytes)
+            }
+            _ => Sealed::Unreadable,
+        };
+        Ok((Seal { file }, sealed))
+    }
+
+    /// Writes the number of a commit that is on disk. Not synced: a seal that is behind is harmless.
+    pub fn write(&self, batch: u64) -> io::Result<()> {
+        self.file.write_all_at(&encode(batch), 0)
+    }
+
+    /// Makes the file exactly this, whatever it was.
+    pub fn reset(&self, batch: u64) -> io::Result<()> {
+        self.file.set_len(BYTES as u64)?;
+        self.write(batch)?;
+        self.file.sync_all()
+    }
+}
+
+fn encode(batch: u64) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    bytes[..8].copy_from_slice(&batch.to_le_bytes());
+    bytes[8..].copy_from_slice(&crc32fast::hash(&batch.to_le_bytes()).to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8; BYTES]) -> Sealed {
+    let mut batch = [0; 8];
+    batch.copy_from_slice(&bytes[..8]);
+    let batch = u64::from_le_bytes(batch);
+    if encode(batch) == *bytes { Sealed::Batch(batch) } else { Sealed::Unreadable }
+}

@@ -1,0 +1,262 @@
+//! Which crate may know which: a crate exists only for a promise that is checked here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Complaint;
+use super::lexer::find_word;
+use super::tree::Tree;
+use crate::shell;
+
+/// What a crate must not know.
+struct Rule {
+    package: &'static str,
+    /// Packages that must not be reached, however far down.
+    unreachable: &'static [&'static str],
+    /// Packages that must not be named, while a crate below may use them.
+    unnamed: &'static [&'static str],
+    /// What to do instead.
+    instead: &'static str,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        package: "taskyard-core",
+        unreachable: &[
+            "tokio",
+            "futures",
+            "serde",
+            "serde_core",
+            "tracing",
+            "log",
+            "chrono",
+            "time",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-wire",
+            "taskyard-server",
+            "taskyard",
+        ],
+        unnamed: &[],
+        instead: "the core decides from its arguments alone: do this in the store, engine or wire",
+    },
+    Rule {
+        package: "taskyard-store",
+        unreachable: &["taskyard-engine", "taskyard-wire", "taskyard-server", "taskyard"],
+        unnamed: &[],
+        instead: "the store takes the core's commands and returns replies: shared words go there",
+    },
+    Rule {
+        package: "taskyard-engine",
+        unreachable: &["taskyard-wire", "taskyard-server", "taskyard"],
+        unnamed: &["serde", "serde_json", "rmp", "rusqlite"],
+        instead: "the engine knows no bytes: encode in the wire, store in the store",
+    },
+    Rule {
+        package: "taskyard-wire",
+        unreachable: &[
+            "tokio",
+            "axum",
+            "hyper",
+            "reqwest",
+            "rusqlite",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-server",
+            "taskyard",
+        ],
+        unnamed: &[],
+        instead: "the wire turns bytes into requests and back: open sockets in server or client",
+    },
+    Rule {
+        package: "taskyard-server",
+        unreachable: &["taskyard"],
+        unnamed: &["rusqlite", "postgres", "tokio-postgres", "sqlx", "redis", "fred"],
+        instead: "the server is given an engine: let the store speak to the database",
+    },
+    Rule {
+        package: "taskyard",
+        unreachable: &[
+            "rusqlite",
+            "libsqlite3-sys",
+            "axum",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-server",
+        ],
+        unnamed: &[],
+        instead: "put it behind a feature that is not a default one",
+    },
+    // Its promise is the other way round, see `compare`.
+    Rule { package: CLI, unreachable: &[], unnamed: &[], instead: "" },
+    Rule { package: "xtask", unreachable: &["syn", "serde"], unnamed: &[], instead: "use std" },
+];
+
+const CLI: &str = "taskyard-cli";
+
+/// What the core's sources must not touch, beyond what its dependencies tell.
+const IMPURE: &[(&str, &str)] = &[
+    ("Instant", "`now` is an argument, a `core::Timestamp`"),
+    ("SystemTime", "`now` is an argument, a `core::Timestamp`"),
+    ("std::fs", "the store reads and writes"),
+    ("std::net", "server and client open sockets"),
+    ("std::thread", "the engine runs things"),
+    ("std::process", "the caller runs things"),
+    ("std::env", "the caller passes settings as arguments"),
+];
+
+/// The core reads no clock and touches nothing outside itself.
+pub fn pure_core(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (path, source) in tree.rust().filter(|(path, _)| path.starts_with("crates/core/src/")) {
+        for line in source.lines().filter(|line| !line.test) {
+            for (word, instead) in IMPURE {
+                let grouped = || {
+                    let code = line.code.contains("std::{").then(|| source.code_from(line.number));
+                    code.is_some_and(|code| is_in_group(&code, word))
+                };
+                if find_word(line.code, word).is_some() || grouped() {
+                    let wrong = format!("the core uses `{word}`");
+                    complaints.push(Complaint::new((path, line.number), wrong, *instead));
+                }
+            }
+        }
+    }
+    complaints
+}
+
+/// Whether `use std::{..}` at the start of the code imports `std::word`.
+fn is_in_group(code: &str, word: &str) -> bool {
+    let group = code.split(';').next().unwrap_or_default();
+    word.strip_prefix("std::").is_some_and(|module| find_word(group, module).is_some())
+}
+
+/// What one package knows.
+#[derive(Default)]
+struct Known {
+    named: BTreeSet<String>,
+    reached: BTreeSet<String>,
+}
+
+/// Asks cargo and compares with the rules.
+pub fn check() -> Result<Vec<Complaint>, String> {
+    let members = packages(&["--workspace", "--depth", "0"])?;
+    let mut known = BTreeMap::new();
+    for member in members {
+        let all_edges = ["--package", &member, "--edges", "normal,build,dev", "--depth", "1"];
+        // Tests may use what the crate itself must not reach.
+        let own_edges = ["--package", &member, "--edges", "normal,build"];
+        let mut named = packages(&all_edges)?;
+        let mut reached = packages(&own_edges)?;
+        named.remove(&member);
+        reached.remove(&member);
+        known.insert(member, Known { named, reached });
+    }
+    Ok(compare(&known, RULES))
+}
+
+fn packages(args: &[&str]) -> Result<BTreeSet<String>, String> {
+    let mut tree = shell::cargo();
+    tree.args(["tree", "--quiet", "--prefix", "none", "--format", "{p}"]).args(args);
+    let printed = shell::output(&mut tree)?;
+    let names = printed.lines().filter_map(|line| line.split_whitespace().next());
+    Ok(names.filter(|name| !name.starts_with('[')).map(String::from).collect())
+}
+
+fn compare(known: &BTreeMap<String, Known>, rules: &[Rule]) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (package, knows) in known {
+        let mut complain = |wrong: String, instead: &str| {
+            complaints.push(Complaint::new((package, 1), wrong, instead));
+        };
+        if knows.named.contains(CLI) {
+            complain(
+                format!("depends on `{CLI}`"),
+                "move what is shared into the crate it is about",
+            );
+        }
+        let Some(rule) = rules.iter().find(|rule| rule.package == package) else {
+            let instead = "a line in xtask/src/tidy/directions.rs with what it must not know, or a \
+                           module of another crate";
+            complain("this crate promises nothing".into(), instead);
+            continue;
+        };
+        for banned in rule.unreachable.iter().filter(|name| knows.reached.contains(**name)) {
+            complain(format!("depends on `{banned}`, perhaps through another crate"), rule.instead);
+        }
+        for banned in rule.unnamed.iter().filter(|name| knows.named.contains(**name)) {
+            complain(format!("names `{banned}` in its Cargo.toml"), rule.instead);
+        }
+    }
+    for rule in rules.iter().filter(|rule| !known.contains_key(rule.package)) {
+        let wrong = "a rule for a crate that is not there";
+        complaints.push(Complaint::new((rule.package, 1), wrong, "remove or rename the rule"));
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(package: &str, named: &[&str], reached: &[&str]) -> (String, Known) {
+        let set = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        (package.into(), Known { named: set(named), reached: set(reached) })
+    }
+
+    fn wrong(known: Vec<(String, Known)>) -> Vec<(String, String)> {
+        const RULES: &[Rule] = &[
+            Rule { package: "core", unreachable: &["tokio"], unnamed: &[], instead: "" },
+            Rule { package: "server", unreachable: &[], unnamed: &["rusqlite"], instead: "" },
+        ];
+        let found = compare(&known.into_iter().collect(), RULES);
+        found.into_iter().map(|found| (found.path, found.wrong)).collect()
+    }
+
+    #[test]
+    fn a_driver_may_be_reached_but_not_named() {
+        let core = || known("core", &[], &[]);
+        let server = known("server", &["core"], &["core", "rusqlite"]);
+        assert_eq!(wrong(vec![core(), server]), []);
+        let server = known("server", &["rusqlite"], &["rusqlite"]);
+        let expected = ("server".into(), "names `rusqlite` in its Cargo.toml".into());
+        assert_eq!(wrong(vec![core(), server]), [expected]);
+    }
+
+    #[test]
+    fn what_is_reached_through_others_counts() {
+        let found = wrong(vec![known("core", &[], &["tokio"]), known("server", &[], &[])]);
+        let text = "depends on `tokio`, perhaps through another crate";
+        assert_eq!(found, [("core".into(), text.into())]);
+    }
+
+    #[test]
+    fn every_crate_has_a_rule_and_every_rule_a_crate() {
+        let found = wrong(vec![known("core", &[], &[]), known("types", &[CLI], &[])]);
+        let packages: Vec<_> = found.iter().map(|(package, _)| package.as_str()).collect();
+        assert_eq!(packages, ["types", "types", "server"]);
+    }
+
+    #[test]
+    fn the_core_is_pure() {
+        let text = "\
+use std::time::Instant;
+use std::collections::HashMap;
+use std::{collections, fs};
+use std::{
+    net,
+};
+/// An Instant in a comment.
+fn instant() {}
+#[cfg(test)]
+mod tests {
+    use std::fs;
+}
+";
+        let lines = |path: &str| {
+            let tree = Tree::of(&[(path, text)]);
+            pure_core(&tree).into_iter().map(|complaint| complaint.line).collect::<Vec<_>>()
+        };
+        assert_eq!(lines("crates/core/src/a.rs"), [1, 3, 4]);
+        assert_eq!(lines("crates/store/src/a.rs"), []);
+    }
+}

@@ -1,0 +1,150 @@
+//! How files are cut and named: lengths, names, opening lines.
+
+use super::Complaint;
+use super::tree::Tree;
+
+/// The most lines of a file that are not tests.
+const FILE_LINES_MAX: usize = 600;
+/// The most lines of a function outside the tests.
+const FUNCTION_LINES_MAX: usize = 70;
+/// Names that say nothing about what is inside.
+const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "misc", "imp"];
+
+/// Files stay short enough to be read in one go.
+pub fn file_length(tree: &Tree) -> Vec<Complaint> {
+    let lengths = tree.rust().map(|(path, source)| {
+        (path, source.lines().filter(|line| !line.test).map(|line| line.number).collect::<Vec<_>>())
+    });
+    lengths
+        .filter(|(_, lines)| lines.len() > FILE_LINES_MAX)
+        .map(|(path, lines)| {
+            Complaint::new(
+                (path, lines[FILE_LINES_MAX]),
+                format!("{} lines of code, the ceiling is {FILE_LINES_MAX}", lines.len()),
+                "split it by concern into files named after what they hold; most have 100 to 350",
+            )
+        })
+        .collect()
+}
+
+/// Functions stay short enough to be seen at once.
+pub fn function_length(tree: &Tree) -> Vec<Complaint> {
+    let functions = tree.rust().flat_map(|(path, source)| {
+        source.functions().into_iter().map(move |function| (path, function))
+    });
+    functions
+        .filter(|(_, function)| !function.test && function.length > FUNCTION_LINES_MAX)
+        .map(|(path, function)| {
+            let (name, length) = (&function.name, function.length);
+            Complaint::new(
+                (path, function.line),
+                format!("`{name}` has {length} lines, the ceiling is {FUNCTION_LINES_MAX}"),
+                "move its steps into functions with names; most fit in 40 lines",
+            )
+        })
+        .collect()
+}
+
+/// A file or crate is named after what it holds.
+pub fn names(tree: &Tree) -> Vec<Complaint> {
+    tree.texts()
+        .filter(|(path, _)| path.ends_with(".rs") || path.ends_with("Cargo.toml"))
+        .filter_map(|(path, text)| {
+            let package = path.ends_with("Cargo.toml").then(|| package_name(text)).flatten();
+            let mut names = path.split('/').chain(package);
+            let empty = names.find(|name| is_empty_name(name))?;
+            Some(Complaint::new(
+                (path, 1),
+                format!("`{empty}` does not say what is inside"),
+                "a noun of the domain or a verb of the protocol, such as `tube` or `take`",
+            ))
+        })
+        .collect()
+}
+
+/// Also the last word of a crate's name counts, as in `taskyard-utils`.
+fn is_empty_name(name: &str) -> bool {
+    let stem = name.strip_suffix(".rs").unwrap_or(name);
+    stem.rsplit(['-', '_']).next().is_some_and(|last| EMPTY_NAMES.contains(&last))
+}
+
+fn package_name(manifest: &str) -> Option<&str> {
+    let line =
+        manifest.lines().find(|line| line.starts_with("name ") || line.starts_with("name="))?;
+    line.split('"').nth(1)
+}
+
+/// Each crate's first file tells what it is.
+pub fn opening(tree: &Tree) -> Vec<Complaint> {
+    tree.ending(".rs")
+        .filter(|(path, _)| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs"))
+        .filter(|(_, text)| !text.starts_with("//! "))
+        .map(|(path, _)| {
+            Complaint::new(
+                (path, 1),
+                "does not open with what this crate is",
+                "`//!` lines: what it is, what it never does, where to start reading",
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(complaints: &[Complaint]) -> Vec<(&str, usize)> {
+        complaints.iter().map(|complaint| (complaint.path.as_str(), complaint.line)).collect()
+    }
+
+    #[test]
+    fn only_code_counts_for_the_length_of_a_file() {
+        let code = "const A: u8 = 1;\n".repeat(600);
+        let tests = format!("#[cfg(test)]\nmod tests {{\n{code}}}\n");
+        let long = format!("{code}{code}");
+        let tree = Tree::of(&[
+            ("src/fits.rs", &format!("{code}{tests}")),
+            ("src/long.rs", &format!("{tests}{code}const B: u8 = 1;\n")),
+            ("tests/long.rs", &long),
+        ]);
+        assert_eq!(lines(&file_length(&tree)), [("src/long.rs", 1204)]);
+    }
+
+    #[test]
+    fn long_functions_are_found() {
+        let body = |lines: usize| format!("\nfn f() {{\n{}}}\n", "    g();\n".repeat(lines - 2));
+        let tree = Tree::of(&[
+            ("src/fits.rs", &body(70)),
+            ("src/long.rs", &body(71)),
+            ("tests/long.rs", &body(71)),
+        ]);
+        let complaints = function_length(&tree);
+        assert_eq!(lines(&complaints), [("src/long.rs", 2)]);
+        assert_eq!(complaints[0].wrong, "`f` has 71 lines, the ceiling is 70");
+    }
+
+    #[test]
+    fn empty_names_are_refused() {
+        let tree = Tree::of(&[
+            ("crates/core/src/tube.rs", ""),
+            ("crates/core/src/commons.rs", ""),
+            ("crates/core/src/utils.rs", ""),
+            ("crates/core/tests/common/mod.rs", ""),
+            ("crates/x/Cargo.toml", "[package]\nname = \"taskyard-helpers\"\n"),
+        ]);
+        let paths: Vec<_> = names(&tree).into_iter().map(|complaint| complaint.path).collect();
+        let wanted =
+            ["crates/core/src/utils.rs", "crates/core/tests/common/mod.rs", "crates/x/Cargo.toml"];
+        assert_eq!(paths, wanted);
+    }
+
+    #[test]
+    fn a_crate_tells_what_it_is() {
+        let tree = Tree::of(&[
+            ("crates/a/src/lib.rs", "//! The rules.\n"),
+            ("crates/b/src/lib.rs", "mod c;\n"),
+            ("crates/b/src/c.rs", "\n"),
+        ]);
+        assert_eq!(lines(&opening(&tree)), [("crates/b/src/lib.rs", 1)]);
+    }
+}

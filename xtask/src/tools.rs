@@ -1,0 +1,232 @@
+//! What the tests use and cargo cannot bring: a browser with its driver, and Python programs.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::shell;
+
+/// The Debian packages that the tests use. To add one, add a line.
+const PACKAGES: &[Package] = &[
+    Package { name: "chromium", proof: &["chromium", "--version"] },
+    Package { name: "chromium-driver", proof: &["chromedriver", "--version"] },
+    Package { name: "python3-venv", proof: &["python3", "-c", "import ensurepip, venv"] },
+];
+
+/// The Python programs that the tests use, each at the one version they are known to work with.
+const PYTHON: &[(&str, &str)] = &[("schemathesis", "4.32.5")];
+
+/// A Debian package, and the command that works once it is there. Asking the command instead of
+/// dpkg leaves other systems a chance.
+struct Package {
+    name: &'static str,
+    proof: &'static [&'static str],
+}
+
+/// Where the tools are.
+pub struct Tools {
+    chromium: PathBuf,
+    chromedriver: PathBuf,
+    schemathesis: PathBuf,
+}
+
+impl Tools {
+    /// The environment that tells the tests.
+    pub fn env(&self) -> [(&'static str, &Path); 3] {
+        [
+            ("TASKYARD_CHROMIUM", &self.chromium),
+            ("TASKYARD_CHROMEDRIVER", &self.chromedriver),
+            ("TASKYARD_SCHEMATHESIS", &self.schemathesis),
+        ]
+    }
+}
+
+/// Installs what is missing and says where everything is.
+pub fn prepare() -> Result<Tools, String> {
+    let missing = missing();
+    if !missing.is_empty() {
+        if !is_root() {
+            return Err(advice(&missing));
+        }
+        install(&missing)?;
+    }
+    let python = python()?;
+    Ok(Tools {
+        chromium: locate("chromium")?,
+        chromedriver: locate("chromedriver")?,
+        schemathesis: python.join("bin/schemathesis"),
+    })
+}
+
+/// Prepares the tools and prints their places as lines for a shell.
+pub fn print() -> Result<(), String> {
+    for (name, path) in prepare()?.env() {
+        println!("export {name}='{}'", path.display());
+    }
+    Ok(())
+}
+
+fn missing() -> Vec<&'static str> {
+    PACKAGES.iter().filter(|package| !package.works()).map(|package| package.name).collect()
+}
+
+impl Package {
+    fn works(&self) -> bool {
+        let (program, args) = self.proof.split_first().expect("a proof names a program");
+        shell::output(shell::program(program).args(args)).is_ok()
+    }
+}
+
+fn advice(missing: &[&str]) -> String {
+    let packages = missing.join(" ");
+    format!(
+        "the tests use programs that are not installed; as root, run\n\n    \
+         apt-get install -y --no-install-recommends {packages}\n\n\
+         or leave their tests out with `cargo xtask test --embedded`"
+    )
+}
+
+fn is_root() -> bool {
+    shell::output(shell::program("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
+}
+
+fn install(packages: &[&str]) -> Result<(), String> {
+    // An old list of packages may still do, so that only the installation itself decides.
+    if let Err(why) = shell::run(apt_get().arg("update")) {
+        eprintln!("{why}; going on with the list of packages that is there");
+    }
+    let quiet = NoServices::new(Path::new("/usr/sbin/policy-rc.d"))
+        .map_err(|error| format!("cannot keep services from starting: {error}"))?;
+    let installed =
+        shell::run(apt_get().args(["install", "-y", "--no-install-recommends"]).args(packages));
+    drop(quiet);
+    installed.map_err(|why| format!("{why}\n{}", advice(packages)))?;
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!("installed, but still not working: {}", missing.join(", ")))
+}
+
+fn apt_get() -> std::process::Command {
+    let mut command = shell::program("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-o", "Dpkg::Use-Pty=0"]).args([
+        "-o",
+        "DPkg::Lock::Timeout=300",
+        "-o",
+        "Acquire::Retries=3",
+    ]);
+    // Standard output is for what a shell may evaluate, see `print`.
+    command.stdout(std::io::stderr());
+    command
+}
+
+/// While this lives, a package that is installed does not start its service: one of them would
+/// sit on a port that ours uses. What was there before comes back at the end.
+struct NoServices {
+    policy: PathBuf,
+    saved: PathBuf,
+}
+
+impl NoServices {
+    fn new(policy: &Path) -> std::io::Result<Self> {
+        let saved = policy.with_extension("d.before-taskyard");
+        // A run that was killed has left its own policy here, and the real one in `saved`.
+        if policy.symlink_metadata().is_ok() && saved.symlink_metadata().is_err() {
+            fs::rename(policy, &saved)?;
+        }
+        let this = Self { policy: policy.into(), saved };
+        fs::write(policy, "#!/bin/sh\nexit 101\n")?;
+        fs::set_permissions(policy, fs::Permissions::from_mode(0o755))?;
+        Ok(this)
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.policy);
+        if self.saved.symlink_metadata().is_ok() {
+            let _ = fs::rename(&self.saved, &self.policy);
+        }
+    }
+}
+
+fn locate(name: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .ok_or_else(|| format!("`{name}` is not in the PATH"))
+}
+
+/// Makes the folder of Python programs, or finds it as it should be.
+fn python() -> Result<PathBuf, String> {
+    let folder = shell::target().join("tools/python");
+    if PYTHON.iter().all(|(name, version)| has(&folder, name, version)) {
+        return Ok(folder);
+    }
+    let wanted = PYTHON.iter().map(|(name, version)| format!("{name}=={version}"));
+    let mut venv = shell::program("python3");
+    shell::run(venv.args(["-m", "venv", "--clear"]).arg(&folder).stdout(std::io::stderr()))?;
+    let mut pip = shell::program(folder.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(wanted);
+    shell::run(pip.stdout(std::io::stderr()))?;
+    match PYTHON.iter().find(|(name, version)| !has(&folder, name, version)) {
+        None => Ok(folder),
+        Some((name, version)) => Err(format!("{name} {version} was installed but does not work")),
+    }
+}
+
+fn has(folder: &Path, name: &str, version: &str) -> bool {
+    shell::output(shell::program(folder.join("bin").join(name)).arg("--version"))
+        .is_ok_and(|printed| printed.split_whitespace().any(|word| word == version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn the_policy_comes_back() {
+        let folder = folder("policy");
+        let policy = folder.join("policy-rc.d");
+        fs::write(&policy, "the owner's").unwrap();
+        let quiet = NoServices::new(&policy).unwrap();
+        assert!(fs::read_to_string(&policy).unwrap().contains("exit 101"));
+        drop(quiet);
+        assert_eq!(fs::read_to_string(&policy).unwrap(), "the owner's");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_killed_run_does_not_lose_the_policy() {
+        let folder = folder("killed");
+        let policy = folder.join("policy-rc.d");
+        fs::write(&policy, "the owner's").unwrap();
+        std::mem::forget(NoServices::new(&policy).unwrap());
+        drop(NoServices::new(&policy).unwrap());
+        assert_eq!(fs::read_to_string(&policy).unwrap(), "the owner's");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn without_a_policy_none_is_left() {
+        let folder = folder("none");
+        drop(NoServices::new(&folder.join("policy-rc.d")).unwrap());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_advice_can_be_pasted() {
+        let line = "    apt-get install -y --no-install-recommends chromium python3-venv\n";
+        assert!(advice(&["chromium", "python3-venv"]).contains(line));
+    }
+}
