@@ -1,0 +1,248 @@
+//! The one public list of error codes and exit codes.
+//!
+//! | code | HTTP | exit | when |
+//! |---|---|---|---|
+//! | `tube_not_found` | 404 | 4 | no tube of this name |
+//! | `task_not_found` | 404 | 4 | no task of this id in the tube |
+//! | `session_unknown` | 404 | 4 | no live session of this identity |
+//! | `tube_exists` | 409 | 6 | a tube of this name is there already |
+//! | `tube_has_taken` | 409 | 6 | a drop while somebody holds tasks |
+//! | `tube_has_consumers` | 409 | 6 | a drop while consumers wait |
+//! | `too_many_tubes` | 409 | 6 | the store has as many tubes as it may have |
+//! | `unsupported` | 409 | 6 | the tube's kind does not have this verb |
+//! | `tube_full` | 429 | 6 | the tube is at its capacity; try again |
+//! | `too_large` | 413 | 6 | something is larger than its limit |
+//! | `overloaded` | 503 | 6 | too much is waiting; try again |
+//! | `invalid` | 400 | 2 | the request itself is wrong |
+//! | `unauthorized` | 401 | 8 | the token is missing or wrong |
+//! | `forbidden` | 403 | 8 | a Host or Origin that is not allowed |
+//! | `route_not_found` | 404 | 1 | no such address on this server |
+//! | `method_not_allowed` | 405 | 1 | the address is there, the method is not |
+//! | `unsupported_media_type` | 415 | 1 | a body that is not `application/json` |
+//! | `store_failed` | 503 | 1 | the store could not do it; nothing was done |
+//! | `shutting_down` | 503 | 7 | the server is stopping; try again on the next one |
+//!
+//! | exit | when |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | something failed that no other number says |
+//! | 2 | wrong arguments or a wrong request |
+//! | 3 | nothing to take in the time given |
+//! | 4 | no such tube, task or session |
+//! | 5 | at least one delivery is no longer the caller's |
+//! | 6 | refused: full, too large, overloaded, exists or in use |
+//! | 7 | the server cannot be reached or is stopping |
+//! | 8 | not allowed: the token is missing or wrong |
+
+use taskyard_core::Error;
+
+/// What went wrong, as programs read it: the `code` of an error answer. Codes never change their
+/// meaning; new ones may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Code {
+    /// No tube of this name.
+    TubeNotFound,
+    /// No task of this id in the tube.
+    TaskNotFound,
+    /// No live session of this identity.
+    SessionUnknown,
+    /// A tube of this name is there already.
+    TubeExists,
+    /// A drop while somebody holds tasks.
+    TubeHasTaken,
+    /// A drop while consumers wait.
+    TubeHasConsumers,
+    /// The store has as many tubes as it may have.
+    TooManyTubes,
+    /// The tube's kind does not have this verb.
+    Unsupported,
+    /// The tube is at its capacity.
+    TubeFull,
+    /// Something is larger than its limit.
+    TooLarge,
+    /// Too much is waiting.
+    Overloaded,
+    /// The request itself is wrong.
+    Invalid,
+    /// The token is missing or wrong.
+    Unauthorized,
+    /// A Host or Origin that is not allowed.
+    Forbidden,
+    /// No such address on this server.
+    RouteNotFound,
+    /// The address is there, the method is not.
+    MethodNotAllowed,
+    /// A body that is not `application/json`.
+    UnsupportedMediaType,
+    /// The store could not do it.
+    Store,
+    /// The server is stopping.
+    ShuttingDown,
+}
+
+/// How a command line program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Ok = 0,
+    /// Something failed that no other number says.
+    Failure = 1,
+    /// Wrong arguments or a wrong request.
+    Usage = 2,
+    /// Nothing to take in the time given.
+    Nothing = 3,
+    /// No such tube, task or session.
+    NotFound = 4,
+    /// At least one delivery is no longer the caller's.
+    Stale = 5,
+    /// Refused: full, too large, overloaded, exists or in use.
+    Refused = 6,
+    /// The server cannot be reached or is stopping.
+    Unreachable = 7,
+    /// Not allowed: the token is missing or wrong.
+    NotAllowed = 8,
+}
+
+/// The list itself: code, its name on the wire, HTTP status, exit code.
+const TABLE: [(Code, &str, u16, Exit); 19] = [
+    (Code::TubeNotFound, "tube_not_found", 404, Exit::NotFound),
+    (Code::TaskNotFound, "task_not_found", 404, Exit::NotFound),
+    (Code::SessionUnknown, "session_unknown", 404, Exit::NotFound),
+    (Code::TubeExists, "tube_exists", 409, Exit::Refused),
+    (Code::TubeHasTaken, "tube_has_taken", 409, Exit::Refused),
+    (Code::TubeHasConsumers, "tube_has_consumers", 409, Exit::Refused),
+    (Code::TooManyTubes, "too_many_tubes", 409, Exit::Refused),
+    (Code::Unsupported, "unsupported", 409, Exit::Refused),
+    (Code::TubeFull, "tube_full", 429, Exit::Refused),
+    (Code::TooLarge, "too_large", 413, Exit::Refused),
+    (Code::Overloaded, "overloaded", 503, Exit::Refused),
+    (Code::Invalid, "invalid", 400, Exit::Usage),
+    (Code::Unauthorized, "unauthorized", 401, Exit::NotAllowed),
+    (Code::Forbidden, "forbidden", 403, Exit::NotAllowed),
+    (Code::RouteNotFound, "route_not_found", 404, Exit::Failure),
+    (Code::MethodNotAllowed, "method_not_allowed", 405, Exit::Failure),
+    (Code::UnsupportedMediaType, "unsupported_media_type", 415, Exit::Failure),
+    (Code::Store, "store_failed", 503, Exit::Failure),
+    (Code::ShuttingDown, "shutting_down", 503, Exit::Unreachable),
+];
+
+impl Code {
+    /// Every code, in the order of the list.
+    pub fn all() -> impl Iterator<Item = Code> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    /// The code's name in answers.
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The HTTP status that goes with it.
+    pub fn status(self) -> u16 {
+        self.row().2
+    }
+
+    /// How a command line program ends that met it.
+    pub fn exit(self) -> Exit {
+        self.row().3
+    }
+
+    /// After how many seconds the same request may work, for `Retry-After`.
+    pub const fn retry_after_secs(self) -> Option<u32> {
+        match self {
+            Code::TubeFull | Code::Overloaded | Code::ShuttingDown => Some(1),
+            _ => None,
+        }
+    }
+
+    /// The code of this name.
+    pub fn from_name(name: &str) -> Option<Code> {
+        TABLE.iter().find(|row| row.1 == name).map(|row| row.0)
+    }
+
+    /// The code of a refusal. One that this version does not know yet counts as a failed store.
+    pub const fn of(error: &Error) -> Code {
+        match error {
+            Error::TubeNotFound(_) => Code::TubeNotFound,
+            Error::TubeExists(_) => Code::TubeExists,
+            Error::TubeHasTaken(_) => Code::TubeHasTaken,
+            Error::TubeHasConsumers(_) => Code::TubeHasConsumers,
+            Error::TubeFull { .. } => Code::TubeFull,
+            Error::TooManyTubes(_) => Code::TooManyTubes,
+            Error::TaskNotFound(..) => Code::TaskNotFound,
+            Error::Unsupported { .. } => Code::Unsupported,
+            Error::Invalid(_) => Code::Invalid,
+            Error::TooLarge { .. } => Code::TooLarge,
+            Error::SessionUnknown(_) => Code::SessionUnknown,
+            Error::Overloaded(_) => Code::Overloaded,
+            Error::ShuttingDown => Code::ShuttingDown,
+            _ => Code::Store,
+        }
+    }
+
+    fn row(self) -> &'static (Code, &'static str, u16, Exit) {
+        // The table stands in the order of the enum; a test compares them.
+        &TABLE[self as usize]
+    }
+}
+
+impl Exit {
+    /// The number the process ends with.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.number().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_stands_in_the_order_of_the_enum() {
+        for (place, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.0 as usize, place, "{row:?}");
+            assert_eq!(Code::from_name(row.1), Some(row.0));
+        }
+        assert_eq!(Code::ShuttingDown as usize + 1, TABLE.len());
+    }
+
+    #[test]
+    fn the_page_above_says_the_same() {
+        let page = include_str!("codes.rs");
+        for (_, name, status, exit) in TABLE {
+            let row = format!("//! | `{name}` | {status} | {} |", exit.number());
+            assert!(page.contains(&row), "the page lacks {row}");
+        }
+    }
+
+    // The core's list may grow, so the compiler accepts a match that lacks a variant. This reads
+    // the core's own source instead.
+    #[test]
+    fn every_refusal_of_the_core_has_its_own_row() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/error.rs");
+        let source = std::fs::read_to_string(path).unwrap();
+        let body = source.split("pub enum Error {").nth(1).unwrap().split("\n}").next().unwrap();
+        let variants: Vec<&str> = body
+            .lines()
+            .filter_map(|line| line.strip_prefix("    "))
+            .filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()))
+            .map(|line| line.split(|c: char| !c.is_alphanumeric()).next().unwrap())
+            .collect();
+        assert!(variants.len() >= 14, "{variants:?}");
+        for variant in variants {
+            let named = Code::all().any(|code| format!("{code:?}") == variant);
+            assert!(named, "Error::{variant} has no code: add it to Code, TABLE and Code::of");
+            let arm = format!("            Error::{variant}");
+            let handled = variant == "Store" || include_str!("codes.rs").contains(&arm);
+            assert!(handled, "Code::of lacks Error::{variant}");
+        }
+    }
+}

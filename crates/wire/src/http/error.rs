@@ -1,0 +1,129 @@
+//! Refusals.
+
+use serde::{Deserialize, Serialize};
+use taskyard_core::{Error, Kind, TaskId, TubeName};
+use utoipa::ToSchema;
+
+use crate::codes::Code;
+
+/// Why a request was refused; nothing was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorAnswer {
+    /// What went wrong.
+    pub error: ErrorDetail,
+}
+
+/// What went wrong, for programs and for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorDetail {
+    /// One of the documented codes.
+    pub code: String,
+    /// What to do about it.
+    pub message: String,
+    /// The tube it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tube: Option<String>,
+    /// The task it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u64>,
+    /// The limit that was met.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// How large the thing is that met the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// The kind of tube that lacks the verb.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+}
+
+impl From<&Error> for ErrorAnswer {
+    fn from(error: &Error) -> Self {
+        let mut detail = ErrorDetail {
+            code: Code::of(error).name().into(),
+            message: error.to_string(),
+            ..ErrorDetail::default()
+        };
+        match error {
+            Error::TubeNotFound(tube)
+            | Error::TubeExists(tube)
+            | Error::TubeHasTaken(tube)
+            | Error::TubeHasConsumers(tube) => detail.tube = Some(tube.to_string()),
+            Error::TaskNotFound(tube, task) => {
+                detail.tube = Some(tube.to_string());
+                detail.task = Some(task.0);
+            }
+            Error::TubeFull { tube, capacity } => {
+                detail.tube = Some(tube.to_string());
+                detail.limit = Some(*capacity);
+            }
+            Error::TooManyTubes(limit) => detail.limit = Some(*limit as u64),
+            Error::TooLarge { size, limit, .. } => {
+                detail.size = Some(*size as u64);
+                detail.limit = Some(*limit as u64);
+            }
+            Error::Unsupported { kind, .. } => detail.kind = Some((*kind).into()),
+            _ => {}
+        }
+        ErrorAnswer { error: detail }
+    }
+}
+
+impl ErrorAnswer {
+    /// A refusal by the server itself, outside the queue: a wrong token, an unknown address.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        let message = message.into();
+        ErrorAnswer {
+            error: ErrorDetail { code: code.name().into(), message, ..Default::default() },
+        }
+    }
+
+    /// Its code; `None` for one that this version does not know.
+    pub fn code(&self) -> Option<Code> {
+        Code::from_name(&self.error.code)
+    }
+
+    /// What the client's caller gets. `verb` is what was asked. Where the answer does not tell
+    /// enough to rebuild the refusal, its message is kept.
+    pub fn into_error(self, verb: &'static str) -> Error {
+        let code = self.code();
+        if let Some(error) = self.error.rebuild(code, verb) {
+            return error;
+        }
+        match code {
+            Some(Code::Invalid | Code::SessionUnknown | Code::TooLarge | Code::Unsupported) => {
+                Error::Invalid(self.error.message)
+            }
+            _ => Error::Store(self.error.message),
+        }
+    }
+}
+
+impl ErrorDetail {
+    /// The refusal itself, where the fields suffice.
+    fn rebuild(&self, code: Option<Code>, verb: &'static str) -> Option<Error> {
+        let tube = || self.tube.as_deref().and_then(|name| TubeName::new(name).ok());
+        let limit = || self.limit.and_then(|limit| usize::try_from(limit).ok());
+        Some(match code? {
+            Code::TubeNotFound => Error::TubeNotFound(tube()?),
+            Code::TubeExists => Error::TubeExists(tube()?),
+            Code::TubeHasTaken => Error::TubeHasTaken(tube()?),
+            Code::TubeHasConsumers => Error::TubeHasConsumers(tube()?),
+            Code::TubeFull => Error::TubeFull { tube: tube()?, capacity: self.limit? },
+            Code::TaskNotFound => Error::TaskNotFound(tube()?, TaskId(self.task?)),
+            Code::TooManyTubes => Error::TooManyTubes(limit()?),
+            Code::Unsupported => {
+                Error::Unsupported { kind: Kind::from_name(self.kind.as_deref()?)?.name(), verb }
+            }
+            Code::TooLarge => Error::TooLarge {
+                what: "the request or a part of it",
+                size: usize::try_from(self.size?).ok()?,
+                limit: limit()?,
+                advice: "send less at once",
+            },
+            Code::Overloaded => Error::Overloaded("the server has too much to do"),
+            Code::ShuttingDown => Error::ShuttingDown,
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,297 @@
+//! Ending deliveries: ack, release, bury, touch.
+
+use serde::{Deserialize, Serialize};
+use taskyard_core::{
+    Command, Error, Finish, FinishItem, Holder, Lease, Outcome, Result, Span, TaskId, TubeName,
+};
+use utoipa::ToSchema;
+
+use super::is_false;
+use super::seconds::{optional_span, seconds_of, span};
+use super::task::{Form, TaskAnswer};
+use super::words::{FinishWord, OutcomeWord};
+
+/// Which delivery: the task and, to be sure that it is still the caller's, the lease number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Delivery {
+    /// The task's number in the tube.
+    pub id: u64,
+    /// The number that take answered. Without it the current delivery is meant, whoever has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<u64>,
+}
+
+/// Deliveries to ack or to bury: `tasks`, or `id` and `lease` of one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AckRequest {
+    /// Several deliveries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<Delivery>>,
+    /// The one task, instead of `tasks`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Its lease number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<u64>,
+    /// Answer with the tasks as they are afterwards.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub show: bool,
+}
+
+/// Deliveries to give back: `tasks`, or `id` and `lease` of one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseRequest {
+    /// Several deliveries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<Delivery>>,
+    /// The one task, instead of `tasks`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Its lease number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<u64>,
+    /// Seconds before the tasks become ready again; at once when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<f64>,
+    /// Whether the delivery counts as an attempt.
+    #[serde(default = "yes")]
+    pub counted: bool,
+    /// Answer with the tasks as they are afterwards.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub show: bool,
+}
+
+/// Deliveries that need more time: `tasks`, or `id` and `lease` of one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TouchRequest {
+    /// Several deliveries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<Delivery>>,
+    /// The one task, instead of `tasks`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Its lease number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<u64>,
+    /// How many seconds more.
+    pub seconds: f64,
+    /// Answer with the tasks as they are afterwards.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub show: bool,
+}
+
+/// Deliveries that end in different ways, in one step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FinishRequest {
+    /// What to do with which delivery.
+    pub tasks: Vec<FinishPart>,
+    /// Answer with the tasks as they are afterwards.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub show: bool,
+}
+
+/// One delivery and how it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FinishPart {
+    /// How it ends or goes on.
+    pub verb: FinishWord,
+    /// The task's number in the tube.
+    pub id: u64,
+    /// The number that take answered. Without it the current delivery is meant, whoever has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<u64>,
+    /// For `release`: seconds before the task becomes ready again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<f64>,
+    /// For `release`: whether the delivery counts as an attempt; it does when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<bool>,
+    /// For `touch`: how many seconds more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+}
+
+/// What became of each item, in the order of the request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FinishAnswer {
+    /// How many were done.
+    pub done: u64,
+    /// One word for each item.
+    pub outcomes: Vec<OutcomeWord>,
+    /// The tasks as they are afterwards, if the request said `show`; `null` where nothing was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<Option<TaskAnswer>>>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl AckRequest {
+    /// What is asked, on the server's side, for an ack.
+    pub fn into_ack(self, tube: TubeName) -> Result<Command> {
+        finish(tube, self.tasks, self.id, self.lease, Finish::Ack)
+    }
+
+    /// What is asked, on the server's side, for a bury.
+    pub fn into_bury(self, tube: TubeName) -> Result<Command> {
+        finish(tube, self.tasks, self.id, self.lease, Finish::Bury)
+    }
+}
+
+impl ReleaseRequest {
+    /// What is asked, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let delay = optional_span("delay", self.delay)?.unwrap_or(Span::ZERO);
+        let release = Finish::Release { delay, counted: self.counted };
+        finish(tube, self.tasks, self.id, self.lease, release)
+    }
+}
+
+impl TouchRequest {
+    /// What is asked, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let touch = Finish::Touch(span("seconds", self.seconds)?);
+        finish(tube, self.tasks, self.id, self.lease, touch)
+    }
+}
+
+/// The command that does one thing with all deliveries.
+fn finish(
+    tube: TubeName,
+    tasks: Option<Vec<Delivery>>,
+    id: Option<u64>,
+    lease: Option<u64>,
+    finish: Finish,
+) -> Result<Command> {
+    let deliveries = match (tasks, id) {
+        (Some(tasks), None) if lease.is_none() => tasks,
+        (None, Some(id)) => vec![Delivery { id, lease }],
+        (None, None) => {
+            return Err(Error::Invalid(
+                "no task is named; give 'id' and 'lease', or 'tasks' with a list of them".into(),
+            ));
+        }
+        (Some(_), _) => {
+            return Err(Error::Invalid(
+                "both 'tasks' and one task are given; use one of them".into(),
+            ));
+        }
+    };
+    let items = deliveries.into_iter().map(|delivery| FinishItem {
+        id: TaskId(delivery.id),
+        holder: holder(delivery.lease),
+        finish,
+    });
+    Ok(Command::Finish { tube, items: items.collect() })
+}
+
+fn holder(lease: Option<u64>) -> Holder {
+    lease.map_or(Holder::Any, |lease| Holder::Lease(Lease(lease)))
+}
+
+impl FinishRequest {
+    /// The request for these items, on the client's side. Sessions do not travel over HTTP.
+    pub fn new(items: &[FinishItem], show: bool) -> Result<Self> {
+        let tasks = items.iter().map(FinishPart::new).collect::<Result<_>>()?;
+        Ok(FinishRequest { tasks, show })
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let items = self.tasks.into_iter().map(FinishPart::into_item).collect::<Result<_>>()?;
+        Ok(Command::Finish { tube, items })
+    }
+}
+
+impl FinishPart {
+    fn new(item: &FinishItem) -> Result<Self> {
+        let lease = match item.holder {
+            Holder::Lease(lease) => Some(lease.0),
+            Holder::Any => None,
+            Holder::Session(_) => {
+                return Err(Error::Invalid(
+                    "a session does not travel over HTTP; name the lease instead".into(),
+                ));
+            }
+        };
+        let plain = FinishPart {
+            verb: FinishWord::Ack,
+            id: item.id.0,
+            lease,
+            delay: None,
+            counted: None,
+            seconds: None,
+        };
+        Ok(match item.finish {
+            Finish::Ack => plain,
+            Finish::Bury => FinishPart { verb: FinishWord::Bury, ..plain },
+            Finish::Touch(more) => {
+                FinishPart { verb: FinishWord::Touch, seconds: Some(seconds_of(more)), ..plain }
+            }
+            Finish::Release { delay, counted } => FinishPart {
+                verb: FinishWord::Release,
+                delay: Some(seconds_of(delay)),
+                counted: Some(counted),
+                ..plain
+            },
+        })
+    }
+
+    fn into_item(self) -> Result<FinishItem> {
+        let finish = match (self.verb, self.delay, self.counted, self.seconds) {
+            (FinishWord::Ack, None, None, None) => Finish::Ack,
+            (FinishWord::Bury, None, None, None) => Finish::Bury,
+            (FinishWord::Touch, None, None, Some(more)) => Finish::Touch(span("seconds", more)?),
+            (FinishWord::Release, delay, counted, None) => Finish::Release {
+                delay: optional_span("delay", delay)?.unwrap_or(Span::ZERO),
+                counted: counted.unwrap_or(true),
+            },
+            _ => {
+                return Err(Error::Invalid(
+                    "'touch' needs 'seconds', 'release' may have 'delay' and 'counted', 'ack' and \
+                     'bury' have none of them"
+                        .into(),
+                ));
+            }
+        };
+        Ok(FinishItem { id: TaskId(self.id), holder: holder(self.lease), finish })
+    }
+}
+
+impl FinishAnswer {
+    /// The answer with these outcomes, with the tasks if `show` says in which form.
+    pub fn new(outcomes: &[Outcome], show: Option<Form>) -> Self {
+        let words: Vec<OutcomeWord> = outcomes.iter().map(OutcomeWord::from).collect();
+        let task = |outcome: &Outcome, form| match outcome {
+            Outcome::Done(task) => Some(TaskAnswer::new(task, form)),
+            Outcome::Stale | Outcome::Missing => None,
+        };
+        FinishAnswer {
+            done: words.iter().filter(|word| **word == OutcomeWord::Done).count() as u64,
+            outcomes: words,
+            tasks: show.map(|form| outcomes.iter().map(|outcome| task(outcome, form)).collect()),
+        }
+    }
+
+    /// What the client's caller gets, if the request said `show`.
+    pub fn into_outcomes(self) -> Result<Vec<Outcome>> {
+        let lacking = || Error::Store("the server's answer lacks the finished tasks".into());
+        let tasks = self.tasks.filter(|tasks| tasks.len() == self.outcomes.len());
+        let pairs = self.outcomes.into_iter().zip(tasks.ok_or_else(lacking)?);
+        let outcomes = pairs.map(|(word, task)| match word {
+            OutcomeWord::Done => {
+                Ok(Outcome::Done(Box::new(task.ok_or_else(lacking)?.into_task()?)))
+            }
+            OutcomeWord::Stale => Ok(Outcome::Stale),
+            OutcomeWord::Missing => Ok(Outcome::Missing),
+        });
+        outcomes.collect()
+    }
+}

@@ -1,0 +1,84 @@
+//! The shapes of the HTTP interface: what each endpoint reads and answers.
+//!
+//! Requests refuse fields they do not know, so that a typing error is an answer and not a surprise.
+//! Answers may gain fields. Both directions are here, because the server and the Rust client use
+//! the same types: `into_command` and `new` on the server's side, `new` and `into_…` on the
+//! client's. Times are seconds, lengths and moments alike; moments count from the Unix epoch.
+//!
+//! | verb | request | answer |
+//! |---|---|---|
+//! | create | [`CreateRequest`] | [`CreateAnswer`] |
+//! | alter | [`AlterRequest`] | [`TubeAnswer`] |
+//! | tubes, stats | | [`TubesAnswer`] |
+//! | put | [`PutRequest`] | [`PutAnswer`] |
+//! | take | [`TakeRequest`] | [`TasksAnswer`] |
+//! | ack, bury | [`AckRequest`] | [`FinishAnswer`] |
+//! | release | [`ReleaseRequest`] | [`FinishAnswer`] |
+//! | touch | [`TouchRequest`] | [`FinishAnswer`] |
+//! | finish: several of these at once | [`FinishRequest`] | [`FinishAnswer`] |
+//! | kick | [`KickRequest`] | [`KickAnswer`] |
+//! | delete | [`DeleteRequest`] | [`FinishAnswer`] |
+//! | peek at one | | [`TaskAnswer`] |
+//! | peek at several | [`PeekRequest`] | [`TasksAnswer`] |
+//! | truncate, release-all, drop | | [`NothingAnswer`] |
+//! | deliveries | | [`DeliveriesAnswer`] |
+//! | consumers | | [`ConsumersAnswer`] |
+//! | a refusal | | [`ErrorAnswer`] |
+
+mod error;
+mod finish;
+mod look;
+mod put;
+mod seconds;
+mod take;
+mod task;
+mod tubes;
+mod words;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use taskyard_core::{Error, Result};
+
+pub use error::{ErrorAnswer, ErrorDetail};
+pub use finish::{
+    AckRequest, Delivery, FinishAnswer, FinishPart, FinishRequest, ReleaseRequest, TouchRequest,
+};
+pub use look::{
+    ConsumerAnswer, ConsumersAnswer, DeleteRequest, DeliveriesAnswer, DeliveryAnswer, KickAnswer,
+    KickRequest, NothingAnswer, PeekRequest,
+};
+pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
+pub use seconds::{moment_of, seconds_of};
+pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
+pub use task::{Form, ReasonAnswer, TaskAnswer};
+pub use tubes::{
+    AlterRequest, CallCounts, CreateAnswer, CreateRequest, TaskCounts, TubeAnswer, TubesAnswer,
+};
+pub use words::{FinishWord, KindWord, OutcomeWord, StateWord};
+
+/// Reads a request. No body at all is an empty object, so that `take` needs none.
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
+    let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body)
+        .map_err(|error| Error::Invalid(format!("the request cannot be read: {error}")))
+}
+
+/// Reads a server's answer, on the client's side.
+pub fn parse_answer<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
+    serde_json::from_slice(body)
+        .map_err(|error| Error::Store(format!("the server's answer cannot be read: {error}")))
+}
+
+/// For fields in which `null` is a value of its own and not the same as nothing.
+fn present<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}
+
+/// For fields that are left out of an answer when they are false.
+const fn is_false(value: &bool) -> bool {
+    !*value
+}

@@ -1,0 +1,235 @@
+//! Adding tasks.
+
+use serde::{Deserialize, Serialize};
+use taskyard_core::limits::META_BYTES_MAX;
+use taskyard_core::{
+    Body, Command, Error, NewTask, Placed, Result, Span, TaskId, Timestamp, TubeName,
+};
+use utoipa::ToSchema;
+
+use super::present;
+use super::seconds::{optional_moment, optional_span, seconds_of};
+use super::words::StateWord;
+use crate::payload::{Packed, Payload};
+
+/// One task or several to add: the fields of a task, or `tasks`. All are added or none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PutRequest {
+    /// Several tasks. Without it the other fields are the one task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<PutTask>>,
+    /// Seconds to wait for room when the tube is full; 0 answers at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<f64>,
+    /// The payload: any JSON value, `null` too.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub data: Option<Payload>,
+    /// The payload as MessagePack in base64, for what JSON cannot hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_base64: Option<Packed>,
+    /// Priority: smaller goes first. The tube's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pri: Option<u64>,
+    /// Seconds after which the task is removed if nobody took it. The tube's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<f64>,
+    /// Seconds a delivery may last before the task is given back. The tube's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttr: Option<f64>,
+    /// Seconds before the task becomes ready. The tube's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<f64>,
+    /// When the task becomes ready, in seconds since the epoch; wins over `delay`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<f64>,
+    /// The sub-queue, in tubes that have them; `utube` is accepted too.
+    #[serde(default, alias = "utube", skip_serializing_if = "Option::is_none")]
+    pub subqueue: Option<String>,
+    /// A small object that travels with the task, at most 1 KiB as MessagePack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<Payload>,
+    /// The same as MessagePack in base64, for what JSON cannot hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta_base64: Option<Packed>,
+}
+
+/// One task of several to add.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PutTask {
+    /// The payload: any JSON value, `null` too.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub data: Option<Payload>,
+    /// The payload as MessagePack in base64, for what JSON cannot hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_base64: Option<Packed>,
+    /// Priority: smaller goes first. The tube's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pri: Option<u64>,
+    /// Seconds after which the task is removed if nobody took it. The tube's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<f64>,
+    /// Seconds a delivery may last before the task is given back. The tube's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttr: Option<f64>,
+    /// Seconds before the task becomes ready. The tube's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<f64>,
+    /// When the task becomes ready, in seconds since the epoch; wins over `delay`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<f64>,
+    /// The sub-queue, in tubes that have them; `utube` is accepted too.
+    #[serde(default, alias = "utube", skip_serializing_if = "Option::is_none")]
+    pub subqueue: Option<String>,
+    /// A small object that travels with the task, at most 1 KiB as MessagePack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<Payload>,
+    /// The same as MessagePack in base64, for what JSON cannot hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta_base64: Option<Packed>,
+}
+
+/// The tasks that were added, in the order of the request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PutAnswer {
+    /// One entry for each task.
+    pub tasks: Vec<PlacedTask>,
+}
+
+/// A task that was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlacedTask {
+    /// Its number in the tube.
+    pub id: u64,
+    /// `ready` or `delayed`.
+    pub state: StateWord,
+}
+
+impl PutRequest {
+    /// The request for these tasks, on the client's side. Payloads go as base64, so that they
+    /// arrive byte for byte.
+    pub fn new(tasks: &[NewTask], wait: Span) -> Self {
+        let tasks = Some(tasks.iter().map(PutTask::new).collect());
+        let timeout = (!wait.is_zero()).then(|| seconds_of(wait));
+        PutRequest { tasks, timeout, ..PutRequest::default() }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let wait = optional_span("timeout", self.timeout)?.unwrap_or(Span::ZERO);
+        let (several, one) = self.split();
+        let tasks = match several {
+            None => vec![one.into_new_task()?],
+            Some(_) if one != PutTask::default() => {
+                return Err(Error::Invalid(
+                    "both 'tasks' and the fields of one task are given; use one of them".into(),
+                ));
+            }
+            Some(several) => {
+                several.into_iter().map(PutTask::into_new_task).collect::<Result<_>>()?
+            }
+        };
+        Ok(Command::Put { tube, tasks, wait })
+    }
+
+    fn split(self) -> (Option<Vec<PutTask>>, PutTask) {
+        let one = PutTask {
+            data: self.data,
+            data_base64: self.data_base64,
+            pri: self.pri,
+            ttl: self.ttl,
+            ttr: self.ttr,
+            delay: self.delay,
+            at: self.at,
+            subqueue: self.subqueue,
+            meta: self.meta,
+            meta_base64: self.meta_base64,
+        };
+        (self.tasks, one)
+    }
+}
+
+impl PutTask {
+    /// The shape of this task, on the client's side.
+    pub fn new(task: &NewTask) -> Self {
+        PutTask {
+            data: None,
+            data_base64: Some(Packed::new(task.body.payload())),
+            pri: task.pri,
+            ttl: task.ttl.map(seconds_of),
+            ttr: task.ttr.map(seconds_of),
+            delay: task.delay.map(seconds_of),
+            at: task.at.map(Timestamp::as_secs_f64),
+            subqueue: task.subqueue.as_deref().map(str::to_owned),
+            meta: None,
+            meta_base64: task.body.meta().map(Packed::new),
+        }
+    }
+
+    /// The task to add, on the server's side.
+    pub fn into_new_task(self) -> Result<NewTask> {
+        let Some(data) = one_of("data", self.data, self.data_base64)? else {
+            return Err(Error::Invalid(
+                "a task needs 'data' (any JSON value) or 'data_base64' (MessagePack)".into(),
+            ));
+        };
+        let meta = one_of("meta", self.meta, self.meta_base64)?.unwrap_or_default();
+        check_meta(&meta)?;
+        Ok(NewTask {
+            body: Body::with_meta(&data, &meta),
+            pri: self.pri,
+            ttl: optional_span("ttl", self.ttl)?,
+            ttr: optional_span("ttr", self.ttr)?,
+            delay: optional_span("delay", self.delay)?,
+            at: optional_moment("at", self.at)?,
+            subqueue: self.subqueue.map(Into::into),
+        })
+    }
+}
+
+/// The bytes of whichever form was given; both is an error.
+pub(super) fn one_of(
+    name: &str,
+    json: Option<Payload>,
+    base64: Option<Packed>,
+) -> Result<Option<Vec<u8>>> {
+    match (json, base64) {
+        (Some(_), Some(_)) => Err(Error::Invalid(format!(
+            "both '{name}' and '{name}_base64' are given; use one of them"
+        ))),
+        (Some(json), None) => Ok(Some(json.into_msgpack())),
+        (None, base64) => Ok(base64.map(Packed::into_msgpack)),
+    }
+}
+
+/// Refuses a meta that is too large or not a map. Empty bytes are no meta.
+fn check_meta(meta: &[u8]) -> Result<()> {
+    if meta.len() > META_BYTES_MAX {
+        return Err(Error::TooLarge {
+            what: "meta",
+            size: meta.len(),
+            limit: META_BYTES_MAX,
+            advice: "move what is large into the data",
+        });
+    }
+    match meta.first() {
+        None | Some(0x80..=0x8f | 0xde | 0xdf) => Ok(()),
+        Some(_) => Err(Error::Invalid("'meta' must be an object, such as {\"trace\": 1}".into())),
+    }
+}
+
+impl PutAnswer {
+    /// The answer to a put.
+    pub fn new(placed: &[Placed]) -> Self {
+        let tasks =
+            placed.iter().map(|task| PlacedTask { id: task.id.0, state: task.state.into() });
+        PutAnswer { tasks: tasks.collect() }
+    }
+
+    /// What the client's caller gets.
+    pub fn into_placed(self) -> Vec<Placed> {
+        let tasks = self.tasks.into_iter();
+        tasks.map(|task| Placed { id: TaskId(task.id), state: task.state.into() }).collect()
+    }
+}

@@ -1,0 +1,213 @@
+//! A task as answers show it.
+
+use serde::{Deserialize, Serialize};
+use taskyard_core::{Body, Error, Lease, Reason, Result, Span, State, Task, TaskId, Timestamp};
+use utoipa::ToSchema;
+
+use super::present;
+use super::put::one_of;
+use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of};
+use super::words::StateWord;
+use crate::payload::{Packed, Payload};
+
+/// A task. Moments are seconds since the epoch; what does not apply is left out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TaskAnswer {
+    /// Its number in the tube.
+    pub id: u64,
+    /// The number of the current delivery: show it to ack, release, bury or touch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<u64>,
+    /// When the current delivery ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_until: Option<f64>,
+    /// Earlier deliveries that ended without ack or bury.
+    pub attempts: u32,
+    /// Where it stands.
+    pub state: StateWord,
+    /// Smaller goes first.
+    pub pri: u64,
+    /// When it was put.
+    pub created: f64,
+    /// When it becomes ready, while it is delayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<f64>,
+    /// When it dies if nobody takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<f64>,
+    /// How many seconds a delivery may last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttr: Option<f64>,
+    /// When the current delivery began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<f64>,
+    /// When the latest earlier delivery that was given back began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_start: Option<f64>,
+    /// Its sub-queue, in tubes that have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subqueue: Option<String>,
+    /// Why it does not run now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<ReasonAnswer>,
+    /// The small object that travels with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<Payload>,
+    /// The same as MessagePack in base64, when JSON cannot hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta_base64: Option<Packed>,
+    /// The payload.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub data: Option<Payload>,
+    /// The payload as MessagePack in base64, when JSON cannot hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_base64: Option<Packed>,
+}
+
+/// Why a task does not run now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReasonAnswer {
+    /// The reason, for programs.
+    pub name: String,
+    /// The reason, for people.
+    pub text: String,
+    /// The moment it ends, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<f64>,
+}
+
+/// How an answer carries payloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As JSON where JSON can hold it, as base64 otherwise.
+    Json,
+    /// As base64, byte for byte.
+    Exact,
+}
+
+impl Form {
+    /// The form for a request that asked for base64, or did not.
+    pub const fn of(base64: bool) -> Form {
+        if base64 { Form::Exact } else { Form::Json }
+    }
+
+    fn split(self, bytes: Option<&[u8]>) -> (Option<Payload>, Option<Packed>) {
+        let Some(bytes) = bytes else { return (None, None) };
+        if self == Form::Json
+            && let Ok(payload) = Payload::from_msgpack(bytes)
+        {
+            return (Some(payload), None);
+        }
+        (None, Some(Packed::new(bytes)))
+    }
+}
+
+impl TaskAnswer {
+    /// The task with its reason: what a peek answers.
+    pub fn with_reason(task: &Task, form: Form) -> Self {
+        let reason = Some(ReasonAnswer::new(task.reason));
+        TaskAnswer { reason, ..TaskAnswer::new(task, form) }
+    }
+
+    /// The task; a reason that its state does not tell already is there too.
+    pub fn new(task: &Task, form: Form) -> Self {
+        let (data, data_base64) = form.split(task.body.as_ref().map(Body::payload));
+        let (meta, meta_base64) = form.split(task.body.as_ref().and_then(Body::meta));
+        let told = reason_told_by(task.state, task.due);
+        TaskAnswer {
+            id: task.id.0,
+            lease: task.lease.map(|lease| lease.0),
+            lease_until: task.lease_until.and_then(moment_of),
+            attempts: task.attempts,
+            state: task.state.into(),
+            pri: task.pri,
+            created: task.created.as_secs_f64(),
+            due: task.due.and_then(moment_of),
+            expires: moment_of(task.expires),
+            ttr: (task.ttr != Span::FOREVER).then(|| seconds_of(task.ttr)),
+            start: task.start.and_then(moment_of),
+            previous_start: task.previous_start.and_then(moment_of),
+            subqueue: task.subqueue.as_deref().map(str::to_owned),
+            reason: (task.reason != told).then(|| ReasonAnswer::new(task.reason)),
+            meta,
+            meta_base64,
+            data,
+            data_base64,
+        }
+    }
+
+    /// What the client's caller gets. Who holds it is told by deliveries only.
+    pub fn into_task(self) -> Result<Task> {
+        let state = State::from(self.state);
+        let lease = self.lease.map(Lease);
+        let never = |applies: bool| applies.then_some(Timestamp::NEVER);
+        let due = optional_moment("due", self.due)?.or(never(state == State::Delayed));
+        let reason = match self.reason {
+            Some(reason) => reason.into_reason()?,
+            None => reason_told_by(state, due),
+        };
+        let data = one_of("data", self.data, self.data_base64)?;
+        let meta = one_of("meta", self.meta, self.meta_base64)?.unwrap_or_default();
+        Ok(Task {
+            id: TaskId(self.id),
+            state,
+            pri: self.pri,
+            created: moment("created", self.created)?,
+            due,
+            expires: optional_moment("expires", self.expires)?.unwrap_or(Timestamp::NEVER),
+            ttr: optional_span("ttr", self.ttr)?.unwrap_or(Span::FOREVER),
+            attempts: self.attempts,
+            start: optional_moment("start", self.start)?,
+            previous_start: optional_moment("previous_start", self.previous_start)?,
+            subqueue: self.subqueue.map(Into::into),
+            session: None,
+            lease,
+            lease_until: optional_moment("lease_until", self.lease_until)?
+                .or(never(lease.is_some())),
+            reason,
+            body: data.map(|data| Body::with_meta(&data, &meta)),
+        })
+    }
+}
+
+/// The reason that needs no mention: the usual one of a task in this state.
+fn reason_told_by(state: State, due: Option<Timestamp>) -> Reason {
+    match state {
+        State::Ready => Reason::WaitsForConsumer,
+        State::Taken => Reason::Running,
+        State::Delayed => Reason::NotDue(due.unwrap_or(Timestamp::NEVER)),
+        State::Buried => Reason::Buried,
+        State::Done => Reason::Finished,
+    }
+}
+
+impl ReasonAnswer {
+    /// The reason as answers show it.
+    pub fn new(reason: Reason) -> Self {
+        let until = match reason {
+            Reason::NotDue(due) => moment_of(due),
+            _ => None,
+        };
+        ReasonAnswer { name: reason.name().into(), text: reason.to_string(), until }
+    }
+
+    /// What the client's caller gets.
+    pub fn into_reason(self) -> Result<Reason> {
+        let until = optional_moment("until", self.until)?.unwrap_or(Timestamp::NEVER);
+        let known = [
+            Reason::WaitsForConsumer,
+            Reason::Running,
+            Reason::NotDue(until),
+            Reason::TubePaused,
+            Reason::SubqueueBusy,
+            Reason::Buried,
+            Reason::AttemptsUsedUp,
+            Reason::Expired,
+            Reason::Finished,
+        ];
+        let found = known.into_iter().find(|reason| reason.name() == self.name);
+        found.ok_or_else(|| {
+            Error::Store(format!("the server gives the unknown reason '{}'", self.name))
+        })
+    }
+}

@@ -1,0 +1,334 @@
+//! Making, changing and showing tubes.
+
+use serde::{Deserialize, Serialize};
+use taskyard_core::command::TubeInfo;
+use taskyard_core::{
+    Calls, Command, Counts, Result, Span, TubeChange, TubeName, TubeOptions, TubeStats,
+};
+use utoipa::ToSchema;
+
+use super::seconds::{moment_of, optional_moment, optional_span, seconds_of};
+use super::words::KindWord;
+use super::{is_false, present};
+
+/// What a new tube does. Everything has a default; times are seconds and may have a fraction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateRequest {
+    /// The preset; `fifottl` when absent.
+    #[serde(default)]
+    pub kind: KindWord,
+    /// Whether its tasks may be forgotten at a restart, for speed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub temporary: bool,
+    /// Most tasks of any state, in a `limfifottl` tube; no limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u64>,
+    /// Time to live of a task whose put names none, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<f64>,
+    /// Time to run of a task whose put names none, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttr: Option<f64>,
+    /// Delay of a task whose put names none, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<f64>,
+    /// Priority of a task whose put names none; smaller goes first.
+    #[serde(default)]
+    pub pri: u64,
+    /// Bury a task instead of giving it back when this many deliveries have failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts_max: Option<u32>,
+    /// Let the ttl end a delivery, as Tarantool's queue does.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ttl_kills_taken: bool,
+    /// Begin without deliveries, until it is resumed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub paused: bool,
+    /// Leave an existing tube of that name as it is instead of refusing.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub if_not_exists: bool,
+}
+
+/// What to change about a tube. What is absent stays; `null` takes a limit away.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AlterRequest {
+    /// Stop deliveries (`true`) or resume them (`false`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// Most tasks of any state; `null` is no limit.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub capacity: Option<Option<u64>>,
+    /// Default time to live in seconds; `null` is none.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub ttl: Option<Option<f64>>,
+    /// Default time to run in seconds; `null` is none.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub ttr: Option<Option<f64>>,
+    /// Default delay in seconds; `null` is none.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub delay: Option<Option<f64>>,
+    /// Default priority; smaller goes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pri: Option<u64>,
+    /// Deliveries before a task is buried; `null` is no limit.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>)]
+    pub attempts_max: Option<Option<u32>>,
+}
+
+/// Whether the tube is new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateAnswer {
+    /// `false` when it was there already.
+    pub created: bool,
+}
+
+/// Tubes with what they do, have and did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TubesAnswer {
+    /// By name.
+    pub tubes: Vec<TubeAnswer>,
+}
+
+/// One tube with what it does, has and did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TubeAnswer {
+    /// Its name.
+    pub name: String,
+    /// Its number in the store.
+    pub number: u32,
+    /// The preset it was made from.
+    pub kind: KindWord,
+    /// Whether its tasks may be forgotten at a restart.
+    pub temporary: bool,
+    /// Most tasks of any state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u64>,
+    /// Default time to live, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<f64>,
+    /// Default time to run, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttr: Option<f64>,
+    /// Default delay, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<f64>,
+    /// Default priority.
+    pub pri: u64,
+    /// Deliveries before a task is buried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts_max: Option<u32>,
+    /// Whether the ttl ends a delivery.
+    pub ttl_kills_taken: bool,
+    /// Whether deliveries are stopped.
+    pub paused: bool,
+    /// Ready tasks that could be delivered right now.
+    pub takeable: u64,
+    /// Consumers that wait for a task on this server.
+    pub consumers: u64,
+    /// When time alone next changes something in it, in seconds since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_wakeup: Option<f64>,
+    /// Tasks by state.
+    pub tasks: TaskCounts,
+    /// How often each thing took effect since the store was opened.
+    pub calls: CallCounts,
+}
+
+/// How many tasks stand where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TaskCounts {
+    /// May be taken.
+    pub ready: u64,
+    /// Delivered.
+    pub taken: u64,
+    /// Put aside.
+    pub buried: u64,
+    /// Wait for their time.
+    pub delayed: u64,
+    /// Finished since the store was opened.
+    pub done: u64,
+    /// Every task the tube holds now.
+    pub total: u64,
+}
+
+/// How often each thing took effect since the store was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CallCounts {
+    /// Tasks finished by their holder.
+    pub ack: u64,
+    /// Tasks put aside.
+    pub bury: u64,
+    /// Tasks removed, by somebody or by their ttl.
+    pub delete: u64,
+    /// Tasks brought back from the buried.
+    pub kick: u64,
+    /// Tasks put.
+    pub put: u64,
+    /// Tasks given back.
+    pub release: u64,
+    /// Deliveries.
+    pub take: u64,
+    /// Deliveries prolonged.
+    pub touch: u64,
+    /// Tasks that died of their ttl.
+    pub ttl: u64,
+    /// Deliveries that ran out.
+    pub ttr: u64,
+    /// Delays that ended.
+    pub delay: u64,
+}
+
+impl CreateRequest {
+    /// The request for such a tube, on the client's side.
+    pub fn new(options: &TubeOptions, if_not_exists: bool) -> Self {
+        CreateRequest {
+            kind: options.kind.into(),
+            temporary: options.temporary,
+            capacity: options.capacity,
+            ttl: options.ttl.map(seconds_of),
+            ttr: options.ttr.map(seconds_of),
+            delay: options.delay.map(seconds_of),
+            pri: options.pri,
+            attempts_max: options.attempts_max,
+            ttl_kills_taken: options.ttl_kills_taken,
+            paused: options.paused,
+            if_not_exists,
+        }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let options = TubeOptions {
+            kind: self.kind.into(),
+            temporary: self.temporary,
+            capacity: self.capacity,
+            ttl: optional_span("ttl", self.ttl)?,
+            ttr: optional_span("ttr", self.ttr)?,
+            delay: optional_span("delay", self.delay)?,
+            pri: self.pri,
+            attempts_max: self.attempts_max,
+            ttl_kills_taken: self.ttl_kills_taken,
+            paused: self.paused,
+        };
+        Ok(Command::CreateTube { tube, options, if_not_exists: self.if_not_exists })
+    }
+}
+
+impl AlterRequest {
+    /// The request for this change, on the client's side.
+    pub fn new(change: &TubeChange) -> Self {
+        let seconds = |span: Option<Option<Span>>| span.map(|span| span.map(seconds_of));
+        AlterRequest {
+            paused: change.paused,
+            capacity: change.capacity,
+            ttl: seconds(change.ttl),
+            ttr: seconds(change.ttr),
+            delay: seconds(change.delay),
+            pri: change.pri,
+            attempts_max: change.attempts_max,
+        }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let span = |name, seconds: Option<Option<f64>>| {
+            seconds.map(|seconds| optional_span(name, seconds)).transpose()
+        };
+        let change = TubeChange {
+            paused: self.paused,
+            capacity: self.capacity,
+            ttl: span("ttl", self.ttl)?,
+            ttr: span("ttr", self.ttr)?,
+            delay: span("delay", self.delay)?,
+            pri: self.pri,
+            attempts_max: self.attempts_max,
+        };
+        Ok(Command::AlterTube { tube, change })
+    }
+}
+
+impl TubeAnswer {
+    /// The tube as answers show it; `consumers` is how many wait on it.
+    pub fn new(info: &TubeInfo, consumers: u64) -> Self {
+        let options = &info.options;
+        TubeAnswer {
+            name: info.name.to_string(),
+            number: info.number,
+            kind: options.kind.into(),
+            temporary: options.temporary,
+            capacity: options.capacity,
+            ttl: options.ttl.map(seconds_of),
+            ttr: options.ttr.map(seconds_of),
+            delay: options.delay.map(seconds_of),
+            pri: options.pri,
+            attempts_max: options.attempts_max,
+            ttl_kills_taken: options.ttl_kills_taken,
+            paused: options.paused,
+            takeable: info.takeable,
+            consumers,
+            next_wakeup: info.next_wakeup.and_then(moment_of),
+            tasks: info.stats.tasks.into(),
+            calls: info.stats.calls.into(),
+        }
+    }
+
+    /// What the client's caller gets.
+    pub fn into_info(self) -> Result<TubeInfo> {
+        Ok(TubeInfo {
+            name: TubeName::new(&self.name)?,
+            number: self.number,
+            options: TubeOptions {
+                kind: self.kind.into(),
+                temporary: self.temporary,
+                capacity: self.capacity,
+                ttl: optional_span("ttl", self.ttl)?,
+                ttr: optional_span("ttr", self.ttr)?,
+                delay: optional_span("delay", self.delay)?,
+                pri: self.pri,
+                attempts_max: self.attempts_max,
+                ttl_kills_taken: self.ttl_kills_taken,
+                paused: self.paused,
+            },
+            stats: TubeStats { tasks: self.tasks.into(), calls: self.calls.into() },
+            takeable: self.takeable,
+            next_wakeup: optional_moment("next_wakeup", self.next_wakeup)?,
+        })
+    }
+}
+
+impl From<Counts> for TaskCounts {
+    fn from(counts: Counts) -> Self {
+        let total = counts.total();
+        let Counts { ready, taken, buried, delayed, done } = counts;
+        TaskCounts { ready, taken, buried, delayed, done, total }
+    }
+}
+
+impl From<TaskCounts> for Counts {
+    fn from(counts: TaskCounts) -> Self {
+        let TaskCounts { ready, taken, buried, delayed, done, total: _ } = counts;
+        Counts { ready, taken, buried, delayed, done }
+    }
+}
+
+impl From<Calls> for CallCounts {
+    fn from(calls: Calls) -> Self {
+        let Calls { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay } = calls;
+        CallCounts { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay }
+    }
+}
+
+impl From<CallCounts> for Calls {
+    fn from(calls: CallCounts) -> Self {
+        let CallCounts { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay } =
+            calls;
+        Calls { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay }
+    }
+}

@@ -1,0 +1,227 @@
+//! The client's way: from the core's types to text and back, with nothing lost.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use taskyard_core::command::TubeInfo;
+use taskyard_core::{
+    Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
+    Placed, Reason, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeOptions,
+    TubeStats,
+};
+use taskyard_wire::http::{
+    self, AlterRequest, CreateRequest, DeleteRequest, DeliveryAnswer, ErrorAnswer, FinishAnswer,
+    FinishRequest, Form, PeekRequest, PutAnswer, PutRequest, TakeRequest, TaskAnswer, TubeAnswer,
+};
+
+use crate::answers::{taken_task, tube};
+
+/// Through the text and back.
+fn sent<T: Serialize + DeserializeOwned>(shape: T) -> T {
+    http::parse_answer(&serde_json::to_vec(&shape).unwrap()).unwrap()
+}
+
+/// Payloads that lose something as JSON: wide integers, short floats, binary.
+const ODD: [&[u8]; 4] = [b"\xcd\x00\x01", b"\xca\x3f\xc0\0\0", b"\xc4\x01x", b"\xc0"];
+
+#[test]
+fn a_put_arrives_byte_for_byte() {
+    let tasks = ODD.map(|payload| NewTask {
+        pri: Some(u64::MAX),
+        ttl: Some(Span::from_micros(1_001_000)),
+        ttr: Some(Span::FOREVER),
+        delay: Some(Span::from_micros(1)),
+        at: Some(Timestamp::from_micros(1_700_000_000_123_457)),
+        subqueue: Some("ключ".into()),
+        ..NewTask::new(Body::with_meta(payload, b"\x81\x01\x02"))
+    });
+    let put =
+        Command::Put { tube: tube(), tasks: tasks.to_vec(), wait: Span::from_micros(333_333) };
+    let request = sent(PutRequest::new(&tasks, Span::from_micros(333_333)));
+    assert_eq!(request.into_command(tube()), Ok(put));
+
+    let never = NewTask { at: Some(Timestamp::NEVER), ..NewTask::new(Body::new(ODD[3])) };
+    let request = sent(PutRequest::new(std::slice::from_ref(&never), Span::ZERO));
+    let put = Command::Put { tube: tube(), tasks: vec![never], wait: Span::ZERO };
+    assert_eq!(request.into_command(tube()), Ok(put));
+
+    let placed = vec![Placed { id: TaskId(1), state: State::Delayed }];
+    assert_eq!(sent(PutAnswer::new(&placed)).into_placed(), placed);
+}
+
+#[test]
+fn a_take_arrives_whole() {
+    for lease in [None, Some(Span::from_micros(1_001_000)), Some(Span::FOREVER)] {
+        let wait = Span::from_micros(290_000);
+        let take = Take { tube: tube(), count: 17, session: None, lease, wait };
+        let request = sent(TakeRequest::new(&take).unwrap());
+        assert_eq!(request.form(), Form::Exact);
+        assert_eq!(request.into_command(tube()), Ok(Command::Take(take)));
+    }
+}
+
+#[test]
+fn a_task_comes_back_whole() {
+    let due = Timestamp::from_micros(1_700_000_100_000_003);
+    let states = [
+        (State::Taken, Reason::Running),
+        (State::Ready, Reason::WaitsForConsumer),
+        (State::Ready, Reason::SubqueueBusy),
+        (State::Ready, Reason::TubePaused),
+        (State::Ready, Reason::Expired),
+        (State::Delayed, Reason::NotDue(due)),
+        (State::Delayed, Reason::NotDue(Timestamp::NEVER)),
+        (State::Buried, Reason::Buried),
+        (State::Buried, Reason::AttemptsUsedUp),
+        (State::Done, Reason::Finished),
+    ];
+    for (state, reason) in states {
+        let taken = state == State::Taken;
+        let task = Task {
+            state,
+            reason,
+            due: match reason {
+                Reason::NotDue(due) => Some(due),
+                _ => None,
+            },
+            expires: Timestamp::from_micros(1_700_000_000_000_007),
+            ttr: Span::from_micros(7),
+            previous_start: Some(Timestamp::from_micros(9)),
+            subqueue: Some("".into()),
+            lease: taken.then_some(Lease(u64::MAX)),
+            lease_until: taken.then_some(Timestamp::NEVER),
+            ..taken_task(Body::with_meta(ODD[0], b"\x80"))
+        };
+        assert_eq!(sent(TaskAnswer::new(&task, Form::Exact)).into_task().as_ref(), Ok(&task));
+        assert_eq!(sent(TaskAnswer::with_reason(&task, Form::Exact)).into_task(), Ok(task));
+    }
+}
+
+#[test]
+fn a_delivery_names_its_session() {
+    let session =
+        Some(SessionId(*b"\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10"));
+    let task = Task { session, body: None, ..taken_task(Body::new(b"\x01")) };
+    let delivery = sent(DeliveryAnswer::new(&tube(), &task, true));
+    assert_eq!(delivery.session.as_deref(), Some("04030201-0605-0807-090a-0b0c0d0e0f10"));
+    assert_eq!(delivery.clone().into_task(), Ok(task));
+    for wrong in ["", "zz", "+1", "04030201-0605-0807-090a-0b0c0d0e0f1000", "é"] {
+        let delivery = DeliveryAnswer { session: Some(wrong.into()), ..delivery.clone() };
+        assert!(matches!(delivery.into_task(), Err(Error::Store(_))), "{wrong}");
+    }
+}
+
+#[test]
+fn a_finish_arrives_whole() {
+    let finishes = [
+        Finish::Ack,
+        Finish::Bury,
+        Finish::Touch(Span::from_micros(1_001_000)),
+        Finish::Release { delay: Span::ZERO, counted: true },
+        Finish::Release { delay: Span::from_secs(3), counted: false },
+    ];
+    let holders = [Holder::Any, Holder::Lease(Lease(8))];
+    let items: Vec<FinishItem> = finishes
+        .into_iter()
+        .flat_map(|finish| holders.map(|holder| FinishItem { id: TaskId(5), holder, finish }))
+        .collect();
+    let request = sent(FinishRequest::new(&items, true).unwrap());
+    assert_eq!(request.into_command(tube()), Ok(Command::Finish { tube: tube(), items }));
+
+    let done = Outcome::Done(Box::new(taken_task(Body::new(ODD[1]))));
+    let outcomes = vec![done, Outcome::Stale, Outcome::Missing];
+    let answer = sent(FinishAnswer::new(&outcomes, Some(Form::Exact)));
+    assert_eq!(answer.into_outcomes(), Ok(outcomes.clone()));
+    let unshown = sent(FinishAnswer::new(&outcomes, None));
+    assert!(matches!(unshown.into_outcomes(), Err(Error::Store(_))));
+}
+
+#[test]
+fn sessions_stay_home() {
+    let session = SessionId([1; 16]);
+    let take =
+        Take { tube: tube(), count: 1, session: Some(session), lease: None, wait: Span::ZERO };
+    assert!(matches!(TakeRequest::new(&take), Err(Error::Invalid(_))));
+    let item = FinishItem { id: TaskId(1), holder: Holder::Session(session), finish: Finish::Ack };
+    assert!(matches!(FinishRequest::new(&[item], false), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn tubes_arrive_whole() {
+    let options = TubeOptions {
+        temporary: true,
+        capacity: Some(u64::MAX),
+        ttl: Some(Span::FOREVER),
+        ttr: Some(Span::from_micros(1)),
+        delay: Some(Span::ZERO),
+        pri: 7,
+        attempts_max: Some(u32::MAX),
+        ttl_kills_taken: true,
+        paused: true,
+        ..TubeOptions::new(Kind::UtubeTtl)
+    };
+    for options in [options.clone(), TubeOptions::new(Kind::Fifo)] {
+        let create =
+            Command::CreateTube { tube: tube(), options: options.clone(), if_not_exists: true };
+        let request = sent(CreateRequest::new(&options, true));
+        assert_eq!(request.into_command(tube()), Ok(create));
+
+        let info = TubeInfo {
+            name: tube(),
+            number: 4,
+            options,
+            stats: TubeStats {
+                tasks: Counts { ready: 1, taken: 2, buried: 3, delayed: 4, done: 5 },
+                calls: Calls { ack: 1, delay: 2, ttr: 3, ..Calls::default() },
+            },
+            takeable: 1,
+            next_wakeup: None,
+        };
+        assert_eq!(sent(TubeAnswer::new(&info, 0)).into_info(), Ok(info));
+    }
+
+    let change = TubeChange {
+        capacity: Some(None),
+        ttl: Some(Some(Span::from_micros(1_001_000))),
+        delay: Some(None),
+        pri: Some(0),
+        ..TubeChange::default()
+    };
+    let request = sent(AlterRequest::new(&change));
+    assert_eq!(request.into_command(tube()), Ok(Command::AlterTube { tube: tube(), change }));
+}
+
+#[test]
+fn lists_of_ids_arrive_whole() {
+    let ids = vec![TaskId(0), TaskId(u64::MAX)];
+    let delete = sent(DeleteRequest::new(&ids, true)).into_command(tube());
+    assert_eq!(delete, Command::Delete { tube: tube(), ids: ids.clone() });
+    let peek = sent(PeekRequest::new(&ids)).into_command(tube());
+    assert_eq!(peek, Command::Peek { tube: tube(), ids });
+}
+
+#[test]
+fn refusals_come_back_as_what_they_were() {
+    let whole = [
+        Error::TubeNotFound(tube()),
+        Error::TubeExists(tube()),
+        Error::TubeHasTaken(tube()),
+        Error::TubeHasConsumers(tube()),
+        Error::TubeFull { tube: tube(), capacity: 9 },
+        Error::TooManyTubes(10_000),
+        Error::TaskNotFound(tube(), TaskId(3)),
+        Error::Unsupported { kind: "fifo", verb: "touch" },
+        Error::Invalid("wrong".into()),
+        Error::ShuttingDown,
+    ];
+    for error in whole {
+        assert_eq!(sent(ErrorAnswer::from(&error)).into_error("touch"), error);
+    }
+    let large = Error::TooLarge { what: "payload", size: 2, limit: 1, advice: "shrink it" };
+    let answer = sent(ErrorAnswer::from(&large)).into_error("put");
+    assert!(matches!(answer, Error::TooLarge { size: 2, limit: 1, .. }), "{answer:?}");
+    let busy = sent(ErrorAnswer::from(&Error::Overloaded("queue"))).into_error("put");
+    assert!(matches!(busy, Error::Overloaded(_)), "{busy:?}");
+    let unknown = br#"{"error":{"code":"new","message":"later"}}"#;
+    let unknown: ErrorAnswer = http::parse_answer(unknown).unwrap();
+    assert_eq!(unknown.into_error("put"), Error::Store("later".into()));
+}

@@ -1,0 +1,23 @@
+//! Any text: JSON is accepted as the parser accepts it, and comes back with the same meaning.
+//!
+//! Run with `cargo +nightly fuzz run json`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use taskyard_wire::{PayloadError, check_msgpack, json_to_msgpack, msgpack_to_json};
+
+fuzz_target!(|text: &str| {
+    let parsed: Result<Value, _> = serde_json::from_str(text);
+    match json_to_msgpack(text) {
+        Ok(packed) => {
+            check_msgpack(&packed).expect("what we write is well-formed");
+            let json = msgpack_to_json(&packed).expect("what came from JSON can go back");
+            assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), parsed.unwrap());
+            assert_eq!(json_to_msgpack(&json).unwrap(), packed);
+        }
+        Err(PayloadError::IntegerTooLarge(_) | PayloadError::TooDeep) => {}
+        Err(error) => assert!(parsed.is_err(), "refused valid JSON: {error}"),
+    }
+});

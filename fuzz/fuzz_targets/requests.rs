@@ -1,0 +1,55 @@
+//! Any bytes as the body of any request or answer: read or refused, never a panic.
+//!
+//! Run with `cargo +nightly fuzz run requests`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use taskyard_core::TubeName;
+use taskyard_wire::http::{
+    self, AckRequest, AlterRequest, CreateRequest, DeliveryAnswer, ErrorAnswer, FinishAnswer,
+    FinishRequest, PutRequest, ReleaseRequest, TakeRequest, TasksAnswer, TouchRequest, TubeAnswer,
+};
+
+/// Reads the body as this request and turns it into a command.
+macro_rules! ask {
+    ($body:expr, $tube:expr, $($into:path: $request:ty),+ $(,)?) => {$(
+        if let Ok(request) = http::parse::<$request>($body) {
+            let _ = $into(request, $tube.clone());
+        }
+    )+};
+}
+
+/// Reads the body as this answer and turns it into what a client's caller gets.
+macro_rules! answer {
+    ($body:expr, $($into:path: $answer:ty),+ $(,)?) => {$(
+        if let Ok(answer) = http::parse_answer::<$answer>($body) {
+            let _ = $into(answer);
+        }
+    )+};
+}
+
+fuzz_target!(|body: &[u8]| {
+    let tube = TubeName::new("t").expect("a good name");
+    ask!(
+        body, tube,
+        PutRequest::into_command: PutRequest,
+        TakeRequest::into_command: TakeRequest,
+        AckRequest::into_ack: AckRequest,
+        ReleaseRequest::into_command: ReleaseRequest,
+        TouchRequest::into_command: TouchRequest,
+        FinishRequest::into_command: FinishRequest,
+        CreateRequest::into_command: CreateRequest,
+        AlterRequest::into_command: AlterRequest,
+    );
+    answer!(
+        body,
+        TasksAnswer::into_tasks: TasksAnswer,
+        FinishAnswer::into_outcomes: FinishAnswer,
+        DeliveryAnswer::into_task: DeliveryAnswer,
+        TubeAnswer::into_info: TubeAnswer,
+    );
+    if let Ok(answer) = http::parse_answer::<ErrorAnswer>(body) {
+        let _ = answer.into_error("put");
+    }
+});
