@@ -1,0 +1,348 @@
+//! Where callers leave their commands and the loop picks them up.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Wake;
+
+use taskyard_core::limits::{BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX};
+use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
+use tokio::sync::oneshot;
+
+use crate::answer::{Answer, engine_stopped};
+use crate::clock::Clock;
+use crate::waiters::{Waiting, WaitingCount};
+
+/// Most commands in one turn of the loop, so that the first of them do not wait for the last.
+const TURN_COMMANDS_MAX: usize = 10_000;
+/// Most payload bytes in one turn of the loop.
+const TURN_BYTES_MAX: usize = BATCH_BYTES_MAX;
+
+/// The number of a job: never used twice.
+pub(crate) type JobId = u64;
+
+/// The commands of one caller.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Its number.
+    pub id: JobId,
+    /// What is asked.
+    pub commands: Vec<Command>,
+    /// How many payload bytes it carries.
+    pub bytes: usize,
+    /// Which of the commands take from which tube.
+    pub takes: Vec<(usize, TubeName)>,
+    /// Where the answer goes; `None` when nobody waits for it.
+    pub reply: Option<oneshot::Sender<Answer>>,
+}
+
+/// Something a page wants to know from the loop.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// Everybody who waits.
+    Waiting(oneshot::Sender<Vec<Waiting>>),
+    /// How many wait on which tube.
+    Counts(oneshot::Sender<BTreeMap<TubeName, WaitingCount>>),
+}
+
+/// What the loop has to do next.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// In the order of their arrival.
+    pub jobs: VecDeque<Job>,
+    /// Jobs whose callers are gone.
+    pub gone: Vec<JobId>,
+    /// Answered when the jobs are done.
+    pub questions: Vec<Question>,
+    /// Nothing may wait any more.
+    pub stopping: bool,
+    /// Nothing will come after this.
+    pub last: bool,
+}
+
+/// Where callers leave their commands.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    pending: Mutex<Pending>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    jobs: VecDeque<Job>,
+    commands: usize,
+    bytes: usize,
+    next_job: JobId,
+    gone: Vec<JobId>,
+    questions: Vec<Question>,
+    phase: Phase,
+    /// The loop sleeps and wants the bell.
+    sleeping: bool,
+    /// Somebody rang without leaving anything: time has moved.
+    rung: bool,
+}
+
+/// How far the life of the loop has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Running,
+    Stopping,
+    Stopped,
+    /// The loop ended by a panic.
+    Broken,
+}
+
+impl Inbox {
+    /// Leaves a job for the loop. Refused when too much waits already or the loop is stopping.
+    pub fn submit(
+        &self,
+        commands: Vec<Command>,
+        bytes: usize,
+        takes: Vec<(usize, TubeName)>,
+    ) -> Result<(JobId, oneshot::Receiver<Answer>)> {
+        let (reply, receiver) = oneshot::channel();
+        let mut pending = self.lock();
+        pending.phase.check()?;
+        if pending.commands + commands.len() > PENDING_COMMANDS_MAX {
+            return Err(Error::Overloaded("too many commands are waiting"));
+        }
+        if pending.bytes + bytes > PENDING_BYTES_MAX {
+            return Err(Error::Overloaded("too many payload bytes are waiting"));
+        }
+        let id = pending.next_job;
+        pending.next_job += 1;
+        pending.push(Job { id, commands, bytes, takes, reply: Some(reply) });
+        self.ring(pending);
+        Ok((id, receiver))
+    }
+
+    /// Gives tasks back that nobody received. Heeds no limit: what is taken already must not stick.
+    pub fn give_back(&self, commands: Vec<Command>) {
+        let mut pending = self.lock();
+        if commands.is_empty() || !pending.phase.is_alive() {
+            return;
+        }
+        let id = pending.next_job;
+        pending.next_job += 1;
+        pending.push(Job { id, commands, bytes: 0, takes: Vec::new(), reply: None });
+        self.ring(pending);
+    }
+
+    /// Tells the loop that the caller of this job is gone.
+    pub fn leave(&self, job: JobId) {
+        let mut pending = self.lock();
+        if pending.phase.is_alive() {
+            pending.gone.push(job);
+            self.ring(pending);
+        }
+    }
+
+    /// Asks the loop something; a loop that is no more drops the question.
+    pub fn ask(&self, question: Question) {
+        let mut pending = self.lock();
+        if pending.phase.is_alive() {
+            pending.questions.push(question);
+            self.ring(pending);
+        }
+    }
+
+    /// Whether the store may still be asked.
+    pub fn is_alive(&self) -> bool {
+        self.lock().phase.is_alive()
+    }
+
+    /// Refuses new commands from now on; the loop finishes what is here and ends.
+    pub fn stop(&self) {
+        let mut pending = self.lock();
+        if pending.phase == Phase::Running {
+            pending.phase = Phase::Stopping;
+            self.ring(pending);
+        }
+    }
+
+    /// Says that nobody will pick up anything any more; who still waits learns it.
+    pub fn end(&self, orderly: bool) {
+        let mut pending = self.lock();
+        pending.phase = if orderly { Phase::Stopped } else { Phase::Broken };
+        let jobs = std::mem::take(&mut pending.jobs);
+        let questions = std::mem::take(&mut pending.questions);
+        // Dropping a job wakes its caller, who may want this lock.
+        drop(pending);
+        drop((jobs, questions));
+    }
+
+    /// Sleeps until there is something to do, at the longest until the moment `until`.
+    /// `spare` is an empty queue to be used again.
+    pub fn gather(
+        &self,
+        clock: &dyn Clock,
+        until: Option<Timestamp>,
+        spare: VecDeque<Job>,
+    ) -> Work {
+        let mut pending = self.lock();
+        while pending.is_idle() {
+            let sleep_max = until.and_then(|until| clock.sleep_max(until));
+            if sleep_max.is_some_and(|sleep| sleep.is_zero()) {
+                break;
+            }
+            pending.sleeping = true;
+            pending = match sleep_max {
+                Some(sleep) => {
+                    let waited = self.bell.wait_timeout(pending, sleep);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.bell.wait(pending).unwrap_or_else(PoisonError::into_inner),
+            };
+            pending.sleeping = false;
+        }
+        pending.pick_up(spare)
+    }
+
+    /// Wakes the loop if it sleeps; a loop at work looks here by itself before it sleeps.
+    fn ring(&self, mut pending: MutexGuard<'_, Pending>) {
+        if std::mem::take(&mut pending.sleeping) {
+            drop(pending);
+            self.bell.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets a clock ring the bell.
+impl Wake for Inbox {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut pending = self.lock();
+        pending.rung = true;
+        self.ring(pending);
+    }
+}
+
+impl Pending {
+    fn push(&mut self, job: Job) {
+        self.commands += job.commands.len();
+        self.bytes += job.bytes;
+        self.jobs.push_back(job);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+            && self.gone.is_empty()
+            && self.questions.is_empty()
+            && !self.rung
+            && self.phase == Phase::Running
+    }
+
+    /// As many jobs as fit in one turn, and everything else that waits.
+    fn pick_up(&mut self, spare: VecDeque<Job>) -> Work {
+        self.rung = false;
+        let jobs = self.pick_up_jobs(spare);
+        let all = self.jobs.is_empty();
+        let stopping = self.phase == Phase::Stopping;
+        Work {
+            jobs,
+            gone: std::mem::take(&mut self.gone),
+            // A question sees everything that was asked before it.
+            questions: if all { std::mem::take(&mut self.questions) } else { Vec::new() },
+            stopping,
+            last: stopping && all,
+        }
+    }
+
+    fn pick_up_jobs(&mut self, mut spare: VecDeque<Job>) -> VecDeque<Job> {
+        if self.commands <= TURN_COMMANDS_MAX && self.bytes <= TURN_BYTES_MAX {
+            (self.commands, self.bytes) = (0, 0);
+            return std::mem::replace(&mut self.jobs, spare);
+        }
+        let (mut commands, mut bytes) = (0, 0);
+        while let Some(job) = self.jobs.front() {
+            commands += job.commands.len();
+            bytes += job.bytes;
+            // A job larger than a turn is a turn of its own.
+            if !spare.is_empty() && (commands > TURN_COMMANDS_MAX || bytes > TURN_BYTES_MAX) {
+                break;
+            }
+            self.commands -= job.commands.len();
+            self.bytes -= job.bytes;
+            spare.extend(self.jobs.pop_front());
+        }
+        spare
+    }
+}
+
+impl Phase {
+    fn is_alive(self) -> bool {
+        matches!(self, Phase::Running | Phase::Stopping)
+    }
+
+    fn check(self) -> Result<()> {
+        match self {
+            Phase::Running => Ok(()),
+            Phase::Stopping | Phase::Stopped => Err(Error::ShuttingDown),
+            Phase::Broken => Err(engine_stopped()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::HandClock;
+
+    fn read(count: usize) -> Vec<Command> {
+        vec![Command::Tubes { tube: None }; count]
+    }
+
+    fn gather(inbox: &Inbox) -> Work {
+        inbox.gather(&HandClock::new(Timestamp::EPOCH), Some(Timestamp::EPOCH), VecDeque::new())
+    }
+
+    #[test]
+    fn too_many_commands_are_refused_until_some_are_picked_up() {
+        let inbox = Inbox::default();
+        let _first = inbox.submit(read(PENDING_COMMANDS_MAX), 0, Vec::new()).unwrap();
+        let refused = inbox.submit(read(1), 0, Vec::new()).unwrap_err();
+        assert!(matches!(refused, Error::Overloaded(_)), "{refused}");
+        assert_eq!(gather(&inbox).jobs.len(), 1);
+        inbox.submit(read(1), 0, Vec::new()).unwrap();
+    }
+
+    #[test]
+    fn too_many_bytes_are_refused() {
+        let inbox = Inbox::default();
+        let _first = inbox.submit(read(1), PENDING_BYTES_MAX, Vec::new()).unwrap();
+        let refused = inbox.submit(read(1), 1, Vec::new()).unwrap_err();
+        assert!(matches!(refused, Error::Overloaded(_)), "{refused}");
+    }
+
+    #[test]
+    fn a_turn_is_bounded_and_keeps_the_order() {
+        let inbox = Inbox::default();
+        for _ in 0..5 {
+            inbox.submit(read(TURN_COMMANDS_MAX / 2), 0, Vec::new()).unwrap();
+        }
+        let ids = |work: Work| work.jobs.iter().map(|job| job.id).collect::<Vec<_>>();
+        assert_eq!(ids(gather(&inbox)), [0, 1]);
+        assert_eq!(ids(gather(&inbox)), [2, 3]);
+        assert_eq!(ids(gather(&inbox)), [4]);
+        assert_eq!(inbox.lock().commands, 0);
+    }
+
+    #[test]
+    fn the_last_work_is_marked() {
+        let inbox = Inbox::default();
+        inbox.submit(read(TURN_COMMANDS_MAX), 0, Vec::new()).unwrap();
+        inbox.submit(read(1), 0, Vec::new()).unwrap();
+        inbox.stop();
+        assert_eq!(inbox.submit(read(1), 0, Vec::new()).unwrap_err(), Error::ShuttingDown);
+        let first = gather(&inbox);
+        assert!(first.stopping && !first.last);
+        assert!(gather(&inbox).last);
+    }
+}

@@ -1,0 +1,301 @@
+//! The loop itself: one turn after the other, on a thread of its own.
+//!
+//! A turn picks up what has arrived, runs it as one batch, and then runs smaller batches until
+//! nobody who waits can be served any more. How commands enter a batch is in `admit`, how those who
+//! wait are served in `serve`.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use taskyard_core::{Command, Effects, Error, Reply, Result, Timestamp};
+use taskyard_store::{Executed, Store};
+
+use crate::admit::Gate;
+use crate::clock::Clock;
+use crate::inbox::{Inbox, Job, Question, Work};
+use crate::jobs::{Jobs, Place};
+use crate::tick::Ticks;
+use crate::waiters::{Side, WaiterId, Waiters};
+
+/// Everything that is under way, owned by the loop's thread.
+pub(crate) struct Running {
+    inbox: Arc<Inbox>,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    waker: Waker,
+    ticks: Ticks,
+    pub(crate) now: Timestamp,
+    pub(crate) stopping: bool,
+    pub(crate) jobs: Jobs,
+    pub(crate) waiters: Waiters,
+    /// The batch that is being put together.
+    pub(crate) round: Round,
+    pub(crate) takes: Gate,
+    pub(crate) puts: Gate,
+    /// Drops of tubes that must first see who still waits there at the end of the turn.
+    pub(crate) late_drops: Vec<(Place, Command)>,
+    /// Parked commands that do not wait longer than this turn.
+    pub(crate) impatient: Vec<WaiterId>,
+    /// Commands that give back what nobody received.
+    pub(crate) returns: Vec<Command>,
+}
+
+/// A batch for the store, and where each of its replies belongs.
+#[derive(Default)]
+pub(crate) struct Round {
+    commands: Vec<Command>,
+    origins: Vec<Origin>,
+    /// Copies of the commands that may have to wait, in their order.
+    tries: Vec<Command>,
+}
+
+/// Where a command of a batch comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin {
+    /// From a job; its reply is final.
+    Job(Place),
+    /// From a job; it is parked when its reply is a refusal that may pass.
+    Try(Place),
+    /// From a waiter; it stays parked when its reply is a refusal that may pass.
+    Waiter(Place, WaiterId),
+    /// From the loop: time has something to do.
+    Tick,
+    /// From the loop: nobody received these tasks.
+    Return,
+}
+
+impl Running {
+    /// Everything the loop needs. To be called on the thread that will run it.
+    pub fn new(inbox: Arc<Inbox>, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
+        let now = clock.now();
+        Running {
+            inbox,
+            store,
+            clock,
+            waker: Waker::from(Arc::new(Unpark(thread::current()))),
+            ticks: Ticks::new(now),
+            now,
+            stopping: false,
+            jobs: Jobs::default(),
+            waiters: Waiters::default(),
+            round: Round::default(),
+            takes: Gate::default(),
+            puts: Gate::default(),
+            late_drops: Vec::new(),
+            impatient: Vec::new(),
+            returns: Vec::new(),
+        }
+    }
+
+    /// Runs until the engine is stopped, then closes the store.
+    pub fn run(mut self) -> Result<()> {
+        let mut spare = VecDeque::new();
+        loop {
+            let work = self.inbox.gather(&*self.clock, self.next_deadline(), spare);
+            let last = work.last;
+            spare = self.turn(work);
+            if last {
+                return block_on(self.store.close(), &self.waker);
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Timestamp> {
+        let deadlines = [self.ticks.next(), self.waiters.next_deadline()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// One turn. Hands back the queue of jobs, empty, to be used again.
+    fn turn(&mut self, mut work: Work) -> VecDeque<Job> {
+        self.now = self.clock.now();
+        self.stopping = work.stopping;
+        self.let_go(work.gone);
+        if self.stopping {
+            self.dismiss_everybody();
+        } else if let Some(tick) = self.ticks.due(self.now) {
+            self.round.push(Origin::Tick, tick);
+        }
+        for job in work.jobs.drain(..) {
+            self.admit(job);
+        }
+        self.execute();
+        self.settle();
+        self.dismiss_impatient();
+        self.admit_late_drops();
+        self.settle();
+        for question in work.questions {
+            self.answer_question(question);
+        }
+        work.jobs
+    }
+
+    /// Runs batches until nobody who waits can be served any more.
+    fn settle(&mut self) {
+        loop {
+            self.stage();
+            if self.round.commands.is_empty() {
+                return;
+            }
+            if !self.execute() {
+                // Nobody was served: what the store believes to have is not there for them.
+                self.takes.wanted.clear();
+                self.puts.wanted.clear();
+            }
+        }
+    }
+
+    /// Runs the batch that was put together and gives everybody their reply. Tells whether it did
+    /// more than to let waiters try in vain.
+    fn execute(&mut self) -> bool {
+        let mut progress = false;
+        if !self.round.commands.is_empty() {
+            self.now = self.clock.now();
+            let commands = std::mem::take(&mut self.round.commands);
+            let count = commands.len();
+            let mut executed = block_on(self.store.execute(self.now, commands), &self.waker);
+            if executed.replies.len() != count {
+                tracing::error!(count, answered = executed.replies.len(), "replies are missing");
+                let missing = || Err(Error::Store("the store did not answer".into()));
+                executed.replies.resize_with(count, missing);
+            }
+            progress = self.distribute(executed);
+        }
+        self.takes.open();
+        self.puts.open();
+        self.send_finished();
+        progress
+    }
+
+    /// Gives everybody their reply, and takes in what the store says about the time and the tubes.
+    fn distribute(&mut self, executed: Executed) -> bool {
+        let Executed { replies, effects, unloaded } = executed;
+        let mut round = std::mem::take(&mut self.round);
+        for unloaded in unloaded {
+            if let Some(place) = round.origins.get(unloaded.reply).and_then(Origin::place) {
+                self.jobs.lacks_body(place, unloaded);
+            }
+        }
+        let (mut failed, mut progress, mut ticked) = (false, false, None);
+        let mut tries = round.tries.drain(..);
+        for (origin, reply) in round.origins.drain(..).zip(replies) {
+            failed |= matches!(reply, Err(Error::Store(_)));
+            progress |= !matches!(origin, Origin::Waiter(..)) || !may_pass(&reply);
+            match origin {
+                Origin::Job(place) => self.jobs.answer(place, reply),
+                Origin::Try(place) => match tries.next() {
+                    Some(command) if may_pass(&reply) => self.park(place, command, reply),
+                    _ => self.jobs.answer(place, reply),
+                },
+                Origin::Waiter(_, id) => self.serve(id, reply),
+                Origin::Tick => ticked = Some(reply),
+                Origin::Return => report(&reply),
+            }
+        }
+        drop(tries);
+        self.round = round;
+        // A batch that failed as a whole knows nothing about the time.
+        if !failed || effects.next_wakeup.is_some() {
+            self.ticks.learn(effects.next_wakeup);
+        }
+        if let Some(reply) = ticked {
+            self.ticks.ticked(self.now, &reply);
+        }
+        self.heed(effects);
+        progress
+    }
+
+    /// Notes for whom there may be something now.
+    fn heed(&mut self, effects: Effects) {
+        for (tube, takeable) in effects.ready {
+            self.want(Side::Take, tube, takeable);
+        }
+        for (tube, room) in effects.room {
+            self.want(Side::Put, tube, room);
+        }
+    }
+
+    /// Sends what is complete. What nobody receives goes back in the next batch.
+    pub(crate) fn send_finished(&mut self) {
+        let returns = &mut self.returns;
+        self.jobs.send_finished(|answer| returns.extend(answer.returns()));
+    }
+
+    fn answer_question(&self, question: Question) {
+        // Whoever asked may be gone; then nobody needs the answer.
+        match question {
+            Question::Waiting(reply) => drop(reply.send(self.waiters.list())),
+            Question::Counts(reply) => drop(reply.send(self.waiters.counts())),
+        }
+    }
+}
+
+impl Round {
+    /// Makes room for as many commands more.
+    pub fn reserve(&mut self, count: usize) {
+        self.commands.reserve(count);
+        self.origins.reserve(count);
+    }
+
+    /// Adds a command.
+    pub fn push(&mut self, origin: Origin, command: Command) {
+        self.commands.push(command);
+        self.origins.push(origin);
+    }
+
+    /// Adds a command that is parked when it is refused for now.
+    pub fn push_try(&mut self, place: Place, command: Command) {
+        self.tries.push(command.clone());
+        self.push(Origin::Try(place), command);
+    }
+
+    /// Where the next command will stand.
+    pub fn len(&self) -> usize {
+        self.commands.len()
+    }
+}
+
+impl Origin {
+    fn place(&self) -> Option<Place> {
+        match self {
+            Origin::Job(place) | Origin::Try(place) | Origin::Waiter(place, _) => Some(*place),
+            Origin::Tick | Origin::Return => None,
+        }
+    }
+}
+
+/// Whether waiting may change this reply: nothing to take, or no room.
+pub(crate) fn may_pass(reply: &Result<Reply>) -> bool {
+    match reply {
+        Ok(Reply::Taken(tasks)) => tasks.is_empty(),
+        Err(Error::TubeFull { .. }) => true,
+        _ => false,
+    }
+}
+
+fn report(reply: &Result<Reply>) {
+    if let Err(error) = reply {
+        tracing::warn!(%error, "could not give tasks back; they return when their lease is over");
+    }
+}
+
+/// Drives a future of the store on this thread. Those of embedded stores are ready at once.
+fn block_on<F: Future>(future: F, waker: &Waker) -> F::Output {
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
