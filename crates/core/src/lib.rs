@@ -22,6 +22,10 @@ pub mod task;
 pub mod time;
 pub mod tube;
 
+// The random commands of the tests are written for users of this crate, and used inside it too.
+#[cfg(test)]
+extern crate self as taskyard_core;
+
 mod index;
 mod journal;
 mod slots;

@@ -206,6 +206,21 @@ impl Slots {
     }
 }
 
+#[cfg(test)]
+impl Slots {
+    /// Panics where the bookkeeping contradicts itself.
+    pub fn audit(&self) {
+        for slot in self.iter() {
+            assert_eq!(self.get(slot.id).map(|found| found.id), Some(slot.id));
+        }
+        assert_eq!(self.iter().count(), self.len());
+        let mut vacant = self.vacant.clone();
+        vacant.sort_unstable();
+        let empty = (0..).zip(&self.slots).filter(|(_, slot)| slot.is_none());
+        assert_eq!(vacant, empty.map(|(place, _)| place).collect::<Vec<u32>>());
+    }
+}
+
 fn is(slots: &[Option<Slot>], place: u32, id: TaskId) -> bool {
     matches!(&slots[place as usize], Some(slot) if slot.id == id)
 }

@@ -136,3 +136,26 @@ impl Subqueues {
         queue.head = head;
     }
 }
+
+#[cfg(test)]
+impl Subqueues {
+    /// Each sub-queue with its ready tasks, how many run and how many belong to it. Panics where the
+    /// bookkeeping contradicts itself.
+    pub fn audit(&self) -> HashMap<Arc<str>, (&BTreeSet<Place>, u32, u32)> {
+        let mut heads = BTreeSet::new();
+        let mut all = HashMap::new();
+        for (key, index) in &self.by_key {
+            let queue = &self.queues[*index as usize];
+            assert_eq!(queue.key, *key);
+            let head = queue.ready.first().copied().filter(|_| queue.running == 0);
+            assert_eq!(queue.head, head, "the head of {key}");
+            heads.extend(head.map(|head| (head, *index)));
+            all.insert(key.clone(), (&queue.ready, queue.running, queue.members));
+        }
+        assert_eq!(self.heads, heads);
+        let vacant: BTreeSet<_> = self.vacant.iter().collect();
+        assert_eq!(vacant.len(), self.vacant.len(), "a vacant index stands twice");
+        assert_eq!(vacant.len() + all.len(), self.queues.len(), "an index is lost");
+        all
+    }
+}

@@ -42,10 +42,6 @@ impl Tasks {
         self.slots.get(id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter()
-    }
-
     /// Taken tasks, by id.
     pub fn taken(&self) -> impl Iterator<Item = TaskId> {
         self.indexes.taken.iter().copied()
@@ -169,6 +165,14 @@ impl Tasks {
                 shared.held.remove(&(session, number, slot.id));
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Tasks {
+    /// Both parts, for the audit.
+    pub fn parts(&self) -> (&Slots, &Indexes) {
+        (&self.slots, &self.indexes)
     }
 }
 

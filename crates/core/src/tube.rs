@@ -99,11 +99,6 @@ impl Kind {
     pub const fn has_subqueues(self) -> bool {
         matches!(self, Kind::Utube | Kind::UtubeTtl)
     }
-
-    /// Whether a capacity is heeded.
-    pub const fn has_capacity(self) -> bool {
-        matches!(self, Kind::LimFifoTtl)
-    }
 }
 
 /// What a tube does with its tasks.

@@ -91,7 +91,11 @@ pub struct Capabilities {
 }
 
 /// Puts loaded bodies into their replies. A task that is gone meanwhile leaves its reply.
-pub fn fill(replies: &mut [Result<Reply, Error>], unloaded: &[Unloaded], bodies: Vec<Option<Body>>) {
+pub fn fill(
+    replies: &mut [Result<Reply, Error>],
+    unloaded: &[Unloaded],
+    bodies: Vec<Option<Body>>,
+) {
     for (place, body) in unloaded.iter().zip(bodies) {
         if let Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) = &mut replies[place.reply] {
             tasks[place.item].body = body;

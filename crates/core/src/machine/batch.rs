@@ -33,11 +33,11 @@ impl Machine {
         for (place, entry) in self.journal.entries.iter().enumerate() {
             match entry {
                 Entry::Created { tube } | Entry::Options { tube, .. } => _ = tubes.insert(*tube),
-                Entry::Dropped { tube, .. } => {
+                // A truncated tube is written too: the ids its tasks used up stay used.
+                Entry::Dropped { tube, .. } | Entry::Truncated { tube, .. } => {
                     tubes.insert(*tube);
                     cleared.insert(*tube, place);
                 }
-                Entry::Truncated { tube, .. } => _ = cleared.insert(*tube, place),
                 _ => {}
             }
         }

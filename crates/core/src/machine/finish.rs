@@ -233,7 +233,7 @@ impl GiveBack {
     pub const LEASE_OVER: GiveBack = GiveBack { lease_over: true, ..GiveBack::RELEASE };
 }
 
-fn check_batch(size: usize) -> Result<()> {
+pub(super) fn check_batch(size: usize) -> Result<()> {
     if size <= BATCH_TASKS_MAX {
         return Ok(());
     }

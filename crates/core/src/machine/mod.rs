@@ -3,11 +3,15 @@
 //! [`Machine::apply`] is the way in. Each verb has its file; `tubes` keeps the registry, `batch`
 //! lets a store write a batch down or undo it.
 
+#[cfg(test)]
+mod audit;
 mod batch;
 mod finish;
 mod put;
 mod sessions;
 mod take;
+#[cfg(test)]
+mod tests;
 mod tick;
 pub(crate) mod tubes;
 mod view;

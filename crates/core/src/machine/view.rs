@@ -11,6 +11,7 @@ use crate::time::Timestamp;
 use crate::tube::TubeName;
 
 use super::Machine;
+use super::finish::check_batch;
 use super::tubes::Tube;
 
 impl Tube {
@@ -71,6 +72,7 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
 impl Machine {
     pub(super) fn peek(&self, now: Timestamp, name: &TubeName, ids: &[TaskId]) -> Result<Reply> {
         let tube = &self.tubes[&self.number(name)?];
+        check_batch(ids.len())?;
         Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view(now, *id)).collect()))
     }
 

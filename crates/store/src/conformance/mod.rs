@@ -1,1 +1,101 @@
-//! The suite.
+//! The suite that every store passes, and every server in front of one.
+//!
+//! A case is written over [`Execute`] and a [`Harness`], so the same cases run on a store itself and
+//! through a live server. The list of them stands once, in [`conformance_suite!`]. Beside the cases
+//! there are [`model`], which compares random commands with the core's machine, and [`audit`], which
+//! judges what many clients saw at the same time.
+//!
+//! Nothing here sleeps or reads a clock: time is moved by hand.
+//!
+//! [`conformance_suite!`]: crate::conformance_suite
+
+mod ask;
+mod cases;
+mod harness;
+
+pub mod audit;
+pub mod model;
+
+// A file per verb, then a file per thing that goes across verbs.
+pub mod ack;
+pub mod bury;
+pub mod delete;
+pub mod drop;
+pub mod kick;
+pub mod peek;
+pub mod put;
+pub mod release;
+pub mod release_all;
+pub mod take;
+pub mod touch;
+pub mod truncate;
+pub mod tubes;
+
+pub mod attempts;
+pub mod batch;
+pub mod capacity;
+pub mod delay;
+pub mod limits;
+pub mod pause;
+pub mod restart;
+pub mod sessions;
+pub mod stats;
+pub mod subqueue;
+pub mod ttl;
+pub mod ttr;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use taskyard_core::{Execute, Span, Timestamp};
+
+use crate::Capabilities;
+
+pub use harness::StoreHarness;
+
+/// A queue under test: it runs commands, its clock is moved by hand, and it can be restarted.
+///
+/// Each case gets a queue of its own, without tubes and sessions.
+pub trait Harness: Execute + Sized {
+    /// What the store behind it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The moment at which the next command runs.
+    fn now(&self) -> Timestamp;
+
+    /// Moves time. Everything that is due then has happened when the next command runs.
+    fn advance(&self, span: Span);
+
+    /// Moves time without letting it do anything before the next batch: its verbs have to look at
+    /// the deadlines themselves. Where ticks cannot be held back this is [`Harness::advance`].
+    fn advance_unticked(&self, span: Span) {
+        self.advance(span);
+    }
+
+    /// Stops the queue properly and starts it again on what it left behind.
+    fn restart(self) -> impl Future<Output = Self> + Send;
+}
+
+/// Runs a future to its end on this thread, without a runtime.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

@@ -55,7 +55,13 @@ impl Checkpointer {
                 folder: folder.to_owned(),
                 what: error.to_string(),
             })?;
-        Ok(Checkpointer { requests: Some(requests), pages, busy, copied: false, thread: Some(thread) })
+        Ok(Checkpointer {
+            requests: Some(requests),
+            pages,
+            busy,
+            copied: false,
+            thread: Some(thread),
+        })
     }
 
     /// After a commit: begins a copy when the log has grown, ends it when the thread is done.

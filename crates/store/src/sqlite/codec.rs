@@ -241,7 +241,8 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
     let number: u32 = row.get(0)?;
     let bad = |what: &str| RowError::Damaged(format!("tube number {number}: {what}"));
     let name = TubeName::new(&row.get::<_, String>(1)?).map_err(|_| bad("its name is damaged"))?;
-    let kind = Kind::from_name(&row.get::<_, String>(2)?).ok_or_else(|| bad("its kind is damaged"))?;
+    let kind =
+        Kind::from_name(&row.get::<_, String>(2)?).ok_or_else(|| bad("its kind is damaged"))?;
     let span = |column: usize| -> rusqlite::Result<Option<Span>> {
         Ok(row.get::<_, Option<i64>>(column)?.map(Span::from_micros))
     };

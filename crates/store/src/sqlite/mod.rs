@@ -27,8 +27,8 @@ use crate::{BodyKey, Capabilities, Executed, OpenError, OpenOptions, Pending, St
 
 use checkpoint::Checkpointer;
 use reader::Reader;
-use writer::Writer;
 pub use writer::Fault;
+use writer::Writer;
 
 /// Bodies of so many tasks are read ahead of the takes of a tube.
 const READ_AHEAD: usize = 4096;
@@ -144,7 +144,8 @@ impl State {
         }
         for (number, change) in changes.tasks.iter().rev() {
             let Change::Insert(record) = change else { continue };
-            let temporary = self.machine.tube_by_number(*number).is_none_or(|tube| tube.1.temporary);
+            let temporary =
+                self.machine.tube_by_number(*number).is_none_or(|tube| tube.1.temporary);
             if temporary {
                 continue;
             }
@@ -158,7 +159,9 @@ impl State {
 
     /// Puts what was read ahead into memory, as far as the budget goes.
     fn shelve(&mut self, ahead: Vec<reader::Ahead>) {
-        for (key, body) in ahead.into_iter().filter(|a| a.epoch == self.epoch).flat_map(|a| a.bodies) {
+        for (key, body) in
+            ahead.into_iter().filter(|a| a.epoch == self.epoch).flat_map(|a| a.bodies)
+        {
             let fits = self.machine.body_bytes() + body.footprint() <= self.memory_bytes;
             if fits && self.machine.lacks_body(key.tube, key.id) {
                 self.machine.set_body(key.tube, key.id, Some(body));

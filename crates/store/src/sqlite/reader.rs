@@ -51,11 +51,7 @@ impl Reader {
                 folder: folder.to_owned(),
                 what: error.to_string(),
             })?;
-        Ok(Reader {
-            jobs: Mutex::new(Some(sender)),
-            ahead,
-            thread: Mutex::new(Some(thread)),
-        })
+        Ok(Reader { jobs: Mutex::new(Some(sender)), ahead, thread: Mutex::new(Some(thread)) })
     }
 
     /// Reads bodies for somebody who waits for them.
@@ -118,7 +114,8 @@ fn read(db: &Connection, place: BodyKey) -> Result<Option<Body>, Error> {
     let read = || -> Result<Option<Body>, RowError> {
         let sql = "SELECT data_sum, meta, data FROM task WHERE key = ?";
         let mut statement = db.prepare_cached(sql)?;
-        let body = statement.query_row([key], |row| Ok(codec::read_body(row, key, 0))).optional()?;
+        let body =
+            statement.query_row([key], |row| Ok(codec::read_body(row, key, 0))).optional()?;
         body.transpose()
     };
     read().map_err(|error| match error {

@@ -90,7 +90,8 @@ fn copy_tasks(
     let sql = format!("SELECT {columns}, data_sum, meta, data FROM task ORDER BY key {order}");
     let Ok(mut statement) = old.prepare(&sql) else { return Ok(()) };
     let Ok(mut rows) = statement.query([]) else { return Ok(()) };
-    let mut insert = new.prepare("INSERT OR IGNORE INTO task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)")?;
+    let mut insert =
+        new.prepare("INSERT OR IGNORE INTO task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)")?;
     while let Ok(Some(row)) = rows.next() {
         let Ok((number, record)) = codec::read_task(row) else { continue };
         let key = codec::key(number, TaskId(record.id.0));

@@ -132,7 +132,9 @@ impl Writer {
         while let Some(row) = rows.next()? {
             head.remove(row.get(0)?);
         }
-        self.db.prepare_cached("DELETE FROM task WHERE key BETWEEN ? AND ?")?.execute([first, last])?;
+        self.db
+            .prepare_cached("DELETE FROM task WHERE key BETWEEN ? AND ?")?
+            .execute([first, last])?;
         Ok(())
     }
 
@@ -153,7 +155,11 @@ impl Writer {
         Ok(())
     }
 
-    fn insert(&mut self, inserts: &[(i64, &Record, &Body)], head: &mut Head) -> Result<(), WriteError> {
+    fn insert(
+        &mut self,
+        inserts: &[(i64, &Record, &Body)],
+        head: &mut Head,
+    ) -> Result<(), WriteError> {
         if inserts.is_empty() {
             return Ok(());
         }
@@ -353,7 +359,9 @@ fn is_lasting(error: &WriteError) -> bool {
         WriteError::Sqlite(error) => {
             let code = error.sqlite_error().map_or(0, |error| error.extended_code);
             let corrupt = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
-            corrupt || [rusqlite::ffi::SQLITE_IOERR_FSYNC, rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC].contains(&code)
+            corrupt
+                || [rusqlite::ffi::SQLITE_IOERR_FSYNC, rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC]
+                    .contains(&code)
         }
         WriteError::Damaged(_) => true,
         WriteError::Fault => false,

@@ -1,0 +1,164 @@
+//! A recount of everything the machine keeps twice: what it finds in its orders must be what its slots
+//! say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::slots::{Slot, Standing};
+use crate::stats::Counts;
+use crate::subqueue::{Place, Subqueues};
+use crate::task::Body;
+use crate::time::Timestamp;
+
+use super::Machine;
+use super::tubes::Tube;
+
+impl Machine {
+    /// Recounts everything and panics where what is kept differs.
+    pub(super) fn audit(&self) {
+        let now = self.now.unwrap_or(Timestamp::EPOCH);
+        for (number, tube) in &self.tubes {
+            assert_eq!(self.by_name.get(&tube.name), Some(number));
+            tube.audit(now);
+        }
+        assert_eq!(self.by_name.len(), self.tubes.len());
+        self.audit_shared();
+        self.audit_wakeups();
+        self.audit_signals();
+    }
+
+    /// What the tasks of all tubes share.
+    fn audit_shared(&self) {
+        let mut held = BTreeSet::new();
+        let mut body_bytes = 0;
+        for (number, tube) in &self.tubes {
+            for slot in tube.tasks.parts().0.iter() {
+                body_bytes += slot.body.as_ref().map_or(0, Body::footprint);
+                let session = slot.delivery().and_then(|delivery| delivery.session);
+                held.extend(session.map(|session| (session, *number, slot.id)));
+            }
+        }
+        assert_eq!(self.shared.held, held);
+        assert_eq!(self.shared.body_bytes, body_bytes);
+        for (session, ..) in held {
+            assert!(self.sessions.contains_key(&session), "{session} holds tasks and is gone");
+        }
+    }
+
+    /// The next wake-up is the nearest of all deadlines there are.
+    fn audit_wakeups(&self) {
+        let slots = self.tubes.values().flat_map(|tube| tube.tasks.parts().0.iter());
+        let ends: Vec<_> = self.sessions.values().filter_map(|session| session.ends).collect();
+        let deadlines = slots.map(deadline).chain(ends).filter(|at| *at != Timestamp::NEVER);
+        assert_eq!(self.next_wakeup(), deadlines.min());
+        let wakeups = self.tubes.iter().filter_map(|(number, tube)| {
+            let deadlines = tube.tasks.parts().0.iter().map(deadline);
+            let nearest = deadlines.filter(|at| *at != Timestamp::NEVER).min();
+            assert_eq!(tube.wakeup, nearest);
+            Some((nearest?, *number))
+        });
+        assert_eq!(self.wakeups, wakeups.collect());
+        let ends = self.sessions.iter().filter_map(|(id, session)| {
+            assert_eq!(session.ends.is_some(), session.connections == 0);
+            Some((session.ends.filter(|ends| *ends != Timestamp::NEVER)?, *id))
+        });
+        assert_eq!(self.session_ends, ends.collect());
+    }
+
+    /// A tube stands in a list of effects exactly when it is marked so.
+    fn audit_signals(&self) {
+        let marked = |mark: fn(&Tube) -> bool| -> Vec<u32> {
+            let marked = self.tubes.iter().filter(|(_, tube)| mark(tube));
+            marked.map(|(number, _)| *number).collect()
+        };
+        let sorted = |list: &[u32]| {
+            let mut list = list.to_vec();
+            list.sort_unstable();
+            list
+        };
+        assert_eq!(sorted(&self.ready), marked(|tube| tube.signals.ready));
+        assert_eq!(sorted(&self.room), marked(|tube| tube.signals.room));
+    }
+}
+
+impl Tube {
+    fn audit(&self, now: Timestamp) {
+        let (slots, indexes) = self.tasks.parts();
+        slots.audit();
+        let mut counts = Counts::default();
+        let (mut buried, mut taken, mut timers) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut ready = Vec::new();
+        for slot in slots.iter() {
+            assert!(slot.id.0 < self.next_id);
+            match slot.standing {
+                Standing::Ready => {
+                    counts.ready += 1;
+                    ready.push(slot);
+                }
+                Standing::Delayed(_) => counts.delayed += 1,
+                Standing::Taken(_) => {
+                    counts.taken += 1;
+                    taken.insert(slot.id);
+                }
+                Standing::Buried { .. } => {
+                    counts.buried += 1;
+                    buried.insert((slot.pri, slot.id));
+                }
+            }
+            if deadline(slot) != Timestamp::NEVER {
+                timers.insert((deadline(slot), slot.id));
+            }
+        }
+        assert_eq!(indexes.counts, counts);
+        assert_eq!(indexes.buried, buried);
+        assert_eq!(indexes.taken, taken);
+        assert_eq!(indexes.timers, timers);
+        assert_eq!(indexes.subqueues.is_some(), self.options.kind.has_subqueues());
+        match &indexes.subqueues {
+            None => audit_ready(now, &indexes.ready, &ready),
+            Some(subqueues) => {
+                assert!(indexes.ready.is_empty());
+                self.audit_subqueues(now, subqueues);
+            }
+        }
+    }
+
+    fn audit_subqueues(&self, now: Timestamp, subqueues: &Subqueues) {
+        let mut members: BTreeMap<Arc<str>, Vec<&Slot>> = BTreeMap::new();
+        for slot in self.tasks.parts().0.iter() {
+            let key = self.tasks.subqueue_of(slot).expect("every task here is in a sub-queue");
+            members.entry(key).or_default().push(slot);
+        }
+        let kept = subqueues.audit();
+        assert_eq!(kept.len(), members.len());
+        for (key, slots) in members {
+            let (ready, running, count) = kept[&key];
+            assert_eq!(count as usize, slots.len());
+            let runs = slots.iter().filter(|slot| slot.delivery().is_some()).count();
+            assert_eq!(running as usize, runs);
+            assert!(runs <= 1, "two tasks of {key} run");
+            let all: Vec<_> =
+                slots.into_iter().filter(|slot| matches!(slot.standing, Standing::Ready)).collect();
+            audit_ready(now, ready, &all);
+        }
+    }
+}
+
+/// The order of ready tasks has no others, and misses none but expired ones.
+fn audit_ready(now: Timestamp, kept: &BTreeSet<Place>, ready: &[&Slot]) {
+    let all: BTreeSet<Place> = ready.iter().map(|slot| (slot.pri, slot.id)).collect();
+    assert!(kept.is_subset(&all), "{kept:?} has more than {all:?}");
+    for slot in ready.iter().filter(|slot| !kept.contains(&(slot.pri, slot.id))) {
+        assert!(slot.expires <= now, "{slot:?} cannot be found");
+    }
+}
+
+/// When time alone moves the task, said once more.
+fn deadline(slot: &Slot) -> Timestamp {
+    match &slot.standing {
+        Standing::Delayed(due) => *due,
+        Standing::Taken(delivery) => delivery.until,
+        Standing::Ready | Standing::Buried { .. } => slot.expires,
+    }
+}

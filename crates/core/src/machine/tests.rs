@@ -1,0 +1,109 @@
+//! Random runs with a recount of everything after each step, and batches that never happened.
+
+use crate::task::{Body, TaskId};
+use crate::{Machine, Reply};
+
+#[path = "../../tests/suite/random.rs"]
+mod random;
+
+use random::{Step, Steps};
+
+#[test]
+fn every_order_is_right_after_every_step() {
+    for seed in 0..60 {
+        let mut machine = Machine::default();
+        for (place, Step { now, command }) in random::script(seed, 250).into_iter().enumerate() {
+            println!("seed {seed}, step {place} at {now:?}: {command:?}");
+            let _ = machine.apply(now, command);
+            machine.audit();
+            if place % 7 == 0 {
+                machine.take_effects();
+                machine.audit();
+            }
+        }
+        machine.restart();
+        machine.audit();
+    }
+}
+
+/// Bodies come and go as a store with little memory lets them.
+#[test]
+fn bodies_are_counted_wherever_they_go() {
+    for seed in 0..20 {
+        let mut machine = Machine::default();
+        let mut steps = Steps::new(seed);
+        for Step { now, command } in random::script(seed, 200) {
+            machine.begin();
+            let _ = machine.apply(now, command);
+            let (number, id) = (steps.rng.u32(..4), TaskId(steps.rng.u64(..40)));
+            let body = steps.rng.bool().then(|| Body::new(&vec![0; steps.rng.usize(..9)]));
+            let there = machine.tubes.get(&number).is_some_and(|tube| tube.tasks.get(id).is_some());
+            let lacks_body = there && body.is_none();
+            machine.set_body(number, id, body);
+            assert_eq!(machine.lacks_body(number, id), lacks_body);
+            if steps.rng.u8(..4) == 0 {
+                machine.undo();
+            }
+            machine.audit();
+        }
+    }
+}
+
+#[test]
+fn an_undone_batch_never_happened() {
+    for seed in 0..60 {
+        let mut machine = Machine::default();
+        let mut steps = Steps::new(seed);
+        for batch in 0..60 {
+            let undone = batch % 2 == 1;
+            let before = machine.snapshot();
+            let lease = machine.next_lease();
+            machine.begin();
+            for _ in 0..steps.rng.usize(..15) {
+                let Step { now, command } = steps.next(machine.next_wakeup());
+                println!("seed {seed}, batch {batch} at {now:?}: {command:?}");
+                let answer = machine.apply(now, command.clone());
+                steps.learn(&command, &answer);
+                machine.audit();
+            }
+            if undone {
+                machine.undo();
+                assert_eq!(machine.snapshot(), before, "seed {seed}, batch {batch}");
+                assert!(machine.next_lease() >= lease);
+            } else {
+                machine.keep();
+            }
+            machine.audit();
+        }
+    }
+}
+
+impl Machine {
+    /// All that anybody could notice, but for the numbers that are used up: the next ids and lease.
+    fn snapshot(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (number, tube) in &self.tubes {
+            let Ok(Reply::Tubes(mut infos)) = self.show_tubes(Some(&tube.name)) else {
+                panic!("every tube can be shown");
+            };
+            // Expired tasks that a take has met are not counted as takeable any more.
+            infos[0].takeable = 0;
+            lines.push(format!("{number}: {infos:?}"));
+            let mut tasks: Vec<_> = tube.tasks.parts().0.iter().cloned().collect();
+            tasks.sort_by_key(|slot| slot.id);
+            for mut slot in tasks {
+                let subqueue = tube.tasks.subqueue_of(&slot);
+                // Where its sub-queue is kept and which batch noted it last is nobody's business.
+                (slot.subqueue, slot.noted) = (0, 0);
+                lines.push(format!("{number}: {subqueue:?} {slot:?}"));
+            }
+        }
+        let mut sessions: Vec<_> =
+            self.sessions.iter().map(|(id, session)| format!("{id} {session:?}")).collect();
+        sessions.sort();
+        lines.extend(sessions);
+        lines.push(format!("{:?} {:?}", self.session_ttr, self.session_ends));
+        lines.push(format!("{:?} {:?}", self.next_wakeup(), self.shared));
+        lines
+    }
+}

@@ -1,0 +1,132 @@
+//! Attempts: what counts as one, and what happens when they are used up.
+
+use taskyard_core::{
+    Finish, Kind, NewTask, Reason, Span, State, TaskId, TubeChange, TubeName, TubeOptions,
+};
+
+use super::Harness;
+use super::ask::{Ask, done, secs, session, task};
+
+/// Every way back from a delivery counts once and keeps its start.
+pub async fn every_return_counts<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let id = queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
+    for (attempts, way) in (1..).zip(WAYS_BACK) {
+        queue.join(session(1)).await;
+        let taken = queue.take_as(&tube, session(1)).await;
+        queue.advance(secs(1));
+        way_back(&queue, &tube, way, id).await;
+        let back = queue.look(&tube, id).await;
+        assert_eq!((back.state, back.attempts), (State::Ready, attempts), "{way}");
+        assert_eq!(back.previous_start, taken.start, "{way}");
+        if way != "session end" {
+            queue.leave(session(1)).await;
+        }
+    }
+}
+
+/// When the last attempt has failed the task is buried instead, whichever way it failed.
+pub async fn the_last_failure_buries<H: Harness>(queue: H) {
+    for way in WAYS_BACK {
+        let tube = queue.tube_named(way, limited(2)).await;
+        let id = queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
+        for expected in [State::Ready, State::Buried] {
+            queue.join(session(1)).await;
+            queue.take_as(&tube, session(1)).await;
+            way_back(&queue, &tube, way, id).await;
+            assert_eq!(queue.state(&tube, id).await, expected, "{way}");
+            if way != "session end" {
+                queue.leave(session(1)).await;
+            }
+        }
+        let dead = queue.look(&tube, id).await;
+        assert_eq!((dead.attempts, dead.reason), (2, Reason::AttemptsUsedUp), "{way}");
+        assert_eq!((dead.lease, dead.start), (None, None), "{way}");
+        let calls = queue.calls(&tube).await;
+        assert_eq!((calls.bury, calls.release + calls.ttr), (1, 2), "{way}");
+        assert_eq!(calls.ttr, if way == "ttr" { 2 } else { 0 }, "{way}");
+        assert_eq!(queue.take_many(&tube, 1).await, [], "{way}");
+    }
+}
+
+/// A release for later that was the last attempt buries as well; the answer says so.
+pub async fn a_delayed_release_buries_too<H: Harness>(queue: H) {
+    let tube = queue.tube_with(limited(1)).await;
+    queue.put(&tube, task("x")).await;
+    let taken = queue.take(&tube).await;
+    let later = Finish::Release { delay: secs(5), counted: true };
+    let after = done(queue.finish_lease(&tube, &taken, later).await);
+    assert_eq!((after.state, after.reason), (State::Buried, Reason::AttemptsUsedUp));
+    queue.advance(secs(10));
+    assert_eq!(queue.state(&tube, taken.id).await, State::Buried);
+    assert_eq!(queue.calls(&tube).await.delay, 0);
+}
+
+/// A release that is not counted uses nothing up.
+pub async fn an_uncounted_release_uses_nothing_up<H: Harness>(queue: H) {
+    let tube = queue.tube_with(limited(1)).await;
+    queue.put(&tube, task("x")).await;
+    for _ in 0..3 {
+        let taken = queue.take(&tube).await;
+        let uncounted = Finish::Release { delay: Span::ZERO, counted: false };
+        assert_eq!(done(queue.finish_lease(&tube, &taken, uncounted).await).state, State::Ready);
+    }
+}
+
+/// A kick gives one more attempt: the next failure buries again.
+pub async fn a_kick_gives_one_more<H: Harness>(queue: H) {
+    let tube = queue.tube_with(limited(1)).await;
+    let id = queue.put(&tube, task("x")).await;
+    for attempts in 1..4 {
+        let taken = queue.take(&tube).await;
+        let after = done(queue.release(&tube, &taken).await);
+        assert_eq!((after.state, after.attempts), (State::Buried, attempts));
+        assert_eq!(queue.kick(&tube, 1).await, 1);
+        let back = queue.look(&tube, id).await;
+        assert_eq!((back.state, back.attempts), (State::Ready, attempts));
+        assert_eq!(back.reason, Reason::WaitsForConsumer);
+    }
+}
+
+/// A task that somebody buried after its attempts were used up is simply buried.
+pub async fn a_plain_bury_is_told_apart<H: Harness>(queue: H) {
+    let tube = queue.tube_with(limited(5)).await;
+    let id = queue.put(&tube, task("x")).await;
+    queue.take(&tube).await;
+    queue.bury(&tube, id).await;
+    assert_eq!(queue.look(&tube, id).await.reason, Reason::Buried);
+}
+
+/// The limit can be set on a tube that has tasks.
+pub async fn the_limit_can_be_set_later<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    queue.put(&tube, task("x")).await;
+    for _ in 0..3 {
+        let taken = queue.take(&tube).await;
+        queue.release(&tube, &taken).await;
+    }
+    let change = TubeChange { attempts_max: Some(Some(2)), ..TubeChange::default() };
+    queue.alter(&tube, change).await;
+    assert_eq!(queue.state(&tube, TaskId(0)).await, State::Ready, "only a failure buries");
+    let taken = queue.take(&tube).await;
+    assert_eq!(done(queue.release(&tube, &taken).await).state, State::Buried);
+}
+
+/// The ways back from a delivery that count.
+const WAYS_BACK: [&str; 4] = ["release", "ttr", "release all", "session end"];
+
+async fn way_back<H: Harness>(queue: &H, tube: &TubeName, way: &str, id: TaskId) {
+    match way {
+        "release" => {
+            let held = queue.look(tube, id).await;
+            done(queue.release(tube, &held).await);
+        }
+        "ttr" => queue.advance(secs(10)),
+        "release all" => queue.release_all(tube).await,
+        _ => queue.leave(session(1)).await,
+    }
+}
+
+fn limited(attempts_max: u32) -> TubeOptions {
+    TubeOptions { attempts_max: Some(attempts_max), ..TubeOptions::new(Kind::FifoTtl) }
+}

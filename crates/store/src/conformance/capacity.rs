@@ -1,0 +1,92 @@
+//! Capacity: a tube that may be full.
+
+use taskyard_core::{Error, Kind, NewTask, TubeChange, TubeName, TubeOptions};
+
+use super::Harness;
+use super::ask::{Ask, done, put, secs, task};
+
+/// Tasks of every state count.
+pub async fn every_state_counts<H: Harness>(queue: H) {
+    let tube = queue.tube_with(limited(4)).await;
+    queue.put_texts(&tube, &["taken", "buried", "ready"]).await;
+    let taken = queue.take(&tube).await;
+    let buried = queue.take(&tube).await;
+    queue.bury(&tube, buried.id).await;
+    queue.put(&tube, NewTask { delay: Some(secs(5)), ..task("delayed") }).await;
+    assert_full(&queue, &tube, 4).await;
+    queue.release(&tube, &taken).await;
+    assert_full(&queue, &tube, 4).await;
+}
+
+/// A batch that does not fit is refused whole.
+pub async fn a_batch_goes_in_whole_or_not_at_all<H: Harness>(queue: H) {
+    let tube = queue.tube_with(limited(3)).await;
+    let last = queue.put(&tube, task("a")).await;
+    let batch = || vec![task("x"), task("y"), task("z")];
+    let refusal = queue.refused(put(&tube, batch())).await;
+    assert_eq!(refusal, Error::TubeFull { tube: tube.clone(), capacity: 3 });
+    let stats = queue.stats(&tube).await;
+    assert_eq!((stats.tasks.total(), stats.calls.put), (1, 1));
+    let placed = queue.put_many(&tube, batch()[..2].to_vec()).await;
+    assert!(placed[0].id > last && placed[1].id > placed[0].id);
+}
+
+/// Whatever removes a task makes room.
+pub async fn what_goes_makes_room<H: Harness>(queue: H) {
+    let tube = queue.tube_with(limited(1)).await;
+    queue.put(&tube, task("acked")).await;
+    let taken = queue.take(&tube).await;
+    assert_full(&queue, &tube, 1).await;
+    done(queue.ack(&tube, &taken).await);
+    let deleted = queue.put(&tube, task("deleted")).await;
+    assert_full(&queue, &tube, 1).await;
+    done(queue.delete(&tube, deleted).await);
+    queue.put(&tube, NewTask { ttl: Some(secs(5)), ..task("expired") }).await;
+    assert_full(&queue, &tube, 1).await;
+    queue.advance(secs(5));
+    queue.put(&tube, task("fits")).await;
+}
+
+/// The capacity can be changed; lowered below what is there, it only stops puts.
+pub async fn it_can_be_changed<H: Harness>(queue: H) {
+    let tube = queue.tube_with(limited(1)).await;
+    queue.put(&tube, task("a")).await;
+    capacity(&queue, &tube, Some(3)).await;
+    queue.put_texts(&tube, &["b", "c"]).await;
+    capacity(&queue, &tube, Some(2)).await;
+    assert_full(&queue, &tube, 2).await;
+    assert_eq!(queue.stats(&tube).await.tasks.ready, 3);
+    capacity(&queue, &tube, None).await;
+    queue.put_texts(&tube, &["d", "e"]).await;
+}
+
+/// A capacity is an option like the others: every kind heeds it.
+pub async fn every_kind_heeds_it<H: Harness>(queue: H) {
+    for kind in Kind::ALL {
+        let options = TubeOptions { capacity: Some(1), ..TubeOptions::new(kind) };
+        let tube = queue.tube_named(kind.name(), options).await;
+        queue.put_texts(&tube, &["a"]).await;
+        assert_full(&queue, &tube, 1).await;
+    }
+}
+
+/// Without a number there is no limit.
+pub async fn without_a_number_there_is_no_limit<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::LimFifoTtl).await;
+    queue.put_many(&tube, vec![task("x"); 100]).await;
+    assert_eq!(queue.stats(&tube).await.tasks.ready, 100);
+}
+
+fn limited(capacity: u64) -> TubeOptions {
+    TubeOptions { capacity: Some(capacity), ..TubeOptions::new(Kind::LimFifoTtl) }
+}
+
+async fn capacity<H: Harness>(queue: &H, tube: &TubeName, capacity: Option<u64>) {
+    let change = TubeChange { capacity: Some(capacity), ..TubeChange::default() };
+    queue.alter(tube, change).await;
+}
+
+async fn assert_full<H: Harness>(queue: &H, tube: &TubeName, capacity: u64) {
+    let refusal = queue.refused(put(tube, vec![task("one more")])).await;
+    assert_eq!(refusal, Error::TubeFull { tube: tube.clone(), capacity });
+}

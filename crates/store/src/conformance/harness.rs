@@ -1,0 +1,92 @@
+//! A store with a clock moved by hand.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
+
+use super::Harness;
+use crate::{Capabilities, Store, fill};
+
+/// When the clock of a new harness stands: any moment that is not the epoch will do.
+const BEGINNING: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+/// How many tasks one tick may move. Small, so that ticks are also tried in several steps.
+const TICK_LIMIT: usize = 7;
+
+/// Opens the store, or opens it again.
+type Open = Box<dyn Fn() -> Box<dyn Store> + Send + Sync>;
+
+/// A store without an engine: time is moved by hand, and what is due is done before each batch.
+pub struct StoreHarness {
+    store: Box<dyn Store>,
+    open: Open,
+    now_micros: AtomicI64,
+    hold_tick: AtomicBool,
+}
+
+impl StoreHarness {
+    /// A harness over the store that `open` gives. A restart closes the store and calls `open` again.
+    pub fn new(open: impl Fn() -> Box<dyn Store> + Send + Sync + 'static) -> Self {
+        StoreHarness {
+            store: open(),
+            open: Box::new(open),
+            now_micros: AtomicI64::new(BEGINNING.as_micros()),
+            hold_tick: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets time do everything that is due.
+    async fn tick(&self) {
+        loop {
+            let tick = vec![Command::Tick { limit: TICK_LIMIT }];
+            let executed = self.store.execute(self.now(), tick).await;
+            match executed.replies.as_slice() {
+                [Ok(Reply::Ticked(0))] => return,
+                [Ok(Reply::Ticked(_))] => {}
+                other => panic!("a tick answered {other:?}"),
+            }
+        }
+    }
+}
+
+impl Execute for StoreHarness {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        if !self.hold_tick.swap(false, Ordering::Relaxed) {
+            self.tick().await;
+        }
+        let mut executed = self.store.execute(self.now(), commands).await;
+        if !executed.unloaded.is_empty() {
+            let keys = executed.unloaded.iter().map(|unloaded| unloaded.key).collect();
+            let bodies = self.store.load(keys).await.expect("bodies can be loaded");
+            fill(&mut executed.replies, &executed.unloaded, bodies);
+        }
+        executed.replies
+    }
+}
+
+impl Harness for StoreHarness {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.now_micros.load(Ordering::Relaxed))
+    }
+
+    fn advance(&self, span: Span) {
+        self.now_micros.fetch_add(span.as_micros(), Ordering::Relaxed);
+    }
+
+    fn advance_unticked(&self, span: Span) {
+        self.advance(span);
+        self.hold_tick.store(true, Ordering::Relaxed);
+    }
+
+    async fn restart(self) -> Self {
+        self.store.close().await.expect("the store closes");
+        let StoreHarness { store, open, now_micros, hold_tick } = self;
+        // The old store must be gone before the new one opens: it holds the lock of its folder.
+        drop(store);
+        StoreHarness { store: open(), open, now_micros, hold_tick }
+    }
+}

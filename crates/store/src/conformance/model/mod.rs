@@ -1,0 +1,135 @@
+//! Random commands on a queue and on the core's machine: every answer must be the same.
+//!
+//! A run is its seed. A failure prints it, and `TASKYARD_SEED=… cargo test model` runs it again.
+
+mod script;
+mod twin;
+
+use std::collections::VecDeque;
+
+use taskyard_core::{Command, Kind, Reply, Span, TaskId, TubeOptions};
+
+use super::Harness;
+use super::ask::brief;
+use script::{Script, Step};
+use twin::Twin;
+
+/// How many of the latest commands a failure shows.
+const SHOWN: usize = 15;
+
+/// The seeds of a test: as many as wanted, or the one that `TASKYARD_SEED` names.
+pub fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("TASKYARD_SEED") {
+        Ok(text) => vec![text.parse().expect("TASKYARD_SEED is a number")],
+        Err(_) => (0..count).collect(),
+    }
+}
+
+/// Replays the commands of a seed on the queue and on the machine, and compares every answer; at
+/// the end everything that can be seen, now and after time has ended whatever it ends.
+pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
+    let durable = queue.capabilities().durable;
+    let mut run = Run { seed, asked: 0, latest: VecDeque::new(), twin: Twin::new(queue) };
+    let mut script = Script::new(seed, durable);
+    for (tube, options) in script.first_tubes() {
+        run.ask(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
+    }
+    while run.asked < commands {
+        match script.step(run.twin.now()) {
+            Step::Ask(commands) => {
+                for (command, reply) in run.ask(commands).await {
+                    script.learn(&command, &reply);
+                }
+            }
+            Step::Advance(span) => run.advance(span),
+            Step::Restart => run = run.restart().await,
+        }
+    }
+    run.compare_all().await;
+    run.advance(Span::from_secs(24 * 3600));
+    run.compare_all().await;
+}
+
+/// One run: where it stands and what led there.
+struct Run<H> {
+    seed: u64,
+    asked: usize,
+    latest: VecDeque<String>,
+    twin: Twin<H>,
+}
+
+impl<H: Harness> Run<H> {
+    /// Asks both, compares, and hands back what was asked with the machine's answers.
+    async fn ask(&mut self, commands: Vec<Command>) -> Vec<(Command, Reply)> {
+        for command in &commands {
+            self.remember(brief(command));
+        }
+        self.asked += commands.len();
+        match self.twin.ask(&commands).await {
+            Ok(replies) => {
+                let answered = commands.into_iter().zip(replies);
+                answered.filter_map(|(command, reply)| Some((command, reply.ok()?))).collect()
+            }
+            Err(difference) => self.fail(&difference),
+        }
+    }
+
+    fn advance(&mut self, span: Span) {
+        self.remember(format!("time moves by {} s", span.as_secs_f64()));
+        self.twin.advance(span);
+    }
+
+    async fn restart(mut self) -> Self {
+        self.remember("restart".into());
+        let Run { seed, asked, latest, twin } = self;
+        let mut run = Run { seed, asked, latest, twin: twin.restart().await };
+        run.compare_all().await;
+        run.renew_temporary().await;
+        run
+    }
+
+    /// Where ids go on in a temporary tube after a restart is left to the store, so these tubes
+    /// begin anew on both sides.
+    async fn renew_temporary(&mut self) {
+        let all = self.ask(vec![Command::Tubes { tube: None }]).await;
+        let Some((_, Reply::Tubes(tubes))) = all.into_iter().next() else { return };
+        for info in tubes.into_iter().filter(|info| info.options.temporary) {
+            let drop = Command::DropTube { tube: info.name.clone() };
+            let options = TubeOptions { temporary: true, ..TubeOptions::new(Kind::UtubeTtl) };
+            let create = Command::CreateTube { tube: info.name, options, if_not_exists: false };
+            self.ask(vec![drop, create]).await;
+        }
+    }
+
+    /// Compares everything that can be seen.
+    async fn compare_all(&mut self) {
+        let all = self.ask(vec![Command::Tubes { tube: None }]).await;
+        let Some((_, Reply::Tubes(tubes))) = all.into_iter().next() else { return };
+        for info in tubes {
+            let tube = info.name;
+            let ids: Vec<TaskId> = (0..self.twin.next_id(&tube) + 2).map(TaskId).collect();
+            for ids in ids.chunks(1000) {
+                self.ask(vec![Command::Peek { tube: tube.clone(), ids: ids.to_vec() }]).await;
+            }
+            self.ask(vec![Command::Deliveries { tube, count: 1000 }]).await;
+        }
+    }
+
+    fn remember(&mut self, line: String) {
+        if self.latest.len() == SHOWN {
+            self.latest.pop_front();
+        }
+        self.latest.push_back(line);
+    }
+
+    fn fail(&self, difference: &str) -> ! {
+        let latest: Vec<&str> = self.latest.iter().map(String::as_str).collect();
+        panic!(
+            "seed {seed}, after {asked} commands: {difference}\nthe latest:\n  {latest}\n\
+             run it again with TASKYARD_SEED={seed}",
+            seed = self.seed,
+            asked = self.asked,
+            latest = latest.join("\n  "),
+        )
+    }
+}

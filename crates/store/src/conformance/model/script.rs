@@ -1,0 +1,314 @@
+//! What a run asks: random, but mostly sensible, so that most of it has an effect.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use fastrand::Rng;
+use taskyard_core::{
+    Body, Command, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Reply, SessionId,
+    Span, State, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+};
+
+use crate::conformance::ask::{NO_LEASE, name, put, secs};
+
+/// Tubes of a run: one of each kind, and more of the kinds with most rules.
+const TUBES: [(&str, Kind); 7] = [
+    ("fifo", Kind::Fifo),
+    ("fifottl", Kind::FifoTtl),
+    ("limfifottl", Kind::LimFifoTtl),
+    ("utube", Kind::Utube),
+    ("utubettl", Kind::UtubeTtl),
+    ("other fifottl", Kind::FifoTtl),
+    ("other utubettl", Kind::UtubeTtl),
+];
+
+/// How many sessions there may be.
+const SESSIONS: u8 = 4;
+
+/// How many of the latest deliveries of a tube are remembered, to be finished in time or too late.
+const REMEMBERED: usize = 12;
+
+/// One step of a run.
+pub(super) enum Step {
+    /// Ask this, as one batch.
+    Ask(Vec<Command>),
+    /// Let this much time pass.
+    Advance(Span),
+    /// Stop and start again.
+    Restart,
+}
+
+/// The source of steps.
+pub(super) struct Script {
+    rng: Rng,
+    durable: bool,
+    tubes: HashMap<TubeName, Known>,
+}
+
+/// What the script knows of a tube.
+#[derive(Default)]
+struct Known {
+    next_id: u64,
+    deliveries: Vec<Delivery>,
+}
+
+/// What the script knows of a delivery.
+#[derive(Clone, Copy)]
+struct Delivery {
+    id: TaskId,
+    lease: Lease,
+    session: Option<SessionId>,
+}
+
+impl Script {
+    pub(super) fn new(seed: u64, durable: bool) -> Self {
+        Script { rng: Rng::with_seed(seed), durable, tubes: HashMap::new() }
+    }
+
+    /// The tubes to begin with.
+    pub(super) fn first_tubes(&mut self) -> Vec<(TubeName, TubeOptions)> {
+        TUBES.map(|(text, kind)| (name(text), self.options(kind))).to_vec()
+    }
+
+    /// The next step.
+    pub(super) fn step(&mut self, now: Timestamp) -> Step {
+        match self.rng.u32(0..1000) {
+            0..3 if self.durable => Step::Restart,
+            3..150 => Step::Advance(self.pause()),
+            _ => {
+                let count = if self.one_in(4) { self.rng.usize(2..=6) } else { 1 };
+                Step::Ask((0..count).map(|_| self.command(now)).collect())
+            }
+        }
+    }
+
+    /// Remembers what the machine answered, for later commands.
+    pub(super) fn learn(&mut self, command: &Command, reply: &Reply) {
+        match (command, reply) {
+            (Command::Put { tube, .. }, Reply::Put(placed)) => {
+                let known = self.tubes.entry(tube.clone()).or_default();
+                known.next_id = placed.last().map_or(known.next_id, |placed| placed.id.0 + 1);
+            }
+            (Command::Take(take), Reply::Taken(tasks)) => {
+                let known = self.tubes.entry(take.tube.clone()).or_default();
+                let session = take.session;
+                known.deliveries.extend(tasks.iter().filter_map(|task| {
+                    Some(Delivery { id: task.id, lease: task.lease?, session })
+                }));
+                let surplus = known.deliveries.len().saturating_sub(REMEMBERED);
+                known.deliveries.drain(..surplus);
+            }
+            (Command::Finish { tube, .. }, Reply::Finished(outcomes)) => {
+                let known = self.tubes.entry(tube.clone()).or_default();
+                for outcome in outcomes {
+                    // Some are kept, to be finished once more when it is too late.
+                    if let Outcome::Done(task) = outcome
+                        && task.state != State::Taken
+                        && self.rng.u8(0..3) > 0
+                    {
+                        known.deliveries.retain(|delivery| delivery.id != task.id);
+                    }
+                }
+            }
+            (Command::DropTube { tube }, Reply::Nothing) => {
+                // The leases stay: in a new tube of that name they must be worth nothing.
+                self.tubes.entry(tube.clone()).or_default().next_id = 0;
+            }
+            _ => {}
+        }
+    }
+
+    fn command(&mut self, now: Timestamp) -> Command {
+        let tube = self.tube();
+        match self.rng.u32(0..1000) {
+            0..210 => self.put(tube, now),
+            210..420 => self.take(tube),
+            420..740 => self.finish(tube),
+            740..780 => Command::Kick { tube, count: self.rng.u64(0..4) },
+            780..810 => Command::Delete { ids: self.ids(&tube), tube },
+            810..860 => Command::Peek { ids: self.ids(&tube), tube },
+            860..870 => Command::Deliveries { tube, count: self.rng.usize(0..5) },
+            870..890 => Command::Tubes { tube: self.rng.bool().then_some(tube) },
+            890..915 => Command::AlterTube { tube, change: self.change() },
+            915..920 => Command::Truncate { tube },
+            920..930 => Command::ReleaseAll { tube },
+            930..935 => Command::DropTube { tube },
+            935..950 => self.create(tube),
+            950..975 => Command::JoinSession { session: self.session(), create: self.likely() },
+            975..995 => Command::LeaveSession { session: self.session() },
+            _ => Command::ConfigureSessions { ttr: secs(self.rng.u64(0..3) * 5) },
+        }
+    }
+
+    fn put(&mut self, tube: TubeName, now: Timestamp) -> Command {
+        let count = if self.one_in(5) { self.rng.usize(0..=4) } else { 1 };
+        put(&tube, (0..count).map(|_| self.task(now)).collect())
+    }
+
+    fn task(&mut self, now: Timestamp) -> NewTask {
+        let mut task = NewTask::new(self.body());
+        task.pri = self.sometimes(|script| match script.rng.u8(0..20) {
+            0 => u64::MAX,
+            pri => u64::from(pri % 4),
+        });
+        task.ttl = self.sometimes(|script| script.span(0..=40));
+        task.ttr = self.sometimes(|script| script.span(1..=20));
+        if self.one_in(4) {
+            task.delay = Some(self.span(0..=15));
+        }
+        if self.one_in(10) {
+            let moved = self.rng.i64(-5_000_000..20_000_000);
+            task.at = Some(Timestamp::from_micros(now.as_micros() + moved));
+        }
+        task.subqueue = self.sometimes(|script| {
+            let key = ["a", "b", "c", "nil", ""][script.rng.usize(0..5)];
+            key.into()
+        });
+        task
+    }
+
+    /// MessagePack bytes of a random length, sometimes with a meta map.
+    fn body(&mut self) -> Body {
+        let length = if self.one_in(30) { self.rng.u16(0..5000) } else { self.rng.u16(0..40) };
+        let [high, low] = length.to_be_bytes();
+        let mut payload = vec![0xc5, high, low];
+        payload.extend((0..length).map(|_| self.rng.u8(..)));
+        if self.one_in(5) {
+            return Body::with_meta(&payload, &[0x81, 0xa1, b'k', 0xcc, self.rng.u8(..)]);
+        }
+        Body::new(&payload)
+    }
+
+    fn take(&mut self, tube: TubeName) -> Command {
+        let count = if self.one_in(4) { self.rng.usize(0..=5) } else { 1 };
+        let session = self.sometimes(Script::session);
+        let lease = if self.one_in(3) { Some(self.span(1..=25)) } else { None };
+        Command::Take(Take { tube, count, session, lease, wait: Span::ZERO })
+    }
+
+    fn finish(&mut self, tube: TubeName) -> Command {
+        let count = if self.one_in(4) { self.rng.usize(0..=4) } else { 1 };
+        let items = (0..count).map(|_| self.finish_item(&tube)).collect();
+        Command::Finish { tube, items }
+    }
+
+    fn finish_item(&mut self, tube: &TubeName) -> FinishItem {
+        let stranger = Delivery { id: self.id(tube), lease: NO_LEASE, session: None };
+        let held = self.delivery(tube).filter(|_| !self.one_in(12)).unwrap_or(stranger);
+        let holder = match (self.rng.u8(0..10), held.session) {
+            (0..5, Some(session)) => Holder::Session(session),
+            (0..7, _) => Holder::Lease(held.lease),
+            (7, _) => Holder::Session(self.session()),
+            _ => Holder::Any,
+        };
+        let finish = match self.rng.u8(0..10) {
+            0..3 => Finish::Ack,
+            3..7 => {
+                let delay = if self.rng.bool() { Span::ZERO } else { self.span(0..=10) };
+                Finish::Release { delay, counted: self.likely() }
+            }
+            7 => Finish::Bury,
+            _ => Finish::Touch(self.span(0..=10)),
+        };
+        FinishItem { id: held.id, holder, finish }
+    }
+
+    /// A delivery of the tube: half the time the latest, which is likely under way.
+    fn delivery(&mut self, tube: &TubeName) -> Option<Delivery> {
+        let deliveries = &self.tubes.get(tube)?.deliveries;
+        let latest = deliveries.last().filter(|_| self.rng.bool());
+        latest.or_else(|| self.rng.choice(deliveries)).copied()
+    }
+
+    fn create(&mut self, tube: TubeName) -> Command {
+        let kind = Kind::ALL[self.rng.usize(0..5)];
+        let if_not_exists = self.rng.bool();
+        Command::CreateTube { tube, options: self.options(kind), if_not_exists }
+    }
+
+    fn options(&mut self, kind: Kind) -> TubeOptions {
+        TubeOptions {
+            kind,
+            temporary: self.one_in(6),
+            capacity: self.rng.bool().then(|| self.rng.u64(1..12)),
+            ttl: self.rarely(|script| script.span(5..=60)),
+            ttr: self.rarely(|script| script.span(1..=30)),
+            delay: self.rarely(|script| script.span(0..=5)),
+            pri: u64::from(self.one_in(4)) * 2,
+            attempts_max: self.rarely(|script| script.rng.u32(1..4)),
+            ttl_kills_taken: self.one_in(4),
+            paused: self.one_in(20),
+        }
+    }
+
+    fn change(&mut self) -> TubeChange {
+        TubeChange {
+            // Mostly resumed, or soon every tube would be paused.
+            paused: self.sometimes(|script| script.one_in(5)),
+            capacity: self.rarely(|script| script.rarely(|script| script.rng.u64(1..12))),
+            ttl: self.rarely(|script| script.sometimes(|script| script.span(5..=60))),
+            ttr: self.rarely(|script| script.sometimes(|script| script.span(1..=30))),
+            delay: self.rarely(|script| script.rarely(|script| script.span(0..=5))),
+            pri: self.rarely(|script| script.rng.u64(0..3)),
+            attempts_max: self.rarely(|script| script.sometimes(|script| script.rng.u32(1..4))),
+        }
+    }
+
+    /// One of the tubes, rarely one that was not there in the beginning.
+    fn tube(&mut self) -> TubeName {
+        if self.one_in(100) {
+            return name("nowhere");
+        }
+        name(TUBES[self.rng.usize(0..TUBES.len())].0)
+    }
+
+    fn session(&mut self) -> SessionId {
+        SessionId([self.rng.u8(1..=SESSIONS); 16])
+    }
+
+    fn ids(&mut self, tube: &TubeName) -> Vec<TaskId> {
+        let count = if self.one_in(4) { self.rng.usize(0..=6) } else { 1 };
+        (0..count).map(|_| self.id(tube)).collect()
+    }
+
+    /// The id of a task that may be there, or of one that is not there yet.
+    fn id(&mut self, tube: &TubeName) -> TaskId {
+        let next = self.tubes.get(tube).map_or(0, |known| known.next_id);
+        let oldest = if self.rng.bool() { next.saturating_sub(10) } else { 0 };
+        TaskId(self.rng.u64(oldest..=next + 1))
+    }
+
+    /// Mostly whole seconds, so that deadlines meet; sometimes not, sometimes for ever.
+    fn span(&mut self, seconds: RangeInclusive<u64>) -> Span {
+        match self.rng.u8(0..30) {
+            0 => Span::FOREVER,
+            1 => Span::from_micros(self.rng.i64(0..20_000_000)),
+            _ => secs(self.rng.u64(seconds)),
+        }
+    }
+
+    /// How long nothing is asked.
+    fn pause(&mut self) -> Span {
+        match self.rng.u8(0..20) {
+            0 => secs(self.rng.u64(20..100)),
+            1 => Span::from_micros(self.rng.i64(0..3_000_000)),
+            _ => secs(self.rng.u64(0..4)),
+        }
+    }
+
+    fn one_in(&mut self, count: u32) -> bool {
+        self.rng.u32(0..count) == 0
+    }
+
+    fn likely(&mut self) -> bool {
+        !self.one_in(4)
+    }
+
+    fn sometimes<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.rng.bool().then(|| make(self))
+    }
+
+    fn rarely<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.one_in(4).then(|| make(self))
+    }
+}

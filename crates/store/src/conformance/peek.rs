@@ -1,0 +1,81 @@
+//! Peek and deliveries: looking without changing.
+
+use taskyard_core::{Command, Kind, NewTask, Reason, Reply, State, TaskId, TubeOptions};
+
+use super::Harness;
+use super::ask::{Ask, ids, secs, session, task, task_of};
+
+/// Tasks come in the order asked, and what is not there is left out.
+pub async fn the_missing_are_left_out<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::Fifo).await;
+    queue.put_texts(&tube, &["a", "b", "c"]).await;
+    queue.delete(&tube, TaskId(1)).await;
+    let asked = [2, 1, 9, 0].map(TaskId).to_vec();
+    match queue.must(Command::Peek { tube: tube.clone(), ids: asked }).await {
+        Reply::Tasks(tasks) => assert_eq!(ids(&tasks), [2, 0]),
+        other => panic!("a peek answers tasks, not {other:?}"),
+    }
+}
+
+/// Looking changes and counts nothing.
+pub async fn it_changes_nothing<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let id = queue.put(&tube, NewTask { ttl: Some(secs(9)), ..task("x") }).await;
+    let before = queue.info(&tube).await;
+    let seen = queue.look(&tube, id).await;
+    assert_eq!(queue.look(&tube, id).await, seen);
+    queue.deliveries(&tube, 10).await;
+    assert_eq!(queue.info(&tube).await, before);
+}
+
+/// A task says why it does not run now.
+pub async fn it_says_why_not_now<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::UtubeTtl).await;
+    let running = queue.put(&tube, task_of("a")).await;
+    queue.take(&tube).await;
+    let behind = queue.put(&tube, task_of("a")).await;
+    let free = queue.put(&tube, task_of("b")).await;
+    let later = queue.put(&tube, NewTask { delay: Some(secs(5)), ..task_of("b") }).await;
+    let buried = queue.put(&tube, task_of("b")).await;
+    queue.bury(&tube, buried).await;
+    let expected = [
+        (running, Reason::Running),
+        (behind, Reason::SubqueueBusy),
+        (free, Reason::WaitsForConsumer),
+        (later, Reason::NotDue(queue.now() + secs(5))),
+        (buried, Reason::Buried),
+    ];
+    for (id, reason) in expected {
+        assert_eq!(queue.look(&tube, id).await.reason, reason, "{id}");
+    }
+}
+
+/// A task whose ttl is over is not shown as if it waited.
+pub async fn the_expired_do_not_wait<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let id = queue.put(&tube, NewTask { ttl: Some(secs(5)), ..task("x") }).await;
+    queue.advance_unticked(secs(5));
+    // Whether the row is gone already is the store's affair.
+    if let Some(seen) = queue.peek(&tube, id).await {
+        assert_eq!(seen.reason, Reason::Expired);
+    }
+    assert_eq!(queue.peek(&tube, id).await, None, "now time has passed");
+}
+
+/// Deliveries are shown by id, without bodies, as many as asked.
+pub async fn deliveries_show_who_holds_what<H: Harness>(queue: H) {
+    let tube = queue.tube_with(TubeOptions::new(Kind::FifoTtl)).await;
+    for pri in [3, 2, 1, 0] {
+        queue.put(&tube, NewTask { pri: Some(pri), ..task("x") }).await;
+    }
+    queue.join(session(1)).await;
+    queue.take_as(&tube, session(1)).await;
+    let taken = queue.take_many(&tube, 2).await;
+    let shown = queue.deliveries(&tube, 10).await;
+    assert_eq!(ids(&shown), [1, 2, 3]);
+    assert!(shown.iter().all(|task| task.body.is_none() && task.state == State::Taken));
+    assert_eq!((shown[0].lease, shown[0].start), (taken[1].lease, taken[1].start));
+    assert_eq!(ids(&queue.deliveries(&tube, 2).await), [1, 2]);
+    queue.release_all(&tube).await;
+    assert_eq!(queue.deliveries(&tube, 10).await, []);
+}

@@ -1,0 +1,167 @@
+//! Put: what a task is when it comes into a tube.
+
+use taskyard_core::{Body, Kind, NewTask, Reason, Span, State, Timestamp, TubeOptions};
+
+use super::Harness;
+use super::ask::{Ask, ids, secs, task};
+
+/// Ids count up from 0.
+pub async fn ids_count_up_from_zero<H: Harness>(queue: H) {
+    for kind in Kind::ALL {
+        let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
+        for expected in 0..3 {
+            assert_eq!(queue.put(&tube, task("x")).await.0, expected, "{kind:?}");
+        }
+    }
+}
+
+/// A batch is answered in its order, each task with its own state.
+pub async fn a_batch_is_answered_in_order<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let later = NewTask { delay: Some(secs(5)), ..task("later") };
+    let placed = queue.put_many(&tube, vec![task("a"), later, task("c")]).await;
+    let states: Vec<State> = placed.iter().map(|placed| placed.state).collect();
+    assert_eq!(states, [State::Ready, State::Delayed, State::Ready]);
+    assert!(placed.is_sorted_by_key(|placed| placed.id));
+    let texts = queue.take_many(&tube, 3).await;
+    assert_eq!(ids(&texts), [placed[0].id.0, placed[2].id.0]);
+}
+
+/// An id is not used again, however its task went away.
+pub async fn ids_are_never_used_again<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::Fifo).await;
+    let first = queue.put(&tube, task("acked")).await;
+    let taken = queue.take(&tube).await;
+    queue.ack(&tube, &taken).await;
+    let second = queue.put(&tube, task("deleted")).await;
+    queue.delete(&tube, second).await;
+    let third = queue.put(&tube, task("truncated")).await;
+    queue.truncate(&tube).await;
+    let fourth = queue.put(&tube, task("here")).await;
+    assert!(first < second && second < third && third < fourth, "ids must only grow");
+}
+
+/// Payload and meta come back as they were given, whatever MessagePack they are.
+pub async fn bodies_are_kept_byte_for_byte<H: Harness>(queue: H) {
+    let mut bytes = vec![0xc5, 0x01, 0x00];
+    bytes.extend(0..=255);
+    let payloads: [&[u8]; 6] = [
+        &[0xc0],
+        // The number 1, written as long as possible.
+        &[0xcf, 0, 0, 0, 0, 0, 0, 0, 1],
+        // 50.0: must not become the integer 50.
+        &[0xcb, 0x40, 0x49, 0, 0, 0, 0, 0, 0],
+        // A string that is not UTF-8.
+        &[0xa2, 0xff, 0xfe],
+        // A map with a number as key.
+        &[0x81, 0x01, 0x90],
+        &bytes,
+    ];
+    let tube = queue.tube(Kind::Fifo).await;
+    for payload in payloads {
+        let meta: &[u8] = &[0x81, 0xa1, b'k', 0xa1, b'v'];
+        for body in [Body::new(payload), Body::with_meta(payload, meta)] {
+            let id = queue.put(&tube, NewTask::new(body.clone())).await;
+            assert_eq!(queue.look(&tube, id).await.body.as_ref(), Some(&body));
+            let taken = queue.take(&tube).await;
+            let got = taken.body.as_ref().expect("a delivery has its body");
+            assert_eq!((got.payload(), got.meta()), (body.payload(), body.meta()));
+            queue.ack(&tube, &taken).await;
+        }
+    }
+}
+
+/// A task of a plain tube: no deadline, no attempts, nobody holds it.
+pub async fn a_new_task_is_plain<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let id = queue.put(&tube, task("x")).await;
+    let seen = queue.look(&tube, id).await;
+    assert_eq!((seen.id, seen.state, seen.pri), (id, State::Ready, 0));
+    assert_eq!((seen.created, seen.due, seen.expires), (queue.now(), None, Timestamp::NEVER));
+    assert_eq!((seen.ttr, seen.attempts), (Span::FOREVER, 0));
+    assert_eq!((seen.start, seen.previous_start), (None, None));
+    assert_eq!((seen.lease, seen.lease_until), (None, None));
+    assert_eq!((seen.subqueue, seen.reason), (None, Reason::WaitsForConsumer));
+}
+
+/// Kinds without times ignore priority, ttl, ttr, delay and start time.
+pub async fn kinds_without_times_ignore_them<H: Harness>(queue: H) {
+    for kind in [Kind::Fifo, Kind::Utube] {
+        let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
+        let full = NewTask {
+            pri: Some(9),
+            ttl: Some(secs(1)),
+            ttr: Some(secs(1)),
+            delay: Some(secs(1)),
+            at: Some(queue.now() + secs(100)),
+            ..task("x")
+        };
+        let id = queue.put(&tube, full).await;
+        let seen = queue.look(&tube, id).await;
+        assert_eq!((seen.state, seen.pri, seen.due), (State::Ready, 0, None), "{kind:?}");
+        assert_eq!((seen.expires, seen.ttr), (Timestamp::NEVER, Span::FOREVER), "{kind:?}");
+        let taken = queue.take(&tube).await;
+        assert_eq!(taken.lease_until, Some(Timestamp::NEVER), "{kind:?}");
+        queue.advance(secs(1000));
+        assert_eq!(queue.state(&tube, id).await, State::Taken, "{kind:?}");
+    }
+}
+
+/// Their tube options for these are ignored as well.
+pub async fn kinds_without_times_ignore_their_defaults<H: Harness>(queue: H) {
+    for kind in [Kind::Fifo, Kind::Utube] {
+        let options = TubeOptions {
+            pri: 4,
+            ttl: Some(secs(1)),
+            ttr: Some(secs(1)),
+            delay: Some(secs(1)),
+            ..TubeOptions::new(kind)
+        };
+        let tube = queue.tube_named(kind.name(), options).await;
+        let id = queue.put(&tube, task("x")).await;
+        queue.advance(secs(10));
+        let seen = queue.look(&tube, id).await;
+        assert_eq!((seen.state, seen.pri), (State::Ready, 0), "{kind:?}");
+        assert_eq!((seen.expires, seen.ttr), (Timestamp::NEVER, Span::FOREVER), "{kind:?}");
+    }
+}
+
+/// What a put does not say comes from the tube.
+pub async fn the_tube_gives_the_defaults<H: Harness>(queue: H) {
+    let options = TubeOptions {
+        pri: 7,
+        ttl: Some(secs(60)),
+        ttr: Some(secs(20)),
+        delay: Some(secs(3)),
+        ..TubeOptions::new(Kind::FifoTtl)
+    };
+    let tube = queue.tube_with(options).await;
+    let id = queue.put(&tube, task("x")).await;
+    let seen = queue.look(&tube, id).await;
+    assert_eq!((seen.state, seen.pri, seen.ttr), (State::Delayed, 7, secs(20)));
+    assert_eq!(seen.due, Some(queue.now() + secs(3)));
+    assert_eq!(seen.expires, queue.now() + secs(63));
+}
+
+/// What a put says wins over the tube.
+pub async fn a_put_wins_over_the_defaults<H: Harness>(queue: H) {
+    let options = TubeOptions {
+        pri: 7,
+        ttl: Some(secs(60)),
+        ttr: Some(secs(20)),
+        delay: Some(secs(3)),
+        ..TubeOptions::new(Kind::FifoTtl)
+    };
+    let tube = queue.tube_with(options).await;
+    let own = NewTask {
+        pri: Some(0),
+        ttl: Some(secs(5)),
+        ttr: Some(secs(2)),
+        delay: Some(Span::ZERO),
+        ..task("x")
+    };
+    let id = queue.put(&tube, own).await;
+    let seen = queue.look(&tube, id).await;
+    assert_eq!((seen.state, seen.pri, seen.ttr), (State::Ready, 0, secs(2)));
+    assert_eq!(seen.expires, queue.now() + secs(5));
+}

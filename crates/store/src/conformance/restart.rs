@@ -1,0 +1,211 @@
+//! Restart: what a store keeps. One that keeps nothing must show nothing.
+
+use taskyard_core::{
+    Body, Calls, Command, Error, Kind, NewTask, Outcome, Reply, State, Task, TaskId, TubeName,
+    TubeOptions, TubeStats,
+};
+
+use super::Harness;
+use super::ask::{Ask, done, ids, lease, name, put, secs, session, task, task_of};
+
+/// Restarts the queue. `None` when its store is not durable: then everything is gone, and the case
+/// is over.
+async fn restarted<H: Harness>(queue: H) -> Option<H> {
+    let durable = queue.capabilities().durable;
+    let tube = name("jobs");
+    assert!(!queue.tubes().await.is_empty(), "a case restarts a queue that has tubes");
+    let queue = queue.restart().await;
+    assert_eq!(queue.capabilities().durable, durable);
+    if durable {
+        return Some(queue);
+    }
+    assert_eq!(queue.tubes().await, [], "a store that is not durable begins empty");
+    let refusal = queue.refused(put(&tube, vec![task("x")])).await;
+    assert_eq!(refusal, Error::TubeNotFound(tube));
+    None
+}
+
+/// Tasks that nobody held are as they were, bodies included.
+pub async fn tasks_are_as_they_were<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::UtubeTtl).await;
+    let bytes: Vec<u8> = [0xc4, 0xff].into_iter().chain(0..255).collect();
+    let body = Body::with_meta(&bytes, &[0x81, 0xa1, b'k', 0xc0]);
+    let full = NewTask {
+        pri: Some(3),
+        ttl: Some(secs(100)),
+        ttr: Some(secs(9)),
+        subqueue: Some("key".into()),
+        ..NewTask::new(body)
+    };
+    queue.put(&tube, full).await;
+    queue.put(&tube, NewTask { delay: Some(secs(50)), ..task("delayed") }).await;
+    let buried = queue.put(&tube, task("buried")).await;
+    let tried = queue.take(&tube).await;
+    queue.release(&tube, &tried).await;
+    queue.bury(&tube, buried).await;
+    let before = everything(&queue, &tube).await;
+    let Some(queue) = restarted(queue).await else { return };
+    assert_eq!(everything(&queue, &tube).await, before);
+}
+
+/// Taken tasks are ready again, the delivery counted; its lease is stale.
+pub async fn the_taken_are_ready_again<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    queue.put_texts(&tube, &["taken", "ready"]).await;
+    queue.join(session(1)).await;
+    let taken = queue.take_as(&tube, session(1)).await;
+    let Some(queue) = restarted(queue).await else { return };
+    assert_eq!(queue.ack(&tube, &taken).await, Outcome::Stale);
+    let back = queue.look(&tube, taken.id).await;
+    assert_eq!((back.state, back.attempts), (State::Ready, 1));
+    assert_eq!((back.previous_start, back.start, back.lease), (taken.start, None, None));
+    let again = queue.take_many(&tube, 9).await;
+    assert_eq!(ids(&again), [0, 1], "it is at the front");
+    for delivery in &again {
+        assert_ne!(delivery.lease, taken.lease, "no lease number is issued twice");
+    }
+}
+
+/// Lease numbers go on, whatever became of the deliveries.
+pub async fn lease_numbers_go_on<H: Harness>(mut queue: H) {
+    let tube = queue.tube(Kind::Fifo).await;
+    queue.put(&tube, task("x")).await;
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..3 {
+            let taken = queue.take(&tube).await;
+            assert!(!seen.contains(&lease(&taken)), "lease {} was issued twice", lease(&taken));
+            seen.push(lease(&taken));
+            done(queue.release(&tube, &taken).await);
+        }
+        let Some(next) = restarted(queue).await else { return };
+        queue = next;
+    }
+}
+
+/// Ids go on, also where the last tasks are gone.
+pub async fn ids_go_on<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::Fifo).await;
+    let other = queue.tube_named("truncated", TubeOptions::new(Kind::Fifo)).await;
+    queue.put_texts(&tube, &["a", "b", "c"]).await;
+    queue.put_texts(&other, &["a", "b", "c"]).await;
+    for taken in queue.take_many(&tube, 9).await {
+        done(queue.ack(&tube, &taken).await);
+    }
+    queue.truncate(&other).await;
+    let Some(queue) = restarted(queue).await else { return };
+    for tube in [&tube, &other] {
+        assert_eq!(queue.stats(tube).await.tasks.total(), 0);
+        assert!(queue.put(tube, task("d")).await.0 >= 3, "an id of {tube} was used again");
+    }
+}
+
+/// Tubes are there with their options, changed ones as changed, paused ones paused.
+pub async fn tubes_keep_their_options<H: Harness>(queue: H) {
+    let options = TubeOptions {
+        capacity: Some(2),
+        ttl: Some(secs(60)),
+        ttr: Some(secs(30)),
+        delay: Some(secs(1)),
+        pri: 4,
+        attempts_max: Some(3),
+        ttl_kills_taken: true,
+        ..TubeOptions::new(Kind::LimFifoTtl)
+    };
+    let tube = queue.tube_with(options.clone()).await;
+    queue.pause(&tube, true).await;
+    let dropped = queue.tube_named("dropped", TubeOptions::new(Kind::Fifo)).await;
+    queue.drop_tube(&dropped).await;
+    queue.put_texts(&tube, &["a", "b"]).await;
+    let Some(queue) = restarted(queue).await else { return };
+    let tubes = queue.tubes().await;
+    assert_eq!(tubes.len(), 1);
+    assert_eq!(tubes[0].options, TubeOptions { paused: true, ..options });
+    let refusal = queue.refused(put(&tube, vec![task("one more")])).await;
+    assert!(matches!(refusal, Error::TubeFull { .. }), "the capacity counts what is there");
+}
+
+/// What went away stays away.
+pub async fn what_is_gone_stays_gone<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let acked = queue.put(&tube, task("acked")).await;
+    let taken = queue.take(&tube).await;
+    done(queue.ack(&tube, &taken).await);
+    let deleted = queue.put(&tube, task("deleted")).await;
+    queue.delete(&tube, deleted).await;
+    let expired = queue.put(&tube, NewTask { ttl: Some(secs(1)), ..task("expired") }).await;
+    queue.advance(secs(1));
+    assert_eq!(queue.peek(&tube, expired).await, None);
+    let Some(queue) = restarted(queue).await else { return };
+    for id in [acked, deleted, expired] {
+        assert_eq!(queue.peek(&tube, id).await, None, "{id}");
+    }
+}
+
+/// Numbers begin again: nothing was done since the store was opened.
+pub async fn numbers_begin_again<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::Fifo).await;
+    queue.put_texts(&tube, &["acked", "taken", "ready"]).await;
+    let taken = queue.take_many(&tube, 2).await;
+    done(queue.ack(&tube, &taken[0]).await);
+    let Some(queue) = restarted(queue).await else { return };
+    let TubeStats { tasks, calls } = queue.stats(&tube).await;
+    assert_eq!((tasks.ready, tasks.total(), tasks.done), (2, 2, 0));
+    assert_eq!(calls, Calls::default());
+}
+
+/// Sessions end with the server.
+pub async fn sessions_are_gone<H: Harness>(queue: H) {
+    queue.tube(Kind::Fifo).await;
+    queue.join(session(1)).await;
+    let Some(queue) = restarted(queue).await else { return };
+    let join = Command::JoinSession { session: session(1), create: false };
+    assert_eq!(queue.refused(join).await, Error::SessionUnknown(session(1)));
+}
+
+/// A temporary tube is there, empty.
+pub async fn temporary_tubes_are_empty<H: Harness>(queue: H) {
+    let options = TubeOptions { temporary: true, ..TubeOptions::new(Kind::UtubeTtl) };
+    let tube = queue.tube_with(options.clone()).await;
+    queue.put_many(&tube, vec![task_of("a"), task_of("b"), task_of("a")]).await;
+    queue.take(&tube).await;
+    queue.bury(&tube, queue.take(&tube).await.id).await;
+    let Some(queue) = restarted(queue).await else { return };
+    let info = queue.info(&tube).await;
+    assert_eq!((info.options, info.stats), (options, TubeStats::default()));
+    queue.put(&tube, task_of("a")).await;
+    queue.take(&tube).await;
+}
+
+/// What was due while the queue was down has happened when it is back.
+pub async fn time_passes_while_it_is_down<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let mortal = queue.put(&tube, NewTask { ttl: Some(secs(5)), ..task("mortal") }).await;
+    let delayed = queue.put(&tube, NewTask { delay: Some(secs(5)), ..task("delayed") }).await;
+    let Some(queue) = restarted(queue).await else { return };
+    queue.advance(secs(5));
+    assert_eq!(queue.peek(&tube, mortal).await, None);
+    assert_eq!(queue.take(&tube).await.id, delayed);
+}
+
+/// Order and sub-queues work on what was read back.
+pub async fn order_is_kept<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::UtubeTtl).await;
+    for (subqueue, pri) in [("a", 2), ("b", 1), ("a", 1), ("c", 0)] {
+        queue.put(&tube, NewTask { pri: Some(pri), ..task_of(subqueue) }).await;
+    }
+    let Some(queue) = restarted(queue).await else { return };
+    let taken = queue.take_many(&tube, 9).await;
+    assert_eq!(ids(&taken), [3, 1, 2]);
+    done(queue.ack(&tube, &taken[2]).await);
+    assert_eq!(ids(&queue.take_many(&tube, 9).await), [0]);
+}
+
+/// Every task among the first ten ids of a tube.
+async fn everything<H: Harness>(queue: &H, tube: &TubeName) -> Vec<Task> {
+    let ids = (0..10).map(TaskId).collect();
+    match queue.must(Command::Peek { tube: tube.clone(), ids }).await {
+        Reply::Tasks(tasks) => tasks,
+        other => panic!("a peek answers tasks, not {other:?}"),
+    }
+}

@@ -1,0 +1,150 @@
+//! Tubes: made, shown, changed.
+
+use taskyard_core::{
+    Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Reply, TaskId, TubeChange, TubeName,
+    TubeOptions, TubeStats,
+};
+
+use super::Harness;
+use super::ask::{Ask, name, put, secs, take, task};
+
+/// A new tube is shown with what it was made of, empty.
+pub async fn a_new_tube_is_empty<H: Harness>(queue: H) {
+    for kind in Kind::ALL {
+        let options = TubeOptions::new(kind);
+        let tube = queue.tube_named(kind.name(), options.clone()).await;
+        let info = queue.info(&tube).await;
+        assert_eq!((&info.name, &info.options), (&tube, &options));
+        assert_eq!(info.stats, TubeStats::default());
+        assert_eq!((info.takeable, info.next_wakeup), (0, None));
+    }
+}
+
+/// Options come back as they were given.
+pub async fn options_are_kept<H: Harness>(queue: H) {
+    let options = TubeOptions {
+        kind: Kind::LimFifoTtl,
+        temporary: true,
+        capacity: Some(10),
+        ttl: Some(secs(60)),
+        ttr: Some(secs(30)),
+        delay: Some(secs(2)),
+        pri: 3,
+        attempts_max: Some(5),
+        ttl_kills_taken: true,
+        paused: true,
+    };
+    let tube = queue.tube_with(options.clone()).await;
+    assert_eq!(queue.info(&tube).await.options, options);
+}
+
+/// All tubes are shown by name, each with its own number.
+pub async fn all_are_shown_by_name<H: Harness>(queue: H) {
+    for text in ["b", "c", "a"] {
+        queue.tube_named(text, TubeOptions::new(Kind::Fifo)).await;
+    }
+    let tubes = queue.tubes().await;
+    let names: Vec<&str> = tubes.iter().map(|info| info.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    let mut numbers: Vec<u32> = tubes.iter().map(|info| info.number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 3, "each tube has its own number");
+}
+
+/// A name is given once.
+pub async fn a_name_is_given_once<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::Fifo).await;
+    let again = create(&tube, TubeOptions::new(Kind::Fifo), false);
+    assert_eq!(queue.refused(again).await, Error::TubeExists(tube));
+}
+
+/// "If not exists" leaves an existing tube as it is, whatever the options say.
+pub async fn if_not_exists_compares_nothing<H: Harness>(queue: H) {
+    let tube = name("jobs");
+    let first = create(&tube, TubeOptions::new(Kind::Fifo), true);
+    assert_eq!(queue.must(first).await, Reply::Created(true));
+    queue.put(&tube, task("x")).await;
+    let before = queue.info(&tube).await;
+    let second = create(&tube, TubeOptions { pri: 3, ..TubeOptions::new(Kind::UtubeTtl) }, true);
+    assert_eq!(queue.must(second).await, Reply::Created(false));
+    assert_eq!(queue.info(&tube).await, before);
+}
+
+/// Every verb says that a tube is not there.
+pub async fn every_verb_misses_an_unknown_tube<H: Harness>(queue: H) {
+    let tube = name("nowhere");
+    let finish = FinishItem { id: TaskId(0), holder: Holder::Any, finish: Finish::Ack };
+    let commands = [
+        Command::AlterTube { tube: tube.clone(), change: TubeChange::default() },
+        Command::DropTube { tube: tube.clone() },
+        Command::Tubes { tube: Some(tube.clone()) },
+        put(&tube, vec![task("x")]),
+        Command::Take(take(&tube, 1)),
+        Command::Finish { tube: tube.clone(), items: vec![finish] },
+        Command::Kick { tube: tube.clone(), count: 1 },
+        Command::Delete { tube: tube.clone(), ids: vec![TaskId(0)] },
+        Command::Peek { tube: tube.clone(), ids: vec![TaskId(0)] },
+        Command::Deliveries { tube: tube.clone(), count: 1 },
+        Command::Truncate { tube: tube.clone() },
+        Command::ReleaseAll { tube: tube.clone() },
+    ];
+    for command in commands {
+        let verb = command.verb();
+        assert_eq!(queue.refused(command).await, Error::TubeNotFound(tube.clone()), "{verb}");
+    }
+}
+
+/// A change applies to later puts; tasks that are there keep what they were put with.
+pub async fn a_change_is_for_later_puts<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let old = queue.put(&tube, task("old")).await;
+    let before = queue.look(&tube, old).await;
+    let change = TubeChange {
+        ttl: Some(Some(secs(60))),
+        ttr: Some(Some(secs(30))),
+        delay: Some(Some(secs(5))),
+        pri: Some(2),
+        ..TubeChange::default()
+    };
+    let info = queue.alter(&tube, change).await;
+    assert_eq!((info.options.ttl, info.options.ttr), (Some(secs(60)), Some(secs(30))));
+    assert_eq!((info.options.delay, info.options.pri), (Some(secs(5)), 2));
+    assert_eq!(queue.info(&tube).await, info);
+    assert_eq!(queue.look(&tube, old).await, before);
+    let id = queue.put(&tube, task("new")).await;
+    let new = queue.look(&tube, id).await;
+    assert_eq!((new.pri, new.ttr, new.expires), (2, secs(30), queue.now() + secs(65)));
+}
+
+/// An inner nothing takes an option away, an outer nothing leaves it.
+pub async fn options_can_be_taken_away<H: Harness>(queue: H) {
+    let options = TubeOptions {
+        ttl: Some(secs(60)),
+        ttr: Some(secs(30)),
+        capacity: Some(1),
+        attempts_max: Some(2),
+        ..TubeOptions::new(Kind::LimFifoTtl)
+    };
+    let tube = queue.tube_with(options.clone()).await;
+    let change = TubeChange { ttr: Some(None), capacity: Some(None), ..TubeChange::default() };
+    let info = queue.alter(&tube, change).await;
+    assert_eq!(info.options, TubeOptions { ttr: None, capacity: None, ..options });
+}
+
+/// How many tasks could be taken now, and when time next does something, is shown.
+pub async fn it_shows_what_comes_next<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    queue.put_texts(&tube, &["a", "b"]).await;
+    let later = NewTask { delay: Some(secs(50)), ..task("later") };
+    queue.put(&tube, later).await;
+    let info = queue.info(&tube).await;
+    assert_eq!((info.takeable, info.next_wakeup), (2, Some(queue.now() + secs(50))));
+    queue.take_for(&tube, secs(20)).await;
+    let info = queue.info(&tube).await;
+    assert_eq!((info.takeable, info.next_wakeup), (1, Some(queue.now() + secs(20))));
+}
+
+fn create(tube: &TubeName, options: TubeOptions, if_not_exists: bool) -> Command {
+    Command::CreateTube { tube: tube.clone(), options, if_not_exists }
+}

@@ -1,0 +1,85 @@
+//! A store that keeps its machine when it is closed: the durable half of the suite, without a disk.
+//!
+//! It hands out every other body late, as a store does whose bodies are on disk.
+
+use std::future::ready;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use taskyard_core::{Body, Command, Error, Machine, Reply, Timestamp};
+use taskyard_store::conformance::{StoreHarness, block_on, model};
+use taskyard_store::{BodyKey, Capabilities, Executed, Pending, Store, Unloaded};
+
+taskyard_store::conformance_suite!(queue());
+
+#[test]
+fn model() {
+    for seed in model::seeds(10) {
+        block_on(model::replay(queue(), seed, 2000));
+    }
+}
+
+fn queue() -> StoreHarness {
+    let machine = Arc::default();
+    StoreHarness::new(move || Box::new(KeptStore { machine: Arc::clone(&machine) }))
+}
+
+struct KeptStore {
+    machine: Arc<Mutex<Machine>>,
+}
+
+impl KeptStore {
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for KeptStore {
+    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        let mut machine = self.machine();
+        let mut executed =
+            Executed { replies: Vec::new(), effects: Default::default(), unloaded: Vec::new() };
+        for (reply, command) in commands.into_iter().enumerate() {
+            let tube = match &command {
+                Command::Take(take) => machine.tube_number(&take.tube),
+                Command::Peek { tube, .. } => machine.tube_number(tube),
+                _ => None,
+            };
+            let mut answer = machine.apply(now, command);
+            if let (Some(tube), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (tube, &mut answer)
+            {
+                for (item, task) in
+                    tasks.iter_mut().enumerate().filter(|(_, task)| task.id.0 % 2 == 1)
+                {
+                    task.body = None;
+                    let key = BodyKey { tube, id: task.id };
+                    executed.unloaded.push(Unloaded { reply, item, key });
+                }
+            }
+            executed.replies.push(answer);
+        }
+        executed.effects = machine.take_effects();
+        Box::pin(ready(executed))
+    }
+
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Result<Vec<Option<Body>>, Error>> {
+        let mut machine = self.machine();
+        let bodies = keys.into_iter().map(|key| {
+            let (tube, _) = machine.tube_by_number(key.tube)?;
+            let peek = Command::Peek { tube: tube.clone(), ids: vec![key.id] };
+            match machine.apply(Timestamp::EPOCH, peek) {
+                Ok(Reply::Tasks(mut tasks)) => tasks.pop()?.body,
+                _ => None,
+            }
+        });
+        Box::pin(ready(Ok(bodies.collect())))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { name: "kept", durable: true, shared: false }
+    }
+
+    fn close(&self) -> Pending<'_, Result<(), Error>> {
+        self.machine().restart();
+        Box::pin(ready(Ok(())))
+    }
+}

@@ -1,0 +1,9 @@
+//! What every store must do, on each of the stores.
+
+mod memory;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+// That the suite itself is worth something.
+mod durable;
+mod faulty;

@@ -1,0 +1,17 @@
+//! Tasks in memory.
+
+use taskyard_store::MemoryStore;
+use taskyard_store::conformance::{StoreHarness, block_on, model};
+
+fn queue() -> StoreHarness {
+    StoreHarness::new(|| Box::new(MemoryStore::default()))
+}
+
+taskyard_store::conformance_suite!(queue());
+
+#[test]
+fn model() {
+    for seed in model::seeds(20) {
+        block_on(model::replay(queue(), seed, 2000));
+    }
+}

@@ -1,0 +1,31 @@
+//! Tasks in an SQLite file.
+
+use taskyard_store::OpenOptions;
+use taskyard_store::conformance::{StoreHarness, block_on, model};
+use taskyard_store::sqlite::SqliteStore;
+
+taskyard_store::conformance_suite!(queue(OpenOptions::default().memory_bytes));
+
+#[test]
+fn model() {
+    for seed in model::seeds(4) {
+        block_on(model::replay(queue(OpenOptions::default().memory_bytes), seed, 1000));
+    }
+}
+
+/// With room for a few bodies only most of them are read from disk.
+#[test]
+fn model_with_little_memory() {
+    for seed in model::seeds(4) {
+        block_on(model::replay(queue(500), seed, 1000));
+    }
+}
+
+/// A store in a folder of its own, which goes when the harness goes.
+fn queue(memory_bytes: usize) -> StoreHarness {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
+    StoreHarness::new(move || {
+        Box::new(SqliteStore::open(folder.path(), &options).expect("the store opens"))
+    })
+}
