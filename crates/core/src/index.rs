@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::order::Order;
 use crate::session::SessionId;
 use crate::slots::{Slot, Standing};
 use crate::stats::Counts;
@@ -23,7 +24,7 @@ pub(crate) struct Shared {
 pub(crate) struct Indexes {
     number: u32,
     /// Ready tasks, where the tube has no sub-queues.
-    pub ready: BTreeSet<Place>,
+    pub ready: Order,
     /// Ready tasks, where it has.
     pub subqueues: Option<Subqueues>,
     pub buried: BTreeSet<Place>,
@@ -36,7 +37,7 @@ impl Indexes {
     pub fn new(number: u32, has_subqueues: bool) -> Self {
         Indexes {
             number,
-            ready: BTreeSet::new(),
+            ready: Order::default(),
             subqueues: has_subqueues.then(Subqueues::default),
             buried: BTreeSet::new(),
             taken: BTreeSet::new(),
@@ -51,7 +52,7 @@ impl Indexes {
             Standing::Ready => {
                 self.counts.ready += 1;
                 match &mut self.subqueues {
-                    None => _ = self.ready.insert(place),
+                    None => self.ready.insert(place),
                     Some(subqueues) => subqueues.add_ready(slot.subqueue, place),
                 }
             }
@@ -107,7 +108,7 @@ impl Indexes {
 
     pub fn remove_ready(&mut self, subqueue: u32, place: Place) {
         match &mut self.subqueues {
-            None => _ = self.ready.remove(&place),
+            None => _ = self.ready.remove(place),
             Some(subqueues) => subqueues.remove_ready(subqueue, place),
         }
     }
@@ -115,7 +116,7 @@ impl Indexes {
     /// The first task in the order of delivery.
     pub fn first_ready(&self) -> Option<Place> {
         match &self.subqueues {
-            None => self.ready.first().copied(),
+            None => self.ready.first(),
             Some(subqueues) => subqueues.first(),
         }
     }

@@ -28,6 +28,7 @@ extern crate self as taskyard_core;
 
 mod index;
 mod journal;
+mod order;
 mod slots;
 mod subqueue;
 mod tasks;

@@ -50,9 +50,9 @@ impl Order {
             return false;
         }
         self.len -= 1;
+        let (is_empty, room) = (lane.first().is_none(), lane.queue.capacity());
         // The only lane stays: a tube that runs empty now and then would make it again and again.
-        if lane.first().is_none() && (self.lanes.len() > 1 || lane.queue.capacity() > KEPT_WHEN_EMPTY)
-        {
+        if is_empty && (self.lanes.len() > 1 || room > KEPT_WHEN_EMPTY) {
             self.lanes.remove(&pri);
         }
         true

@@ -33,7 +33,7 @@ impl Timestamp {
         if !seconds.is_finite() || seconds < 0.0 {
             return None;
         }
-        Some(Timestamp((seconds * 1e6) as i64))
+        Some(Timestamp((seconds * 1e6).round() as i64))
     }
 
     /// Seconds since the epoch.
@@ -89,7 +89,7 @@ impl Span {
         if seconds.is_nan() {
             return None;
         }
-        Some(Span::from_micros((seconds * 1e6) as i64))
+        Some(Span::from_micros((seconds * 1e6).round() as i64))
     }
 
     /// Microseconds.

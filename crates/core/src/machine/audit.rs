@@ -17,11 +17,11 @@ impl Machine {
     /// Recounts everything and panics where what is kept differs.
     pub(super) fn audit(&self) {
         let now = self.now.unwrap_or(Timestamp::EPOCH);
-        for (number, tube) in &self.tubes {
-            assert_eq!(self.by_name.get(&tube.name), Some(number));
+        for (number, tube) in self.tubes.iter() {
+            assert_eq!(self.tubes.number(&tube.name), Some(number));
             tube.audit(now);
         }
-        assert_eq!(self.by_name.len(), self.tubes.len());
+        assert_eq!(self.tubes.iter().count(), self.tubes.len());
         self.audit_shared();
         self.audit_wakeups();
         self.audit_signals();
@@ -31,11 +31,11 @@ impl Machine {
     fn audit_shared(&self) {
         let mut held = BTreeSet::new();
         let mut body_bytes = 0;
-        for (number, tube) in &self.tubes {
+        for (number, tube) in self.tubes.iter() {
             for slot in tube.tasks.parts().0.iter() {
                 body_bytes += slot.body.as_ref().map_or(0, Body::footprint);
                 let session = slot.delivery().and_then(|delivery| delivery.session);
-                held.extend(session.map(|session| (session, *number, slot.id)));
+                held.extend(session.map(|session| (session, number, slot.id)));
             }
         }
         assert_eq!(self.shared.held, held);
@@ -47,7 +47,7 @@ impl Machine {
 
     /// The next wake-up is the nearest of all deadlines there are.
     fn audit_wakeups(&self) {
-        let slots = self.tubes.values().flat_map(|tube| tube.tasks.parts().0.iter());
+        let slots = self.tubes.iter().flat_map(|(_, tube)| tube.tasks.parts().0.iter());
         let ends: Vec<_> = self.sessions.values().filter_map(|session| session.ends).collect();
         let deadlines = slots.map(deadline).chain(ends).filter(|at| *at != Timestamp::NEVER);
         assert_eq!(self.next_wakeup(), deadlines.min());
@@ -55,7 +55,7 @@ impl Machine {
             let deadlines = tube.tasks.parts().0.iter().map(deadline);
             let nearest = deadlines.filter(|at| *at != Timestamp::NEVER).min();
             assert_eq!(tube.wakeup, nearest);
-            Some((nearest?, *number))
+            Some((nearest?, number))
         });
         assert_eq!(self.wakeups, wakeups.collect());
         let ends = self.sessions.iter().filter_map(|(id, session)| {
@@ -69,7 +69,7 @@ impl Machine {
     fn audit_signals(&self) {
         let marked = |mark: fn(&Tube) -> bool| -> Vec<u32> {
             let marked = self.tubes.iter().filter(|(_, tube)| mark(tube));
-            marked.map(|(number, _)| *number).collect()
+            marked.map(|(number, _)| number).collect()
         };
         let sorted = |list: &[u32]| {
             let mut list = list.to_vec();
@@ -116,9 +116,9 @@ impl Tube {
         assert_eq!(indexes.timers, timers);
         assert_eq!(indexes.subqueues.is_some(), self.options.kind.has_subqueues());
         match &indexes.subqueues {
-            None => audit_ready(now, &indexes.ready, &ready),
+            None => audit_ready(now, &indexes.ready.iter().collect(), &ready),
             Some(subqueues) => {
-                assert!(indexes.ready.is_empty());
+                assert_eq!(indexes.ready.len(), 0);
                 self.audit_subqueues(now, subqueues);
             }
         }

@@ -58,7 +58,7 @@ impl Machine {
 
     /// What is to be written down of one task.
     fn change(&self, number: u32, id: TaskId, before: Option<&Loose>) -> Option<Change> {
-        let tube = self.tubes.get(&number)?;
+        let tube = self.tubes.get(number)?;
         let Some(after) = tube.tasks.get(id) else {
             return Some(if before.is_some() { Change::Remove(id) } else { Change::Passed(id) });
         };
@@ -95,7 +95,7 @@ impl Machine {
             Entry::Created { tube } => _ = self.remove_tube(tube),
             Entry::Dropped { tube, before } => {
                 before.tasks.share(tube, &mut self.shared, true);
-                self.add_tube(tube, *before);
+                self.tubes.insert(tube, *before);
                 self.settle(tube);
             }
             Entry::Truncated { tube, before } => {
@@ -109,7 +109,7 @@ impl Machine {
     }
 
     fn undo_task(&mut self, number: u32, id: TaskId, before: Option<Box<Loose>>) {
-        let Some(tube) = self.tubes.get_mut(&number) else { return };
+        let Some(tube) = self.tubes.get_mut(number) else { return };
         tube.tasks.remove(id, &mut self.shared);
         if let Some(loose) = before {
             tube.tasks.insert(*loose, &mut self.shared);
@@ -121,12 +121,12 @@ impl Machine {
     pub fn restore_tube(&mut self, number: u32, record: TubeRecord) {
         let mut tube = Tube::new(number, record.name, record.options);
         tube.next_id = record.next_id;
-        self.add_tube(number, tube);
+        self.tubes.insert(number, tube);
     }
 
     /// Brings back a task that was written down, into a tube that is back already; whether it is.
     pub fn restore_task(&mut self, number: u32, record: Record) -> bool {
-        let Some(tube) = self.tubes.get_mut(&number) else { return false };
+        let Some(tube) = self.tubes.get_mut(number) else { return false };
         tube.next_id = tube.next_id.max(record.id.0 + 1);
         let subqueue = record.subqueue.clone();
         let loose = Loose { slot: Slot::from_record(record), subqueue };
@@ -137,7 +137,7 @@ impl Machine {
 
     /// A tube as it is written down.
     pub fn tube_record(&self, number: u32) -> Option<TubeRecord> {
-        let tube = self.tubes.get(&number)?;
+        let tube = self.tubes.get(number)?;
         Some(TubeRecord {
             name: tube.name.clone(),
             options: tube.options.clone(),
@@ -147,17 +147,17 @@ impl Machine {
 
     /// The name and options of a tube.
     pub fn tube_by_number(&self, number: u32) -> Option<(&TubeName, &TubeOptions)> {
-        self.tubes.get(&number).map(|tube| (&tube.name, &tube.options))
+        self.tubes.get(number).map(|tube| (&tube.name, &tube.options))
     }
 
     /// The number of the tube of this name.
     pub fn tube_number(&self, name: &TubeName) -> Option<u32> {
-        self.by_name.get(name).copied()
+        self.tubes.number(name)
     }
 
     /// The numbers of all tubes.
     pub fn tube_numbers(&self) -> impl Iterator<Item = u32> {
-        self.tubes.keys().copied()
+        self.tubes.iter().map(|tube| tube.0)
     }
 
     /// The number the next lease gets.
@@ -177,20 +177,20 @@ impl Machine {
 
     /// Puts the body of a task into memory or, with `None`, takes it out because disk has it.
     pub fn set_body(&mut self, number: u32, id: TaskId, body: Option<Body>) {
-        if let Some(tube) = self.tubes.get_mut(&number) {
+        if let Some(tube) = self.tubes.get_mut(number) {
             tube.tasks.set_body(id, body, &mut self.shared);
         }
     }
 
     /// Whether the task is there and its body is not in memory.
     pub fn lacks_body(&self, number: u32, id: TaskId) -> bool {
-        let slot = self.tubes.get(&number).and_then(|tube| tube.tasks.get(id));
+        let slot = self.tubes.get(number).and_then(|tube| tube.tasks.get(id));
         slot.is_some_and(|slot| slot.body.is_none())
     }
 
     /// Those of the next `window` tasks to be taken whose bodies are not in memory.
     pub fn upcoming_without_body(&self, number: u32, window: usize) -> Vec<TaskId> {
-        let tube = self.tubes.get(&number);
+        let tube = self.tubes.get(number);
         tube.map_or_else(Vec::new, |tube| tube.tasks.upcoming_without_body(window))
     }
 
@@ -199,7 +199,7 @@ impl Machine {
     pub fn restart(&mut self) {
         self.give_back_all();
         self.forget_sessions();
-        let numbers: Vec<u32> = self.tubes.keys().copied().collect();
+        let numbers: Vec<u32> = self.tube_numbers().collect();
         for number in numbers {
             let tube = self.tube(number);
             tube.since_open = TubeStats::default();
@@ -218,7 +218,7 @@ impl Machine {
         let taken: Vec<_> = self
             .tubes
             .iter()
-            .flat_map(|(number, tube)| tube.tasks.taken().map(|id| (*number, id)))
+            .flat_map(|(number, tube)| tube.tasks.taken().map(move |id| (number, id)))
             .collect();
         for (number, id) in taken {
             self.give_back(now, number, id, GiveBack::RELEASE);

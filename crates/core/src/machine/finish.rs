@@ -28,7 +28,7 @@ impl Machine {
     }
 
     fn finish_one(&mut self, now: Timestamp, number: u32, item: &FinishItem) -> Outcome {
-        let Some(slot) = self.tubes[&number].tasks.get(item.id) else { return Outcome::Missing };
+        let Some(slot) = self.tubes[number].tasks.get(item.id) else { return Outcome::Missing };
         let anybody_buries = item.finish == Finish::Bury && item.holder == Holder::Any;
         let held = self.held_delivery(now, slot, item.holder);
         if held.is_none() && !anybody_buries {
@@ -37,7 +37,7 @@ impl Machine {
         match item.finish {
             Finish::Ack => return self.ack(number, item.id),
             Finish::Release { delay, counted } => {
-                let has_times = self.tubes[&number].options.kind.has_times();
+                let has_times = self.tubes[number].options.kind.has_times();
                 let delay = if has_times { delay } else { Span::ZERO };
                 self.give_back(
                     now,
@@ -49,7 +49,7 @@ impl Machine {
             Finish::Bury => self.bury(number, item.id),
             Finish::Touch(more) => self.touch(number, item.id, more),
         }
-        match self.tubes[&number].view(now, item.id) {
+        match self.tubes[number].view(now, item.id) {
             Some(task) => Outcome::Done(Box::new(task)),
             None => Outcome::Missing,
         }
@@ -75,7 +75,7 @@ impl Machine {
 
     /// A kind without times has no touch, except for deliveries whose taker named a lease time.
     fn check_touches(&self, now: Timestamp, number: u32, items: &[FinishItem]) -> Result<()> {
-        let tube = &self.tubes[&number];
+        let tube = &self.tubes[number];
         if tube.options.kind.has_times() {
             return Ok(());
         }
@@ -99,7 +99,7 @@ impl Machine {
     /// Takes a task out for good.
     pub(super) fn remove(&mut self, number: u32, id: TaskId) -> Outcome {
         self.note(number, id);
-        let tube = self.tubes.get_mut(&number).expect("the caller looked the tube up");
+        let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         match tube.tasks.remove(id, &mut self.shared) {
             Some(loose) => {
                 tube.since_open.tasks.done += 1;
@@ -113,7 +113,7 @@ impl Machine {
     /// up.
     pub(super) fn give_back(&mut self, now: Timestamp, number: u32, id: TaskId, how: GiveBack) {
         self.note(number, id);
-        let tube = self.tubes.get_mut(&number).expect("the caller looked the tube up");
+        let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         let attempts_max = tube.options.attempts_max.unwrap_or(u32::MAX);
         let mut used_up = false;
         tube.tasks.update(id, &mut self.shared, |slot| {
@@ -142,13 +142,13 @@ impl Machine {
     }
 
     fn bury(&mut self, number: u32, id: TaskId) {
-        let state = self.tubes[&number].tasks.get(id).map(Slot::state);
+        let state = self.tubes[number].tasks.get(id).map(Slot::state);
         if state == Some(State::Buried) {
             return;
         }
         debug_assert_eq!(state::next(state, Event::Bury), Some(State::Buried));
         self.note(number, id);
-        let tube = self.tubes.get_mut(&number).expect("the caller looked the tube up");
+        let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
             slot.standing = Standing::Buried { dead_letter: false };
         });
@@ -160,7 +160,7 @@ impl Machine {
             return;
         }
         self.note(number, id);
-        let tube = self.tubes.get_mut(&number).expect("the caller looked the tube up");
+        let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
             if let Standing::Taken(delivery) = &mut slot.standing {
                 delivery.until = delivery.until + more;
@@ -196,7 +196,7 @@ impl Machine {
             let Some(id) = self.tube(number).tasks.first_buried() else { break };
             debug_assert_eq!(state::next(Some(State::Buried), Event::Kick), Some(State::Ready));
             self.note(number, id);
-            let tube = self.tubes.get_mut(&number).expect("kick looked the tube up");
+            let tube = self.tubes.get_mut(number).expect("kick looked the tube up");
             tube.tasks.update(id, &mut self.shared, |slot| slot.standing = Standing::Ready);
             tube.calls().kick += 1;
             kicked += 1;

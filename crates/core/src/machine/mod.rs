@@ -8,6 +8,7 @@ mod audit;
 mod batch;
 mod finish;
 mod put;
+mod registry;
 mod sessions;
 mod take;
 #[cfg(test)]
@@ -16,7 +17,7 @@ mod tick;
 pub(crate) mod tubes;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use crate::command::{Command, Reply};
 use crate::effects::Effects;
@@ -29,6 +30,7 @@ use crate::tasks::Loose;
 use crate::time::{Span, Timestamp};
 use crate::tube::TubeName;
 
+use registry::Registry;
 use tubes::Tube;
 
 /// The rules at work: all tubes, tasks and sessions of one store, in memory.
@@ -38,8 +40,7 @@ use tubes::Tube;
 #[derive(Debug, Default)]
 pub struct Machine {
     now: Option<Timestamp>,
-    by_name: HashMap<TubeName, u32>,
-    tubes: BTreeMap<u32, Tube>,
+    tubes: Registry,
     sessions: HashMap<SessionId, Session>,
     /// How long a session without connections keeps its tasks.
     session_ttr: Span,
@@ -87,14 +88,14 @@ impl Machine {
     pub fn take_effects(&mut self) -> Effects {
         let mut effects = Effects { next_wakeup: self.next_wakeup(), ..Effects::default() };
         for number in std::mem::take(&mut self.ready) {
-            let Some(tube) = self.tubes.get_mut(&number) else { continue };
+            let Some(tube) = self.tubes.get_mut(number) else { continue };
             tube.signals.ready = false;
             if tube.takeable() > 0 {
                 effects.ready.push((tube.name.clone(), tube.takeable()));
             }
         }
         for number in std::mem::take(&mut self.room) {
-            let Some(tube) = self.tubes.get_mut(&number) else { continue };
+            let Some(tube) = self.tubes.get_mut(number) else { continue };
             tube.signals.room = false;
             if tube.room() > 0 {
                 effects.room.push((tube.name.clone(), tube.room()));
@@ -111,13 +112,12 @@ impl Machine {
     }
 
     fn number(&self, tube: &TubeName) -> Result<u32> {
-        let number = self.by_name.get(tube).copied();
-        number.ok_or_else(|| Error::TubeNotFound(tube.clone()))
+        self.tubes.number(tube).ok_or_else(|| Error::TubeNotFound(tube.clone()))
     }
 
     /// The tube of a number that was just looked up.
     fn tube(&mut self, number: u32) -> &mut Tube {
-        self.tubes.get_mut(&number).expect("every number in the registry has its tube")
+        self.tubes.get_mut(number).expect("every number in the registry has its tube")
     }
 
     /// Notes a task before its first change in a batch.
@@ -152,7 +152,7 @@ impl Machine {
 
     /// After a tube changed: when does it want to be woken, and who may be waiting for it?
     fn settle(&mut self, number: u32) {
-        let Some(tube) = self.tubes.get_mut(&number) else { return };
+        let Some(tube) = self.tubes.get_mut(number) else { return };
         let wakeup = tube.tasks.next_timer().map(|timer| timer.0);
         if wakeup != tube.wakeup {
             if let Some(old) = tube.wakeup {

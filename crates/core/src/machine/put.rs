@@ -44,7 +44,7 @@ impl Machine {
 
     fn add_task(&mut self, now: Timestamp, number: u32, task: NewTask) -> Placed {
         let batch = self.journal.batch;
-        let tube = self.tubes.get_mut(&number).expect("put looked the tube up");
+        let tube = self.tubes.get_mut(number).expect("put looked the tube up");
         let id = TaskId(tube.next_id);
         tube.next_id += 1;
         tube.calls().put += 1;

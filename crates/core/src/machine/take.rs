@@ -45,7 +45,7 @@ impl Machine {
         self.note(number, id);
         let lease = Lease(self.next_lease);
         self.next_lease += 1;
-        let tube = self.tubes.get_mut(&number).expect("take looked the tube up");
+        let tube = self.tubes.get_mut(number).expect("take looked the tube up");
         let ttl_kills_taken = tube.options.ttl_kills_taken;
         tube.tasks.update(id, &mut self.shared, |slot| {
             let mut until = now + take.lease.unwrap_or(slot.ttr);

@@ -1,7 +1,9 @@
 //! Random runs with a recount of everything after each step, and batches that never happened.
 
+use std::collections::HashMap;
+
 use crate::task::{Body, TaskId};
-use crate::{Machine, Reply};
+use crate::{Machine, Reply, TubeName};
 
 #[path = "../../tests/suite/random.rs"]
 mod random;
@@ -37,7 +39,7 @@ fn bodies_are_counted_wherever_they_go() {
             let _ = machine.apply(now, command);
             let (number, id) = (steps.rng.u32(..4), TaskId(steps.rng.u64(..40)));
             let body = steps.rng.bool().then(|| Body::new(&vec![0; steps.rng.usize(..9)]));
-            let there = machine.tubes.get(&number).is_some_and(|tube| tube.tasks.get(id).is_some());
+            let there = machine.tubes.get(number).is_some_and(|tube| tube.tasks.get(id).is_some());
             let lacks_body = there && body.is_none();
             machine.set_body(number, id, body);
             assert_eq!(machine.lacks_body(number, id), lacks_body);
@@ -67,7 +69,10 @@ fn an_undone_batch_never_happened() {
                 machine.audit();
             }
             if undone {
+                let takeable = machine.takeable();
+                machine.take_effects();
                 machine.undo();
+                machine.check_wakes(&takeable);
                 assert_eq!(machine.snapshot(), before, "seed {seed}, batch {batch}");
                 assert!(machine.next_lease() >= lease);
             } else {
@@ -79,10 +84,24 @@ fn an_undone_batch_never_happened() {
 }
 
 impl Machine {
+    /// How many tasks of each tube can be taken.
+    fn takeable(&self) -> HashMap<TubeName, u64> {
+        self.tubes.iter().map(|(_, tube)| (tube.name.clone(), tube.takeable())).collect()
+    }
+
+    /// Whoever waits hears of tubes from which more can be taken than `before`.
+    fn check_wakes(&mut self, before: &HashMap<TubeName, u64>) {
+        let told = self.take_effects().ready;
+        for (name, takeable) in self.takeable() {
+            let more = takeable > before.get(&name).copied().unwrap_or(0);
+            assert!(!more || told.contains(&(name.clone(), takeable)), "{name}: {told:?}");
+        }
+    }
+
     /// All that anybody could notice, but for the numbers that are used up: the next ids and lease.
     fn snapshot(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        for (number, tube) in &self.tubes {
+        for (number, tube) in self.tubes.iter() {
             let Ok(Reply::Tubes(mut infos)) = self.show_tubes(Some(&tube.name)) else {
                 panic!("every tube can be shown");
             };

@@ -29,7 +29,7 @@ impl Machine {
     fn tick_tube(&mut self, now: Timestamp, number: u32, limit: usize) -> usize {
         let mut moved = 0;
         while moved < limit {
-            let tube = &self.tubes[&number];
+            let tube = &self.tubes[number];
             let Some((at, id)) = tube.tasks.next_timer() else { break };
             if at > now {
                 break;
@@ -42,7 +42,7 @@ impl Machine {
                         Some(State::Ready)
                     );
                     self.note(number, id);
-                    let tube = self.tubes.get_mut(&number).expect("the tube is there");
+                    let tube = self.tubes.get_mut(number).expect("the tube is there");
                     tube.tasks.update(id, &mut self.shared, |slot| slot.standing = Standing::Ready);
                     tube.calls().delay += 1;
                 }

@@ -87,7 +87,7 @@ impl Machine {
         options: TubeOptions,
         if_not_exists: bool,
     ) -> Result<Reply> {
-        if self.by_name.contains_key(&name) {
+        if self.tubes.number(&name).is_some() {
             return if if_not_exists {
                 Ok(Reply::Created(false))
             } else {
@@ -98,20 +98,14 @@ impl Machine {
             return Err(Error::TooManyTubes(self.tubes.len()));
         }
         check_options(&options)?;
-        let number = self.free_number();
+        let number = self.tubes.free_number();
         self.journal.push(|| Entry::Created { tube: number });
-        self.add_tube(number, Tube::new(number, name, options));
+        self.tubes.insert(number, Tube::new(number, name, options));
         Ok(Reply::Created(true))
     }
 
-    pub(super) fn add_tube(&mut self, number: u32, tube: Tube) {
-        self.by_name.insert(tube.name.clone(), number);
-        self.tubes.insert(number, tube);
-    }
-
     pub(super) fn remove_tube(&mut self, number: u32) -> Option<Tube> {
-        let mut tube = self.tubes.remove(&number)?;
-        self.by_name.remove(&tube.name);
+        let mut tube = self.tubes.remove(number)?;
         if let Some(wakeup) = tube.wakeup.take() {
             self.wakeups.remove(&(wakeup, number));
         }
@@ -150,11 +144,11 @@ impl Machine {
         let tubes = match name {
             Some(name) => {
                 let number = self.number(name)?;
-                vec![self.tubes[&number].info(number)]
+                vec![self.tubes[number].info(number)]
             }
             None => {
                 let mut tubes: Vec<_> =
-                    self.tubes.iter().map(|(number, tube)| tube.info(*number)).collect();
+                    self.tubes.iter().map(|(number, tube)| tube.info(number)).collect();
                 tubes.sort_unstable_by(|a, b| a.name.cmp(&b.name));
                 tubes
             }
@@ -171,12 +165,6 @@ impl Machine {
         self.journal.push(|| Entry::Truncated { tube: number, before: Box::new(before) });
         self.settle(number);
         Ok(Reply::Nothing)
-    }
-
-    /// The lowest number no tube has: numbers stay small, since stores put them into keys.
-    fn free_number(&self) -> u32 {
-        let used = self.tubes.keys().copied().zip(0..).find(|(number, place)| number != place);
-        used.map_or(self.tubes.len() as u32, |(_, place)| place)
     }
 }
 

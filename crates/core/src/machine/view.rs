@@ -71,7 +71,7 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
 
 impl Machine {
     pub(super) fn peek(&self, now: Timestamp, name: &TubeName, ids: &[TaskId]) -> Result<Reply> {
-        let tube = &self.tubes[&self.number(name)?];
+        let tube = &self.tubes[self.number(name)?];
         check_batch(ids.len())?;
         Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view(now, *id)).collect()))
     }
@@ -82,7 +82,7 @@ impl Machine {
         name: &TubeName,
         count: usize,
     ) -> Result<Reply> {
-        let tube = &self.tubes[&self.number(name)?];
+        let tube = &self.tubes[self.number(name)?];
         let tasks = tube.tasks.taken().take(count).filter_map(|id| tube.view(now, id));
         Ok(Reply::Tasks(tasks.map(|task| Task { body: None, ..task }).collect()))
     }

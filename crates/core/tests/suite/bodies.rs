@@ -1,0 +1,56 @@
+//! Bodies that are on disk only: the machine says which ones will be wanted next.
+
+use taskyard_core::*;
+
+use crate::random::TUBES;
+use crate::shrink::{self, Verdict, same};
+
+#[test]
+fn the_upcoming_tasks_are_those_that_are_taken() {
+    shrink::check(60, 150, |script| {
+        let mut machine = Machine::default();
+        let mut now = Timestamp::EPOCH;
+        for step in script {
+            now = now.max(step.now);
+            let _ = machine.apply(now, step.command.clone());
+        }
+        let _ = machine.apply(now, Command::Tick { limit: usize::MAX });
+        TUBES.into_iter().try_for_each(|name| check_tube(&mut machine, now, name))
+    });
+}
+
+fn check_tube(machine: &mut Machine, now: Timestamp, name: &str) -> Verdict {
+    let tube = TubeName::new(name).unwrap();
+    let Some(number) = machine.tube_number(&tube) else { return Ok(()) };
+    let resume = TubeChange { paused: Some(false), ..TubeChange::default() };
+    let _ = machine.apply(now, Command::AlterTube { tube: tube.clone(), change: resume });
+    let mut upcoming = Vec::new();
+    let bytes = machine.body_bytes();
+    for (id, body) in bodies(machine, now, &tube) {
+        machine.set_body(number, id, None);
+        upcoming = machine.upcoming_without_body(number, 4);
+        machine.set_body(number, id, body);
+    }
+    same("bytes", &machine.body_bytes(), &bytes)?;
+    same("with bodies", &machine.upcoming_without_body(number, 4), &Vec::new())?;
+    for (id, _) in bodies(machine, now, &tube) {
+        machine.set_body(number, id, None);
+    }
+    let all = machine.upcoming_without_body(number, 4);
+    if !upcoming.iter().all(|id| all.contains(id)) {
+        return Err(format!("{upcoming:?} is not among {all:?}"));
+    }
+    let take = Take { tube, count: 4, session: None, lease: None, wait: Span::ZERO };
+    let Ok(Reply::Taken(tasks)) = machine.apply(now, Command::Take(take)) else {
+        return Err("take failed".into());
+    };
+    same("upcoming", &all, &tasks.iter().map(|task| task.id).collect())
+}
+
+fn bodies(machine: &mut Machine, now: Timestamp, tube: &TubeName) -> Vec<(TaskId, Option<Body>)> {
+    let ids = (0..1_000).map(TaskId).collect();
+    match machine.apply(now, Command::Peek { tube: tube.clone(), ids }) {
+        Ok(Reply::Tasks(tasks)) => tasks.into_iter().map(|task| (task.id, task.body)).collect(),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,174 @@
+//! The machine against the model: random runs in which every answer must be the same.
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::*;
+
+use crate::model::Model;
+use crate::random::{Step, TUBES};
+use crate::shrink::{self, Verdict, same};
+
+/// What is due is done before each command, so that both sides agree on everything.
+#[test]
+fn every_answer_is_the_same_when_ticks_come_in_time() {
+    shrink::check(120, 250, |script| {
+        let mut pair = Pair::new();
+        for step in script {
+            pair.tick(step.now)?;
+            pair.step(step)?;
+        }
+        pair.compare_everything()
+    });
+}
+
+/// Nobody ticks but the run itself: a verb must look at the deadlines of what it touches.
+#[test]
+fn every_answer_is_the_same_when_ticks_come_late() {
+    shrink::check(120, 250, |script| {
+        let mut pair = Pair::new();
+        for step in script {
+            match step.command {
+                Command::Tick { .. } => pair.tick(step.now)?,
+                _ => pair.step_unticked(step)?,
+            }
+        }
+        let last = script.iter().map(|step| step.now).max().unwrap_or(Timestamp::EPOCH);
+        pair.tick(last)?;
+        pair.compare_everything()
+    });
+}
+
+/// A new start in the middle of a run.
+#[test]
+fn every_answer_is_the_same_after_a_restart() {
+    shrink::check(50, 200, |script| {
+        let mut pair = Pair::new();
+        for (place, step) in script.iter().enumerate() {
+            if place % 60 == 59 {
+                pair.machine.restart();
+                pair.model.restart();
+                same("wake-up", &pair.machine.next_wakeup(), &pair.model.next_wakeup())?;
+            }
+            pair.tick(step.now)?;
+            pair.step(step)?;
+        }
+        pair.compare_everything()
+    });
+}
+
+/// Both sides of the comparison.
+struct Pair {
+    machine: Machine,
+    model: Model,
+    now: Timestamp,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Pair { machine: Machine::default(), model: Model::new(), now: Timestamp::EPOCH }
+    }
+
+    /// Does all that is due: the machine in small portions.
+    fn tick(&mut self, now: Timestamp) -> Verdict {
+        self.now = self.now.max(now);
+        let mut moved = 0;
+        while let Ok(Reply::Ticked(some @ 1..)) =
+            self.machine.apply(now, Command::Tick { limit: 3 })
+        {
+            moved += some;
+        }
+        let all = self.model.apply(now, Command::Tick { limit: usize::MAX });
+        same("tick", &Ok(Reply::Ticked(moved)), &all)?;
+        same("wake-up", &self.machine.next_wakeup(), &self.model.next_wakeup())?;
+        let overdue = self.machine.next_wakeup().filter(|at| *at <= self.now);
+        same("still due after a tick", &overdue, &None)
+    }
+
+    fn step(&mut self, step: &Step) -> Verdict {
+        let before = self.tubes(self.now);
+        self.machine.take_effects();
+        let machine = blur(self.machine.apply(step.now, step.command.clone()));
+        let model = blur(self.model.apply(step.now, step.command.clone()));
+        same(&format!("{step:?}"), &machine, &model)?;
+        same("wake-up", &self.machine.next_wakeup(), &self.model.next_wakeup())?;
+        self.check_effects(step, &before)
+    }
+
+    /// What is takeable cannot be told without ticks: expired tasks are still counted.
+    fn step_unticked(&mut self, step: &Step) -> Verdict {
+        let machine = blur(self.machine.apply(step.now, step.command.clone()));
+        let model = blur(self.model.apply(step.now, step.command.clone()));
+        same(&format!("{step:?}"), &without_takeable(machine), &without_takeable(model))?;
+        same("wake-up", &self.machine.next_wakeup(), &self.model.next_wakeup())
+    }
+
+    fn tubes(&mut self, now: Timestamp) -> Vec<TubeInfo> {
+        match self.model.apply(now, Command::Tubes { tube: None }) {
+            Ok(Reply::Tubes(tubes)) => tubes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Whoever waits must hear of it: of every tube in which more can be taken than before, and
+    /// of every full tube that has room again.
+    fn check_effects(&mut self, step: &Step, before: &[TubeInfo]) -> Verdict {
+        let effects = self.machine.take_effects();
+        same("wake-up in effects", &effects.next_wakeup, &self.model.next_wakeup())?;
+        for after in self.tubes(self.now) {
+            let before = before.iter().find(|tube| tube.name == after.name);
+            let takeable = before.map_or(0, |tube| tube.takeable);
+            let told = effects.ready.iter().find(|ready| ready.0 == after.name);
+            if after.takeable > takeable && told.is_none_or(|told| told.1 < after.takeable) {
+                return Err(format!("{step:?} made tasks takeable, {effects:?} hide it"));
+            }
+            let was_full = before.is_some_and(|tube| room(tube) == 0);
+            let told = effects.room.iter().find(|room| room.0 == after.name);
+            let limited = after.options.capacity.is_some();
+            if was_full
+                && limited
+                && room(&after) > 0
+                && told.map(|told| told.1) != Some(room(&after))
+            {
+                return Err(format!("{step:?} made room, {effects:?} hide it"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every tube, every task, every delivery.
+    fn compare_everything(&mut self) -> Verdict {
+        let now = self.now;
+        let mut commands = vec![Command::Tubes { tube: None }];
+        for name in TUBES {
+            let tube = TubeName::new(name).unwrap();
+            commands
+                .push(Command::Peek { tube: tube.clone(), ids: (0..1_000).map(TaskId).collect() });
+            commands.push(Command::Deliveries { tube, count: usize::MAX });
+        }
+        for command in commands {
+            self.tick(now)?;
+            self.step(&Step { now, command })?;
+        }
+        Ok(())
+    }
+}
+
+fn room(tube: &TubeInfo) -> u64 {
+    tube.options.capacity.unwrap_or(u64::MAX).saturating_sub(tube.stats.tasks.total())
+}
+
+/// The words of a complaint are not compared.
+fn blur(answer: Result<Reply>) -> Result<Reply> {
+    answer.map_err(|error| match error {
+        Error::Invalid(_) => Error::Invalid(String::new()),
+        other => other,
+    })
+}
+
+fn without_takeable(answer: Result<Reply>) -> Result<Reply> {
+    answer.map(|reply| match reply {
+        Reply::Tubes(tubes) => {
+            Reply::Tubes(tubes.into_iter().map(|tube| TubeInfo { takeable: 0, ..tube }).collect())
+        }
+        other => other,
+    })
+}

@@ -1,0 +1,344 @@
+//! What is written down: a pretended disk that gets the changes of every batch must always hold what
+//! the machine holds, and a machine made from it must go on like the old one.
+
+use std::collections::{BTreeMap, HashSet};
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::*;
+
+use crate::random::{Step, Steps};
+use crate::shrink::seeds;
+
+/// What a store would have on disk.
+#[derive(Default)]
+struct Disk {
+    tubes: BTreeMap<u32, TubeRecord>,
+    tasks: BTreeMap<(u32, TaskId), Record>,
+}
+
+impl Disk {
+    /// Writes a batch down, in the order the changes are meant to be applied in.
+    fn write(&mut self, changes: Changes) {
+        for number in changes.cleared {
+            self.tasks.retain(|key, _| key.0 != number);
+        }
+        for (number, record) in changes.tubes {
+            match record {
+                Some(record) => _ = self.tubes.insert(number, record),
+                None => _ = self.tubes.remove(&number),
+            }
+        }
+        let mut touched = HashSet::new();
+        for (number, change) in changes.tasks {
+            let id = self.write_task(number, change);
+            assert!(touched.insert((number, id)), "{number}:{id} is changed twice");
+        }
+    }
+
+    fn write_task(&mut self, number: u32, change: Change) -> TaskId {
+        match change {
+            Change::Insert(record) => {
+                let id = record.id;
+                self.use_up(number, id);
+                assert!(self.tasks.insert((number, id), record).is_none(), "{id} is there already");
+                id
+            }
+            Change::Update(record) => {
+                let old =
+                    self.tasks.get_mut(&(number, record.id)).expect("updated, so it is there");
+                *old = Record { body: old.body.take(), ..record };
+                old.id
+            }
+            Change::Remove(id) => {
+                self.tasks.remove(&(number, id)).expect("removed, so it was there");
+                id
+            }
+            Change::Passed(id) => {
+                self.use_up(number, id);
+                id
+            }
+        }
+    }
+
+    fn use_up(&mut self, number: u32, id: TaskId) {
+        let tube = self.tubes.get_mut(&number).expect("a task comes after its tube");
+        tube.next_id = tube.next_id.max(id.0 + 1);
+    }
+
+    /// A machine as it opens from this disk.
+    fn open(&self) -> Machine {
+        let mut machine = Machine::default();
+        for (number, record) in &self.tubes {
+            machine.restore_tube(*number, record.clone());
+        }
+        for ((number, _), record) in &self.tasks {
+            // A store does not write temporary tubes' tasks; this one does, to compare them too.
+            if !self.tubes[number].options.temporary {
+                assert!(machine.restore_task(*number, record.clone()));
+            }
+        }
+        machine
+    }
+}
+
+/// A machine with its disk, driven by random batches.
+struct Store {
+    seed: u64,
+    machine: Machine,
+    disk: Disk,
+    steps: Steps,
+    now: Timestamp,
+}
+
+impl Store {
+    fn new(seed: u64) -> Self {
+        let steps = Steps::new(seed);
+        let (machine, disk) = (Machine::default(), Disk::default());
+        Store { seed, machine, disk, steps, now: Timestamp::EPOCH }
+    }
+
+    /// One batch, which `fails` or is written down.
+    fn batch(&mut self, fails: bool) {
+        self.machine.begin();
+        for _ in 0..self.steps.rng.usize(..12) {
+            let Step { now, command } = self.steps.next(self.machine.next_wakeup());
+            self.now = self.now.max(now);
+            let answer = self.machine.apply(now, command.clone());
+            if !fails {
+                self.steps.learn(&command, &answer);
+            }
+        }
+        if fails {
+            self.machine.undo();
+        } else {
+            self.disk.write(self.machine.changes());
+            self.machine.keep();
+        }
+    }
+
+    /// The disk must hold exactly what the machine holds. Ids of batches that failed may be used
+    /// again: nobody has seen them.
+    fn compare(&mut self, some_failed: bool) {
+        let seed = self.seed;
+        let tubes = tubes(&mut self.machine, self.now);
+        let numbers: Vec<u32> = self.disk.tubes.keys().copied().collect();
+        let mut held: Vec<u32> = tubes.iter().map(|tube| tube.number).collect();
+        held.sort_unstable();
+        assert_eq!(numbers, held, "seed {seed}: tubes");
+        let mut count = 0;
+        for tube in tubes {
+            let written = &self.disk.tubes[&tube.number];
+            let mut held = self.machine.tube_record(tube.number).unwrap();
+            assert!(written.next_id <= held.next_id, "seed {seed}: ids");
+            if some_failed {
+                held.next_id = written.next_id;
+            }
+            assert_eq!(*written, held, "seed {seed}: tube {}", tube.number);
+            for task in tasks(&mut self.machine, self.now, &tube.name) {
+                let record = &self.disk.tasks[&(tube.number, task.id)];
+                assert_eq!(record, &expected(&task, record), "seed {seed}: tube {}", tube.number);
+                count += 1;
+            }
+        }
+        assert_eq!(self.disk.tasks.len(), count, "seed {seed}: tasks on disk");
+    }
+}
+
+fn tubes(machine: &mut Machine, now: Timestamp) -> Vec<TubeInfo> {
+    match machine.apply(now, Command::Tubes { tube: None }) {
+        Ok(Reply::Tubes(tubes)) => tubes,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn tasks(machine: &mut Machine, now: Timestamp, tube: &TubeName) -> Vec<Task> {
+    let ids = (0..1_000).map(TaskId).collect();
+    match machine.apply(now, Command::Peek { tube: tube.clone(), ids }) {
+        Ok(Reply::Tasks(tasks)) => tasks,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How the task must be written down. Why an expired one was buried is not shown, so `written` is
+/// believed about that.
+fn expected(task: &Task, written: &Record) -> Record {
+    let standing = match (task.state, task.reason) {
+        (State::Delayed, _) => StoredState::Delayed(task.due.unwrap()),
+        (State::Buried, Reason::AttemptsUsedUp) => StoredState::DeadLetter,
+        (State::Buried, Reason::Expired) if written.standing == StoredState::DeadLetter => {
+            StoredState::DeadLetter
+        }
+        (State::Buried, _) => StoredState::Buried,
+        _ => StoredState::Ready,
+    };
+    Record {
+        id: task.id,
+        standing,
+        pri: task.pri,
+        created: task.created,
+        expires: task.expires,
+        ttr: task.ttr,
+        attempts: task.attempts,
+        previous_start: task.previous_start,
+        subqueue: task.subqueue.clone(),
+        body: task.body.clone(),
+    }
+}
+
+#[test]
+fn the_disk_always_holds_what_the_machine_holds() {
+    for seed in seeds(40) {
+        let mut store = Store::new(seed);
+        let some_fail = seed % 2 == 0;
+        for _ in 0..80 {
+            let fails = some_fail && store.steps.rng.u8(..4) == 0;
+            store.batch(fails);
+            store.compare(some_fail);
+        }
+    }
+}
+
+/// A clean stop writes down that taken tasks were given back. Then the new machine is the old one.
+#[test]
+fn a_machine_from_disk_goes_on_like_the_restarted_one() {
+    for seed in seeds(60) {
+        let mut store = Store::new(seed);
+        for _ in 0..30 {
+            store.batch(false);
+        }
+        store.machine.begin();
+        store.machine.give_back_all();
+        store.disk.write(store.machine.changes());
+        store.machine.keep();
+        let Store { machine: mut old, disk, mut steps, .. } = store;
+        let mut new = disk.open();
+        new.set_next_lease(old.next_lease());
+        old.restart();
+        assert_eq!(old.body_bytes(), new.body_bytes(), "seed {seed}");
+        for _ in 0..100 {
+            let Step { now, command } = steps.next(old.next_wakeup());
+            let now = now.max(store.now);
+            // Which tasks a tick moves first is nobody's business, only how many there are.
+            let all = Command::Tick { limit: usize::MAX };
+            assert_eq!(old.apply(now, all.clone()), new.apply(now, all), "seed {seed}");
+            let answer = old.apply(now, command.clone());
+            assert_eq!(answer, new.apply(now, command.clone()), "seed {seed}: {command:?}");
+            assert_eq!(old.next_wakeup(), new.next_wakeup(), "seed {seed}: {command:?}");
+            steps.learn(&command, &answer);
+        }
+    }
+}
+
+/// A crash writes nothing more. Only the attempts of the tasks that were taken differ then.
+#[test]
+fn a_crash_loses_nothing_but_the_attempts_of_taken_tasks() {
+    for seed in seeds(60) {
+        let mut store = Store::new(seed);
+        for _ in 0..30 {
+            store.batch(false);
+        }
+        let (now, mut old) = (store.now, store.machine);
+        let mut taken = HashSet::new();
+        for tube in tubes(&mut old, now) {
+            let here = tasks(&mut old, now, &tube.name).into_iter();
+            let here = here.filter(|task| task.state == State::Taken);
+            taken.extend(here.map(|task| (tube.name.clone(), task.id)));
+        }
+        let mut new = store.disk.open();
+        old.restart();
+        let names = |machine: &mut Machine| -> Vec<_> {
+            tubes(machine, now).into_iter().map(|tube| (tube.name, tube.options)).collect()
+        };
+        assert_eq!(names(&mut old), names(&mut new), "seed {seed}");
+        for (tube, _) in names(&mut old) {
+            let (before, after) = (tasks(&mut old, now, &tube), tasks(&mut new, now, &tube));
+            assert_eq!(before.len(), after.len(), "seed {seed}");
+            for (before, after) in before.into_iter().zip(after) {
+                let lost = taken.contains(&(tube.clone(), before.id));
+                assert_eq!(after.attempts + u32::from(lost), before.attempts, "seed {seed}");
+                if !lost {
+                    assert_eq!(before, after, "seed {seed}");
+                }
+            }
+        }
+    }
+}
+
+/// Ids are never used again, not even those of tasks that were truncated in the batch they came in:
+/// the truncation hid them from the changes, and after a new start the next put got id 0 once more.
+#[test]
+fn a_truncated_batch_uses_its_ids_up() {
+    let (mut store, tube) = Store::with_task();
+    store.write([put(&tube, None), Command::Truncate { tube: tube.clone() }]);
+    let placed = Placed { id: TaskId(2), state: State::Ready };
+    let next = store.disk.open().apply(Timestamp::EPOCH, put(&tube, None));
+    assert_eq!(next, Ok(Reply::Put(vec![placed])));
+}
+
+/// A store that keeps no next id finds it in the tasks.
+#[test]
+fn a_restored_task_uses_its_id_up() {
+    let (mut store, tube) = Store::with_task();
+    store.disk.tubes.get_mut(&0).unwrap().next_id = 0;
+    let placed = Placed { id: TaskId(1), state: State::Ready };
+    let next = store.disk.open().apply(Timestamp::EPOCH, put(&tube, None));
+    assert_eq!(next, Ok(Reply::Put(vec![placed])));
+}
+
+/// A touch moves the end of life alone where the time to run is endless already.
+#[test]
+fn a_touch_is_written_down() {
+    let (mut store, tube) = Store::with_task();
+    let finish = Finish::Touch(Span::from_micros(1));
+    store.write([take(&tube), finish_first(&tube, finish)]);
+    store.compare(false);
+    assert_eq!(store.disk.tasks[&(0, TaskId(0))].expires, Timestamp::from_micros(11));
+}
+
+/// Two deliveries that began at the same moment differ in the number of attempts alone.
+#[test]
+fn an_attempt_is_written_down() {
+    let (mut store, tube) = Store::with_task();
+    let finish = Finish::Release { delay: Span::ZERO, counted: true };
+    for attempts in 1..=2 {
+        store.write([take(&tube), finish_first(&tube, finish)]);
+        assert_eq!(store.disk.tasks[&(0, TaskId(0))].attempts, attempts);
+    }
+}
+
+impl Store {
+    /// A store with a tube `a` and in it a task that lives 10 µs and may run forever.
+    fn with_task() -> (Self, TubeName) {
+        let tube = TubeName::new("a").unwrap();
+        let mut store = Store::new(0);
+        let options = TubeOptions { ttr: Some(Span::FOREVER), ..TubeOptions::new(Kind::FifoTtl) };
+        let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+        store.write([create, put(&tube, Some(Span::from_micros(10)))]);
+        (store, tube)
+    }
+
+    /// Applies a batch and writes it down.
+    fn write<const N: usize>(&mut self, commands: [Command; N]) {
+        self.machine.begin();
+        for command in commands {
+            self.machine.apply(self.now, command).unwrap();
+        }
+        self.disk.write(self.machine.changes());
+        self.machine.keep();
+    }
+}
+
+fn put(tube: &TubeName, ttl: Option<Span>) -> Command {
+    let tasks = vec![NewTask { ttl, ..NewTask::new(Body::new(b"x")) }];
+    Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }
+}
+
+fn take(tube: &TubeName) -> Command {
+    let tube = tube.clone();
+    Command::Take(Take { tube, count: 1, session: None, lease: None, wait: Span::ZERO })
+}
+
+fn finish_first(tube: &TubeName, finish: Finish) -> Command {
+    let item = FinishItem { id: TaskId(0), holder: Holder::Any, finish };
+    Command::Finish { tube: tube.clone(), items: vec![item] }
+}

@@ -1,0 +1,285 @@
+//! The life of every task, step by step: nothing happens to it that the table of transitions does not
+//! have, every entry of the table happens, and what must never happen is looked for.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::state::TRANSITIONS;
+use taskyard_core::*;
+
+use crate::random::Step;
+use crate::shrink::{self, Verdict};
+
+type Transition = (Option<State>, Event, State);
+
+#[test]
+fn tasks_follow_the_table_and_use_all_of_it() {
+    let seen = RefCell::new(HashSet::new());
+    shrink::check(40, 250, |script| {
+        let mut history = History::default();
+        for step in script.iter().flat_map(one_by_one) {
+            history.step(&step)?;
+        }
+        seen.borrow_mut().extend(history.seen);
+        Ok(())
+    });
+    let unseen: Vec<_> = TRANSITIONS.iter().filter(|step| !seen.borrow().contains(*step)).collect();
+    assert!(unseen.is_empty(), "these steps never happened: {unseen:?}");
+}
+
+/// The same without batches, so that each task makes at most one step at a time.
+fn one_by_one(step: &Step) -> Vec<Step> {
+    let now = step.now;
+    match &step.command {
+        Command::Finish { tube, items } => {
+            let items = items.iter().cloned().map(|item| vec![item]);
+            items
+                .map(|items| Step { now, command: Command::Finish { tube: tube.clone(), items } })
+                .collect()
+        }
+        Command::Tick { limit } => {
+            vec![Step { now, command: Command::Tick { limit: 1 } }; 2 * limit]
+        }
+        _ => vec![step.clone()],
+    }
+}
+
+/// A machine, all its tasks as they were after the latest step, and what is remembered of earlier
+/// ones.
+#[derive(Default)]
+struct History {
+    machine: Machine,
+    now: Option<Timestamp>,
+    tasks: BTreeMap<(TubeName, TaskId), Task>,
+    /// Ids a tube has given since it was made.
+    next_ids: BTreeMap<TubeName, u64>,
+    lease_max: Option<Lease>,
+    seen: HashSet<Transition>,
+}
+
+impl History {
+    fn step(&mut self, step: &Step) -> Verdict {
+        let now = self.now.map_or(step.now, |latest| latest.max(step.now));
+        self.now = Some(now);
+        let answer = self.machine.apply(now, step.command.clone());
+        let before = std::mem::take(&mut self.tasks);
+        let tubes = self.look(now);
+        self.explain(now, &step.command, &before)
+            .and_then(|()| self.check_limits(&step.command, &tubes, &before))
+            .and_then(|()| self.check_answer(now, &step.command, &answer, &before))
+            .map_err(|complaint| format!("{step:?}: {complaint}"))
+    }
+
+    /// Reads every task there is.
+    fn look(&mut self, now: Timestamp) -> Vec<TubeInfo> {
+        let Ok(Reply::Tubes(tubes)) = self.machine.apply(now, Command::Tubes { tube: None }) else {
+            panic!("tubes can always be shown");
+        };
+        for tube in &tubes {
+            let name = tube.name.clone();
+            // A put may just have given a few more.
+            let next_id = self.next_ids.get(&name).copied().unwrap_or(0) + 10;
+            let ids = (0..next_id).map(TaskId).collect();
+            let peek = Command::Peek { tube: name.clone(), ids };
+            if let Ok(Reply::Tasks(tasks)) = self.machine.apply(now, peek) {
+                self.tasks.extend(tasks.into_iter().map(|task| ((name.clone(), task.id), task)));
+            }
+        }
+        tubes
+    }
+
+    /// Every difference must be a step of the table, and the command must be a cause of it.
+    fn explain(
+        &mut self,
+        now: Timestamp,
+        command: &Command,
+        before: &BTreeMap<(TubeName, TaskId), Task>,
+    ) -> Verdict {
+        let mut keys: Vec<_> = before.keys().chain(self.tasks.keys()).collect();
+        keys.sort();
+        keys.dedup();
+        for key in keys {
+            let (old, new) = (before.get(key), self.tasks.get(key));
+            if !is_moved(old, new) {
+                continue;
+            }
+            let gone_with_all = matches!(command, Command::Truncate { tube } | Command::DropTube { tube } if *tube == key.0);
+            if new.is_none() && gone_with_all {
+                continue;
+            }
+            let event = cause(now, command, old, new)
+                .ok_or_else(|| format!("nothing explains {old:?} becoming {new:?}"))?;
+            let end = new.map_or(State::Done, |task| task.state);
+            let transition = (old.map(|task| task.state), event, end);
+            if !TRANSITIONS.contains(&transition) {
+                return Err(format!("{transition:?} is not in the table"));
+            }
+            self.seen.insert(transition);
+        }
+        Ok(())
+    }
+
+    fn check_limits(
+        &self,
+        command: &Command,
+        tubes: &[TubeInfo],
+        before: &BTreeMap<(TubeName, TaskId), Task>,
+    ) -> Verdict {
+        for tube in tubes {
+            let here = self.tasks.iter().filter(|(key, _)| key.0 == tube.name);
+            let total = here.clone().count() as u64;
+            let grew = before.keys().filter(|key| key.0 == tube.name).count() < total as usize;
+            if grew && tube.options.capacity.is_some_and(|capacity| total > capacity) {
+                return Err(format!("{command:?} put {total} tasks into {:?}", tube.options));
+            }
+            let running = here.filter(|(_, task)| task.state == State::Taken);
+            let mut subqueues: Vec<_> =
+                running.filter_map(|(_, task)| task.subqueue.clone()).collect();
+            subqueues.sort();
+            if subqueues.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Err(format!("two of one sub-queue run: {subqueues:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_answer(
+        &mut self,
+        now: Timestamp,
+        command: &Command,
+        answer: &Result<Reply>,
+        before: &BTreeMap<(TubeName, TaskId), Task>,
+    ) -> Verdict {
+        match (command, answer) {
+            (Command::CreateTube { tube, .. }, Ok(Reply::Created(true))) => {
+                self.next_ids.insert(tube.clone(), 0);
+            }
+            (Command::Put { tube, .. }, Ok(Reply::Put(placed))) => {
+                let next_id = self.next_ids.get_mut(tube).ok_or("put into no tube")?;
+                for placed in placed {
+                    if placed.id.0 < *next_id {
+                        return Err(format!("id {} was given twice", placed.id));
+                    }
+                    *next_id = placed.id.0 + 1;
+                }
+            }
+            (Command::Take(take), Ok(Reply::Taken(tasks))) => {
+                self.check_take(now, take, tasks, before)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Leases are new, tasks were free, and none that could go stayed behind a later one.
+    fn check_take(
+        &mut self,
+        now: Timestamp,
+        take: &Take,
+        tasks: &[Task],
+        before: &BTreeMap<(TubeName, TaskId), Task>,
+    ) -> Verdict {
+        for task in tasks {
+            if task.lease <= self.lease_max {
+                return Err(format!("lease {:?} was issued twice", task.lease));
+            }
+            self.lease_max = task.lease;
+            let old = before.get(&(take.tube.clone(), task.id)).ok_or("took what was not there")?;
+            if old.state != State::Ready || old.expires <= now {
+                return Err(format!("took {old:?}"));
+            }
+        }
+        let place = |task: &Task| (task.pri, task.id);
+        if !tasks.is_sorted_by_key(place) {
+            return Err(format!("took out of order: {tasks:?}"));
+        }
+        let last = tasks.last().map(place);
+        let here = self.tasks.iter().filter(|(key, _)| key.0 == take.tube);
+        for (_, left) in here.filter(|(_, task)| task.reason == Reason::WaitsForConsumer) {
+            let passed_over = last.is_some_and(|last| place(left) < last);
+            if passed_over || tasks.len() < take.count {
+                return Err(format!("{left:?} was passed over"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether something happened to a task, apart from what its neighbours do to its reason.
+fn is_moved(old: Option<&Task>, new: Option<&Task>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => Task { reason: old.reason, ..new.clone() } != *old,
+        _ => old.is_some() != new.is_some(),
+    }
+}
+
+/// What the command did to the task, if it may do such a thing.
+fn cause(
+    now: Timestamp,
+    command: &Command,
+    old: Option<&Task>,
+    new: Option<&Task>,
+) -> Option<Event> {
+    let Some(old) = old else {
+        let put = matches!(command, Command::Put { .. });
+        let delayed = new?.state == State::Delayed;
+        return put.then_some(if delayed { Event::PutDelayed } else { Event::Put });
+    };
+    let given_back = match new {
+        Some(new) if new.reason == Reason::AttemptsUsedUp => Event::DeadLetter,
+        // An expired task shows another reason, but only a counted delivery adds an attempt.
+        Some(new) if new.state == State::Buried && new.attempts > old.attempts => Event::DeadLetter,
+        _ => Event::Release,
+    };
+    match command {
+        Command::Take(_) => Some(Event::Take),
+        Command::Finish { items, .. } => finished(now, old, new, given_back, items.first()?),
+        Command::Kick { .. } => Some(Event::Kick),
+        Command::Delete { .. } => Some(Event::Delete),
+        Command::ReleaseAll { .. } => Some(given_back),
+        Command::LeaveSession { session } | Command::JoinSession { session, create: true } => {
+            (old.session == Some(*session)).then_some(given_back)
+        }
+        Command::Tick { .. } => ticked(now, old, given_back),
+        _ => None,
+    }
+}
+
+fn finished(
+    now: Timestamp,
+    old: &Task,
+    new: Option<&Task>,
+    given_back: Event,
+    item: &FinishItem,
+) -> Option<Event> {
+    let holds = match item.holder {
+        Holder::Lease(lease) => old.lease == Some(lease),
+        Holder::Session(session) => old.session == Some(session),
+        Holder::Any => old.state == State::Taken || item.finish == Finish::Bury,
+    };
+    let in_time = old.lease_until.is_none_or(|until| until > now);
+    if item.id != old.id || !holds || !(in_time || item.holder == Holder::Any) {
+        return None;
+    }
+    Some(match item.finish {
+        Finish::Ack => Event::Ack,
+        Finish::Bury => Event::Bury,
+        Finish::Touch(_) => Event::Touch,
+        Finish::Release { .. } if given_back == Event::DeadLetter => Event::DeadLetter,
+        Finish::Release { delay, .. } if delay.is_zero() => Event::Release,
+        // Kinds without times ignore the delay.
+        Finish::Release { .. } if new?.state == State::Ready => Event::Release,
+        Finish::Release { .. } => Event::ReleaseDelayed,
+    })
+}
+
+fn ticked(now: Timestamp, old: &Task, given_back: Event) -> Option<Event> {
+    match old.state {
+        State::Delayed => (old.due? <= now).then_some(Event::Due),
+        State::Taken if given_back == Event::DeadLetter => Some(given_back),
+        State::Taken if old.lease_until? <= now => Some(Event::LeaseOver),
+        State::Taken => old.session.is_some().then_some(given_back),
+        _ => (old.expires <= now).then_some(Event::Expire),
+    }
+}

@@ -1,0 +1,271 @@
+//! The rules of tubes once more, as plainly as they can be written: one list of tasks for each tube,
+//! searched from end to end. A reader checks this file against the rules; the tests check
+//! the machine against this file.
+
+mod tube;
+
+use taskyard_core::*;
+
+use tube::Tube;
+
+/// All tubes, tasks and sessions, in lists.
+pub struct Model {
+    now: Timestamp,
+    tubes: Vec<Tube>,
+    sessions: Vec<Session>,
+    session_ttr: Span,
+    next_lease: u64,
+}
+
+struct Session {
+    id: SessionId,
+    connections: u32,
+    ends: Option<Timestamp>,
+}
+
+impl Model {
+    pub fn new() -> Self {
+        Model {
+            now: Timestamp::from_micros(i64::MIN),
+            tubes: Vec::new(),
+            sessions: Vec::new(),
+            session_ttr: Span::ZERO,
+            next_lease: 0,
+        }
+    }
+
+    /// What the command answers. Time never runs backwards.
+    pub fn apply(&mut self, now: Timestamp, command: Command) -> Result<Reply> {
+        self.now = self.now.max(now);
+        let now = self.now;
+        match command {
+            Command::CreateTube { tube, options, if_not_exists } => {
+                self.create(tube, options, if_not_exists)
+            }
+            Command::AlterTube { tube, change } => self.alter(&tube, &change),
+            Command::DropTube { tube } => {
+                // Ready, delayed and buried tasks do not keep a tube; taken ones do.
+                if self.tube(&tube)?.count(State::Taken) > 0 {
+                    return Err(Error::TubeHasTaken(tube));
+                }
+                self.tubes.retain(|each| each.name != tube);
+                Ok(Reply::Nothing)
+            }
+            Command::Tubes { tube: Some(tube) } => {
+                Ok(Reply::Tubes(vec![self.tube(&tube)?.info(now)]))
+            }
+            Command::Tubes { tube: None } => {
+                let mut tubes: Vec<_> = self.tubes.iter().map(|tube| tube.info(now)).collect();
+                tubes.sort_by_key(|info| info.name.clone());
+                Ok(Reply::Tubes(tubes))
+            }
+            Command::Put { tube, tasks, .. } => self.tube(&tube)?.put(now, tasks),
+            Command::Take(take) => self.take(&take),
+            Command::Finish { tube, items } => self.finish(&tube, &items),
+            Command::Kick { tube, count } => Ok(self.tube(&tube)?.kick(count)),
+            Command::Delete { tube, ids } => {
+                let tube = self.tube(&tube)?;
+                Ok(Reply::Finished(ids.iter().map(|id| tube.delete(*id)).collect()))
+            }
+            Command::Peek { tube, ids } => {
+                let tube = self.tube(&tube)?;
+                Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view(now, *id)).collect()))
+            }
+            Command::Deliveries { tube, count } => {
+                let tube = self.tube(&tube)?;
+                let taken = tube.entries.iter().filter(|entry| entry.task.state == State::Taken);
+                let tasks = taken.filter_map(|entry| tube.view(now, entry.task.id)).take(count);
+                Ok(Reply::Tasks(tasks.map(|task| Task { body: None, ..task }).collect()))
+            }
+            Command::Truncate { tube } => {
+                self.tube(&tube)?.entries.clear();
+                Ok(Reply::Nothing)
+            }
+            Command::ReleaseAll { tube } => {
+                let tube = self.tube(&tube)?;
+                tube.release_where(|task| task.state == State::Taken);
+                Ok(Reply::Nothing)
+            }
+            Command::JoinSession { session, create } => self.join(session, create),
+            Command::LeaveSession { session } => self.leave(session),
+            Command::ConfigureSessions { ttr } => {
+                self.session_ttr = ttr;
+                Ok(Reply::Nothing)
+            }
+            Command::Tick { .. } => Ok(Reply::Ticked(self.tick())),
+        }
+    }
+
+    fn tube(&mut self, name: &TubeName) -> Result<&mut Tube> {
+        let found = self.tubes.iter_mut().find(|tube| tube.name == *name);
+        found.ok_or_else(|| Error::TubeNotFound(name.clone()))
+    }
+
+    fn create(&mut self, name: TubeName, options: TubeOptions, lenient: bool) -> Result<Reply> {
+        if self.tube(&name).is_ok() {
+            // What an existing tube is like is not compared.
+            return if lenient { Ok(Reply::Created(false)) } else { Err(Error::TubeExists(name)) };
+        }
+        check_options(&options)?;
+        let free = |number: &u32| self.tubes.iter().all(|tube| tube.number != *number);
+        let number = (0..).find(free).unwrap();
+        self.tubes.push(Tube::new(number, name, options));
+        Ok(Reply::Created(true))
+    }
+
+    fn alter(&mut self, name: &TubeName, change: &TubeChange) -> Result<Reply> {
+        let now = self.now;
+        let tube = self.tube(name)?;
+        let mut options = tube.options.clone();
+        set(&mut options.paused, change.paused);
+        set(&mut options.capacity, change.capacity);
+        set(&mut options.ttl, change.ttl);
+        set(&mut options.ttr, change.ttr);
+        set(&mut options.delay, change.delay);
+        set(&mut options.pri, change.pri);
+        set(&mut options.attempts_max, change.attempts_max);
+        check_options(&options)?;
+        tube.options = options;
+        Ok(Reply::Tubes(vec![tube.info(now)]))
+    }
+
+    fn take(&mut self, take: &Take) -> Result<Reply> {
+        let now = self.now;
+        let mut lease = self.next_lease;
+        let known = take.session.is_none_or(|session| self.is_alive(session));
+        let tube = self.tube(&take.tube)?;
+        if !known {
+            return Err(Error::SessionUnknown(take.session.unwrap()));
+        }
+        let mut tasks = Vec::new();
+        while tasks.len() < take.count {
+            let Some(id) = tube.takeable(now).first().copied() else { break };
+            let until_ttl = tube.options.ttl_kills_taken;
+            let entry = tube.entry(id).unwrap();
+            let until = now + take.lease.unwrap_or(entry.task.ttr);
+            entry.explicit = take.lease.is_some();
+            entry.task.state = State::Taken;
+            entry.task.start = Some(now);
+            entry.task.session = take.session;
+            entry.task.lease = Some(Lease(lease));
+            entry.task.lease_until =
+                Some(if until_ttl { until.min(entry.task.expires) } else { until });
+            lease += 1;
+            tube.calls.take += 1;
+            tasks.push(tube.view(now, id).unwrap());
+        }
+        self.next_lease = lease;
+        Ok(Reply::Taken(tasks))
+    }
+
+    fn finish(&mut self, name: &TubeName, items: &[FinishItem]) -> Result<Reply> {
+        let now = self.now;
+        let alive: Vec<_> = self.sessions.iter().map(|session| session.id).collect();
+        let alive: Vec<_> = alive.into_iter().filter(|id| self.is_alive(*id)).collect();
+        let tube = self.tube(name)?;
+        for item in items {
+            let touch = matches!(item.finish, Finish::Touch(_));
+            let held = tube.entry(item.id).filter(|entry| entry.is_held(now, item.holder, &alive));
+            if touch && held.is_some_and(|entry| !entry.explicit) && !tube.options.kind.has_times()
+            {
+                return Err(Error::Unsupported { kind: tube.options.kind.name(), verb: "touch" });
+            }
+        }
+        Ok(Reply::Finished(items.iter().map(|item| tube.finish(now, item, &alive)).collect()))
+    }
+
+    fn is_alive(&self, id: SessionId) -> bool {
+        let session = self.sessions.iter().find(|session| session.id == id);
+        session.is_some_and(|session| session.ends.is_none_or(|ends| ends > self.now))
+    }
+
+    fn join(&mut self, id: SessionId, create: bool) -> Result<Reply> {
+        if !self.is_alive(id) {
+            if !create {
+                return Err(Error::SessionUnknown(id));
+            }
+            self.end(id);
+            self.sessions.push(Session { id, connections: 0, ends: None });
+        }
+        let session = self.sessions.iter_mut().find(|session| session.id == id).unwrap();
+        session.connections += 1;
+        session.ends = None;
+        Ok(Reply::Session(id))
+    }
+
+    fn leave(&mut self, id: SessionId) -> Result<Reply> {
+        if !self.is_alive(id) {
+            return Err(Error::SessionUnknown(id));
+        }
+        let ends = self.now + self.session_ttr;
+        let at_once = self.session_ttr.is_zero();
+        let session = self.sessions.iter_mut().find(|session| session.id == id).unwrap();
+        session.connections = session.connections.saturating_sub(1);
+        if session.connections == 0 {
+            session.ends = Some(ends);
+            if at_once {
+                self.end(id);
+            }
+        }
+        Ok(Reply::Nothing)
+    }
+
+    /// Ends a session: what it holds is given back. Answers how many tasks that were.
+    fn end(&mut self, id: SessionId) -> usize {
+        self.sessions.retain(|session| session.id != id);
+        let mut given_back = 0;
+        for tube in &mut self.tubes {
+            given_back += tube.release_where(|task| task.session == Some(id));
+        }
+        given_back
+    }
+
+    /// Sessions end first: what they hold counts as released, even when its lease is over too.
+    fn tick(&mut self) -> usize {
+        let mut moved = 0;
+        let all: Vec<_> = self.sessions.iter().map(|session| session.id).collect();
+        for id in all {
+            if !self.is_alive(id) {
+                moved += 1 + self.end(id);
+            }
+        }
+        for tube in &mut self.tubes {
+            moved += tube.tick(self.now);
+        }
+        moved
+    }
+
+    /// The nearest moment at which a tick would do something; `None` when there is none.
+    pub fn next_wakeup(&self) -> Option<Timestamp> {
+        let sessions = self.sessions.iter().filter_map(|session| session.ends);
+        let tubes = self.tubes.iter().filter_map(Tube::next_wakeup);
+        sessions.chain(tubes).filter(|at| *at != Timestamp::NEVER).min()
+    }
+
+    /// What a stop and a new start do.
+    pub fn restart(&mut self) {
+        self.sessions.clear();
+        self.session_ttr = Span::ZERO;
+        for tube in &mut self.tubes {
+            tube.release_where(|task| task.state == State::Taken);
+            tube.calls = Calls::default();
+            tube.done = 0;
+            if tube.options.temporary {
+                tube.entries.clear();
+            }
+        }
+    }
+}
+
+fn set<T>(option: &mut T, change: Option<T>) {
+    if let Some(value) = change {
+        *option = value;
+    }
+}
+
+fn check_options(options: &TubeOptions) -> Result<()> {
+    match (options.capacity, options.attempts_max) {
+        (Some(0), _) | (_, Some(0)) => Err(Error::Invalid("zero".into())),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,322 @@
+//! What happens to the tasks of one tube.
+
+use std::sync::Arc;
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::*;
+
+/// A tube and its tasks.
+pub(super) struct Tube {
+    pub number: u32,
+    pub name: TubeName,
+    pub options: TubeOptions,
+    /// In the order of their ids.
+    pub entries: Vec<Entry>,
+    pub next_id: u64,
+    pub calls: Calls,
+    pub done: u64,
+}
+
+/// A task, and the two things about it that answers do not show.
+pub(super) struct Entry {
+    pub task: Task,
+    /// Whether its taker named the lease time.
+    pub explicit: bool,
+    /// Whether it was buried because its attempts were used up.
+    pub dead_letter: bool,
+}
+
+impl Tube {
+    pub fn new(number: u32, name: TubeName, options: TubeOptions) -> Self {
+        Tube {
+            number,
+            name,
+            options,
+            entries: Vec::new(),
+            next_id: 0,
+            calls: Calls::default(),
+            done: 0,
+        }
+    }
+
+    pub fn entry(&mut self, id: TaskId) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.task.id == id)
+    }
+
+    pub fn count(&self, state: State) -> u64 {
+        self.entries.iter().filter(|entry| entry.task.state == state).count() as u64
+    }
+
+    pub fn put(&mut self, now: Timestamp, tasks: Vec<NewTask>) -> Result<Reply> {
+        let capacity = self.options.capacity.unwrap_or(u64::MAX);
+        if !tasks.is_empty() && (self.entries.len() + tasks.len()) as u64 > capacity {
+            return Err(Error::TubeFull { tube: self.name.clone(), capacity });
+        }
+        Ok(Reply::Put(tasks.into_iter().map(|task| self.put_one(now, task)).collect()))
+    }
+
+    fn put_one(&mut self, now: Timestamp, new: NewTask) -> Placed {
+        let id = TaskId(self.next_id);
+        let mut task = Task {
+            id,
+            state: State::Ready,
+            pri: 0,
+            created: now,
+            due: None,
+            expires: Timestamp::NEVER,
+            ttr: Span::FOREVER,
+            attempts: 0,
+            start: None,
+            previous_start: None,
+            subqueue: None,
+            session: None,
+            lease: None,
+            lease_until: None,
+            reason: Reason::WaitsForConsumer,
+            body: Some(new.body),
+        };
+        if self.options.kind.has_subqueues() {
+            task.subqueue = Some(new.subqueue.unwrap_or(Arc::from("nil")));
+        }
+        if self.options.kind.has_times() {
+            let ttl = new.ttl.or(self.options.ttl).unwrap_or(Span::FOREVER);
+            let delay = new.delay.or(self.options.delay).unwrap_or(Span::ZERO);
+            let begins = new.at.unwrap_or(now + delay).max(now);
+            task.pri = new.pri.unwrap_or(self.options.pri);
+            task.ttr = new.ttr.or(self.options.ttr).unwrap_or(ttl);
+            task.expires = begins + ttl;
+            if begins > now {
+                task.state = State::Delayed;
+                task.due = Some(begins);
+            }
+        }
+        let state = task.state;
+        self.entries.push(Entry { task, explicit: false, dead_letter: false });
+        self.next_id += 1;
+        self.calls.put += 1;
+        Placed { id, state }
+    }
+
+    /// What take would deliver, in its order: ready and not expired, by (pri, id), one of each
+    /// sub-queue in which nothing runs.
+    pub fn takeable(&self, now: Timestamp) -> Vec<TaskId> {
+        if self.options.paused {
+            return Vec::new();
+        }
+        let fresh = |task: &&Task| task.state == State::Ready && task.expires > now;
+        let mut ready: Vec<&Task> = self.tasks().filter(fresh).collect();
+        ready.sort_by_key(|task| (task.pri, task.id));
+        let mut chosen: Vec<&Task> = Vec::new();
+        for task in ready {
+            let twin = |other: &&Task| task.subqueue.is_some() && other.subqueue == task.subqueue;
+            let taken = self.tasks().filter(|task| task.state == State::Taken);
+            if !taken.chain(chosen.iter().copied()).any(|other| twin(&other)) {
+                chosen.push(task);
+            }
+        }
+        chosen.iter().map(|task| task.id).collect()
+    }
+
+    fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.entries.iter().map(|entry| &entry.task)
+    }
+
+    pub fn finish(&mut self, now: Timestamp, item: &FinishItem, alive: &[SessionId]) -> Outcome {
+        let has_times = self.options.kind.has_times();
+        let Some(entry) = self.entry(item.id) else { return Outcome::Missing };
+        let anybody = item.holder == Holder::Any && item.finish == Finish::Bury;
+        if !anybody && !entry.is_held(now, item.holder, alive) {
+            return Outcome::Stale;
+        }
+        match item.finish {
+            Finish::Ack => {
+                self.calls.ack += 1;
+                return self.remove(item.id);
+            }
+            Finish::Release { delay, counted } => {
+                self.calls.release += 1;
+                let delay = if has_times { delay } else { Span::ZERO };
+                self.give_back(now, item.id, delay, counted);
+            }
+            Finish::Bury if entry.task.state == State::Buried => {}
+            Finish::Bury => {
+                entry.to(State::Buried);
+                self.calls.bury += 1;
+            }
+            Finish::Touch(Span::ZERO) => {}
+            Finish::Touch(more) => {
+                entry.task.lease_until = entry.task.lease_until.map(|until| until + more);
+                entry.task.expires = entry.task.expires + more;
+                entry.task.ttr = entry.task.ttr + more;
+                self.calls.touch += 1;
+            }
+        }
+        Outcome::Done(Box::new(self.view(now, item.id).unwrap()))
+    }
+
+    /// Ends a delivery without ack or bury.
+    fn give_back(&mut self, now: Timestamp, id: TaskId, delay: Span, counted: bool) {
+        let attempts_max = self.options.attempts_max;
+        let entry = self.entry(id).unwrap();
+        if counted {
+            entry.task.attempts += 1;
+            entry.task.previous_start = entry.task.start;
+        }
+        if counted && attempts_max.is_some_and(|max| entry.task.attempts >= max) {
+            entry.to(State::Buried);
+            entry.dead_letter = true;
+            self.calls.bury += 1;
+        } else if delay.is_zero() {
+            entry.to(State::Ready);
+        } else {
+            entry.to(State::Delayed);
+            entry.task.due = Some(now + delay);
+            entry.task.expires = entry.task.expires + delay;
+        }
+    }
+
+    /// Gives back what `which` says; answers how many.
+    pub fn release_where(&mut self, which: impl Fn(&Task) -> bool) -> usize {
+        let ids: Vec<_> = self.tasks().filter(|task| which(task)).map(|task| task.id).collect();
+        for id in &ids {
+            self.calls.release += 1;
+            // Without a delay the moment does not matter.
+            self.give_back(Timestamp::EPOCH, *id, Span::ZERO, true);
+        }
+        ids.len()
+    }
+
+    pub fn kick(&mut self, count: u64) -> Reply {
+        let buried = self.entries.iter_mut().filter(|entry| entry.task.state == State::Buried);
+        let mut buried: Vec<&mut Entry> = buried.collect();
+        buried.sort_by_key(|entry| (entry.task.pri, entry.task.id));
+        let mut kicked = 0;
+        for entry in buried.into_iter().take(usize::try_from(count).unwrap_or(usize::MAX)) {
+            entry.to(State::Ready);
+            kicked += 1;
+        }
+        self.calls.kick += kicked;
+        Reply::Kicked(kicked)
+    }
+
+    pub fn delete(&mut self, id: TaskId) -> Outcome {
+        let outcome = self.remove(id);
+        if outcome != Outcome::Missing {
+            self.calls.delete += 1;
+        }
+        outcome
+    }
+
+    /// Takes a task out; the answer shows it as it was, but done.
+    fn remove(&mut self, id: TaskId) -> Outcome {
+        let Some(place) = self.tasks().position(|task| task.id == id) else {
+            return Outcome::Missing;
+        };
+        self.done += 1;
+        let task = self.entries.remove(place).task;
+        Outcome::Done(Box::new(Task { state: State::Done, reason: Reason::Finished, ..task }))
+    }
+
+    /// Lets time do all that is due; answers how many steps that were.
+    pub fn tick(&mut self, now: Timestamp) -> usize {
+        let mut moved = 0;
+        while let Some((id, state)) = self.first_due(now) {
+            match state {
+                State::Delayed => {
+                    self.entry(id).unwrap().to(State::Ready);
+                    self.calls.delay += 1;
+                }
+                State::Taken => {
+                    self.calls.ttr += 1;
+                    self.give_back(now, id, Span::ZERO, true);
+                }
+                _ => {
+                    self.delete(id);
+                    self.calls.ttl += 1;
+                }
+            }
+            moved += 1;
+        }
+        moved
+    }
+
+    fn first_due(&self, now: Timestamp) -> Option<(TaskId, State)> {
+        let due = self.tasks().find(|task| deadline(task) <= now);
+        due.map(|task| (task.id, task.state))
+    }
+
+    pub fn next_wakeup(&self) -> Option<Timestamp> {
+        self.tasks().map(deadline).filter(|at| *at != Timestamp::NEVER).min()
+    }
+
+    pub fn info(&self, now: Timestamp) -> TubeInfo {
+        let tasks = Counts {
+            ready: self.count(State::Ready),
+            taken: self.count(State::Taken),
+            buried: self.count(State::Buried),
+            delayed: self.count(State::Delayed),
+            done: self.done,
+        };
+        TubeInfo {
+            name: self.name.clone(),
+            number: self.number,
+            options: self.options.clone(),
+            stats: TubeStats { tasks, calls: self.calls },
+            takeable: self.takeable(now).len() as u64,
+            next_wakeup: self.next_wakeup(),
+        }
+    }
+
+    pub fn view(&self, now: Timestamp, id: TaskId) -> Option<Task> {
+        let entry = self.entries.iter().find(|entry| entry.task.id == id)?;
+        let task = &entry.task;
+        let runs = |other: &Task| {
+            other.state == State::Taken
+                && other.subqueue.is_some()
+                && other.subqueue == task.subqueue
+        };
+        let reason = match task.state {
+            State::Taken => Reason::Running,
+            State::Delayed => Reason::NotDue(task.due?),
+            _ if task.expires <= now => Reason::Expired,
+            State::Buried if entry.dead_letter => Reason::AttemptsUsedUp,
+            State::Buried => Reason::Buried,
+            _ if self.options.paused => Reason::TubePaused,
+            _ if self.tasks().any(runs) => Reason::SubqueueBusy,
+            _ => Reason::WaitsForConsumer,
+        };
+        Some(Task { reason, ..task.clone() })
+    }
+}
+
+impl Entry {
+    /// Whether `holder` holds the delivery under way, and its time is not over.
+    pub fn is_held(&self, now: Timestamp, holder: Holder, alive: &[SessionId]) -> bool {
+        let holds = match holder {
+            Holder::Lease(lease) => self.task.lease == Some(lease),
+            Holder::Session(id) => self.task.session == Some(id) && alive.contains(&id),
+            Holder::Any => true,
+        };
+        holds && self.task.lease_until.is_some_and(|until| until > now)
+    }
+
+    /// Moves to another state and forgets what belonged to the old one.
+    fn to(&mut self, state: State) {
+        self.task.state = state;
+        self.task.due = None;
+        self.task.start = None;
+        self.task.session = None;
+        self.task.lease = None;
+        self.task.lease_until = None;
+        self.dead_letter = false;
+    }
+}
+
+/// When time alone moves the task.
+fn deadline(task: &Task) -> Timestamp {
+    match task.state {
+        State::Delayed => task.due.unwrap(),
+        State::Taken => task.lease_until.unwrap(),
+        _ => task.expires,
+    }
+}

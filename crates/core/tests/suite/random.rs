@@ -1,0 +1,248 @@
+//! Random commands that mean something: they name tubes, tasks and leases that are likely there, and
+//! their times are so short that deadlines are hit exactly.
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+use taskyard_core::*;
+
+/// One command at its moment.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub now: Timestamp,
+    pub command: Command,
+}
+
+/// Draws steps, and learns from the answers what is worth naming in the next ones.
+pub struct Steps {
+    pub rng: Rng,
+    now: i64,
+    /// Deliveries seen lately: tube, task, lease.
+    deliveries: Vec<(TubeName, TaskId, Lease)>,
+    /// The highest id seen.
+    id_max: u64,
+}
+
+/// The names tubes have.
+pub const TUBES: [&str; 4] = ["a", "b", "c", "d"];
+/// How many sessions there may be.
+const SESSIONS: u8 = 3;
+/// Deliveries to remember: few, so that most of them are still under way.
+const REMEMBERED: usize = 12;
+
+impl Steps {
+    pub fn new(seed: u64) -> Self {
+        Steps { rng: Rng::with_seed(seed), now: 1_000, deliveries: Vec::new(), id_max: 0 }
+    }
+
+    /// The next step of one who knows that something is due at `deadline`.
+    pub fn next(&mut self, deadline: Option<Timestamp>) -> Step {
+        let deadline = deadline.map_or(self.now, |deadline| deadline.as_micros().max(self.now));
+        self.now = match self.rng.u8(..20) {
+            0..8 => self.now,
+            8..15 => self.now + self.rng.i64(1..=3),
+            15..17 => deadline,
+            17 => deadline - 1,
+            18 => self.now - 2,
+            _ => self.now + self.rng.i64(10..60),
+        };
+        Step { now: Timestamp::from_micros(self.now), command: self.command() }
+    }
+
+    /// Remembers what an answer shows.
+    pub fn learn(&mut self, command: &Command, answer: &Result<Reply>) {
+        match (command, answer) {
+            (Command::Put { .. }, Ok(Reply::Put(placed))) => {
+                let ids = placed.iter().map(|placed| placed.id.0);
+                self.id_max = ids.chain([self.id_max]).max().unwrap_or(0);
+            }
+            (Command::Take(take), Ok(Reply::Taken(tasks))) => {
+                for task in tasks {
+                    let lease = task.lease.expect("a taken task has a lease");
+                    self.deliveries.push((take.tube.clone(), task.id, lease));
+                }
+                let surplus = self.deliveries.len().saturating_sub(REMEMBERED);
+                self.deliveries.drain(..surplus);
+            }
+            _ => {}
+        }
+    }
+
+    fn command(&mut self) -> Command {
+        let tube = self.tube();
+        match self.rng.u8(..100) {
+            0..24 => {
+                let tasks = (0..self.count()).map(|_| self.new_task()).collect();
+                Command::Put { tube, tasks, wait: Span::ZERO }
+            }
+            24..46 => self.take(tube),
+            46..66 => self.finish(),
+            66..70 => Command::Kick { tube, count: self.rng.u64(..4) },
+            70..73 => Command::Delete { tube, ids: self.ids() },
+            73..75 => Command::Peek { tube, ids: self.ids() },
+            75 => Command::Deliveries { tube, count: self.rng.usize(..4) },
+            76 => Command::Truncate { tube },
+            77 => Command::ReleaseAll { tube },
+            78..83 => {
+                Command::JoinSession { session: self.session(), create: self.rng.u8(..4) > 0 }
+            }
+            83..87 => Command::LeaveSession { session: self.session() },
+            87..89 => Command::ConfigureSessions { ttr: self.span() },
+            89..91 => Command::Tick { limit: self.rng.usize(..5) },
+            91..95 => Command::CreateTube {
+                tube,
+                options: self.options(),
+                if_not_exists: self.rng.bool(),
+            },
+            95..98 => Command::AlterTube { tube, change: self.change() },
+            98 => Command::DropTube { tube },
+            _ => Command::Tubes { tube: self.rng.bool().then_some(tube) },
+        }
+    }
+
+    /// A tube's name; the first ones more often.
+    fn tube(&mut self) -> TubeName {
+        let place = self.rng.usize(..TUBES.len()).min(self.rng.usize(..TUBES.len()));
+        TubeName::new(TUBES[place]).expect("a good name")
+    }
+
+    fn session(&mut self) -> SessionId {
+        SessionId([self.rng.u8(..SESSIONS); 16])
+    }
+
+    /// Mostly one, sometimes a few, seldom none.
+    fn count(&mut self) -> usize {
+        [1, 1, 1, 1, 2, 3, 5, 0][self.rng.usize(..8)]
+    }
+
+    fn span(&mut self) -> Span {
+        let micros = [0, 1, 2, 3, 5, 8, 20, i64::MAX][self.rng.usize(..8)];
+        Span::from_micros(micros)
+    }
+
+    fn some<T>(&mut self, value: fn(&mut Self) -> T) -> Option<T> {
+        self.rng.bool().then(|| value(self))
+    }
+
+    /// Ids near the newest, a few of which were never given.
+    fn ids(&mut self) -> Vec<TaskId> {
+        (0..self.count()).map(|_| self.id()).collect()
+    }
+
+    fn id(&mut self) -> TaskId {
+        TaskId((self.id_max + 2).saturating_sub(self.rng.u64(..14)))
+    }
+
+    fn new_task(&mut self) -> NewTask {
+        let size = self.rng.usize(..4);
+        NewTask {
+            body: Body::new(&vec![0xc0; size]),
+            pri: self.some(|steps| steps.rng.u64(..3)),
+            ttl: self.some(Self::span),
+            ttr: self.some(Self::span),
+            delay: self.some(Self::span).filter(|_| self.rng.bool()),
+            at: (self.rng.u8(..8) == 0)
+                .then(|| Timestamp::from_micros(self.now + self.rng.i64(-3..8))),
+            subqueue: self.some(|steps| Arc::from(["x", "y", "nil"][steps.rng.usize(..3)])),
+        }
+    }
+
+    fn take(&mut self, tube: TubeName) -> Command {
+        Command::Take(Take {
+            tube,
+            count: self.count(),
+            session: self.some(Self::session),
+            lease: self.some(Self::span),
+            wait: Span::ZERO,
+        })
+    }
+
+    /// Items of one tube, most of them about remembered deliveries.
+    fn finish(&mut self) -> Command {
+        let mut tube = self.tube();
+        if !self.deliveries.is_empty() && self.rng.u8(..5) > 0 {
+            tube = self.deliveries[self.rng.usize(..self.deliveries.len())].0.clone();
+        }
+        let here = self.deliveries.iter().filter(|delivery| delivery.0 == tube);
+        let here: Vec<_> = here.map(|delivery| (delivery.1, delivery.2)).collect();
+        let items = (0..self.count()).map(|_| {
+            let (id, lease) = match here.is_empty() || self.rng.u8(..6) == 0 {
+                true => (self.id(), Lease(self.rng.u64(..20))),
+                false => here[self.rng.usize(..here.len())],
+            };
+            FinishItem { id, holder: self.holder(lease), finish: self.end() }
+        });
+        let items = items.collect();
+        Command::Finish { tube, items }
+    }
+
+    fn holder(&mut self, lease: Lease) -> Holder {
+        match self.rng.u8(..5) {
+            0 => Holder::Any,
+            1 => Holder::Session(self.session()),
+            _ => Holder::Lease(lease),
+        }
+    }
+
+    fn end(&mut self) -> Finish {
+        match self.rng.u8(..10) {
+            0..3 => Finish::Ack,
+            3..6 => Finish::Release { delay: Span::ZERO, counted: self.rng.u8(..4) > 0 },
+            6 => Finish::Release { delay: self.span(), counted: self.rng.bool() },
+            7 => Finish::Bury,
+            _ => Finish::Touch(self.span()),
+        }
+    }
+
+    fn options(&mut self) -> TubeOptions {
+        let change = self.change();
+        let kind = Kind::ALL[self.rng.usize(..Kind::ALL.len())];
+        TubeOptions {
+            temporary: self.rng.u8(..5) == 0,
+            capacity: change.capacity.flatten(),
+            ttl: change.ttl.flatten(),
+            ttr: change.ttr.flatten(),
+            delay: change.delay.flatten().filter(|_| self.rng.bool()),
+            pri: self.rng.u64(..3),
+            attempts_max: change.attempts_max.flatten(),
+            ttl_kills_taken: self.rng.u8(..3) == 0,
+            paused: self.rng.u8(..10) == 0,
+            ..TubeOptions::new(kind)
+        }
+    }
+
+    fn change(&mut self) -> TubeChange {
+        TubeChange {
+            paused: Some(self.rng.u8(..5) == 0),
+            capacity: self.some(|steps| steps.some(|steps| steps.rng.u64(..40))),
+            ttl: self.some(|steps| steps.some(Self::span)),
+            ttr: self.some(|steps| steps.some(Self::span)),
+            delay: self.some(|steps| steps.some(Self::span)),
+            pri: self.some(|steps| steps.rng.u64(..3)),
+            attempts_max: self.some(|steps| steps.some(|steps| steps.rng.u32(..4))),
+        }
+    }
+}
+
+/// A run of `length` steps that begins with a tube of each name.
+pub fn script(seed: u64, length: usize) -> Vec<Step> {
+    let mut steps = Steps::new(seed);
+    let mut machine = Machine::default();
+    let mut script = Vec::with_capacity(length);
+    for name in TUBES {
+        let tube = TubeName::new(name).expect("a good name");
+        let create = Command::CreateTube { tube, options: steps.options(), if_not_exists: false };
+        script.push(Step { now: Timestamp::EPOCH, command: create });
+    }
+    for place in 0..length {
+        if place >= script.len() {
+            script.push(steps.next(machine.next_wakeup()));
+        }
+        let Step { now, command } = script[place].clone();
+        // With all that is due done, the next deadline lies ahead and can be hit.
+        let _ = machine.apply(now, Command::Tick { limit: usize::MAX });
+        let answer = machine.apply(now, command);
+        steps.learn(&script[place].command, &answer);
+    }
+    script
+}

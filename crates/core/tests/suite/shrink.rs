@@ -1,0 +1,68 @@
+//! Many random runs of one property, and the shortest run that breaks it.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::random::{self, Step};
+
+/// What a property says of a run; a broken one says how.
+pub type Verdict = Result<(), String>;
+
+/// The seeds of `runs` runs. `TASKYARD_RUNS` multiplies them, `TASKYARD_SEED` is the first.
+pub fn seeds(runs: u64) -> Range<u64> {
+    let first = number("TASKYARD_SEED").unwrap_or(0);
+    first..first + runs * number("TASKYARD_RUNS").unwrap_or(1)
+}
+
+/// Checks `property` on `runs` random runs of `length` steps.
+pub fn check(runs: u64, length: usize, property: impl Fn(&[Step]) -> Verdict) {
+    for seed in seeds(runs) {
+        let script = random::script(seed, length);
+        if let Err(complaint) = judge(&property, &script) {
+            let (script, complaint) = shrink(&property, script, complaint);
+            let steps: Vec<_> = script.iter().map(|step| format!("{step:?}")).collect();
+            panic!("seed {seed}: {complaint}\nafter\n{}", steps.join("\n"));
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// A panic of the machine is a complaint too.
+fn judge(property: &impl Fn(&[Step]) -> Verdict, script: &[Step]) -> Verdict {
+    let verdict = catch_unwind(AssertUnwindSafe(|| property(script)));
+    verdict.unwrap_or_else(|_| Err("a panic, see above".into()))
+}
+
+/// Leaves out whatever can be left out so that the property is still broken: halves first, then
+/// single steps.
+fn shrink(
+    property: &impl Fn(&[Step]) -> Verdict,
+    mut script: Vec<Step>,
+    mut complaint: String,
+) -> (Vec<Step>, String) {
+    let mut size = script.len() / 2;
+    while size > 0 {
+        let mut place = 0;
+        while place < script.len() {
+            let mut shorter = script.clone();
+            shorter.drain(place..script.len().min(place + size));
+            match judge(property, &shorter) {
+                Ok(()) => place += size,
+                Err(other) => (script, complaint) = (shorter, other),
+            }
+        }
+        size /= 2;
+    }
+    (script, complaint)
+}
+
+/// A property in which both sides must be equal.
+pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, machine: &T, model: &T) -> Verdict {
+    if machine == model {
+        return Ok(());
+    }
+    Err(format!("{what}:\n  the machine says {machine:?}\n  the model says   {model:?}"))
+}
