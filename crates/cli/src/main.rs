@@ -1,3 +1,54 @@
-//! The taskyard binary.
+//! The taskyard binary: parse, call, print.
+//!
+//! It decides nothing about tasks: `serve` starts the server, every other command asks a running one
+//! over HTTP. A file per command; what they share is at the end of the list.
+//!
+//! Start reading at `args` (every command), then `serve` and `take` (one of each sort).
 
-fn main() {}
+mod args;
+mod bench;
+mod completions;
+mod delete;
+mod finish;
+mod kick;
+mod peek;
+mod put;
+mod serve;
+mod stats;
+mod take;
+mod tube;
+mod worker;
+
+mod connect;
+mod data;
+mod failure;
+mod output;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use taskyard_wire::Exit;
+
+use args::{Cli, Verb};
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().verb {
+        Verb::Serve(args) => serve::run(args),
+        Verb::Put(args) => put::run(args),
+        Verb::Take(args) => take::run(args),
+        Verb::Ack(args) => finish::ack(args),
+        Verb::Release(args) => finish::release(args),
+        Verb::Bury(args) => finish::bury(args),
+        Verb::Touch(args) => finish::touch(args),
+        Verb::Kick(args) => kick::run(args),
+        Verb::Delete(args) => delete::run(args),
+        Verb::Peek(args) => peek::run(args),
+        Verb::Stats(args) => stats::run(args),
+        Verb::Tube(args) => tube::run(args),
+        Verb::Worker(args) => worker::run(args),
+        Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),
+        Verb::Completions(args) => completions::run(args),
+    };
+    done.unwrap_or_else(|error| failure::report(&error)).into()
+}

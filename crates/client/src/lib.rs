@@ -1,1 +1,54 @@
-//! client
+//! The client of Taskyard, a task queue that knows who goes next.
+//!
+//! [`Client`] speaks to whatever runs commands: [`Http`] to a server, `Embedded` (feature
+//! `embedded`) to a queue inside this process. By default this crate pulls in neither a database nor
+//! an HTTP server. It never decides what a command means; that is the queue's part.
+//!
+//! ```
+//! # async fn example() -> Result<(), taskyard::Error> {
+//! use std::time::Duration;
+//!
+//! use serde::{Deserialize, Serialize};
+//! use taskyard::Client;
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Mail {
+//!     to: String,
+//! }
+//!
+//! let client = Client::connect("http://127.0.0.1:7070")?;
+//! client.put("mail", &Mail { to: "ann".into() }).await?;
+//!
+//! while let Some(task) = client.take("mail", Duration::from_secs(5)).await? {
+//!     let mail: Mail = task.data()?;
+//!     println!("writing to {}", mail.to);
+//!     client.ack(&task).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Start reading at `client` (what users call), then `http` (how it travels).
+
+mod client;
+#[cfg(feature = "embedded")]
+mod embedded;
+mod error;
+mod finish;
+mod http;
+mod task;
+
+pub use client::Client;
+#[cfg(feature = "embedded")]
+pub use embedded::Embedded;
+pub use error::{Error, Result};
+pub use http::{Http, HttpError};
+pub use task::{Task, bytes_task, new_task};
+
+pub use taskyard_core::command::TubeInfo;
+pub use taskyard_core::{
+    Execute, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Placed, Reason, Span,
+    State, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+};
+#[cfg(feature = "embedded")]
+pub use taskyard_store::{OpenError, OpenOptions};

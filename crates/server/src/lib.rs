@@ -1,1 +1,23 @@
-//! server
+//! Sockets, authentication and the page: Taskyard over HTTP.
+//!
+//! It is given an engine and turns requests into commands for it. It names no database driver and
+//! decides nothing about tasks: a handler decodes, asks the engine, encodes.
+//!
+//! Start reading at `server` (accept, serve, stop), then `http` (one file for each group of verbs),
+//! then `guard` and `auth` (who may ask at all).
+
+mod app;
+mod auth;
+mod body;
+mod config;
+mod connections;
+mod dashboard;
+mod guard;
+mod http;
+mod metrics;
+mod openapi;
+mod server;
+
+pub use auth::{Token, TokenError};
+pub use config::{BindError, Config};
+pub use server::Server;

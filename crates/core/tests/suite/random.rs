@@ -83,10 +83,10 @@ impl Steps {
             75 => Command::Deliveries { tube, count: self.rng.usize(..4) },
             76 => Command::Truncate { tube },
             77 => Command::ReleaseAll { tube },
-            78..83 => {
+            78..82 => {
                 Command::JoinSession { session: self.session(), create: self.rng.u8(..4) > 0 }
             }
-            83..87 => Command::LeaveSession { session: self.session() },
+            82..87 => Command::LeaveSession { session: self.session() },
             87..89 => Command::ConfigureSessions { ttr: self.span() },
             89..91 => Command::Tick { limit: self.rng.usize(..5) },
             91..95 => Command::CreateTube {

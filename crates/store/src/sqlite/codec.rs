@@ -272,6 +272,8 @@ pub(super) struct Head {
     pub batch: u64,
     /// Lease numbers below this may have been issued.
     pub lease_ceiling: u64,
+    /// How many tube rows there are.
+    pub tubes: u64,
     /// How many task rows there are.
     pub tasks: u64,
     /// The sum over their mixed keys.
@@ -293,14 +295,16 @@ impl Head {
 
     fn sum(&self) -> i64 {
         let first = Sum::new(self.batch as i64).number(self.lease_ceiling as i64);
-        first.number(self.tasks as i64).number(self.task_keys as i64).finish()
+        let second = first.number(self.tubes as i64).number(self.tasks as i64);
+        second.number(self.task_keys as i64).finish()
     }
 
     pub fn write(&self, db: &rusqlite::Connection) -> rusqlite::Result<usize> {
-        let sql = "INSERT OR REPLACE INTO store VALUES (1,?,?,?,?,?)";
+        let sql = "INSERT OR REPLACE INTO store VALUES (1,?,?,?,?,?,?)";
         db.prepare_cached(sql)?.execute(params![
             self.batch as i64,
             self.lease_ceiling as i64,
+            self.tubes as i64,
             self.tasks as i64,
             self.task_keys as i64,
             self.sum(),
@@ -308,12 +312,14 @@ impl Head {
     }
 
     pub fn read(db: &rusqlite::Connection) -> Result<Head, RowError> {
-        let sql = "SELECT batch, lease_ceiling, tasks, task_keys, sum FROM store WHERE one = 1";
+        let sql =
+            "SELECT batch, lease_ceiling, tubes, tasks, task_keys, sum FROM store WHERE one = 1";
         let row = db.query_row(sql, [], |row| {
             let number = |column: usize| row.get::<_, i64>(column);
-            Ok(([number(0)?, number(1)?, number(2)?, number(3)?], number(4)?))
+            let numbers = [number(0)?, number(1)?, number(2)?, number(3)?, number(4)?];
+            Ok((numbers, number(5)?))
         });
-        let ([batch, lease_ceiling, tasks, task_keys], sum) = match row {
+        let ([batch, lease_ceiling, tubes, tasks, task_keys], sum) = match row {
             Err(rusqlite::Error::QueryReturnedNoRows) => {
                 return Err(RowError::Damaged("its head row is gone".into()));
             }
@@ -322,6 +328,7 @@ impl Head {
         let head = Head {
             batch: batch as u64,
             lease_ceiling: lease_ceiling as u64,
+            tubes: tubes as u64,
             tasks: tasks as u64,
             task_keys: task_keys as u64,
         };

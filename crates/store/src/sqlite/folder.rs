@@ -1,21 +1,23 @@
 //! Opening a folder: nobody else has it, and everything in it is as it was written.
 
 use std::fs::{File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use taskyard_core::Machine;
 
 use super::codec::{self, Head, RowError, TASK_COLUMNS};
-use super::salvage;
 use super::seal::{Seal, Sealed};
 use super::writer::Writer;
+use super::{check, salvage};
 use crate::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations to be applied in order.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001.sql")];
+pub(super) const MIGRATIONS: &[&str] = &[include_str!("migrations/0001.sql")];
 /// "yard" in ASCII: says that the file is ours.
-const APPLICATION_ID: i64 = 0x7961_7264;
+pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
 /// An open folder.
 pub(super) struct Folder {
@@ -33,33 +35,36 @@ pub(super) fn log(folder: &Path) -> PathBuf {
     folder.join("taskyard.db-wal")
 }
 
+/// A database that is being made.
+fn draft(folder: &Path) -> PathBuf {
+    folder.join("taskyard.db.new")
+}
+
+fn seal_file(folder: &Path) -> PathBuf {
+    folder.join("taskyard.seal")
+}
+
 pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenError> {
-    let unavailable = |error: std::io::Error| OpenError::Unavailable {
-        folder: folder.to_owned(),
-        what: error.to_string(),
-    };
-    std::fs::create_dir_all(folder).map_err(unavailable)?;
+    std::fs::create_dir_all(folder).map_err(unavailable(folder))?;
     let lock = lock(folder)?;
-    let is_new = !database(folder).exists();
-    let (seal, mut sealed) = Seal::open(&folder.join("taskyard.seal")).map_err(unavailable)?;
-    if is_new {
-        create(folder)?;
-        if sealed != Sealed::Absent && !options.accept_loss {
-            return Err(damaged(folder, "its database file is gone"));
-        }
+    let mut sealed = Seal::read(&seal_file(folder)).map_err(unavailable(folder))?;
+    if !database(folder).exists() {
+        make(folder, &sealed, options)?;
         sealed = Sealed::Batch(0);
-        seal.reset(0).map_err(unavailable)?;
     }
-    let (db, head, machine) = match read(folder, &sealed) {
+    let (db, head, machine) = match read(folder, &sealed, options.accept_loss) {
         Ok(content) => content,
         Err(OpenError::Damaged { what, .. }) if options.accept_loss => {
             tracing::warn!(%what, "opening what is left of a damaged store");
-            salvage::rebuild(folder)?;
-            read(folder, &Sealed::Batch(0))?
+            // Beyond the old seal, so that a crash before the new one does no harm.
+            let batch = if let Sealed::Batch(batch) = sealed { batch + 1 } else { 1 };
+            salvage::rebuild(folder, batch)?;
+            read(folder, &Sealed::Batch(batch), true)?
         }
         Err(error) => return Err(error),
     };
-    seal.reset(head.batch).map_err(unavailable)?;
+    let seal = Seal::open(&seal_file(folder), head.batch).map_err(unavailable(folder))?;
+    sync(folder).map_err(unavailable(folder))?;
     let mut writer = Writer::new(db, head, seal);
     for (number, next_id) in next_ids(&writer.db).map_err(|error| row_error(folder, error))? {
         writer.set_next_id(number, next_id);
@@ -68,24 +73,35 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenE
 }
 
 fn lock(folder: &Path) -> Result<File, OpenError> {
-    let what = |error: std::io::Error| OpenError::Unavailable {
-        folder: folder.to_owned(),
-        what: error.to_string(),
-    };
-    let file = File::create(folder.join("taskyard.lock")).map_err(what)?;
+    let file = File::create(folder.join("taskyard.lock")).map_err(unavailable(folder))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(folder.to_owned())),
-        Err(TryLockError::Error(error)) => Err(what(error)),
+        Err(TryLockError::Error(error)) => Err(unavailable(folder)(error)),
     }
 }
 
-/// Makes an empty database under another name first, so that a crash leaves no half-made one.
-pub(super) fn create(folder: &Path) -> Result<(), OpenError> {
-    let draft = folder.join("taskyard.db.new");
-    _ = std::fs::remove_file(&draft);
-    let make = || -> rusqlite::Result<()> {
-        let mut db = Connection::open(&draft)?;
+/// Makes the database of a folder that has none. The seal of an empty store comes first: where there
+/// is such a seal and no database, a crash interrupted this and nothing is lost.
+fn make(folder: &Path, sealed: &Sealed, options: &OpenOptions) -> Result<(), OpenError> {
+    let had_one = log(folder).exists() || !matches!(sealed, Sealed::Absent | Sealed::Batch(0));
+    if had_one && !options.accept_loss {
+        return Err(damaged(folder, "its database file is gone"));
+    }
+    if had_one {
+        salvage::set_aside(folder).map_err(unavailable(folder))?;
+    }
+    Seal::open(&seal_file(folder), 0).map_err(unavailable(folder))?;
+    draw_up(folder)?;
+    publish(folder)
+}
+
+/// Makes an empty database under another name, so that a crash leaves no half-made one.
+pub(super) fn draw_up(folder: &Path) -> Result<Connection, OpenError> {
+    _ = std::fs::remove_file(draft(folder));
+    _ = std::fs::remove_file(folder.join("taskyard.db.new-journal"));
+    let make = || -> rusqlite::Result<Connection> {
+        let mut db = Connection::open(draft(folder))?;
         let tx = db.transaction()?;
         tx.pragma_update(None, "application_id", APPLICATION_ID)?;
         for migration in MIGRATIONS {
@@ -93,20 +109,25 @@ pub(super) fn create(folder: &Path) -> Result<(), OpenError> {
         }
         tx.pragma_update(None, "user_version", MIGRATIONS.len() as i64)?;
         Head::default().write(&tx)?;
-        tx.commit()
+        tx.commit()?;
+        Ok(db)
     };
-    make().map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
+    make().map_err(|error| row_error(folder, RowError::Sqlite(error)))
+}
+
+/// Gives a finished draft its name.
+pub(super) fn publish(folder: &Path) -> Result<(), OpenError> {
     let publish = || {
-        File::open(&draft)?.sync_all()?;
-        // Left over from a database that is gone, it would be taken for a part of this one.
-        _ = std::fs::remove_file(log(folder));
-        std::fs::rename(&draft, database(folder))?;
-        File::open(folder)?.sync_all()
+        File::open(draft(folder))?.sync_all()?;
+        std::fs::rename(draft(folder), database(folder))?;
+        sync(folder)
     };
-    publish().map_err(|error: std::io::Error| OpenError::Unavailable {
-        folder: folder.to_owned(),
-        what: error.to_string(),
-    })
+    publish().map_err(unavailable(folder))
+}
+
+/// Makes the names of the files durable.
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }
 
 /// A connection to the database, set up as every one of ours is.
@@ -114,6 +135,8 @@ pub(super) fn connect(folder: &Path) -> Result<Connection, OpenError> {
     let open = || -> rusqlite::Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let db = Connection::open_with_flags(database(folder), flags)?;
+        // A damaged log would be thrown away when the connection that found the damage closes.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         db.set_prepared_statement_cache_capacity(32);
         db.busy_timeout(std::time::Duration::from_secs(10))?;
         db.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
@@ -125,61 +148,37 @@ pub(super) fn connect(folder: &Path) -> Result<Connection, OpenError> {
     open().map_err(|error| row_error(folder, RowError::Sqlite(error)))
 }
 
-/// Reads and checks everything.
-fn read(folder: &Path, sealed: &Sealed) -> Result<(Connection, Head, Machine), OpenError> {
+/// Reads and checks everything; the bodies too, if somebody wants to be thorough.
+fn read(
+    folder: &Path,
+    sealed: &Sealed,
+    thorough: bool,
+) -> Result<(Connection, Head, Machine), OpenError> {
+    check::header(folder)?;
     let db = connect(folder)?;
-    check_format(folder, &db)?;
+    check::format(folder, &db)?;
     let head = Head::read(&db).map_err(|error| row_error(folder, error))?;
-    check_seal(folder, &head, sealed)?;
+    check::seal(folder, &head, sealed)?;
     let mut machine = Machine::default();
     machine.set_next_lease(head.lease_ceiling);
     let found = read_rows(&db, &mut machine).map_err(|error| row_error(folder, error))?;
-    if (found.tasks, found.task_keys) != (head.tasks, head.task_keys) {
-        let what = format!("{} tasks are written down, {} were found", head.tasks, found.tasks);
-        return Err(damaged(folder, &what));
+    check::counts(folder, &head, &found)?;
+    if thorough {
+        check::bodies(&db).map_err(|error| row_error(folder, error))?;
     }
     Ok((db, head, machine))
 }
 
-fn check_format(folder: &Path, db: &Connection) -> Result<(), OpenError> {
-    let pragma = |name: &str| -> Result<i64, OpenError> {
-        db.pragma_query_value(None, name, |row| row.get(0))
-            .map_err(|error| row_error(folder, RowError::Sqlite(error)))
-    };
-    if pragma("application_id")? != APPLICATION_ID {
-        return Err(damaged(folder, "taskyard.db is no database of taskyard"));
-    }
-    let (found, known) = (pragma("user_version")?, MIGRATIONS.len() as i64);
-    if found > known {
-        return Err(OpenError::TooNew { folder: folder.to_owned(), found, known });
-    }
-    if found < 1 {
-        return Err(damaged(folder, "its format number makes no sense"));
-    }
-    Ok(())
-}
-
-fn check_seal(folder: &Path, head: &Head, sealed: &Sealed) -> Result<(), OpenError> {
-    match *sealed {
-        Sealed::Absent => Err(damaged(folder, "its seal file is gone")),
-        Sealed::Unreadable => Err(damaged(folder, "its seal file is damaged")),
-        Sealed::Batch(batch) if head.batch < batch => {
-            let lost = batch - head.batch;
-            Err(damaged(folder, &format!("the newest {lost} commits are lost from its log")))
-        }
-        Sealed::Batch(_) => Ok(()),
-    }
-}
-
 /// Fills the machine; returns what was found, to be compared with what was written.
 fn read_rows(db: &Connection, machine: &mut Machine) -> Result<Head, RowError> {
+    let mut found = Head::default();
     let mut statement = db.prepare("SELECT * FROM tube ORDER BY number")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (number, record) = codec::read_tube(row)?;
         machine.restore_tube(number, record);
+        found.tubes += 1;
     }
-    let mut found = Head::default();
     let mut statement = db.prepare(&format!("SELECT {TASK_COLUMNS} FROM task ORDER BY key"))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
@@ -208,17 +207,24 @@ pub(super) fn damaged(folder: &Path, what: &str) -> OpenError {
     OpenError::Damaged { folder: folder.to_owned(), what: what.to_owned() }
 }
 
+/// What the operating system says.
+pub(super) fn unavailable(folder: &Path) -> impl Fn(io::Error) -> OpenError {
+    |error| OpenError::Unavailable { folder: folder.to_owned(), what: error.to_string() }
+}
+
 /// What SQLite or a row says, as what the user can do about it.
 pub(super) fn row_error(folder: &Path, error: RowError) -> OpenError {
-    use rusqlite::ErrorCode::{CannotOpen, DiskFull, PermissionDenied, ReadOnly};
+    use rusqlite::ErrorCode::{
+        CannotOpen, DatabaseBusy, DatabaseLocked, DiskFull, PermissionDenied, ReadOnly,
+    };
     let error = match error {
         RowError::Damaged(what) => return damaged(folder, &what),
         RowError::Sqlite(error) => error,
     };
     match error.sqlite_error_code() {
-        Some(CannotOpen | PermissionDenied | ReadOnly | DiskFull) => {
-            OpenError::Unavailable { folder: folder.to_owned(), what: error.to_string() }
-        }
+        Some(
+            CannotOpen | DatabaseBusy | DatabaseLocked | DiskFull | PermissionDenied | ReadOnly,
+        ) => OpenError::Unavailable { folder: folder.to_owned(), what: error.to_string() },
         _ => damaged(folder, &error.to_string()),
     }
 }

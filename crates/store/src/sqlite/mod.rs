@@ -4,40 +4,44 @@
 //! the batch is answered: the cost of a sync is shared by all who wait for it. A take changes
 //! nothing on disk and waits for none. Payloads beyond a memory budget stay on disk.
 //!
-//! `folder` opens and checks, `writer` commits, `reader` loads payloads, `checkpoint` keeps the log
-//! short, `codec` knows the rows, `salvage` saves what it can.
+//! `folder` opens, `check` believes nothing, `writer` commits, `budget` says which payloads are in
+//! memory, `reader` loads the others, `checkpoint` keeps the log short, `codec` knows the rows,
+//! `salvage` saves what it can.
 
+mod budget;
+mod check;
 mod checkpoint;
 mod codec;
 mod folder;
+mod generation;
 mod reader;
 mod salvage;
 mod seal;
 mod writer;
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::future::ready;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use taskyard_core::{Body, Change, Changes, Command, Error, Machine, Reply, Timestamp, TubeName};
+use taskyard_core::{Body, Changes, Command, Error, Machine, Reply, Timestamp};
 
 use crate::{BodyKey, Capabilities, Executed, OpenError, OpenOptions, Pending, Store, Unloaded};
 
+use budget::Budget;
 use checkpoint::Checkpointer;
+use generation::Generations;
 use reader::Reader;
 pub use writer::Fault;
 use writer::Writer;
 
-/// Bodies of so many tasks are read ahead of the takes of a tube.
-const READ_AHEAD: usize = 4096;
-
 /// The embedded durable store.
 #[derive(Debug)]
 pub struct SqliteStore {
-    state: Mutex<State>,
+    // Before the state, which has the lock of the folder: nobody reads when that is given up.
     reader: Reader,
+    generations: Generations,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
@@ -45,13 +49,8 @@ struct State {
     machine: Machine,
     writer: Writer,
     checkpointer: Checkpointer,
-    /// How many bytes of bodies may be in memory.
-    memory_bytes: usize,
-    /// Tubes of which some bodies are on disk only, and how many tasks may be taken before more are
-    /// read ahead.
-    spilled: HashMap<u32, usize>,
-    /// Grows whenever a tube loses all its tasks.
-    epoch: u64,
+    budget: Budget,
+    generations: Generations,
     /// Held while the store is open.
     _lock: File,
 }
@@ -63,22 +62,48 @@ impl SqliteStore {
         let mut open = folder::open(folder, options)?;
         let checkpointer = Checkpointer::start(folder, &mut open.writer.db)?;
         let reader = Reader::start(folder)?;
-        let spilled = open.machine.tube_numbers().map(|number| (number, 0)).collect();
+        let generations = Generations::default();
         let state = State {
+            budget: Budget::new(options.memory_bytes, generations.clone(), &open.machine),
+            generations: generations.clone(),
             machine: open.machine,
             writer: open.writer,
             checkpointer,
-            memory_bytes: options.memory_bytes,
-            spilled,
-            epoch: 0,
             _lock: open.lock,
         };
-        Ok(SqliteStore { state: Mutex::new(state), reader })
+        Ok(SqliteStore { reader, generations, state: Mutex::new(state) })
     }
 
     /// Makes a step of a later commit fail, for tests of what a failure leaves behind.
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.state().writer.fault = fault;
+    }
+
+    /// Makes the disk appear full beyond this many pages, for the same tests.
+    pub fn limit_pages(&self, pages: u32) -> Result<(), Error> {
+        let limited = self.state().writer.db.pragma_update(None, "max_page_count", pages);
+        limited.map_err(|error| Error::Store(error.to_string()))
+    }
+
+    /// How many bytes of payloads are in memory or on their way there.
+    pub fn payload_bytes(&self) -> usize {
+        let state = self.state();
+        state.budget.bytes(&state.machine)
+    }
+
+    /// Reads bodies, and finds out what it means when one is not there.
+    async fn load_current(&self, keys: Vec<BodyKey>) -> Result<Vec<Option<Body>>, Error> {
+        let mut bodies = self.reader.load(keys.clone()).await?;
+        for (key, body) in keys.into_iter().zip(&mut bodies) {
+            let number = generation::number(key);
+            if !self.generations.is_current(key) {
+                *body = None;
+            } else if body.is_none() && self.state().machine.lacks_body(number, key.id) {
+                let what = format!("task {} of tube number {number} is not found", key.id);
+                return Err(Error::Store(format!("the database is damaged: {what}")));
+            }
+        }
+        Ok(bodies)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -88,14 +113,14 @@ impl SqliteStore {
 
 impl Store for SqliteStore {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
-        let mut state = self.state();
-        state.shelve(self.reader.take_ahead());
+        let state = &mut *self.state();
+        state.budget.shelve(&mut state.machine, self.reader.take_ahead());
         let executed = state.execute(now, commands, &self.reader);
         Box::pin(ready(executed))
     }
 
     fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Result<Vec<Option<Body>>, Error>> {
-        Box::pin(self.reader.load(keys))
+        Box::pin(self.load_current(keys))
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -111,15 +136,18 @@ impl Store for SqliteStore {
 
 impl State {
     fn execute(&mut self, now: Timestamp, commands: Vec<Command>, reader: &Reader) -> Executed {
-        let shown: Vec<Option<TubeName>> = commands.iter().map(shows_bodies).collect();
+        let (mut shown, mut replies) = (Vec::new(), Vec::new());
         self.machine.begin();
-        let mut replies: Vec<_> =
-            commands.into_iter().map(|command| self.machine.apply(now, command)).collect();
+        for command in commands {
+            shown.push(self.shown_tube(&command));
+            replies.push(self.machine.apply(now, command));
+        }
         let changes = self.machine.changes();
-        match self.writer.commit(&self.machine, &changes) {
+        match self.commit(&changes) {
             Ok(()) => {
                 self.machine.keep();
-                self.spill(&changes);
+                forget_emptied(&mut replies, &shown, &changes.cleared);
+                self.budget.spill(&mut self.machine, &changes);
                 self.checkpointer.after_commit(&self.writer.db);
             }
             Err(error) => {
@@ -128,93 +156,47 @@ impl State {
             }
         }
         let unloaded = self.unloaded(&shown, &replies);
-        self.read_ahead(&shown, &replies, reader);
+        for (number, reply) in shown.iter().zip(&replies) {
+            if let (Some(number), Ok(Reply::Taken(tasks))) = (number, reply) {
+                self.budget.read_ahead(&self.machine, *number, tasks.len(), reader);
+            }
+        }
         Executed { replies, effects: self.machine.take_effects(), unloaded }
     }
 
-    /// Takes bodies out of memory that would exceed the budget; disk has them now. A quarter of it is
-    /// left to what is read ahead, because that is wanted first.
-    fn spill(&mut self, changes: &Changes) {
-        if !changes.cleared.is_empty() {
-            self.epoch += 1;
+    fn commit(&mut self, changes: &Changes) -> Result<(), Error> {
+        if changes.cleared.is_empty() {
+            return self.writer.commit(&self.machine, changes);
         }
-        let budget = self.memory_bytes - self.memory_bytes / 4;
-        if self.machine.body_bytes() <= budget {
-            return;
-        }
-        for (number, change) in changes.tasks.iter().rev() {
-            let Change::Insert(record) = change else { continue };
-            let temporary =
-                self.machine.tube_by_number(*number).is_none_or(|tube| tube.1.temporary);
-            if temporary {
-                continue;
-            }
-            self.machine.set_body(*number, record.id, None);
-            self.spilled.entry(*number).or_insert(0);
-            if self.machine.body_bytes() <= budget {
-                break;
-            }
-        }
+        let emptying = self.generations.hold();
+        self.writer.commit(&self.machine, changes)?;
+        emptying.done(&changes.cleared);
+        Ok(())
     }
 
-    /// Puts what was read ahead into memory, as far as the budget goes.
-    fn shelve(&mut self, ahead: Vec<reader::Ahead>) {
-        for (key, body) in
-            ahead.into_iter().filter(|a| a.epoch == self.epoch).flat_map(|a| a.bodies)
-        {
-            let fits = self.machine.body_bytes() + body.footprint() <= self.memory_bytes;
-            if fits && self.machine.lacks_body(key.tube, key.id) {
-                self.machine.set_body(key.tube, key.id, Some(body));
-            }
+    /// The number of the tube whose bodies the command's reply shows.
+    fn shown_tube(&self, command: &Command) -> Option<u32> {
+        match command {
+            Command::Take(take) => self.machine.tube_number(&take.tube),
+            Command::Peek { tube, .. } => self.machine.tube_number(tube),
+            _ => None,
         }
     }
 
     /// The tasks in the replies whose bodies are not in memory.
-    fn unloaded(
-        &self,
-        shown: &[Option<TubeName>],
-        replies: &[Result<Reply, Error>],
-    ) -> Vec<Unloaded> {
+    fn unloaded(&self, shown: &[Option<u32>], replies: &[Result<Reply, Error>]) -> Vec<Unloaded> {
         let mut unloaded = Vec::new();
-        for (place, (tube, reply)) in shown.iter().zip(replies).enumerate() {
-            let (Some(tube), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (tube, reply) else {
+        for (place, (number, reply)) in shown.iter().zip(replies).enumerate() {
+            let (Some(number), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (number, reply)
+            else {
                 continue;
             };
             for (item, task) in tasks.iter().enumerate().filter(|(_, task)| task.body.is_none()) {
-                if let Some(number) = self.machine.tube_number(tube) {
-                    let key = BodyKey { tube: number, id: task.id };
-                    unloaded.push(Unloaded { reply: place, item, key });
-                }
+                let key = self.generations.key(*number, task.id);
+                unloaded.push(Unloaded { reply: place, item, key });
             }
         }
         unloaded
-    }
-
-    /// Asks for the bodies that the next takes will want, before they want them.
-    fn read_ahead(
-        &mut self,
-        shown: &[Option<TubeName>],
-        replies: &[Result<Reply, Error>],
-        reader: &Reader,
-    ) {
-        if self.spilled.is_empty() {
-            return;
-        }
-        for (tube, reply) in shown.iter().zip(replies) {
-            let (Some(tube), Ok(Reply::Taken(tasks))) = (tube, reply) else { continue };
-            let Some(number) = self.machine.tube_number(tube) else { continue };
-            let Some(left) = self.spilled.get_mut(&number) else { continue };
-            *left = left.saturating_sub(tasks.len());
-            if *left > READ_AHEAD / 2 || tasks.is_empty() {
-                continue;
-            }
-            *left = READ_AHEAD;
-            let wanted = self.machine.upcoming_without_body(number, READ_AHEAD);
-            let keys: Vec<_> = wanted.into_iter().map(|id| BodyKey { tube: number, id }).collect();
-            if !keys.is_empty() {
-                reader.read_ahead(self.epoch, keys);
-            }
-        }
     }
 
     /// Gives taken tasks back and empties the log into the database.
@@ -229,11 +211,15 @@ impl State {
     }
 }
 
-/// The tube of a command whose reply shows bodies.
-fn shows_bodies(command: &Command) -> Option<TubeName> {
-    match command {
-        Command::Take(take) => Some(take.tube.clone()),
-        Command::Peek { tube, .. } => Some(tube.clone()),
-        _ => None,
+/// Tasks leave the replies that were shown before their tube was emptied in the same batch and whose
+/// bodies are on disk only: they are gone.
+fn forget_emptied(replies: &mut [Result<Reply, Error>], shown: &[Option<u32>], emptied: &[u32]) {
+    for (number, reply) in shown.iter().zip(replies) {
+        let (Some(number), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (number, reply) else {
+            continue;
+        };
+        if emptied.contains(number) {
+            tasks.retain(|task| task.body.is_some());
+        }
     }
 }

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rusqlite::{Connection, OptionalExtension};
-use taskyard_core::{Body, Error};
+use taskyard_core::{Body, Error, TaskId};
 use tokio::sync::oneshot;
 
 use super::codec::{self, RowError};
 use super::folder::connect;
+use super::generation;
 use crate::{BodyKey, OpenError};
 
 /// The reading thread, and what it has read ahead.
@@ -24,10 +25,11 @@ pub(super) struct Reader {
 /// Bodies that were read ahead.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    /// The writer's count of cleared tubes when this was asked for: a body read before a tube was
-    /// dropped must not end up in a new tube of the same number.
-    pub epoch: u64,
     pub bodies: Vec<(BodyKey, Body)>,
+    /// How many bytes they might have had.
+    pub room: usize,
+    /// Whether there were more.
+    pub cut: bool,
 }
 
 /// What a load answers: a body for each key, `None` where the task is gone.
@@ -35,7 +37,7 @@ type Loaded = Result<Vec<Option<Body>>, Error>;
 
 enum Job {
     Load { keys: Vec<BodyKey>, answer: oneshot::Sender<Loaded> },
-    ReadAhead { epoch: u64, keys: Vec<BodyKey> },
+    ReadAhead { keys: Vec<BodyKey>, room: usize },
 }
 
 impl Reader {
@@ -61,9 +63,10 @@ impl Reader {
         answered.await.unwrap_or_else(|_| Err(Error::Store("the reader has stopped".into())))
     }
 
-    /// Reads bodies that will be wanted soon; they are found in `take_ahead` some time later.
-    pub fn read_ahead(&self, epoch: u64, keys: Vec<BodyKey>) {
-        self.send(Job::ReadAhead { epoch, keys });
+    /// Reads bodies that will be wanted soon, at most `room` bytes of them; they are found in
+    /// `take_ahead` some time later.
+    pub fn read_ahead(&self, keys: Vec<BodyKey>, room: usize) {
+        self.send(Job::ReadAhead { keys, room });
     }
 
     /// What has been read ahead since the last call.
@@ -99,27 +102,42 @@ fn serve(db: &Connection, jobs: &Receiver<Job>, ahead: &Mutex<Vec<Ahead>>) {
             Job::Load { keys, answer } => {
                 _ = answer.send(keys.iter().map(|key| read(db, *key)).collect());
             }
-            Job::ReadAhead { epoch, keys } => {
-                let found = |key: &BodyKey| Some((*key, read(db, *key).ok()??));
-                let bodies = keys.iter().filter_map(found).collect();
-                let shelf = &mut *ahead.lock().unwrap_or_else(PoisonError::into_inner);
-                shelf.push(Ahead { epoch, bodies });
+            Job::ReadAhead { keys, room } => {
+                let found = read_ahead(db, &keys, room);
+                ahead.lock().unwrap_or_else(PoisonError::into_inner).push(found);
             }
         }
     }
 }
 
-fn read(db: &Connection, place: BodyKey) -> Result<Option<Body>, Error> {
-    let key = codec::key(place.tube, place.id);
-    let read = || -> Result<Option<Body>, RowError> {
-        let sql = "SELECT data_sum, meta, data FROM task WHERE key = ?";
-        let mut statement = db.prepare_cached(sql)?;
-        let body =
-            statement.query_row([key], |row| Ok(codec::read_body(row, key, 0))).optional()?;
-        body.transpose()
-    };
-    read().map_err(|error| match error {
+fn read_ahead(db: &Connection, keys: &[BodyKey], room: usize) -> Ahead {
+    let mut ahead = Ahead { bodies: Vec::new(), room, cut: false };
+    let mut left = room;
+    for key in keys {
+        // What cannot be read is found out by whoever wants it.
+        let Ok(Some(body)) = read(db, *key) else { continue };
+        let Some(rest) = left.checked_sub(body.footprint()) else {
+            ahead.cut = true;
+            break;
+        };
+        left = rest;
+        ahead.bodies.push((*key, body));
+    }
+    ahead
+}
+
+fn read(db: &Connection, key: BodyKey) -> Result<Option<Body>, Error> {
+    read_body(db, generation::number(key), key.id).map_err(|error| match error {
         RowError::Damaged(what) => Error::Store(format!("the database is damaged: {what}")),
         RowError::Sqlite(error) => Error::Store(format!("cannot read from disk: {error}")),
     })
+}
+
+/// The body of a task, if there is a row of it.
+pub(super) fn read_body(db: &Connection, tube: u32, id: TaskId) -> Result<Option<Body>, RowError> {
+    let key = codec::key(tube, id);
+    let sql = "SELECT data_sum, meta, data FROM task WHERE key = ?";
+    let mut statement = db.prepare_cached(sql)?;
+    let body = statement.query_row([key], |row| Ok(codec::read_body(row, key, 0))).optional()?;
+    body.transpose()
 }

@@ -1,106 +1,177 @@
 //! What can be saved from a damaged database, when its owner accepts the loss.
+//!
+//! The damaged files are only read, and kept under other names. SQLite works on a copy of them.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
-use taskyard_core::TaskId;
+use taskyard_core::record::Record;
+use taskyard_core::{Body, Kind, TubeName, TubeOptions, TubeRecord};
 
 use super::codec::{self, Head, RowError};
-use super::folder::{connect, create, database, log, row_error};
+use super::folder::{database, draw_up, log, publish, row_error, unavailable};
 use crate::OpenError;
 
-/// Keeps the damaged files under other names and makes a new database of every row that is as it
-/// was written.
-pub(super) fn rebuild(folder: &Path) -> Result<(), OpenError> {
-    let io = |error: std::io::Error| OpenError::Unavailable {
-        folder: folder.to_owned(),
-        what: error.to_string(),
-    };
-    let damaged = (1..)
-        .map(|number| folder.join(format!("taskyard.db.damaged-{number}")))
-        .find(|path| !path.exists())
-        .unwrap_or_else(|| folder.join("taskyard.db.damaged"));
-    std::fs::rename(database(folder), &damaged).map_err(io)?;
-    let mut damaged_log = damaged.clone().into_os_string();
-    damaged_log.push("-wal");
-    if log(folder).exists() {
-        std::fs::rename(log(folder), damaged_log).map_err(io)?;
-    }
-    _ = std::fs::remove_file(folder.join("taskyard.db-shm"));
-    create(folder)?;
-    let new = connect(folder)?;
-    let old = Connection::open(&damaged).map_err(|error| row_error(folder, error.into()))?;
-    let saved = copy(&old, &new).map_err(|error| row_error(folder, error))?;
+/// Which ids and leases the lost commits used is unknown: so many are left out.
+const LEFT_OUT: u64 = 1 << 32;
+/// Where ids go on in a tube of which nothing is known.
+const UNKNOWN_NEXT_ID: u64 = 1 << 44;
+/// Where leases go on when nothing is known of them.
+const UNKNOWN_LEASE: u64 = 1 << 62;
+
+/// Makes a new database of every row that is as it was written, as the commit number `batch`, and
+/// puts it in the place of the damaged one, which is kept.
+pub(super) fn rebuild(folder: &Path, batch: u64) -> Result<(), OpenError> {
+    let copied = copy_files(folder).map_err(unavailable(folder))?;
+    let new = draw_up(folder)?;
+    let old = Connection::open(&copied).map_err(|error| row_error(folder, error.into()))?;
+    let saved = save(&old, &new, batch).map_err(|error| row_error(folder, error))?;
+    drop((old, new));
+    remove_copies(folder);
+    let kept = set_aside(folder).map_err(unavailable(folder))?;
+    publish(folder)?;
     tracing::warn!(
         tasks = saved.tasks,
         tubes = saved.tubes,
-        kept = %damaged.display(),
+        kept = %kept.display(),
         "what could be read was saved into a new database"
     );
     Ok(())
 }
 
-#[derive(Debug, Default)]
-struct Saved {
-    tubes: u64,
-    tasks: u64,
-}
-
-fn copy(old: &Connection, new: &Connection) -> Result<Saved, RowError> {
-    let mut saved = Saved::default();
-    let mut head = Head::default();
-    // Lease numbers may have been issued up to an unknown one: go on far beyond any of them.
-    head.lease_ceiling = Head::read(old).map_or(1 << 62, |head| head.lease_ceiling + (1 << 32));
-    head.batch = 1;
-    new.execute_batch("BEGIN IMMEDIATE")?;
-    let tubes = copy_tubes(old, new, &mut saved);
-    copy_tasks(old, new, "ASC", &tubes, &mut head)?;
-    // A page that cannot be read ends the first pass: come from the other side.
-    copy_tasks(old, new, "DESC", &tubes, &mut head)?;
-    head.write(new)?;
-    new.execute_batch("COMMIT")?;
-    saved.tasks = head.tasks;
-    Ok(saved)
-}
-
-fn copy_tubes(old: &Connection, new: &Connection, saved: &mut Saved) -> Vec<u32> {
-    let mut numbers = Vec::new();
-    let Ok(mut statement) = old.prepare("SELECT * FROM tube") else { return numbers };
-    let Ok(mut rows) = statement.query([]) else { return numbers };
-    while let Ok(Some(row)) = rows.next() {
-        let Ok((number, mut record)) = codec::read_tube(row) else { continue };
-        // Which ids the lost commits used is unknown: none of them may come again.
-        record.next_id += 1 << 32;
-        if codec::write_tube(new, number, &record).is_ok() {
-            numbers.push(number);
-            saved.tubes += 1;
+/// Keeps the files of a database under other names, and tells the new name.
+pub(super) fn set_aside(folder: &Path) -> io::Result<PathBuf> {
+    let free = |name: &PathBuf| !name.exists() && !log_of(name).exists();
+    let kept = (1..).map(|number| folder.join(format!("taskyard.db.damaged-{number}"))).find(free);
+    let kept = kept.ok_or_else(|| io::Error::other("too many damaged databases are kept"))?;
+    for (from, to) in [(database(folder), kept.clone()), (log(folder), log_of(&kept))] {
+        if from.exists() {
+            fs::rename(from, to)?;
         }
     }
-    numbers
+    _ = fs::remove_file(folder.join("taskyard.db-shm"));
+    Ok(kept)
 }
 
-fn copy_tasks(
-    old: &Connection,
-    new: &Connection,
-    order: &str,
-    tubes: &[u32],
-    head: &mut Head,
-) -> Result<(), RowError> {
-    let columns = codec::TASK_COLUMNS;
-    let sql = format!("SELECT {columns}, data_sum, meta, data FROM task ORDER BY key {order}");
-    let Ok(mut statement) = old.prepare(&sql) else { return Ok(()) };
-    let Ok(mut rows) = statement.query([]) else { return Ok(()) };
-    let mut insert =
-        new.prepare("INSERT OR IGNORE INTO task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)")?;
-    while let Ok(Some(row)) = rows.next() {
-        let Ok((number, record)) = codec::read_task(row) else { continue };
-        let key = codec::key(number, TaskId(record.id.0));
-        let Ok(body) = codec::read_body(row, key, 11) else { continue };
-        if !tubes.contains(&number) {
-            continue;
+fn log_of(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+fn copy_of(folder: &Path) -> PathBuf {
+    folder.join("taskyard.db.copy")
+}
+
+fn copy_files(folder: &Path) -> io::Result<PathBuf> {
+    remove_copies(folder);
+    let copied = copy_of(folder);
+    fs::copy(database(folder), &copied)?;
+    if log(folder).exists() {
+        fs::copy(log(folder), log_of(&copied))?;
+    }
+    mend_header(&copied)?;
+    Ok(copied)
+}
+
+fn remove_copies(folder: &Path) {
+    for end in ["", "-wal", "-shm"] {
+        _ = fs::remove_file(folder.join(format!("taskyard.db.copy{end}")));
+    }
+}
+
+/// What never changes in the header of our databases can be put right.
+fn mend_header(database: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(database)?;
+    if file.metadata()?.len() < 100 {
+        return Ok(());
+    }
+    file.write_all_at(b"SQLite format 3\0", 0)?;
+    file.write_all_at(&[2, 2, 0, 64, 32, 32], 18)?;
+    file.write_all_at(&[0, 0, 0, 0, 0, 0, 0, 1], 52)?;
+    file.write_all_at(&[0, 0, 0, 0], 64)
+}
+
+fn save(old: &Connection, new: &Connection, batch: u64) -> Result<Head, RowError> {
+    new.execute_batch("BEGIN IMMEDIATE")?;
+    let mut rescue =
+        Rescue { new, head: Head { batch, ..Head::default() }, tubes: BTreeMap::new() };
+    let ceiling = Head::read(old).map(|head| head.lease_ceiling + LEFT_OUT);
+    rescue.head.lease_ceiling = ceiling.unwrap_or(UNKNOWN_LEASE);
+    rescue.save_tubes(old)?;
+    rescue.save_tasks(old, "ASC")?;
+    // A page that cannot be read ends the first pass: come from the other side.
+    rescue.save_tasks(old, "DESC")?;
+    rescue.head.tubes = rescue.tubes.len() as u64;
+    rescue.head.write(new)?;
+    new.execute_batch("COMMIT")?;
+    Ok(rescue.head)
+}
+
+/// A new database that fills up.
+struct Rescue<'a> {
+    new: &'a Connection,
+    head: Head,
+    tubes: BTreeMap<u32, TubeName>,
+}
+
+impl Rescue<'_> {
+    fn save_tubes(&mut self, old: &Connection) -> Result<(), RowError> {
+        let Ok(mut statement) = old.prepare("SELECT * FROM tube") else { return Ok(()) };
+        let Ok(mut rows) = statement.query([]) else { return Ok(()) };
+        while let Ok(Some(row)) = rows.next() {
+            let Ok((number, mut record)) = codec::read_tube(row) else { continue };
+            record.next_id += LEFT_OUT;
+            self.add_tube(number, record)?;
         }
-        let columns = codec::TaskColumns::new(key, &record);
-        let added = insert.execute(params![
+        Ok(())
+    }
+
+    /// Adds a tube, unless there is one of that number or name.
+    fn add_tube(&mut self, number: u32, record: TubeRecord) -> Result<(), RowError> {
+        let taken = self.tubes.values().any(|name| *name == record.name);
+        if !taken && !self.tubes.contains_key(&number) {
+            codec::write_tube(self.new, number, &record)?;
+            self.tubes.insert(number, record.name);
+        }
+        Ok(())
+    }
+
+    /// The tasks of a tube that is lost itself get one that says so.
+    fn find_tube(&mut self, number: u32, task: &Record) -> Result<bool, RowError> {
+        if !self.tubes.contains_key(&number) {
+            let kind = if task.subqueue.is_some() { Kind::UtubeTtl } else { Kind::FifoTtl };
+            let Ok(name) = TubeName::new(&format!("recovered-{number}")) else { return Ok(false) };
+            let options = TubeOptions::new(kind);
+            self.add_tube(number, TubeRecord { name, options, next_id: UNKNOWN_NEXT_ID })?;
+        }
+        Ok(self.tubes.contains_key(&number))
+    }
+
+    fn save_tasks(&mut self, old: &Connection, order: &str) -> Result<(), RowError> {
+        let columns = codec::TASK_COLUMNS;
+        let sql = format!("SELECT {columns}, data_sum, meta, data FROM task ORDER BY key {order}");
+        let Ok(mut statement) = old.prepare(&sql) else { return Ok(()) };
+        let Ok(mut rows) = statement.query([]) else { return Ok(()) };
+        while let Ok(Some(row)) = rows.next() {
+            let Ok((number, record)) = codec::read_task(row) else { continue };
+            let key = codec::key(number, record.id);
+            let Ok(body) = codec::read_body(row, key, 11) else { continue };
+            if self.find_tube(number, &record)? {
+                self.add_task(key, &record, &body)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_task(&mut self, key: i64, record: &Record, body: &Body) -> Result<(), RowError> {
+        let sql = "INSERT OR IGNORE INTO task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+        let columns = codec::TaskColumns::new(key, record);
+        let added = self.new.prepare_cached(sql)?.execute(params![
             key,
             columns.state,
             columns.due,
@@ -117,8 +188,8 @@ fn copy_tasks(
             body.payload(),
         ])?;
         if added == 1 {
-            head.add(key);
+            self.head.add(key);
         }
+        Ok(())
     }
-    Ok(())
 }

@@ -28,32 +28,29 @@ pub(super) enum Sealed {
 const BYTES: usize = 12;
 
 impl Seal {
-    /// Opens the seal, making an empty one if there is none, and tells what it says.
-    pub fn open(path: &Path) -> io::Result<(Seal, Sealed)> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let mut bytes = [0; BYTES];
-        let sealed = match file.metadata()?.len() {
-            0 => Sealed::Absent,
-            length if length == BYTES as u64 => {
-                file.read_exact_at(&mut bytes, 0)?;
-                decode(&bytes)
-            }
-            _ => Sealed::Unreadable,
+    /// What the seal says, without touching it.
+    pub fn read(path: &Path) -> io::Result<Sealed> {
+        let bytes = match std::fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Sealed::Absent),
+            bytes => bytes?,
         };
-        Ok((Seal { file }, sealed))
+        Ok(bytes.as_slice().try_into().map_or(Sealed::Unreadable, decode))
+    }
+
+    /// Makes the seal say this, whatever it was, and keeps it open.
+    pub fn open(path: &Path, batch: u64) -> io::Result<Seal> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        let seal = Seal { file };
+        // Written before it is cut: a crash in between must not leave a seal of zeroes.
+        seal.write(batch)?;
+        seal.file.set_len(BYTES as u64)?;
+        seal.file.sync_all()?;
+        Ok(seal)
     }
 
     /// Writes the number of a commit that is on disk. Not synced: a seal that is behind is harmless.
     pub fn write(&self, batch: u64) -> io::Result<()> {
         self.file.write_all_at(&encode(batch), 0)
-    }
-
-    /// Makes the file exactly this, whatever it was.
-    pub fn reset(&self, batch: u64) -> io::Result<()> {
-        self.file.set_len(BYTES as u64)?;
-        self.write(batch)?;
-        self.file.sync_all()
     }
 }
 

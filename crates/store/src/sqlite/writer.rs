@@ -78,6 +78,9 @@ impl Writer {
         let mut head = self.head;
         head.batch += 1;
         head.lease_ceiling = lease_ceiling;
+        if !changes.tubes.is_empty() {
+            head.tubes = machine.tube_numbers().count() as u64;
+        }
         match self.write(machine, &plan, &mut head) {
             Ok(()) => {
                 self.head = head;
@@ -97,11 +100,11 @@ impl Writer {
     }
 
     /// Leases are reserved ahead, so that a take needs no disk; a batch that goes to disk anyway
-    /// renews the reserve early.
+    /// renews the reserve early. One that issued no lease beyond the reserve needs no more.
     fn lease_ceiling(&self, machine: &Machine, idle: bool) -> u64 {
-        let left = self.head.lease_ceiling.saturating_sub(machine.next_lease());
-        let wanted = if idle { left == 0 } else { left < LEASES_RESERVED / 2 };
-        if wanted { machine.next_lease() + LEASES_RESERVED } else { self.head.lease_ceiling }
+        let (ceiling, next) = (self.head.lease_ceiling, machine.next_lease());
+        let early = if idle { 0 } else { LEASES_RESERVED / 2 };
+        if next + early > ceiling { next + LEASES_RESERVED } else { ceiling }
     }
 
     fn write(&mut self, machine: &Machine, plan: &Plan, head: &mut Head) -> Result<(), WriteError> {
@@ -274,7 +277,8 @@ impl<'a> Plan<'a> {
     fn new(machine: &Machine, changes: &'a Changes, next_ids: &[u64]) -> Self {
         let mut plan = Plan {
             cleared: changes.cleared.clone(),
-            tubes: changes.tubes.iter().map(|tube| tube.0).collect(),
+            // A tube that lost its tasks has no rows left to tell which ids were used.
+            tubes: changes.tubes.iter().map(|tube| tube.0).chain(changes.cleared.clone()).collect(),
             inserts: Vec::new(),
             updates: Vec::new(),
             removed: Vec::new(),

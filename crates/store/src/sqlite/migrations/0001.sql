@@ -1,12 +1,13 @@
 -- Numbered and never edited: a change of the format is a new file.
 
 -- One row: what the whole store is. `batch` grows with every commit and is compared with the seal
--- file; `tasks` and `task_keys` are the number of task rows and a sum over their keys, so that a row
--- that vanishes is noticed.
+-- file; `tubes` and `tasks` are the numbers of their rows and `task_keys` a sum over the keys of the
+-- tasks, so that a row that vanishes is noticed.
 CREATE TABLE store (
   one           INTEGER PRIMARY KEY CHECK (one = 1),
   batch         INTEGER NOT NULL,
   lease_ceiling INTEGER NOT NULL,
+  tubes         INTEGER NOT NULL,
   tasks         INTEGER NOT NULL,
   task_keys     INTEGER NOT NULL,
   sum           INTEGER NOT NULL

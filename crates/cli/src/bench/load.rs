@@ -1,0 +1,129 @@
+//! Clients under way at the same time, and what they measure.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use taskyard::{Client, Execute, NewTask, bytes_task};
+use tokio::task::JoinSet;
+
+/// The payload of every task: 100 bytes.
+const PAYLOAD: [u8; 100] = [0x5A; 100];
+/// The tube of every benchmark.
+pub const TUBE: &str = "bench";
+
+/// How the load is spread.
+#[derive(Clone, Copy)]
+pub struct Load {
+    /// Clients under way at the same time, each waiting for its answer.
+    pub clients: usize,
+    /// Tasks in one call.
+    pub batch: usize,
+    /// Tasks in all.
+    pub tasks: usize,
+}
+
+/// What a load measured.
+pub struct Measured {
+    /// Tasks a second.
+    pub rate: f64,
+    /// How long each call took, in microseconds.
+    latency: Histogram<u64>,
+}
+
+impl Measured {
+    /// The latencies as a note.
+    pub fn note(&self) -> String {
+        let millis = |micros: u64| micros as f64 / 1000.0;
+        let p50 = millis(self.latency.value_at_quantile(0.5));
+        let p99 = millis(self.latency.value_at_quantile(0.99));
+        format!("p50 {p50:.2} ms, p99 {p99:.2} ms, max {:.1} ms", millis(self.latency.max()))
+    }
+}
+
+/// A task of the benchmark.
+pub fn task() -> Result<NewTask> {
+    Ok(bytes_task(&PAYLOAD)?)
+}
+
+/// Puts tasks.
+pub async fn put<E>(client: &Client<E>, load: Load) -> Result<Measured>
+where
+    E: Execute + Clone + 'static,
+{
+    let before = client.tubes().await?.iter().map(|tube| tube.stats.tasks.ready).sum::<u64>();
+    let client = client.clone();
+    let counter = client.clone();
+    let measured = run(load, move |count| {
+        let client = client.clone();
+        async move {
+            let tasks = (0..count).map(|_| task()).collect::<Result<_>>()?;
+            Ok(client.put_tasks(TUBE, tasks, Duration::ZERO).await?.len())
+        }
+    })
+    .await?;
+    let after = counter.stats(TUBE).await?.tasks.ready;
+    ensure!(after == before + load.tasks as u64, "{after} tasks are there after the puts");
+    Ok(measured)
+}
+
+/// Takes tasks and acknowledges them; the tube has exactly so many.
+pub async fn take_and_ack<E>(client: &Client<E>, load: Load) -> Result<Measured>
+where
+    E: Execute + Clone + 'static,
+{
+    let client = client.clone();
+    let counter = client.clone();
+    let measured = run(load, move |count| {
+        let client = client.clone();
+        async move {
+            let tasks = client.take_many(TUBE, count, Duration::ZERO).await?;
+            client.ack_many(&tasks).await?;
+            Ok(tasks.len())
+        }
+    })
+    .await?;
+    let stats = counter.stats(TUBE).await?;
+    ensure!(stats.tasks.total() == 0, "{} tasks are left", stats.tasks.total());
+    Ok(measured)
+}
+
+/// Runs `call` from many clients at once; it is told how many tasks to do and must do them.
+async fn run<C, F>(load: Load, call: C) -> Result<Measured>
+where
+    C: Fn(usize) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<usize>> + Send,
+{
+    let claimed = Arc::new(AtomicUsize::new(0));
+    let mut running = JoinSet::new();
+    let begin = Instant::now();
+    for _ in 0..load.clients {
+        running.spawn(one_client(load, claimed.clone(), call.clone()));
+    }
+    let mut latency = Histogram::new(3)?;
+    while let Some(ended) = running.join_next().await {
+        latency.add(ended.context("a client of the benchmark failed")??)?;
+    }
+    Ok(Measured { rate: load.tasks as f64 / begin.elapsed().as_secs_f64(), latency })
+}
+
+async fn one_client<C, F>(load: Load, claimed: Arc<AtomicUsize>, call: C) -> Result<Histogram<u64>>
+where
+    C: Fn(usize) -> F,
+    F: Future<Output = Result<usize>>,
+{
+    let mut latency = Histogram::new(3)?;
+    loop {
+        let first = claimed.fetch_add(load.batch, Ordering::Relaxed);
+        let count = load.batch.min(load.tasks.saturating_sub(first));
+        if count == 0 {
+            return Ok(latency);
+        }
+        let begin = Instant::now();
+        let done = call(count).await?;
+        ensure!(done == count, "{done} tasks were done where {count} should be");
+        latency.record(begin.elapsed().as_micros() as u64)?;
+    }
+}

@@ -1,0 +1,124 @@
+//! The table that a benchmark prints.
+
+use comfy_table::{Cell, CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
+use serde_json::{Value, json};
+
+/// One measured thing.
+pub struct Row {
+    /// What was measured.
+    pub what: String,
+    /// The figure.
+    pub figure: f64,
+    /// What it counts.
+    pub unit: &'static str,
+    /// What was asked for, if something was.
+    pub target: Option<Target>,
+    /// How, or beside what.
+    pub note: String,
+}
+
+/// What a figure should be.
+#[derive(Clone, Copy)]
+pub enum Target {
+    /// At least this.
+    AtLeast(f64),
+    /// At most this.
+    AtMost(f64),
+}
+
+/// All rows so far. Each is also told as soon as it is known, because a run takes minutes.
+#[derive(Default)]
+pub struct Report {
+    rows: Vec<Row>,
+}
+
+impl Report {
+    pub fn add(&mut self, row: Row) {
+        eprintln!("  {}: {} {}", row.what, number(row.figure), row.unit);
+        self.rows.push(row);
+    }
+
+    /// The figure of the row with this name.
+    pub fn figure(&self, what: &str) -> Option<f64> {
+        self.rows.iter().find(|row| row.what == what).map(|row| row.figure)
+    }
+
+    pub fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_preset(UTF8_HORIZONTAL_ONLY);
+        table.set_header(["what", "figure", "unit", "asked", "", "how"]);
+        for row in &self.rows {
+            let (asked, mark) = match row.target {
+                None => (String::new(), ""),
+                Some(target) => (target.words(), if target.met(row.figure) { "yes" } else { "NO" }),
+            };
+            table.add_row([
+                Cell::new(&row.what),
+                Cell::new(number(row.figure)).set_alignment(CellAlignment::Right),
+                Cell::new(row.unit),
+                Cell::new(asked).set_alignment(CellAlignment::Right),
+                Cell::new(mark),
+                Cell::new(&row.note),
+            ]);
+        }
+        table
+    }
+
+    pub fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|row| {
+            json!({
+                "what": row.what,
+                "figure": row.figure,
+                "unit": row.unit,
+                "asked": row.target.map(Target::words),
+                "met": row.target.map(|target| target.met(row.figure)),
+                "how": row.note,
+            })
+        });
+        rows.collect()
+    }
+}
+
+impl Target {
+    fn met(self, figure: f64) -> bool {
+        match self {
+            Target::AtLeast(least) => figure >= least,
+            Target::AtMost(most) => figure <= most,
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Target::AtLeast(least) => format!("≥ {}", number(least)),
+            Target::AtMost(most) => format!("≤ {}", number(most)),
+        }
+    }
+}
+
+/// A figure as people read it: thousands apart, decimals only where they matter.
+fn number(figure: f64) -> String {
+    if figure.abs() < 100.0 {
+        return format!("{figure:.2}");
+    }
+    let digits = format!("{:.0}", figure.abs());
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!(number(1_234_567.0), "1,234,567");
+        assert_eq!(number(123.4), "123");
+        assert_eq!(number(0.756), "0.76");
+    }
+}

@@ -1,0 +1,45 @@
+//! `kick`: bring buried tasks back.
+
+use clap::Args;
+use taskyard_core::{Command, Reply, TubeName};
+use taskyard_wire::Exit;
+use taskyard_wire::http::KickAnswer;
+
+use crate::connect::{ConnectArgs, misfit};
+use crate::output;
+
+/// How many to bring back.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard kick mail               the first one
+  taskyard kick mail --count 10
+  taskyard kick mail --all")]
+pub struct KickArgs {
+    /// The tube.
+    tube: String,
+    /// At most how many, smallest priority number first.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    count: u64,
+    /// All of them.
+    #[arg(long, conflicts_with = "count")]
+    all: bool,
+    /// Print a JSON object with how many came back.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Brings them back and says how many came.
+pub fn run(args: KickArgs) -> anyhow::Result<Exit> {
+    let count = if args.all { u64::MAX } else { args.count };
+    let kick = Command::Kick { tube: TubeName::new(&args.tube)?, count };
+    let Reply::Kicked(kicked) = args.connect.ask(kick)? else { return Err(misfit("kick")) };
+    if args.json {
+        output::json(&KickAnswer { kicked })?;
+    } else {
+        output::line(format!("kicked {kicked}"))?;
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,57 @@
+//! `peek`: show tasks without taking them.
+
+use clap::Args;
+use taskyard_core::{Command, Reply, TaskId, TubeName};
+use taskyard_wire::Exit;
+use taskyard_wire::http::{Form, TaskAnswer};
+
+use crate::connect::{ConnectArgs, misfit};
+use crate::{data, output};
+
+/// What to look at.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard peek mail 0             state, data, and why it does not run now
+  taskyard peek mail 0 1 2 --json")]
+pub struct PeekArgs {
+    /// The tube.
+    tube: String,
+    /// Which tasks.
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<u64>,
+    /// Print one JSON object a line, with everything known.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Shows them; exit code 4 when one is not there.
+pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
+    let tube = TubeName::new(&args.tube)?;
+    let ids: Vec<TaskId> = args.ids.iter().copied().map(TaskId).collect();
+    let peek = Command::Peek { tube: tube.clone(), ids: ids.clone() };
+    let Reply::Tasks(tasks) = args.connect.ask(peek)? else { return Err(misfit("peek")) };
+    if args.json {
+        output::json_lines(tasks.iter().map(|task| TaskAnswer::with_reason(task, Form::Json)))?;
+    } else if !tasks.is_empty() {
+        let mut table = output::table(&["id", "state", "pri", "attempts", "why not now", "data"]);
+        for task in &tasks {
+            table.add_row([
+                task.id.to_string(),
+                task.state.name().into(),
+                task.pri.to_string(),
+                task.attempts.to_string(),
+                task.reason.to_string(),
+                data::show(task.body.as_ref()),
+            ]);
+        }
+        output::show(&table)?;
+    }
+    let missing: Vec<_> = ids.iter().filter(|id| tasks.iter().all(|t| t.id != **id)).collect();
+    for id in &missing {
+        output::note(format!("no task {id} in {tube}"));
+    }
+    Ok(if missing.is_empty() { Exit::Ok } else { Exit::NotFound })
+}

@@ -1,0 +1,210 @@
+//! `put`: add tasks.
+
+use std::io::{self, BufRead, IsTerminal};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use taskyard::Http;
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{Body, Command, NewTask, Placed, Reply, Span, Timestamp, TubeName};
+use taskyard_wire::Exit;
+use taskyard_wire::http::PutAnswer;
+use tokio::sync::mpsc::{Receiver, channel};
+
+use crate::connect::{ConnectArgs, block_on, misfit};
+use crate::failure::Wrong;
+use crate::{data, output, units};
+
+/// What to add.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+DATA is JSON when it parses as JSON, text otherwise. @FILE reads a file, - the standard input.
+A tube that does not exist is made as fifottl, unless the server runs with --strict-tubes.
+
+Examples:
+  taskyard put mail '{\"to\": \"ann\"}'
+  taskyard put mail hello --delay 10s --pri 5
+  taskyard put mail @letter.txt --ttl 1h
+  taskyard put mail news --at 2030-01-31T08:00:00Z
+  seq 1000000 | taskyard put numbers --lines")]
+pub struct PutArgs {
+    /// The tube.
+    tube: String,
+    /// What the tasks carry, one task each; all are added or none.
+    #[arg(required_unless_present = "lines", value_name = "DATA", allow_hyphen_values = true)]
+    data: Vec<String>,
+    /// Read the standard input, one task a line; empty lines are skipped.
+    #[arg(long, conflicts_with = "data")]
+    lines: bool,
+    /// Priority: smaller goes first.
+    #[arg(long, value_name = "N")]
+    pri: Option<u64>,
+    /// Remove the task if nobody took it in this time.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    ttl: Option<Span>,
+    /// Give the task back if whoever took it does not answer in this time.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    ttr: Option<Span>,
+    /// Not ready before this time has passed.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    delay: Option<Span>,
+    /// Not ready before this moment, such as 2030-01-31T08:00:00Z; wins over --delay.
+    #[arg(long, value_name = "MOMENT", value_parser = units::moment)]
+    at: Option<Timestamp>,
+    /// The sub-queue, in tubes that have them: one task of each runs at a time.
+    #[arg(long, value_name = "NAME")]
+    subqueue: Option<String>,
+    /// A small JSON object that travels with the task.
+    #[arg(long, value_name = "JSON")]
+    meta: Option<String>,
+    /// Wait this long for room when the tube is full.
+    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "0")]
+    timeout: Span,
+    /// Print one JSON object a line, with id and state.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Adds the tasks and prints their ids.
+pub fn run(args: PutArgs) -> anyhow::Result<Exit> {
+    let tube = TubeName::new(&args.tube)?;
+    let template = args.template()?;
+    let http = args.connect.http()?;
+    if args.lines {
+        return block_on(put_lines(&args, &http, &tube, &template));
+    }
+    let tasks: Vec<NewTask> = args
+        .data
+        .iter()
+        .map(|argument| Ok(with_payload(&template, &data::read(argument)?)))
+        .collect::<anyhow::Result<_>>()?;
+    let placed = block_on(put(&http, &tube, tasks, args.timeout))?;
+    print(&args, &placed)?;
+    Ok(Exit::Ok)
+}
+
+impl PutArgs {
+    /// A task with everything but its payload.
+    fn template(&self) -> anyhow::Result<NewTask> {
+        let meta = match &self.meta {
+            Some(text) => taskyard_wire::json_to_msgpack(text)
+                .map_err(|error| Wrong(format!("--meta is {error}; write a JSON object")))?,
+            None => Vec::new(),
+        };
+        Ok(NewTask {
+            body: Body::with_meta(&[], &meta),
+            pri: self.pri,
+            ttl: self.ttl,
+            ttr: self.ttr,
+            delay: self.delay,
+            at: self.at,
+            subqueue: self.subqueue.as_deref().map(Arc::from),
+        })
+    }
+}
+
+fn with_payload(template: &NewTask, payload: &[u8]) -> NewTask {
+    let body = Body::with_meta(payload, template.body.meta().unwrap_or_default());
+    NewTask { body, ..template.clone() }
+}
+
+async fn put(
+    http: &Http,
+    tube: &TubeName,
+    tasks: Vec<NewTask>,
+    wait: Span,
+) -> anyhow::Result<Vec<Placed>> {
+    match http.ask(Command::Put { tube: tube.clone(), tasks, wait }).await? {
+        Reply::Put(placed) => Ok(placed),
+        _ => Err(misfit("put")),
+    }
+}
+
+/// Puts what arrives line by line, as much at once as is there.
+async fn put_lines(
+    args: &PutArgs,
+    http: &Http,
+    tube: &TubeName,
+    template: &NewTask,
+) -> anyhow::Result<Exit> {
+    let mut lines = read_lines();
+    let progress = progress();
+    let mut count = 0;
+    // A million ids are for a program; a person gets the sum below.
+    let mut printing = args.json || !output::is_for_people();
+    while let Some(batch) = next_batch(&mut lines).await {
+        let stopped = || format!("stopped after {count} tasks");
+        let mut tasks = Vec::with_capacity(batch.len());
+        for line in batch {
+            let line = line.context("cannot read the standard input").with_context(stopped)?;
+            let payload = data::from_text(&line).with_context(stopped)?;
+            tasks.push(with_payload(template, &payload));
+        }
+        let placed = put(http, tube, tasks, args.timeout).await.with_context(stopped)?;
+        count += placed.len();
+        progress.inc(placed.len() as u64);
+        // Who no longer reads the ids has not asked to stop putting.
+        printing = printing && print(args, &placed).is_ok();
+    }
+    progress.finish_and_clear();
+    output::note(format!("put {count} tasks into {tube}"));
+    Ok(Exit::Ok)
+}
+
+fn print(args: &PutArgs, placed: &[Placed]) -> anyhow::Result<()> {
+    if args.json {
+        return output::json_lines(PutAnswer::new(placed).tasks);
+    }
+    let ids: String = placed.iter().map(|placed| format!("{}\n", placed.id)).collect();
+    Ok(output::bytes(ids.as_bytes())?)
+}
+
+/// How many tasks and how many bytes go in one batch.
+const BATCH_TASKS: usize = 1_000;
+const BATCH_BYTES: usize = 4 << 20;
+const _: () = assert!(BATCH_TASKS <= BATCH_TASKS_MAX);
+
+/// Lines are read ahead on a thread of their own, so that a slow producer never holds back what is
+/// already there.
+fn read_lines() -> Receiver<io::Result<String>> {
+    let (sender, receiver) = channel(BATCH_TASKS);
+    thread::spawn(move || {
+        let lines = io::stdin().lock().lines();
+        for line in lines.filter(|line| !matches!(line, Ok(line) if line.trim().is_empty())) {
+            let last = line.is_err();
+            if sender.blocking_send(line).is_err() || last {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The first line that comes and what came with it; `None` at the end.
+async fn next_batch(lines: &mut Receiver<io::Result<String>>) -> Option<Vec<io::Result<String>>> {
+    let size = |line: &io::Result<String>| line.as_ref().map_or(0, String::len);
+    let first = lines.recv().await?;
+    let mut bytes = size(&first);
+    let mut batch = vec![first];
+    while batch.len() < BATCH_TASKS && bytes < BATCH_BYTES {
+        let Ok(line) = lines.try_recv() else { break };
+        bytes += size(&line);
+        batch.push(line);
+    }
+    Some(batch)
+}
+
+/// Shown to people only.
+fn progress() -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{spinner} {human_pos} tasks put, {per_sec}");
+    let bar = ProgressBar::new_spinner();
+    style.map_or(bar.clone(), |style| bar.with_style(style))
+}

@@ -1,0 +1,255 @@
+//! `serve`: run the server.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{env, fs, io, process};
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::ProgressBar;
+use taskyard_core::command::TubeInfo;
+use taskyard_core::limits::PAYLOAD_BYTES_MAX;
+use taskyard_core::{Command, Execute, Reply};
+use taskyard_engine::{Engine, Settings, SystemClock};
+use taskyard_server::{Config, Server, Token};
+use taskyard_store::{OpenOptions, Store};
+use taskyard_wire::Exit;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::connect::{URL_DEFAULT, misfit};
+use crate::failure::Wrong;
+use crate::output::quoted;
+use crate::{output, units};
+
+/// How to serve.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard serve                                   tasks in ./taskyard-data, on 127.0.0.1:7070
+  taskyard serve --data /var/lib/taskyard
+  taskyard serve --http 0.0.0.0:7070 --token-file secret.txt
+  taskyard serve --store memory:                   nothing is kept
+
+Ctrl-C or SIGTERM stops it; what was acknowledged is on disk. TASKYARD_LOG=debug tells more.")]
+pub struct ServeArgs {
+    /// The folder with the tasks; the same as --store sqlite:DIR.
+    #[arg(long, value_name = "DIR", default_value = "taskyard-data", conflicts_with = "store")]
+    data: PathBuf,
+    /// Where tasks live: memory: or sqlite:DIR.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Where to listen for HTTP; port 0 is any free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
+    http: SocketAddr,
+    /// What callers must show. Others on this machine can see it here: better the two below.
+    #[arg(long, value_name = "TOKEN", env = "TASKYARD_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Read the token from this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
+    /// Listen outside this machine although there is no token.
+    #[arg(long)]
+    insecure: bool,
+    /// A name under which this server may be called without a token; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    host_name: Vec<String>,
+    /// Refuse a put into a tube that does not exist instead of making it.
+    #[arg(long)]
+    strict_tubes: bool,
+    /// How much of what tasks carry is kept in memory; the rest stays on disk.
+    #[arg(long, value_name = "SIZE", value_parser = units::size, default_value = "64MB")]
+    memory: usize,
+    /// The largest payload of a task, up to 64MB.
+    #[arg(long, value_name = "SIZE", value_parser = units::size, default_value = "1MB")]
+    payload_max: usize,
+    /// Open a damaged folder with what is left of it.
+    #[arg(long)]
+    accept_loss: bool,
+}
+
+/// What was found in the store.
+struct Found {
+    url: String,
+    durable: bool,
+    tubes: Vec<TubeInfo>,
+    opening: Duration,
+}
+
+/// Serves until told to stop.
+pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
+    start_log();
+    let config = args.config()?;
+    let started = Instant::now();
+    let (url, store) = args.open()?;
+    let durable = store.capabilities().durable;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let settings = Settings { payload_bytes_max: args.payload_max };
+        let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
+        let tubes = tubes(&engine).await?;
+        let found = Found { url, durable, tubes, opening: started.elapsed() };
+        let (stop, again) = (Stop::new()?, Stop::new()?);
+        let server = Server::bind(config, engine.clone()).await?;
+        // A person who closes the terminal's pipe still wants the server.
+        let _ = output::bytes(first_screen(&server, &found).as_bytes());
+        server.run(stop_at_first(stop, again)).await.context("cannot stop properly")?;
+        let _ = output::line(goodbye(&found));
+        Ok(Exit::Ok)
+    })
+}
+
+impl ServeArgs {
+    fn config(&self) -> anyhow::Result<Config> {
+        if self.payload_max > PAYLOAD_BYTES_MAX {
+            return Err(Wrong("--payload-max is more than 64MB, the most there is".into()).into());
+        }
+        let token = match &self.token_file {
+            Some(path) => Some(fs::read_to_string(path).map_err(|error| {
+                Wrong(format!("cannot read the token from {}: {error}", path.display()))
+            })?),
+            // An empty variable is the usual way to unset one.
+            None => self.token.clone().filter(|token| !token.is_empty()),
+        };
+        let token = token.map(|text| Token::new(&text)).transpose();
+        Ok(Config {
+            token: token.map_err(|error| Wrong(error.to_string()))?,
+            insecure: self.insecure,
+            host_names: self.host_name.clone(),
+            strict_tubes: self.strict_tubes,
+            ..Config::new(self.http)
+        })
+    }
+
+    /// Opens the store; a person sees that it takes its time.
+    fn open(&self) -> anyhow::Result<(String, Box<dyn Store>)> {
+        let url = match &self.store {
+            Some(url) => url.clone(),
+            None => format!("sqlite:{}", self.data.display()),
+        };
+        let options = OpenOptions { memory_bytes: self.memory, accept_loss: self.accept_loss };
+        let progress = if io::stderr().is_terminal() {
+            ProgressBar::new_spinner().with_message(format!("opening {url}"))
+        } else {
+            ProgressBar::hidden()
+        };
+        progress.enable_steady_tick(Duration::from_millis(200));
+        let store = taskyard_store::open(&url, &options);
+        progress.finish_and_clear();
+        Ok((url, store?))
+    }
+}
+
+async fn tubes(engine: &Engine) -> anyhow::Result<Vec<TubeInfo>> {
+    match engine.execute(vec![Command::Tubes { tube: None }]).await.pop() {
+        Some(Ok(Reply::Tubes(tubes))) => Ok(tubes),
+        Some(Err(error)) => Err(error.into()),
+        _ => Err(misfit("tubes")),
+    }
+}
+
+/// What a newcomer sees: what runs where, and three lines to paste.
+fn first_screen(server: &Server, found: &Found) -> String {
+    let (tasks, tubes) = (count_tasks(&found.tubes), found.tubes.len());
+    let durable = if found.durable {
+        "durable: what is acknowledged is on disk"
+    } else {
+        "not durable: gone when the server stops"
+    };
+    let token = if server.needs_token() { "token needed" } else { "no token needed" };
+    let url = server.url();
+    let mut screen = format!(
+        "taskyard {}\n  store  {} ({durable})\n  tasks  {tasks} in {tubes} tubes, opened in {:.2} s\n",
+        env!("CARGO_PKG_VERSION"),
+        found.url,
+        found.opening.as_secs_f64(),
+    );
+    let _ = writeln!(screen, "  http   {url} ({token})\n\nTry in another terminal:");
+    let program = program();
+    let mut flags = String::new();
+    if url != URL_DEFAULT {
+        flags = format!(" --url {url}");
+    }
+    if server.needs_token() {
+        flags.push_str(" --token TOKEN");
+    }
+    let tube = free_name(&found.tubes);
+    for verb in [
+        format!("put {tube} '{{\"to\": \"ann\"}}'"),
+        format!("take {tube}"),
+        format!("ack {tube} 0"),
+    ] {
+        let _ = writeln!(screen, "  {program} {verb}{flags}");
+    }
+    screen.push_str("\nCtrl-C stops it.\n");
+    screen
+}
+
+fn goodbye(found: &Found) -> String {
+    if found.durable {
+        format!("stopped; everything is in {}", found.url)
+    } else {
+        "stopped; the tasks were in memory only and are gone".into()
+    }
+}
+
+fn count_tasks(tubes: &[TubeInfo]) -> u64 {
+    tubes.iter().map(|tube| tube.stats.tasks.total()).sum()
+}
+
+/// A tube that is not there yet, so that its first task has the id 0.
+fn free_name(tubes: &[TubeInfo]) -> String {
+    let names = (1..).map(|n| if n == 1 { "mail".into() } else { format!("mail{n}") });
+    let mut free = names.filter(|name: &String| tubes.iter().all(|t| t.name.as_str() != *name));
+    free.next().unwrap_or_default()
+}
+
+/// Where this program is.
+fn program() -> String {
+    let path = env::current_exe().ok().and_then(|path| path.to_str().map(quoted));
+    path.unwrap_or_else(|| "taskyard".into())
+}
+
+/// The two ways to ask a program to stop.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> io::Result<Self> {
+        Ok(Stop {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Ready at the first signal. The second ends the process at once: what was acknowledged is safe.
+async fn stop_at_first(mut stop: Stop, mut again: Stop) {
+    stop.asked().await;
+    output::note("stopping; once more to stop at once");
+    tokio::spawn(async move {
+        // It has seen the first signal too.
+        again.asked().await;
+        again.asked().await;
+        process::exit(130);
+    });
+}
+
+/// What the server says about itself goes to stderr.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TASKYARD_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+}

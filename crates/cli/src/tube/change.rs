@@ -1,0 +1,161 @@
+//! Making and changing tubes.
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use taskyard_core::{Command, Kind, Reply, Span, TubeChange, TubeName, TubeOptions};
+use taskyard_wire::Exit;
+use taskyard_wire::http::CreateAnswer;
+
+use super::{NameArgs, show};
+use crate::connect::{ConnectArgs, misfit};
+use crate::failure::Wrong;
+use crate::output;
+use crate::units::{self, OrNone};
+
+/// What the new tube does.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard tube create mail
+  taskyard tube create mail --ttr 5m --attempts-max 10
+  taskyard tube create inbox --kind limfifottl --capacity 1000
+  taskyard tube create orders --kind utubettl --if-not-exists")]
+pub struct CreateArgs {
+    /// Its name: 1 to 128 bytes without control characters, / or :
+    tube: String,
+    /// What it does with its tasks.
+    #[arg(long, default_value = "fifottl", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
+    kind: String,
+    /// Its tasks may be forgotten at a restart, for speed.
+    #[arg(long)]
+    temporary: bool,
+    /// Most tasks of any state, in a limfifottl tube.
+    #[arg(long, value_name = "N")]
+    capacity: Option<u64>,
+    /// Remove a task that nobody took in this time.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    ttl: Option<Span>,
+    /// Give a task back when whoever took it does not answer in this time.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    ttr: Option<Span>,
+    /// A new task is not ready before this time has passed.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    delay: Option<Span>,
+    /// Priority of a task whose put names none; smaller goes first.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pri: u64,
+    /// Bury a task when this many deliveries have failed.
+    #[arg(long, value_name = "N")]
+    attempts_max: Option<u32>,
+    /// Let the ttl end a delivery, as Tarantool's queue does.
+    #[arg(long)]
+    ttl_kills_taken: bool,
+    /// Begin without deliveries, until it is resumed.
+    #[arg(long)]
+    paused: bool,
+    /// Leave a tube of that name as it is instead of refusing.
+    #[arg(long)]
+    if_not_exists: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// What to change; `none` takes a limit away.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard tube alter mail --ttr 10m
+  taskyard tube alter mail --ttl none --attempts-max 5")]
+pub struct AlterArgs {
+    /// The tube.
+    tube: String,
+    /// Most tasks of any state, or none.
+    #[arg(long, value_name = "N", value_parser = units::number_or_none::<u64>)]
+    capacity: Option<OrNone<u64>>,
+    /// Default time to live, or none.
+    #[arg(long, value_name = "TIME", value_parser = units::span_or_none)]
+    ttl: Option<OrNone<Span>>,
+    /// Default time to run, or none.
+    #[arg(long, value_name = "TIME", value_parser = units::span_or_none)]
+    ttr: Option<OrNone<Span>>,
+    /// Default delay, or none.
+    #[arg(long, value_name = "TIME", value_parser = units::span_or_none)]
+    delay: Option<OrNone<Span>>,
+    /// Default priority; smaller goes first.
+    #[arg(long, value_name = "N")]
+    pri: Option<u64>,
+    /// Deliveries before a task is buried, or none.
+    #[arg(long, value_name = "N", value_parser = units::number_or_none::<u32>)]
+    attempts_max: Option<OrNone<u32>>,
+    /// Print the tube after the change as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Makes a tube.
+pub fn create(args: CreateArgs) -> anyhow::Result<Exit> {
+    let tube = TubeName::new(&args.tube)?;
+    let kind = Kind::from_name(&args.kind).ok_or_else(|| Wrong("no such kind".into()))?;
+    let options = TubeOptions {
+        kind,
+        temporary: args.temporary,
+        capacity: args.capacity,
+        ttl: args.ttl,
+        ttr: args.ttr,
+        delay: args.delay,
+        pri: args.pri,
+        attempts_max: args.attempts_max,
+        ttl_kills_taken: args.ttl_kills_taken,
+        paused: args.paused,
+    };
+    let if_not_exists = args.if_not_exists;
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists };
+    let Reply::Created(created) = args.connect.ask(create)? else { return Err(misfit("create")) };
+    if args.json {
+        output::json(&CreateAnswer { created })?;
+    } else if created {
+        output::line(format!("created {tube}"))?;
+    } else {
+        output::line(format!("{tube} was there already"))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Changes a tube.
+pub fn alter(args: AlterArgs) -> anyhow::Result<Exit> {
+    let change = TubeChange {
+        paused: None,
+        capacity: args.capacity.map(|capacity| capacity.0),
+        ttl: args.ttl.map(|ttl| ttl.0),
+        ttr: args.ttr.map(|ttr| ttr.0),
+        delay: args.delay.map(|delay| delay.0),
+        pri: args.pri,
+        attempts_max: args.attempts_max.map(|attempts| attempts.0),
+    };
+    if change == TubeChange::default() {
+        return Err(Wrong("nothing to change; say what, such as --ttr 5m".into()).into());
+    }
+    apply(&args.connect, &args.tube, change, args.json)
+}
+
+/// Stops or resumes deliveries.
+pub fn pause(args: &NameArgs, paused: bool) -> anyhow::Result<Exit> {
+    let change = TubeChange { paused: Some(paused), ..TubeChange::default() };
+    apply(&args.connect, &args.tube, change, args.json)
+}
+
+fn apply(
+    connect: &ConnectArgs,
+    tube: &str,
+    change: TubeChange,
+    json: bool,
+) -> anyhow::Result<Exit> {
+    let tube = TubeName::new(tube)?;
+    connect.ask(Command::AlterTube { tube: tube.clone(), change })?;
+    show::print_one(connect, &tube, json)
+}

@@ -1,0 +1,104 @@
+//! `tube`: make, change, show and remove tubes.
+
+mod change;
+mod show;
+
+use clap::{Args, Subcommand};
+use taskyard_core::{Command, TubeName};
+use taskyard_wire::Exit;
+use taskyard_wire::http::NothingAnswer;
+
+use crate::connect::ConnectArgs;
+use crate::output;
+
+use change::{AlterArgs, CreateArgs};
+use show::{ListArgs, WhoArgs};
+
+/// What to do with which tube.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Kinds:
+  fifo         in order of arrival, nothing else
+  fifottl      order by priority; ttl, ttr, delay (the usual one)
+  limfifottl   the same with a capacity
+  utube        in order of arrival, one running task for each sub-queue
+  utubettl     sub-queues, priority and times")]
+pub struct TubeArgs {
+    #[command(subcommand)]
+    verb: TubeVerb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+enum TubeVerb {
+    /// Make a tube.
+    Create(CreateArgs),
+    /// Change a tube; tasks that are there keep their times.
+    Alter(AlterArgs),
+    /// Stop deliveries; everything else goes on.
+    Pause(NameArgs),
+    /// Let deliveries go on.
+    Resume(NameArgs),
+    /// Remove a tube with its tasks; refused while tasks are taken or consumers wait.
+    Drop(NameArgs),
+    /// Remove all tasks of a tube, taken ones too.
+    Truncate(NameArgs),
+    /// Give back every taken task of a tube.
+    ReleaseAll(NameArgs),
+    /// Show all tubes.
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Show one tube: its options and numbers.
+    Show(NameArgs),
+    /// Show who holds which tasks of a tube.
+    Deliveries(WhoArgs),
+    /// Show who waits for a task of a tube.
+    Consumers(WhoArgs),
+}
+
+/// Which tube.
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// The tube.
+    tube: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Does it.
+pub fn run(args: TubeArgs) -> anyhow::Result<Exit> {
+    match args.verb {
+        TubeVerb::Create(args) => change::create(args),
+        TubeVerb::Alter(args) => change::alter(args),
+        TubeVerb::Pause(args) => change::pause(&args, true),
+        TubeVerb::Resume(args) => change::pause(&args, false),
+        TubeVerb::Drop(args) => silent(&args, |tube| Command::DropTube { tube }, "dropped"),
+        TubeVerb::Truncate(args) => silent(&args, |tube| Command::Truncate { tube }, "emptied"),
+        TubeVerb::ReleaseAll(args) => {
+            silent(&args, |tube| Command::ReleaseAll { tube }, "released all of")
+        }
+        TubeVerb::List(args) => show::list(&args),
+        TubeVerb::Show(args) => show::one(&args),
+        TubeVerb::Deliveries(args) => show::deliveries(&args),
+        TubeVerb::Consumers(args) => show::consumers(&args),
+    }
+}
+
+/// A command that answers nothing.
+fn silent(
+    args: &NameArgs,
+    command: impl Fn(TubeName) -> Command,
+    done: &str,
+) -> anyhow::Result<Exit> {
+    let tube = TubeName::new(&args.tube)?;
+    args.connect.ask(command(tube.clone()))?;
+    if args.json {
+        output::json(&NothingAnswer {})?;
+    } else {
+        output::line(format!("{done} {tube}"))?;
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,159 @@
+//! Showing tubes, who holds their tasks and who waits for them.
+
+use clap::Args;
+use taskyard_core::{Kind, TubeName};
+use taskyard_wire::Exit;
+use taskyard_wire::http::TubeAnswer;
+
+use super::NameArgs;
+use crate::connect::{ConnectArgs, block_on};
+use crate::output;
+
+/// How to show all tubes.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Print one JSON object a line for each tube.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Whose deliveries or consumers to show.
+#[derive(Debug, Args)]
+pub struct WhoArgs {
+    /// The tube.
+    tube: String,
+    /// At most how many.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    count: usize,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Shows all tubes.
+pub fn list(args: &ListArgs) -> anyhow::Result<Exit> {
+    let http = args.connect.http()?;
+    let tubes = block_on(async { Ok(http.tubes(None).await?) })?;
+    if args.json {
+        output::json_lines(&tubes)?;
+        return Ok(Exit::Ok);
+    }
+    let mut table = output::table(&["tube", "kind", "tasks", "options"]);
+    for tube in &tubes {
+        let kind = Kind::from(tube.kind).name().to_owned();
+        let options: Vec<String> =
+            options(tube).into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        table.add_row([tube.name.clone(), kind, tube.tasks.total.to_string(), options.join(" ")]);
+    }
+    output::show(&table)?;
+    Ok(Exit::Ok)
+}
+
+/// Shows one tube.
+pub fn one(args: &NameArgs) -> anyhow::Result<Exit> {
+    print_one(&args.connect, &TubeName::new(&args.tube)?, args.json)
+}
+
+/// Prints a tube as it is now.
+pub fn print_one(connect: &ConnectArgs, tube: &TubeName, json: bool) -> anyhow::Result<Exit> {
+    let http = connect.http()?;
+    for tube in block_on(async { Ok(http.tubes(Some(tube)).await?) })? {
+        if json {
+            output::json(&tube)?;
+        } else {
+            print(&tube)?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn print(tube: &TubeAnswer) -> anyhow::Result<()> {
+    let tasks = &tube.tasks;
+    let mut lines = vec![
+        ("tube", tube.name.clone()),
+        ("kind", Kind::from(tube.kind).name().to_owned()),
+        ("paused", if tube.paused { "yes" } else { "no" }.to_owned()),
+    ];
+    lines.extend(options(tube).into_iter().filter(|(name, _)| *name != "paused"));
+    lines.extend([
+        ("ready", format!("{} ({} can be taken now)", tasks.ready, tube.takeable)),
+        ("taken", tasks.taken.to_string()),
+        ("delayed", tasks.delayed.to_string()),
+        ("buried", tasks.buried.to_string()),
+        ("done", format!("{} since the server started", tasks.done)),
+        ("waiting", format!("{} consumers", tube.consumers)),
+    ]);
+    let text: String =
+        lines.into_iter().map(|(name, value)| format!("{name:<15} {value}\n")).collect();
+    Ok(output::bytes(text.as_bytes())?)
+}
+
+/// What was set, by name.
+fn options(tube: &TubeAnswer) -> Vec<(&'static str, String)> {
+    let seconds = |name, value: Option<f64>| value.map(|value| (name, format!("{value}s")));
+    let flag = |name, value: bool| value.then(|| (name, "yes".to_owned()));
+    let number = |name, value: Option<u64>| value.map(|value| (name, value.to_string()));
+    let options = [
+        flag("paused", tube.paused),
+        flag("temporary", tube.temporary),
+        number("capacity", tube.capacity),
+        seconds("ttl", tube.ttl),
+        seconds("ttr", tube.ttr),
+        seconds("delay", tube.delay),
+        number("pri", Some(tube.pri).filter(|pri| *pri != 0)),
+        number("attempts-max", tube.attempts_max.map(u64::from)),
+        flag("ttl-kills-taken", tube.ttl_kills_taken),
+    ];
+    options.into_iter().flatten().collect()
+}
+
+/// Shows who holds what.
+pub fn deliveries(args: &WhoArgs) -> anyhow::Result<Exit> {
+    let (http, tube) = (args.connect.http()?, TubeName::new(&args.tube)?);
+    let deliveries = block_on(async { Ok(http.deliveries(&tube, args.count).await?) })?;
+    if args.json {
+        output::json_lines(&deliveries)?;
+        return Ok(Exit::Ok);
+    }
+    let mut table = output::table(&["id", "lease", "taken at", "until", "session"]);
+    for delivery in &deliveries {
+        table.add_row([
+            delivery.id.to_string(),
+            delivery.lease.map(|lease| lease.to_string()).unwrap_or_default(),
+            moment(delivery.time),
+            moment(delivery.until),
+            delivery.session.clone().unwrap_or_default(),
+        ]);
+    }
+    output::show(&table)?;
+    Ok(Exit::Ok)
+}
+
+/// Shows who waits.
+pub fn consumers(args: &WhoArgs) -> anyhow::Result<Exit> {
+    let (http, tube) = (args.connect.http()?, TubeName::new(&args.tube)?);
+    let consumers = block_on(async { Ok(http.consumers(&tube, args.count).await?) })?;
+    if args.json {
+        output::json_lines(&consumers)?;
+        return Ok(Exit::Ok);
+    }
+    let mut table = output::table(&["waits since", "until", "session"]);
+    for consumer in &consumers {
+        table.add_row([
+            moment(Some(consumer.since)),
+            moment(consumer.until),
+            consumer.session.clone().unwrap_or_default(),
+        ]);
+    }
+    output::show(&table)?;
+    Ok(Exit::Ok)
+}
+
+/// A moment as a person reads it, in UTC; without one it does not come.
+fn moment(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "never".into(), crate::units::utc)
+}

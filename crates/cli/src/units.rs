@@ -1,0 +1,248 @@
+//! Times, sizes and names of deliveries as people write them.
+
+use std::str::FromStr;
+
+use taskyard_core::{Holder, Lease, Span, TaskId, Timestamp};
+
+/// A value, or `none` to take it away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OrNone<T>(pub Option<T>);
+
+/// One delivery as people name it: `ID` or `ID:LEASE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The task.
+    pub id: TaskId,
+    /// Who says so.
+    pub holder: Holder,
+}
+
+impl FromStr for Delivery {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse::<u64>().map_err(|_| "write ID or ID:LEASE".into());
+        let (id, holder) = match text.split_once(':') {
+            Some((id, lease)) => (id, Holder::Lease(Lease(number(lease)?))),
+            None => (text, Holder::Any),
+        };
+        number(id).map(|id| Delivery { id: TaskId(id), holder })
+    }
+}
+
+/// A length of time: `5s`, `1m30s`, `250ms`, `2h`, `1d`, or seconds.
+pub fn span(text: &str) -> Result<Span, String> {
+    if let Ok(seconds) = text.parse::<f64>()
+        && seconds.is_finite()
+        && seconds >= 0.0
+    {
+        return Ok(Span::from_micros((seconds * 1e6).round() as i64));
+    }
+    let parts = parts(text).filter(|parts| !parts.is_empty());
+    let micros = parts.and_then(|parts| {
+        parts.iter().map(|(number, unit)| Some(number * unit_micros(unit)?)).sum::<Option<f64>>()
+    });
+    let micros = micros.ok_or("write a time such as 5s, 1m30s, 250ms, 2h or 1d")?;
+    Ok(Span::from_micros(micros.round() as i64))
+}
+
+/// A length of time, or `none`.
+pub fn span_or_none(text: &str) -> Result<OrNone<Span>, String> {
+    if text == "none" { Ok(OrNone(None)) } else { span(text).map(|span| OrNone(Some(span))) }
+}
+
+/// A whole number, or `none`.
+pub fn number_or_none<T: FromStr>(text: &str) -> Result<OrNone<T>, String> {
+    if text == "none" {
+        return Ok(OrNone(None));
+    }
+    let number = text.parse().map_err(|_| "write a whole number, or none")?;
+    Ok(OrNone(Some(number)))
+}
+
+/// A number of bytes: `64MB`, `512K`, `1.5GiB`; a K is 1024.
+pub fn size(text: &str) -> Result<usize, String> {
+    let wrong = || "write a size such as 64MB, 512KB or 2GB".to_owned();
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().map_err(|_| wrong())?;
+    let factor: u64 = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    Ok((number * factor as f64) as usize)
+}
+
+/// A moment: `2030-01-31T08:00:00Z`, with an offset or a fraction, or seconds since 1970.
+pub fn moment(text: &str) -> Result<Timestamp, String> {
+    let wrong = || "write a moment such as 2030-01-31T08:00:00Z, or seconds since 1970".to_owned();
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Timestamp::from_secs_f64(seconds).ok_or_else(wrong);
+    }
+    calendar_seconds(text).and_then(Timestamp::from_secs_f64).ok_or_else(wrong)
+}
+
+/// A moment given in seconds since 1970, as `moment` reads it.
+pub fn utc(seconds: f64) -> String {
+    let total = seconds.max(0.0) as i64;
+    let (mut days, clock) = (total / 86_400, total % 86_400);
+    let mut year = 1970;
+    while days >= 365 + i64::from(is_leap(year)) {
+        days -= 365 + i64::from(is_leap(year));
+        year += 1;
+    }
+    let mut month = 0;
+    let lengths = month_days(year);
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
+    format!("{year}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", month + 1, days + 1)
+}
+
+/// Numbers and the letters behind each of them.
+fn parts(text: &str) -> Option<Vec<(f64, &str)>> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let letters = rest.find(|c: char| c.is_ascii_alphabetic())?;
+        let (number, after) = rest.split_at(letters);
+        let end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, next) = after.split_at(end);
+        parts.push((number.parse().ok().filter(|number: &f64| *number >= 0.0)?, unit));
+        rest = next;
+    }
+    Some(parts)
+}
+
+fn unit_micros(unit: &str) -> Option<f64> {
+    Some(match unit {
+        "us" => 1.0,
+        "ms" => 1e3,
+        "s" => 1e6,
+        "m" | "min" => 60e6,
+        "h" => 3600e6,
+        "d" => 86_400e6,
+        _ => return None,
+    })
+}
+
+/// Seconds since 1970 of a date and time with a zone.
+fn calendar_seconds(text: &str) -> Option<f64> {
+    let (date, rest) = text.split_once(['T', 't', ' '])?;
+    let zone = rest.find(['Z', 'z', '+', '-'])?;
+    let (clock, zone) = rest.split_at(zone);
+    let [year, month, day] = numbers(date, '-')?;
+    let [hour, minute, second] = numbers(clock, ':')?;
+    let offset = match zone {
+        "Z" | "z" => 0.0,
+        _ => {
+            let [hours, minutes] = numbers(&zone[1..], ':')?;
+            (hours * 3600.0 + minutes * 60.0) * if zone.starts_with('-') { -1.0 } else { 1.0 }
+        }
+    };
+    let days = month_days(year as i64);
+    let month = (1.0..=12.0).contains(&month).then_some(month as usize)?;
+    let valid = (1.0..=days[month - 1] as f64).contains(&day)
+        && (1970.0..=9999.0).contains(&year)
+        && hour < 24.0
+        && minute < 60.0
+        && second < 61.0;
+    let before: i64 = days[..month - 1].iter().sum();
+    let past = year as i64 - 1;
+    let leaps = past / 4 - past / 100 + past / 400 - 477;
+    let day_number = (past - 1969) * 365 + leaps + before + day as i64 - 1;
+    let seconds = day_number as f64 * 86_400.0 + hour * 3600.0 + minute * 60.0 + second - offset;
+    valid.then_some(seconds)
+}
+
+fn is_leap(year: i64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
+fn month_days(year: i64) -> [i64; 12] {
+    [31, 28 + i64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+}
+
+/// Exactly `N` numbers with this between them; only the last may have a fraction.
+fn numbers<const N: usize>(text: &str, between: char) -> Option<[f64; N]> {
+    let mut numbers = [0.0; N];
+    let mut parts = text.split(between);
+    for (place, number) in numbers.iter_mut().enumerate() {
+        let part = parts.next()?;
+        let fits = |c: char| c.is_ascii_digit() || (c == '.' && place + 1 == N);
+        *number = Some(part).filter(|part| part.chars().all(fits))?.parse().ok()?;
+    }
+    parts.next().is_none().then_some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        for (text, micros) in [
+            ("5", 5_000_000),
+            ("0.25", 250_000),
+            ("5s", 5_000_000),
+            ("1m30s", 90_000_000),
+            ("250ms", 250_000),
+            ("1.5h", 5_400_000_000),
+            ("1d", 86_400_000_000),
+            ("0", 0),
+        ] {
+            assert_eq!(span(text), Ok(Span::from_micros(micros)), "{text}");
+        }
+        assert_eq!(span("1000000d"), Ok(Span::FOREVER));
+        for text in ["", "5x", "s", "-5", "-5s", "5s3", "nan", "inf", "1m-30s", "one"] {
+            assert!(span(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("64MB"), Ok(64 << 20));
+        assert_eq!(size("1.5KiB"), Ok(1536));
+        assert_eq!(size("100"), Ok(100));
+        for text in ["", "MB", "-1", "5 apples", "1..5"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn moments() {
+        for (text, seconds) in [
+            ("1700000000.5", 1_700_000_000.5),
+            ("1970-01-01T00:00:00Z", 0.0),
+            ("2000-02-29T12:00:00Z", 951_825_600.0),
+            ("2023-11-14T22:13:20Z", 1_700_000_000.0),
+            ("2023-11-14 23:13:20.25+01:00", 1_700_000_000.25),
+            ("2100-03-01T00:00:00Z", 4_107_542_400.0),
+        ] {
+            assert_eq!(moment(text), Ok(Timestamp::from_secs_f64(seconds).unwrap()), "{text}");
+        }
+        for text in ["1970-01-01T00:00:00Z", "2000-02-29T12:00:07Z", "2100-12-31T23:59:59Z"] {
+            assert_eq!(utc(moment(text).unwrap().as_secs_f64()), text);
+        }
+        for text in ["", "-5", "tomorrow", "2023-02-29T00:00:00Z", "2023-13-01T00:00:00Z"] {
+            assert!(moment(text).is_err(), "{text}");
+        }
+        for text in ["2023-11-14", "2023-11-14T22:13:20", "2023-11-14T25:00:00Z", "1-2-3T4:5:6Z"] {
+            assert!(moment(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn deliveries() {
+        let held = Delivery { id: TaskId(3), holder: Holder::Lease(Lease(17)) };
+        assert_eq!("3:17".parse(), Ok(held));
+        assert_eq!("3".parse(), Ok(Delivery { id: TaskId(3), holder: Holder::Any }));
+        for text in ["", ":", "3:", ":17", "a", "3:17:1", "-1"] {
+            assert!(text.parse::<Delivery>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! How the program ends, and what it says then.
+
+use std::fs;
+
+use crate::rig::{Rig, Serving, run};
+
+#[test]
+fn a_server_that_is_not_there() {
+    // Port 1 needs rights that nobody gives to a queue.
+    let ran = run(&["take", "mail", "--url", "http://127.0.0.1:1"]).ends(7);
+    assert!(ran.err.contains("taskyard serve"), "{}", ran.err);
+    assert_eq!(ran.err.lines().count(), 1);
+}
+
+#[test]
+fn what_is_not_there() {
+    let rig = Rig::new();
+    for verb in [["take", "nope", "--json"], ["ack", "nope", "0"], ["kick", "nope", "--all"]] {
+        let ran = rig.run(&verb).ends(4);
+        assert!(ran.err.contains("'nope' does not exist"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_delivery_that_is_no_longer_the_callers() {
+    let rig = Rig::new();
+    rig.run(&["put", "mail", "x"]).good();
+    let lease = rig.run(&["take", "mail", "--json"]).json()[0]["lease"].as_u64().unwrap();
+    let stale = format!("0:{}", lease + 1);
+    for verb in ["ack", "release", "touch"] {
+        let ran = rig.run(&[verb, "mail", &stale, "77"]).ends(5);
+        assert_eq!(ran.err.lines().count(), 2, "{}", ran.err);
+    }
+}
+
+#[test]
+fn wrong_words() {
+    for args in [
+        &["fetch"][..],
+        &["take"],
+        &["take", "mail", "--wait", "long"],
+        &["ack", "mail", "first"],
+        &["ack", "mail"],
+        &["put", "mail"],
+        &["put", "a/b", "x"],
+        &["put", "mail", "@no/such/file"],
+        &["take", "mail", "--url", "mail"],
+        &["tube", "create", "x", "--kind", "stack"],
+        &["tube", "alter", "x"],
+        &["serve", "--data", "a", "--store", "memory:"],
+        &["serve", "--payload-max", "65MB"],
+    ] {
+        let ran = run(args).ends(2);
+        assert!(!ran.err.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn too_much_is_refused() {
+    let rig = Rig::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("large");
+    fs::write(&file, "x".repeat(2 << 20)).unwrap();
+    let ran = rig.run(&["put", "mail", &format!("@{}", file.display())]).ends(6);
+    assert!(ran.err.contains("keep the data elsewhere"), "{}", ran.err);
+}
+
+#[test]
+fn the_token_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    fs::write(&file, "secret\n").unwrap();
+    let flags = ["--token-file", file.to_str().unwrap()];
+    let serving = Serving::folder(&folder.path().join("data"), &flags);
+    assert!(serving.screen.contains("token needed"), "{}", serving.screen);
+    let ran = serving.run(&["put", "mail", "x"]).ends(8);
+    assert!(ran.err.contains("TASKYARD_TOKEN"), "{}", ran.err);
+    serving.run(&["put", "mail", "x", "--token", "guess"]).ends(8);
+    assert_eq!(serving.run(&["put", "mail", "x", "--token", "secret"]).good(), "0\n");
+}

@@ -1,0 +1,62 @@
+//! Help that teaches.
+
+use crate::rig::run;
+
+/// Every command a client or an operator uses.
+const VERBS: [&str; 15] = [
+    "serve",
+    "put",
+    "take",
+    "ack",
+    "release",
+    "bury",
+    "kick",
+    "touch",
+    "delete",
+    "peek",
+    "stats",
+    "tube",
+    "worker",
+    "bench",
+    "completions",
+];
+
+#[test]
+fn help_lists_every_command_and_exit_code() {
+    let help = run(&["--help"]).good();
+    for verb in VERBS {
+        assert!(help.contains(&format!("\n  {verb} ")), "{verb} is not in\n{help}");
+    }
+    for exit in 0..=8 {
+        assert!(help.contains(&format!("\n  {exit}  ")), "{exit} is not in\n{help}");
+    }
+    assert!(help.contains("taskyard serve") && help.contains("ack mail 0"));
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for verb in VERBS.into_iter().filter(|verb| !["bench", "tube"].contains(verb)) {
+        let help = run(&[verb, "--help"]).good();
+        assert!(help.contains("Examples:"), "{verb}:\n{help}");
+        assert!(help.contains(&format!("taskyard {verb} ")), "{verb}:\n{help}");
+    }
+}
+
+#[test]
+fn client_commands_find_the_server_in_one_way() {
+    for verb in ["put", "take", "ack", "kick", "stats", "worker"] {
+        let help = run(&[verb, "--help"]).good();
+        assert!(help.contains("--url <URL>") && help.contains("TASKYARD_URL"), "{verb}");
+        assert!(help.contains("http://127.0.0.1:7070"), "{verb}");
+        assert!(help.contains("TASKYARD_TOKEN"), "{verb}");
+    }
+}
+
+#[test]
+fn completions_print() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]).good();
+        assert!(script.contains("taskyard") && script.contains("release"), "{shell}");
+    }
+    run(&["completions", "sh"]).ends(2);
+}

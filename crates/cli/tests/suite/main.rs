@@ -1,0 +1,10 @@
+//! The real binary, as people and scripts use it.
+
+mod crash;
+mod exits;
+mod help;
+mod rig;
+mod serve;
+mod tasks;
+mod tubes;
+mod worker;

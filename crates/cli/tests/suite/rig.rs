@@ -1,0 +1,159 @@
+//! The binary, a server of it in a folder of its own, and what it printed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What a run of the binary left behind.
+#[derive(Debug)]
+pub struct Ran {
+    pub exit: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    /// The output, after checking that the run went well.
+    #[track_caller]
+    pub fn good(self) -> String {
+        assert_eq!(self.exit, 0, "{self:?}");
+        self.out
+    }
+
+    /// Checks how the run ended.
+    #[track_caller]
+    pub fn ends(self, exit: i32) -> Ran {
+        assert_eq!(self.exit, exit, "{self:?}");
+        self
+    }
+
+    /// Every line of the output as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Vec<Value> {
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{self:?}"));
+        self.out.lines().map(parse).collect()
+    }
+}
+
+/// The binary with nothing of this shell's settings.
+pub fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_taskyard"));
+    for name in ["TASKYARD_URL", "TASKYARD_TOKEN", "TASKYARD_LOG"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary to its end.
+pub fn run(args: &[&str]) -> Ran {
+    finish(binary().args(args), "")
+}
+
+fn finish(command: &mut Command, input: &str) -> Ran {
+    if !input.is_empty() {
+        command.stdin(Stdio::piped());
+    }
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("the binary starts");
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes()).expect("the binary reads its input");
+    }
+    let output = child.wait_with_output().expect("the binary ends");
+    Ran {
+        exit: output.status.code().expect("the binary is not killed"),
+        out: String::from_utf8(output.stdout).expect("the output is text"),
+        err: String::from_utf8(output.stderr).expect("the complaints are text"),
+    }
+}
+
+/// A running server. It is killed when this goes.
+pub struct Serving {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    pub url: String,
+    pub screen: String,
+}
+
+impl Serving {
+    /// Serves this folder on any free port.
+    pub fn folder(folder: &Path, flags: &[&str]) -> Self {
+        let mut command = binary();
+        command.args(["serve", "--http", "127.0.0.1:0", "--data"]).arg(folder).args(flags);
+        Serving::start(&mut command)
+    }
+
+    /// Starts the server and reads its first screen.
+    pub fn start(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut child = child.expect("the binary starts");
+        let mut out = BufReader::new(child.stdout.take().expect("the output is piped"));
+        let mut screen = String::new();
+        while !screen.contains("Ctrl-C") {
+            let read = out.read_line(&mut screen).expect("the first screen is text");
+            assert!(read > 0, "the server ended after {screen:?}");
+        }
+        let url = screen.split_whitespace().find(|word| word.starts_with("http://"));
+        let url = url.expect("the first screen shows the address").to_owned();
+        Serving { child, out, url, screen }
+    }
+
+    /// Runs a client command against it.
+    pub fn run(&self, args: &[&str]) -> Ran {
+        self.run_with(args, "")
+    }
+
+    /// The same with this on the standard input.
+    pub fn run_with(&self, args: &[&str], input: &str) -> Ran {
+        finish(binary().args(args).env("TASKYARD_URL", &self.url), input)
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let kill = Command::new("kill").args(["-s", name, &id]).status();
+        assert!(kill.expect("kill is there").success());
+    }
+
+    /// Waits for its end; answers what it still printed.
+    pub fn ended(mut self) -> (ExitStatus, String) {
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).expect("the output is text");
+        (self.child.wait().expect("the server ends"), rest)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server with a folder of its own.
+pub struct Rig {
+    pub serving: Serving,
+    _folder: TempDir,
+}
+
+impl Rig {
+    /// A server over an empty folder.
+    pub fn new() -> Self {
+        Rig::with(&[])
+    }
+
+    /// The same with more flags.
+    pub fn with(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        Rig { serving: Serving::folder(folder.path(), flags), _folder: folder }
+    }
+
+    /// Runs a client command.
+    pub fn run(&self, args: &[&str]) -> Ran {
+        self.serving.run(args)
+    }
+}

@@ -1,0 +1,137 @@
+//! put, take, ack and the other verbs about tasks.
+
+use std::fs;
+use std::io::Read;
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::rig::{Rig, binary};
+
+#[test]
+fn a_task_goes_its_way() {
+    let rig = Rig::new();
+    assert_eq!(rig.run(&["put", "mail", r#"{"to": "ann"}"#]).good(), "0\n");
+    let taken = rig.run(&["take", "mail", "--json"]).json();
+    assert_eq!(taken.len(), 1);
+    let task = &taken[0];
+    assert_eq!(task["id"], 0);
+    assert_eq!(task["attempts"], 0);
+    assert_eq!(task["data"], json!({"to": "ann"}));
+    let name = format!("0:{}", task["lease"]);
+    assert_eq!(rig.run(&["ack", "mail", &name]).good(), "acked 0\n");
+    rig.run(&["ack", "mail", &name]).ends(4);
+    rig.run(&["take", "mail"]).ends(3);
+}
+
+#[test]
+fn people_are_told_how_to_go_on() {
+    let rig = Rig::new();
+    rig.run(&["put", "my mail", "hello"]).good();
+    let taken = rig.run(&["take", "my mail", "--lease", "1m30s"]).ends(0);
+    assert!(taken.out.contains("\"hello\""), "{taken:?}");
+    let ack = taken.err.split("when done: ").nth(1).expect("the ack is shown").trim().to_owned();
+    assert!(taken.err.contains("90 s") && ack.contains("ack 'my mail' 0:"), "{taken:?}");
+    let mut shell = std::process::Command::new("sh");
+    let pasted = shell.args(["-c", &ack]).env("TASKYARD_URL", &rig.serving.url).output().unwrap();
+    assert!(pasted.status.success(), "{pasted:?}");
+}
+
+#[test]
+fn data_is_json_text_or_read() {
+    let rig = Rig::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("letter");
+    fs::write(&file, "dear ann\n").unwrap();
+    let binary = folder.path().join("binary");
+    fs::write(&binary, [0xff, 0x00]).unwrap();
+    let (file, binary) = (format!("@{}", file.display()), format!("@{}", binary.display()));
+    let put = ["put", "mail", "17", "{broken", &file, &binary, "-5", "null"];
+    assert_eq!(rig.run(&put).good(), "0\n1\n2\n3\n4\n5\n");
+    let piped = rig.serving.run_with(&["put", "mail", "-"], "[1, 2]\n");
+    assert_eq!(piped.good(), "6\n");
+    let data: Vec<_> = rig.run(&["take", "mail", "--count", "10", "--json"]).json();
+    let data: Vec<_> = data.iter().map(|task| task["data"].clone()).collect();
+    let expected = json!([17, "{broken", "dear ann", null, -5, null, [1, 2]]);
+    assert_eq!(json!(data), expected);
+    let peeked = rig.run(&["peek", "mail", "3", "5", "--json"]).json();
+    assert_eq!(peeked[0]["data_base64"], "xAL/AA==");
+    assert!(peeked[1].get("data").is_some_and(|data| data.is_null()));
+}
+
+#[test]
+fn options_of_a_put_arrive() {
+    let rig = Rig::new();
+    let put = [
+        "put",
+        "mail",
+        "x",
+        "--pri",
+        "3",
+        "--ttl",
+        "1h",
+        "--ttr",
+        "90s",
+        "--at",
+        "2100-01-01T00:00:00Z",
+        "--meta",
+        r#"{"trace": 7}"#,
+        "--json",
+    ];
+    assert_eq!(rig.run(&put).json(), [json!({"id": 0, "state": "delayed"})]);
+    let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+    assert_eq!(task["pri"], 3);
+    assert_eq!(task["ttr"], 90.0);
+    assert_eq!(task["due"], 4_102_444_800.0);
+    assert_eq!(task["meta"], json!({"trace": 7}));
+    assert_eq!(task["reason"]["name"], "not_due");
+    rig.run(&["put", "mail", "x", "--meta", "7"]).ends(2);
+    rig.run(&["put", "mail", "x", "--ttl", "soon"]).ends(2);
+}
+
+#[test]
+fn lines_become_tasks() {
+    let rig = Rig::new();
+    let lines: String = (0..2500).map(|n| format!("{n}\n\n")).collect();
+    let put = rig.serving.run_with(&["put", "numbers", "--lines"], &lines).ends(0);
+    assert_eq!(put.out.lines().count(), 2500);
+    assert!(put.err.contains("2500 tasks"), "{}", put.err);
+    let taken = rig.run(&["take", "numbers", "--count", "3000", "--json"]).json();
+    assert!(taken.iter().enumerate().all(|(n, task)| task["data"] == n), "in their order");
+    assert_eq!(taken.len(), 2500);
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_accident() {
+    let rig = Rig::new();
+    rig.run(&["put", "mail", "x"]).good();
+    for args in [vec!["stats"], vec!["take", "mail"], vec!["completions", "bash"], vec!["--help"]] {
+        let mut command = binary();
+        command.args(&args).env("TASKYARD_URL", &rig.serving.url);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let mut complaint = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+        assert!(child.wait().unwrap().success(), "{args:?}: {complaint}");
+        assert!(!complaint.contains("panicked"), "{args:?}: {complaint}");
+    }
+}
+
+#[test]
+fn the_other_verbs() {
+    let rig = Rig::new();
+    rig.run(&["put", "mail", "a", "b", "c"]).good();
+    let lease = rig.run(&["take", "mail", "--json"]).json()[0]["lease"].to_string();
+    let name = format!("0:{lease}");
+    assert_eq!(rig.run(&["touch", "mail", &name, "--by", "5m"]).good(), "touched 0\n");
+    assert_eq!(rig.run(&["release", "mail", &name, "--delay", "1h"]).good(), "released 0\n");
+    assert_eq!(rig.run(&["bury", "mail", "0", "1"]).good(), "buried 0\nburied 1\n");
+    assert_eq!(rig.run(&["kick", "mail"]).good(), "kicked 1\n");
+    assert_eq!(rig.run(&["kick", "mail", "--all", "--json"]).json(), [json!({"kicked": 1})]);
+    let deleted = rig.run(&["delete", "mail", "1", "9", "--json"]).ends(4).json();
+    let expected = [json!({"id": 1, "outcome": "done"}), json!({"id": 9, "outcome": "missing"})];
+    assert_eq!(deleted, expected);
+    let peeked = rig.run(&["peek", "mail", "2", "9"]).ends(4);
+    assert!(peeked.out.contains("waits for a consumer"), "{peeked:?}");
+}

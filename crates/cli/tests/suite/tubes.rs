@@ -1,0 +1,61 @@
+//! tube and stats.
+
+use serde_json::json;
+
+use crate::rig::Rig;
+
+#[test]
+fn tubes_are_made_changed_and_dropped() {
+    let rig = Rig::new();
+    let create = ["tube", "create", "inbox", "--kind", "limfifottl", "--capacity", "1"];
+    assert_eq!(rig.run(&create).good(), "created inbox\n");
+    rig.run(&create).ends(6);
+    rig.run(&[&create[..], &["--if-not-exists"]].concat()).ends(0);
+    rig.run(&["put", "inbox", "x"]).good();
+    rig.run(&["put", "inbox", "y"]).ends(6);
+    let altered =
+        rig.run(&["tube", "alter", "inbox", "--capacity", "none", "--ttr", "5m", "--json"]).json();
+    assert_eq!(altered[0]["ttr"], 300.0);
+    assert!(altered[0].get("capacity").is_none());
+    rig.run(&["put", "inbox", "y"]).good();
+    assert!(rig.run(&["tube", "pause", "inbox"]).good().contains("yes"));
+    rig.run(&["take", "inbox"]).ends(3);
+    assert!(rig.run(&["tube", "resume", "inbox"]).good().contains("ready           2"));
+    rig.run(&["take", "inbox"]).ends(0);
+    rig.run(&["tube", "drop", "inbox"]).ends(6);
+    rig.run(&["tube", "release-all", "inbox"]).good();
+    rig.run(&["tube", "truncate", "inbox"]).good();
+    assert_eq!(rig.run(&["tube", "drop", "inbox"]).good(), "dropped inbox\n");
+    rig.run(&["tube", "show", "inbox"]).ends(4);
+}
+
+#[test]
+fn lists_say_who_holds_what() {
+    let rig = Rig::new();
+    rig.run(&["put", "mail", "a"]).good();
+    rig.run(&["tube", "create", "orders", "--kind", "utube", "--attempts-max", "3"]).good();
+    let list = rig.run(&["tube", "list"]).good();
+    assert!(list.contains("orders  utube    0      attempts-max=3"), "{list}");
+    let names: Vec<_> = rig.run(&["tube", "list", "--json"]).json();
+    assert_eq!((&names[0]["name"], &names[1]["name"]), (&json!("mail"), &json!("orders")));
+    let lease = rig.run(&["take", "mail", "--json"]).json()[0]["lease"].clone();
+    let deliveries = rig.run(&["tube", "deliveries", "mail", "--json"]).json();
+    assert_eq!((&deliveries[0]["id"], &deliveries[0]["lease"]), (&json!(0), &lease));
+    assert!(rig.run(&["tube", "deliveries", "mail"]).good().contains("T"));
+    assert_eq!(rig.run(&["tube", "consumers", "mail", "--json"]).json().len(), 0);
+}
+
+#[test]
+fn stats_are_for_people_and_programs() {
+    let rig = Rig::new();
+    assert!(rig.run(&["stats"]).good().contains("no tubes yet"));
+    rig.run(&["put", "mail", "a", "b"]).good();
+    rig.run(&["take", "mail"]).ends(0);
+    let stats = rig.run(&["stats", "--json"]).json();
+    assert_eq!(stats.len(), 1);
+    assert_eq!(stats[0]["tasks"]["ready"], 1);
+    assert_eq!(stats[0]["calls"]["put"], 2);
+    assert!(rig.run(&["stats"]).good().starts_with("TUBE"));
+    assert!(rig.run(&["stats", "mail"]).good().contains("RELEASE"));
+    rig.run(&["stats", "nope"]).ends(4);
+}

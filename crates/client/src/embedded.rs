@@ -1,0 +1,97 @@
+//! The queue inside this process.
+
+use std::sync::Arc;
+
+use taskyard_core::{Command, Error as Refusal, Execute, Kind, Reply, TubeOptions};
+use taskyard_engine::{Engine, Settings, SystemClock};
+use taskyard_store::{OpenOptions, open};
+
+use crate::client::Client;
+use crate::error::Result;
+
+/// A store and its engine in this process. Cheap to clone: clones share the queue.
+#[derive(Clone, Debug)]
+pub struct Embedded {
+    engine: Engine,
+    strict: bool,
+}
+
+impl Client<Embedded> {
+    /// A queue of this process alone: `memory:`, gone with the process, or `sqlite:DIR`, on disk.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), taskyard::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let client = taskyard::Client::open("memory:")?;
+    /// client.put("mail", "hello").await?;
+    /// let task = client.take("mail", Duration::ZERO).await?.expect("there is one");
+    /// assert_eq!(task.data::<String>()?, "hello");
+    /// client.ack(&task).await?;
+    /// client.close().await
+    /// # }
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # runtime.block_on(example()).unwrap();
+    /// ```
+    pub fn open(url: &str) -> Result<Self> {
+        Client::open_with(url, &OpenOptions::default())
+    }
+
+    /// The same with a memory budget, or for a store that is damaged.
+    pub fn open_with(url: &str, options: &OpenOptions) -> Result<Self> {
+        let store = open(url, options)?;
+        let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
+        Ok(Client::new(Embedded { engine, strict: false }))
+    }
+
+    /// The same client, but a put into a tube that does not exist is refused.
+    pub fn strict_tubes(mut self) -> Self {
+        self.queue.strict = true;
+        self
+    }
+
+    /// Finishes everything under way and closes the store. Taken tasks are ready for the next
+    /// process.
+    pub async fn close(&self) -> Result<()> {
+        Ok(self.queue.engine.stop().await?)
+    }
+}
+
+impl Embedded {
+    /// The engine, for what a client does not offer.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Makes the tube that a refused put was for, and puts again.
+    async fn put_into_new_tube(&self, put: Command) -> Result<Reply, Refusal> {
+        let Command::Put { tube, .. } = &put else { return Ok(Reply::Nothing) };
+        let create = Command::CreateTube {
+            tube: tube.clone(),
+            options: TubeOptions::new(Kind::FifoTtl),
+            if_not_exists: true,
+        };
+        let mut replies = self.engine.execute(vec![create, put]).await;
+        let put = replies.pop().unwrap_or(Err(Refusal::ShuttingDown));
+        replies.pop().unwrap_or(Err(Refusal::ShuttingDown)).and(put)
+    }
+}
+
+impl Execute for Embedded {
+    /// A put that found no tube runs again after the other commands of the batch.
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Refusal>> {
+        let is_put = |command: &Command| matches!(command, Command::Put { .. });
+        let puts: Vec<Option<Command>> = if self.strict {
+            Vec::new()
+        } else {
+            commands.iter().map(|command| is_put(command).then(|| command.clone())).collect()
+        };
+        let mut replies = self.engine.execute(commands).await;
+        for (reply, put) in replies.iter_mut().zip(puts) {
+            if let (Err(Refusal::TubeNotFound(_)), Some(put)) = (&reply, put) {
+                *reply = self.put_into_new_tube(put).await;
+            }
+        }
+        replies
+    }
+}

@@ -1,0 +1,102 @@
+//! Ending deliveries: ack, release, bury, touch, delete.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use taskyard_core::{
+    Command, Error as Refusal, Execute, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName,
+};
+
+use crate::client::{Client, unexpected};
+use crate::error::{Error, Result};
+use crate::task::Task;
+
+impl<E: Execute> Client<E> {
+    /// Done: removes the task. Refused with [`Error::Stale`] when it is no longer the caller's.
+    pub async fn ack(&self, task: &Task) -> Result<()> {
+        self.finish_one(task, Finish::Ack).await.map(drop)
+    }
+
+    /// Gives the task back, to be taken again at once. The delivery counts as an attempt.
+    pub async fn release(&self, task: &Task) -> Result<()> {
+        self.release_later(task, Duration::ZERO).await
+    }
+
+    /// Gives the task back, to be taken again after `delay`.
+    pub async fn release_later(&self, task: &Task, delay: Duration) -> Result<()> {
+        let release = Finish::Release { delay: delay.into(), counted: true };
+        self.finish_one(task, release).await.map(drop)
+    }
+
+    /// Gives the task back as if it had never been taken: for a worker that stops.
+    pub async fn release_uncounted(&self, task: &Task) -> Result<()> {
+        let release = Finish::Release { delay: Span::ZERO, counted: false };
+        self.finish_one(task, release).await.map(drop)
+    }
+
+    /// Puts the task aside until somebody kicks it.
+    pub async fn bury(&self, task: &Task) -> Result<()> {
+        self.finish_one(task, Finish::Bury).await.map(drop)
+    }
+
+    /// Asks for more time and answers the task with its new end.
+    pub async fn touch(&self, task: &Task, more: Duration) -> Result<Task> {
+        self.finish_one(task, Finish::Touch(more.into())).await
+    }
+
+    /// Acks several tasks, of one tube in one step; an outcome for each, in their order.
+    pub async fn ack_many(&self, tasks: &[Task]) -> Result<Vec<Outcome>> {
+        let mut by_tube: BTreeMap<&TubeName, Vec<usize>> = BTreeMap::new();
+        for (place, task) in tasks.iter().enumerate() {
+            by_tube.entry(&task.tube).or_default().push(place);
+        }
+        let mut outcomes = vec![Outcome::Missing; tasks.len()];
+        for (tube, places) in by_tube {
+            let items = places.iter().map(|place| tasks[*place].item(Finish::Ack)).collect();
+            let done = self.finish(tube.as_str(), items).await?;
+            for (place, outcome) in places.into_iter().zip(done) {
+                outcomes[place] = outcome;
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Ends or prolongs deliveries of a tube in one step; an outcome for each, in their order.
+    pub async fn finish(&self, tube: &str, items: Vec<FinishItem>) -> Result<Vec<Outcome>> {
+        let count = items.len();
+        self.outcomes(count, Command::Finish { tube: TubeName::new(tube)?, items }).await
+    }
+
+    /// Removes a task, whoever holds it, and says whether it was there.
+    pub async fn delete(&self, tube: &str, id: TaskId) -> Result<bool> {
+        let outcomes = self.delete_many(tube, &[id]).await?;
+        Ok(matches!(outcomes.first(), Some(Outcome::Done(_))))
+    }
+
+    /// Removes tasks, whoever holds them; an outcome for each, in their order.
+    pub async fn delete_many(&self, tube: &str, ids: &[TaskId]) -> Result<Vec<Outcome>> {
+        let delete = Command::Delete { tube: TubeName::new(tube)?, ids: ids.to_vec() };
+        self.outcomes(ids.len(), delete).await
+    }
+
+    async fn finish_one(&self, task: &Task, finish: Finish) -> Result<Task> {
+        let (tube, id) = (task.tube.clone(), task.id());
+        match self.finish(tube.as_str(), vec![task.item(finish)]).await?.pop() {
+            Some(Outcome::Done(after)) => {
+                // A finish shows no payload; what the caller knew of it still holds.
+                let body = after.body.clone().or_else(|| task.task.body.clone());
+                Ok(Task { tube, task: taskyard_core::Task { body, ..*after } })
+            }
+            Some(Outcome::Stale) => Err(Error::Stale { tube, id }),
+            _ => Err(Refusal::TaskNotFound(tube, id).into()),
+        }
+    }
+
+    async fn outcomes(&self, count: usize, command: Command) -> Result<Vec<Outcome>> {
+        let verb = command.verb();
+        match self.ask(command).await? {
+            Reply::Finished(outcomes) if outcomes.len() == count => Ok(outcomes),
+            _ => Err(unexpected(verb).into()),
+        }
+    }
+}

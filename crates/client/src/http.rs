@@ -1,0 +1,388 @@
+//! Commands over HTTP.
+
+use std::fmt;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Method, RequestBuilder, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use taskyard_core::{Command, Error, Execute, NewTask, Placed, Reply, Span, Take, Task, TubeName};
+use taskyard_wire::Code;
+use taskyard_wire::http::{
+    AlterRequest, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest, DeleteRequest,
+    DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest, KickAnswer,
+    KickRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, TakeRequest, TasksAnswer,
+    TubeAnswer, TubesAnswer, parse_answer,
+};
+
+/// How long a server may take to accept a connection.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// How long a server may take to answer, beyond the time it was asked to wait.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// The longest wait that servers accept; who wants to wait longer asks again.
+const WAIT_MAX: Span = Span::from_secs(300);
+
+/// A server, spoken to over HTTP. Cheap to clone: clones share the connections.
+///
+/// Sessions are not part of HTTP: the lease number proves who holds a task, and commands that name a
+/// session are refused here.
+#[derive(Clone)]
+pub struct Http {
+    client: reqwest::Client,
+    base: Url,
+    token: Option<HeaderValue>,
+}
+
+/// Why a request over HTTP brought no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HttpError {
+    /// The address is none.
+    #[error("'{0}' is no address of a server; use one such as http://127.0.0.1:7070")]
+    Url(String),
+    /// The token cannot be sent.
+    #[error("the token may contain visible ASCII characters only, without spaces")]
+    Token,
+    /// Nobody answers there. What was asked may have been done or not.
+    #[error("no answer from {url}: {why}")]
+    Unreachable {
+        /// The address.
+        url: String,
+        /// What the system said.
+        why: String,
+    },
+    /// The token is missing or wrong.
+    #[error("not allowed: {0}")]
+    Unauthorized(String),
+    /// The server is not to be called in this way, whoever asks.
+    #[error("not allowed: {0}")]
+    Forbidden(String),
+    /// The queue refused it; nothing was done.
+    #[error("{message}")]
+    Refused {
+        /// Why, for programs.
+        error: Error,
+        /// Why, in the server's words.
+        message: String,
+    },
+    /// Something answers there, but not as Taskyard does.
+    #[error("{url} does not answer as taskyard does ({what}); is it the right address?")]
+    NotTaskyard {
+        /// The address.
+        url: String,
+        /// What is wrong with the answer.
+        what: String,
+    },
+}
+
+impl Http {
+    /// The server at this address, such as `http://127.0.0.1:7070`. Nothing is sent yet.
+    pub fn new(url: &str) -> Result<Self, HttpError> {
+        let wrong = || HttpError::Url(url.to_owned());
+        let base = Url::parse(url).map_err(|_| wrong())?;
+        if base.scheme() != "http" || !base.has_host() {
+            return Err(wrong());
+        }
+        // A queue is close by: a proxy that is meant for the web must not get in between.
+        let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX);
+        let client = client.tcp_nodelay(true).build().map_err(|_| wrong())?;
+        Ok(Http { client, base, token: None })
+    }
+
+    /// The same with the token that the server asks for.
+    pub fn with_token(self, token: &str) -> Result<Self, HttpError> {
+        let header = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
+        let mut header = header.map_err(|_| HttpError::Token)?;
+        header.set_sensitive(true);
+        Ok(Http { token: Some(header), ..self })
+    }
+
+    /// The address, without a password that may stand in it.
+    pub fn url(&self) -> String {
+        let mut url = self.base.clone();
+        // Addresses that cannot have a password have none.
+        let _ = url.set_password(None);
+        let _ = url.set_username("");
+        url.as_str().trim_end_matches('/').to_owned()
+    }
+
+    /// Runs one command.
+    pub async fn ask(&self, command: Command) -> Result<Reply, HttpError> {
+        let verb = command.verb();
+        match command {
+            Command::Put { .. } | Command::Take(_) | Command::Finish { .. } => {
+                self.ask_tasks(command, verb).await
+            }
+            Command::Kick { tube, count } => {
+                let answer: KickAnswer = self.post(&tube, "kick", &KickRequest { count }).await?;
+                Ok(Reply::Kicked(answer.kicked))
+            }
+            Command::Delete { tube, ids } => {
+                let request = DeleteRequest::new(&ids, true);
+                finished(self.post(&tube, "delete", &request).await?)
+            }
+            Command::Peek { tube, ids } => {
+                let request = PeekRequest::new(&ids);
+                let answer: TasksAnswer = self.post(&tube, "peek", &request).await?;
+                Ok(Reply::Tasks(answer.into_tasks().map_err(refused)?))
+            }
+            Command::Deliveries { tube, count } => {
+                let deliveries = self.deliveries(&tube, count).await?.into_iter();
+                let tasks = deliveries.map(DeliveryAnswer::into_task).collect::<Result<_, _>>();
+                Ok(Reply::Tasks(tasks.map_err(refused)?))
+            }
+            other => self.ask_tube(other, verb).await,
+        }
+    }
+
+    /// The commands that carry tasks.
+    async fn ask_tasks(&self, command: Command, verb: &'static str) -> Result<Reply, HttpError> {
+        match command {
+            Command::Put { tube, tasks, mut wait } => loop {
+                let (now, rest) = cut(wait);
+                match self.put(&tube, &tasks, now).await {
+                    Err(HttpError::Refused { error: Error::TubeFull { .. }, .. })
+                        if !rest.is_zero() => {}
+                    done => return done.map(Reply::Put),
+                }
+                wait = rest;
+            },
+            Command::Take(mut take) => loop {
+                let (now, rest) = cut(take.wait);
+                take.wait = now;
+                let tasks = self.take(&take).await?;
+                if !tasks.is_empty() || rest.is_zero() {
+                    return Ok(Reply::Taken(tasks));
+                }
+                take.wait = rest;
+            },
+            Command::Finish { tube, items } => {
+                let request = FinishRequest::new(&items, true).map_err(refused)?;
+                finished(self.post(&tube, "finish", &request).await?)
+            }
+            _ => Err(refused(not_over_http(verb))),
+        }
+    }
+
+    async fn put(
+        &self,
+        tube: &TubeName,
+        tasks: &[NewTask],
+        wait: Span,
+    ) -> Result<Vec<Placed>, HttpError> {
+        let request = PutRequest::new(tasks, wait);
+        let request = self.request(Method::POST, tube, "put")?.json(&request);
+        let answer: PutAnswer = self.send(request, wait.into(), "put").await?;
+        Ok(answer.into_placed())
+    }
+
+    async fn take(&self, take: &Take) -> Result<Vec<Task>, HttpError> {
+        let request = TakeRequest::new(take).map_err(refused)?;
+        let request = self.request(Method::POST, &take.tube, "take")?.json(&request);
+        let answer: TasksAnswer = self.send(request, take.wait.into(), "take").await?;
+        answer.into_tasks().map_err(refused)
+    }
+
+    /// The commands about tubes, and those that HTTP does not have.
+    async fn ask_tube(&self, command: Command, verb: &'static str) -> Result<Reply, HttpError> {
+        match command {
+            Command::CreateTube { tube, options, if_not_exists } => {
+                let request = CreateRequest::new(&options, if_not_exists);
+                let request = self.request(Method::PUT, &tube, "")?.json(&request);
+                let answer: CreateAnswer = self.send(request, Duration::ZERO, verb).await?;
+                Ok(Reply::Created(answer.created))
+            }
+            Command::AlterTube { tube, change } => {
+                let request = AlterRequest::new(&change);
+                let request = self.request(Method::PATCH, &tube, "")?.json(&request);
+                let answer: TubeAnswer = self.send(request, Duration::ZERO, verb).await?;
+                Ok(Reply::Tubes(vec![answer.into_info().map_err(refused)?]))
+            }
+            Command::Tubes { tube } => {
+                let tubes = self.tubes(tube.as_ref()).await?.into_iter();
+                let tubes = tubes.map(TubeAnswer::into_info).collect::<Result<_, _>>();
+                Ok(Reply::Tubes(tubes.map_err(refused)?))
+            }
+            Command::DropTube { tube } => {
+                let request = self.request(Method::DELETE, &tube, "")?.json(&NothingAnswer {});
+                self.send::<NothingAnswer>(request, Duration::ZERO, verb).await?;
+                Ok(Reply::Nothing)
+            }
+            Command::Truncate { tube } => self.silent(&tube, "truncate").await,
+            Command::ReleaseAll { tube } => self.silent(&tube, "release-all").await,
+            _ => Err(refused(not_over_http(verb))),
+        }
+    }
+
+    /// One tube or all, as the server shows them: also with who waits.
+    pub async fn tubes(&self, tube: Option<&TubeName>) -> Result<Vec<TubeAnswer>, HttpError> {
+        let Some(tube) = tube else {
+            let request = self.client.get(self.address(&["tubes"]));
+            let answer: TubesAnswer = self.send(request, Duration::ZERO, "tubes").await?;
+            return Ok(answer.tubes);
+        };
+        let request = self.request(Method::GET, tube, "")?;
+        Ok(vec![self.send(request, Duration::ZERO, "tubes").await?])
+    }
+
+    /// Who holds what in a tube, by id.
+    pub async fn deliveries(
+        &self,
+        tube: &TubeName,
+        count: usize,
+    ) -> Result<Vec<DeliveryAnswer>, HttpError> {
+        let mut address = self.tube_address(tube, "deliveries")?;
+        address.set_query(Some(&format!("count={count}&show=true")));
+        let request = self.client.get(address);
+        let answer: DeliveriesAnswer = self.send(request, Duration::ZERO, "deliveries").await?;
+        Ok(answer.deliveries)
+    }
+
+    /// Who waits for a task of a tube on this server, oldest first.
+    pub async fn consumers(
+        &self,
+        tube: &TubeName,
+        count: usize,
+    ) -> Result<Vec<ConsumerAnswer>, HttpError> {
+        let mut address = self.tube_address(tube, "consumers")?;
+        address.set_query(Some(&format!("count={count}")));
+        let request = self.client.get(address);
+        let answer: ConsumersAnswer = self.send(request, Duration::ZERO, "consumers").await?;
+        Ok(answer.consumers)
+    }
+
+    async fn silent(&self, tube: &TubeName, verb: &'static str) -> Result<Reply, HttpError> {
+        self.post::<_, NothingAnswer>(tube, verb, &NothingAnswer {}).await?;
+        Ok(Reply::Nothing)
+    }
+
+    async fn post<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        tube: &TubeName,
+        verb: &'static str,
+        body: &Q,
+    ) -> Result<A, HttpError> {
+        let request = self.request(Method::POST, tube, verb)?.json(body);
+        self.send(request, Duration::ZERO, verb).await
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        tube: &TubeName,
+        verb: &str,
+    ) -> Result<RequestBuilder, HttpError> {
+        Ok(self.client.request(method, self.tube_address(tube, verb)?))
+    }
+
+    /// The address of a verb of a tube; an empty verb is the tube itself.
+    fn tube_address(&self, tube: &TubeName, verb: &str) -> Result<Url, HttpError> {
+        // A path cannot name these two: they mean "here" and "up".
+        if matches!(tube.as_str(), "." | "..") {
+            let message = format!("a tube named '{tube}' cannot be reached over HTTP");
+            return Err(refused(Error::Invalid(message)));
+        }
+        let mut path = vec!["tubes", tube.as_str()];
+        path.extend(Some(verb).filter(|verb| !verb.is_empty()));
+        Ok(self.address(&path))
+    }
+
+    fn address(&self, path: &[&str]) -> Url {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push("v1").extend(path);
+        }
+        url
+    }
+
+    async fn send<A: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+        wait: Duration,
+        verb: &'static str,
+    ) -> Result<A, HttpError> {
+        let headers = self.token.clone().map(|token| (AUTHORIZATION, token));
+        let request = request.headers(HeaderMap::from_iter(headers));
+        let request = request.timeout(wait.saturating_add(ANSWER_MAX));
+        let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
+        if status.is_success() {
+            return parse_answer(&body).map_err(|error| self.not_taskyard(error.to_string()));
+        }
+        let refusal: Result<ErrorAnswer, Error> = parse_answer(&body);
+        let refusal = refusal.map_err(|_| self.not_taskyard(format!("status {status}")))?;
+        Err(refusal_of(refusal, verb))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> HttpError {
+        HttpError::Unreachable { url: self.url(), why: root_cause(error) }
+    }
+
+    fn not_taskyard(&self, what: String) -> HttpError {
+        HttpError::NotTaskyard { url: self.url(), what }
+    }
+}
+
+impl Execute for Http {
+    /// One request after the other, over a connection that is kept open.
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        let mut replies = Vec::with_capacity(commands.len());
+        for command in commands {
+            replies.push(self.ask(command).await.map_err(Error::from));
+        }
+        replies
+    }
+}
+
+impl From<HttpError> for Error {
+    fn from(error: HttpError) -> Self {
+        match error {
+            HttpError::Refused { error, .. } => error,
+            other => Error::Store(other.to_string()),
+        }
+    }
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").field("url", &self.url()).finish_non_exhaustive()
+    }
+}
+
+fn finished(answer: FinishAnswer) -> Result<Reply, HttpError> {
+    Ok(Reply::Finished(answer.into_outcomes().map_err(refused)?))
+}
+
+/// How long to wait in the next request, and how long after it.
+fn cut(wait: Span) -> (Span, Span) {
+    let now = wait.min(WAIT_MAX);
+    (now, Span::from_micros(wait.as_micros() - now.as_micros()))
+}
+
+fn refused(error: Error) -> HttpError {
+    HttpError::Refused { message: error.to_string(), error }
+}
+
+fn refusal_of(answer: ErrorAnswer, verb: &'static str) -> HttpError {
+    let message = answer.error.message.clone();
+    match answer.code() {
+        Some(Code::Unauthorized) => HttpError::Unauthorized(message),
+        Some(Code::Forbidden) => HttpError::Forbidden(message),
+        _ => HttpError::Refused { error: answer.into_error(verb), message },
+    }
+}
+
+fn not_over_http(verb: &str) -> Error {
+    Error::Invalid(format!("{verb} is not part of HTTP: sessions and ticks stay in the server"))
+}
+
+/// The innermost reason, which is what the system said.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,102 @@
+//! Tasks with typed data.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use taskyard_core::{Body, FinishItem, Holder, NewTask, TaskId, TubeName};
+
+use crate::error::Result;
+
+/// A task that was taken or looked at, and the tube it is from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// Where it is from.
+    pub tube: TubeName,
+    /// Everything the queue says about it.
+    pub task: taskyard_core::Task,
+}
+
+impl Task {
+    /// Its number in the tube.
+    pub fn id(&self) -> TaskId {
+        self.task.id
+    }
+
+    /// Earlier deliveries that ended without ack or bury.
+    pub fn attempts(&self) -> u32 {
+        self.task.attempts
+    }
+
+    /// What it carries, read as a `T`.
+    pub fn data<T: DeserializeOwned>(&self) -> Result<T> {
+        Ok(rmp_serde::from_slice(self.payload())?)
+    }
+
+    /// The small map that travels with it, read as a `T`; `None` when it has none.
+    pub fn meta<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+        let meta = self.task.body.as_ref().and_then(Body::meta);
+        Ok(meta.map(rmp_serde::from_slice).transpose()?)
+    }
+
+    /// What it carries when that was put by [`Client::put_bytes`]; `None` for any other value.
+    ///
+    /// [`Client::put_bytes`]: crate::Client::put_bytes
+    pub fn bytes(&self) -> Option<&[u8]> {
+        let (header, size) = match *self.payload() {
+            [0xc4, a, ..] => (2, usize::from(a)),
+            [0xc5, a, b, ..] => (3, usize::from(u16::from_be_bytes([a, b]))),
+            [0xc6, a, b, c, d, ..] => (5, u32::from_be_bytes([a, b, c, d]) as usize),
+            _ => return None,
+        };
+        self.payload().get(header..).filter(|rest| rest.len() == size)
+    }
+
+    /// What it carries, as it is stored: one MessagePack value.
+    pub fn payload(&self) -> &[u8] {
+        self.task.body.as_ref().map_or(&[], Body::payload)
+    }
+
+    /// The delivery that this task is: what an ack names.
+    pub(crate) fn item(&self, finish: taskyard_core::Finish) -> FinishItem {
+        let holder = self.task.lease.map_or(Holder::Any, Holder::Lease);
+        FinishItem { id: self.task.id, holder, finish }
+    }
+}
+
+/// A task to put, with this data and the tube's defaults. Its fields say what else is possible:
+///
+/// ```
+/// # fn main() -> Result<(), taskyard::Error> {
+/// use taskyard::{NewTask, Span, new_task};
+///
+/// let urgent = NewTask { pri: Some(0), ..new_task(&"fire")? };
+/// let later = NewTask { delay: Some(Span::from_secs(60)), ..new_task(&("remind", 7))? };
+/// # drop((urgent, later));
+/// # Ok(())
+/// # }
+/// ```
+pub fn new_task<T: Serialize + ?Sized>(data: &T) -> Result<NewTask> {
+    // Field names are kept, so that the data reads well as JSON too.
+    Ok(NewTask::new(Body::new(&rmp_serde::to_vec_named(data)?)))
+}
+
+/// A task to put that carries these bytes as they are.
+pub fn bytes_task(bytes: &[u8]) -> Result<NewTask> {
+    let data = rmp_serde::to_vec(&Bytes(bytes))?;
+    Ok(NewTask::new(Body::new(&data)))
+}
+
+/// Written as binary data, not as a list of numbers.
+struct Bytes<'a>(&'a [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+/// Puts a new task into a sub-queue.
+pub(crate) fn in_subqueue(task: NewTask, subqueue: &str) -> NewTask {
+    NewTask { subqueue: Some(Arc::from(subqueue)), ..task }
+}

@@ -1,0 +1,156 @@
+//! The client over HTTP: what is special about the network.
+
+use std::time::Duration;
+
+use taskyard::{Client, Error, Http, HttpError, Kind, NewTask, TubeName, TubeOptions, new_task};
+use taskyard_core::{Command, Error as Refusal, Execute, Span, TaskId};
+
+use crate::rig::{Rig, block_on};
+
+#[test]
+fn a_task_goes_its_way() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let client = rig.client();
+        let id = client.put("mail", &("ann", 7)).await.unwrap();
+        assert_eq!(id, TaskId(0));
+        let task = client.take("mail", Duration::ZERO).await.unwrap().unwrap();
+        assert_eq!(task.data::<(String, u32)>().unwrap(), ("ann".into(), 7));
+        client.ack(&task).await.unwrap();
+        let stale = client.ack(&task).await.unwrap_err();
+        assert!(matches!(stale, Error::Refused(Refusal::TaskNotFound(..))), "{stale}");
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_waiting_take_is_woken_by_a_put() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let client = rig.client();
+        client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
+        let taker = client.clone();
+        let taking = tokio::spawn(async move { taker.take("mail", Duration::from_secs(60)).await });
+        let tube = TubeName::new("mail").unwrap();
+        while rig.http.consumers(&tube, 10).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        client.put("mail", "x").await.unwrap();
+        assert!(taking.await.unwrap().unwrap().is_some());
+    });
+}
+
+/// Servers refuse to wait longer than five minutes, so a longer wait is several requests.
+#[test]
+fn a_long_wait_is_asked_for_in_parts() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let client = rig.client();
+        client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
+        let taker = client.clone();
+        let taking =
+            tokio::spawn(async move { taker.take("mail", Duration::from_secs(3600)).await });
+        let tube = TubeName::new("mail").unwrap();
+        let mut since = None;
+        for _ in 0..3 {
+            // Each part waits anew.
+            let consumer = loop {
+                let consumers = rig.http.consumers(&tube, 1).await.unwrap();
+                match consumers.into_iter().next() {
+                    Some(consumer) if Some(consumer.since) != since => break consumer,
+                    _ => tokio::task::yield_now().await,
+                }
+            };
+            since = Some(consumer.since);
+            rig.clock.advance(Span::from_secs(300));
+        }
+        client.put("mail", "x").await.unwrap();
+        assert!(taking.await.unwrap().unwrap().is_some());
+    });
+}
+
+#[test]
+fn every_tube_name_survives_the_address() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let client = rig.client();
+        for name in ["a b", "50%", "%2e%2e", "почта", "a?b#c", "a\\b", "...", "+", "take"] {
+            client.put(name, name).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let task = client.take(name, Duration::ZERO).await.unwrap().unwrap();
+            assert_eq!(task.data::<String>().unwrap(), name);
+        }
+        for name in [".", ".."] {
+            let error = client.put(name, "x").await.unwrap_err();
+            assert!(matches!(error, Error::Refused(Refusal::Invalid(_))), "{name}: {error}");
+        }
+        assert_eq!(client.tubes().await.unwrap().len(), 9);
+    });
+}
+
+#[test]
+fn the_token_is_shown() {
+    block_on(async {
+        let rig = Rig::with_token("secret").await;
+        let tubes = || Command::Tubes { tube: None };
+        let without = rig.http.ask(tubes()).await.unwrap_err();
+        assert!(matches!(without, HttpError::Unauthorized(_)), "{without}");
+        let wrong = rig.http.clone().with_token("guess").unwrap();
+        assert!(matches!(wrong.ask(tubes()).await, Err(HttpError::Unauthorized(_))));
+        let right = rig.http.clone().with_token("secret\n").unwrap();
+        right.ask(tubes()).await.unwrap();
+        assert!(!format!("{right:?}").contains("secret"));
+    });
+}
+
+#[test]
+fn refusals_keep_their_meaning_and_their_words() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let client = rig.client();
+        let options = TubeOptions { capacity: Some(1), ..TubeOptions::new(Kind::LimFifoTtl) };
+        client.create("inbox", options).await.unwrap();
+        client.put("inbox", "x").await.unwrap();
+        let full = client.put("inbox", "y").await.unwrap_err();
+        assert!(matches!(full, Error::Refused(Refusal::TubeFull { capacity: 1, .. })), "{full}");
+        let tube = TubeName::new("big").unwrap();
+        let tasks = vec![new_task(&"x".repeat(2 << 20)).unwrap()];
+        let put = Command::Put { tube, tasks, wait: Span::ZERO };
+        let large = rig.http.ask(put).await.unwrap_err();
+        assert!(large.to_string().contains("keep the data elsewhere"), "{large}");
+        assert!(matches!(Refusal::from(large), Refusal::TooLarge { .. }));
+    });
+}
+
+#[test]
+fn a_batch_of_commands_is_answered_one_by_one() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let tube = TubeName::new("mail").unwrap();
+        let tasks: Vec<NewTask> = vec![new_task("x").unwrap()];
+        let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+        let replies = rig.http.execute(vec![put.clone(), Command::Tick { limit: 1 }, put]).await;
+        assert!(replies[0].is_ok() && replies[2].is_ok());
+        assert!(matches!(replies[1], Err(Refusal::Invalid(_))));
+    });
+}
+
+#[test]
+fn nobody_there_is_told_apart() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let http = rig.http.clone();
+        rig.stop().await;
+        let nobody = http.ask(Command::Tubes { tube: None }).await.unwrap_err();
+        assert!(matches!(nobody, HttpError::Unreachable { .. }), "{nobody}");
+    });
+}
+
+#[test]
+fn an_address_must_be_one() {
+    for url in ["", "mail", "https://127.0.0.1", "ftp://x", "http://", "127.0.0.1:7070"] {
+        assert!(matches!(Http::new(url), Err(HttpError::Url(_))), "{url}");
+    }
+    let http = Http::new("http://ann:secret@127.0.0.1:7070/queue/").unwrap();
+    assert_eq!(http.url(), "http://127.0.0.1:7070/queue");
+    assert!(Client::connect_with_token("http://127.0.0.1", "two\nlines").is_err());
+}

@@ -1,0 +1,144 @@
+//! The pleasant calls, over the embedded queue: what they add is the same over HTTP.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use taskyard::{
+    Client, Embedded, Error, Kind, NewTask, Outcome, Span, State, TubeChange, TubeOptions,
+    bytes_task, new_task,
+};
+
+use crate::rig::block_on;
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Mail {
+    to: String,
+    lines: Vec<u32>,
+}
+
+fn mail(to: &str) -> Mail {
+    Mail { to: to.into(), lines: vec![1, 2] }
+}
+
+fn client() -> Client<Embedded> {
+    Client::open("memory:").expect("memory opens")
+}
+
+#[test]
+fn data_comes_back_as_it_went() {
+    block_on(async {
+        let client = client();
+        client.put("mail", &mail("ann")).await.unwrap();
+        let task = client.take("mail", Duration::ZERO).await.unwrap().unwrap();
+        assert_eq!(task.data::<Mail>().unwrap(), mail("ann"));
+        assert!(matches!(task.data::<Vec<bool>>(), Err(Error::Decode(_))));
+        assert_eq!(task.bytes(), None);
+    });
+}
+
+#[test]
+fn bytes_of_every_size_come_back() {
+    block_on(async {
+        let client = client();
+        for size in [0, 1, 255, 256, 65_535, 65_536] {
+            let bytes = vec![0xc1; size];
+            client.put_bytes("raw", &bytes).await.unwrap();
+            let task = client.take("raw", Duration::ZERO).await.unwrap().unwrap();
+            assert_eq!(task.bytes(), Some(&bytes[..]), "{size} bytes");
+        }
+    });
+}
+
+#[test]
+fn a_batch_goes_in_and_out() {
+    block_on(async {
+        let client = client();
+        let ids = client.put_many("mail", &[mail("ann"), mail("ben")]).await.unwrap();
+        assert_eq!(ids.len(), 2);
+        let tasks = client.take_many("mail", 10, Duration::ZERO).await.unwrap();
+        let outcomes = client.ack_many(&tasks).await.unwrap();
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Done(_))));
+        assert_eq!(client.ack_many(&tasks).await.unwrap(), vec![Outcome::Missing; 2]);
+        assert_eq!(client.stats("mail").await.unwrap().tasks.done, 2);
+    });
+}
+
+#[test]
+fn each_end_of_a_delivery() {
+    block_on(async {
+        let client = client();
+        let id = client.put("mail", "x").await.unwrap();
+        let take = || async { client.take("mail", Duration::ZERO).await.unwrap().unwrap() };
+        let first = take().await;
+        client.release(&first).await.unwrap();
+        assert!(matches!(client.ack(&first).await, Err(Error::Stale { .. })));
+        let second = take().await;
+        assert_eq!(second.attempts(), 1);
+        let longer = client.touch(&second, Duration::from_secs(60)).await.unwrap();
+        assert!(longer.task.lease_until > second.task.lease_until);
+        assert_eq!(longer.data::<String>().unwrap(), "x");
+        client.release_uncounted(&longer).await.unwrap();
+        let third = take().await;
+        assert_eq!(third.attempts(), 1);
+        client.release_later(&third, Duration::from_secs(60)).await.unwrap();
+        assert_eq!(client.peek("mail", id).await.unwrap().unwrap().task.state, State::Delayed);
+        client.bury(&third).await.unwrap_err();
+        assert!(client.delete("mail", id).await.unwrap());
+        assert!(!client.delete("mail", id).await.unwrap());
+        let gone = client.ack(&third).await.unwrap_err();
+        assert!(matches!(gone, Error::Refused(taskyard_core::Error::TaskNotFound(..))), "{gone}");
+    });
+}
+
+#[test]
+fn buried_tasks_are_kicked() {
+    block_on(async {
+        let client = client();
+        client.put("mail", "x").await.unwrap();
+        let task = client.take("mail", Duration::ZERO).await.unwrap().unwrap();
+        client.bury(&task).await.unwrap();
+        assert_eq!(client.kick("mail", 5).await.unwrap(), 1);
+        assert_eq!(client.kick("mail", 5).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn tasks_have_options() {
+    block_on(async {
+        let client = client();
+        let late = NewTask { delay: Some(Span::from_secs(60)), ..new_task("late").unwrap() };
+        let last = NewTask { pri: Some(9), ..bytes_task(b"last").unwrap() };
+        let first = NewTask { pri: Some(1), ..new_task("first").unwrap() };
+        let tasks = vec![late, last, first];
+        let placed = client.put_tasks("mail", tasks, Duration::ZERO).await.unwrap();
+        let states: Vec<State> = placed.iter().map(|placed| placed.state).collect();
+        assert_eq!(states, [State::Delayed, State::Ready, State::Ready]);
+        let order = client.take_many("mail", 10, Duration::ZERO).await.unwrap();
+        assert_eq!(order.iter().map(|task| task.id().0).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(client.deliveries("mail", 10).await.unwrap().len(), 2);
+        client.release_all("mail").await.unwrap();
+        assert_eq!(client.stats("mail").await.unwrap().tasks.ready, 2);
+    });
+}
+
+#[test]
+fn tubes_are_made_changed_and_dropped() {
+    block_on(async {
+        let client = client();
+        let options = TubeOptions::new(Kind::Utube);
+        client.create("orders", options.clone()).await.unwrap();
+        assert!(client.create("orders", options.clone()).await.is_err());
+        assert!(!client.create_if_missing("orders", options).await.unwrap());
+        client.put_in("orders", "ann", "1").await.unwrap();
+        client.put_in("orders", "ann", "2").await.unwrap();
+        assert_eq!(client.take_many("orders", 10, Duration::ZERO).await.unwrap().len(), 1);
+        assert!(client.pause("orders").await.unwrap().options.paused);
+        assert!(!client.resume("orders").await.unwrap().options.paused);
+        let change = TubeChange { pri: Some(3), ..TubeChange::default() };
+        assert_eq!(client.alter("orders", change).await.unwrap().options.pri, 3);
+        assert!(client.drop_tube("orders").await.is_err());
+        client.truncate("orders").await.unwrap();
+        client.drop_tube("orders").await.unwrap();
+        assert!(client.tubes().await.unwrap().is_empty());
+    });
+}

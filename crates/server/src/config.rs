@@ -1,0 +1,98 @@
+//! What an operator sets, and why a server may refuse to start with it.
+
+use std::io;
+use std::net::SocketAddr;
+
+use taskyard_core::limits::{BATCH_BYTES_MAX, CONNECTIONS_MAX};
+
+use crate::auth::Token;
+
+/// Largest request, in bytes: a full batch as base64, and room for what stands around it.
+pub(crate) const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 2;
+
+/// The longest wait unless the operator sets another, in seconds: about as long as the usual proxies
+/// keep a silent connection open.
+pub(crate) const WAIT_SECONDS_MAX: f64 = 300.0;
+
+/// What an operator sets.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen; port 0 is any free one.
+    pub http: SocketAddr,
+    /// What callers must show; without it everybody who can connect may do everything.
+    pub token: Option<Token>,
+    /// Listen outside this machine although there is no token.
+    pub insecure: bool,
+    /// Names under which the server may be called when there is no token, beside this machine's own.
+    pub host_names: Vec<String>,
+    /// Refuse a put to an unknown tube instead of creating the tube.
+    pub strict_tubes: bool,
+    /// Most open connections.
+    pub connections_max: usize,
+    /// Largest request, in bytes.
+    pub body_bytes_max: usize,
+    /// The longest a take may wait for a task, or a put for room, in seconds.
+    pub wait_seconds_max: f64,
+}
+
+impl Config {
+    /// The usual settings for this address.
+    pub fn new(http: SocketAddr) -> Self {
+        Config {
+            http,
+            token: None,
+            insecure: false,
+            host_names: Vec::new(),
+            strict_tubes: false,
+            connections_max: CONNECTIONS_MAX,
+            body_bytes_max: BODY_BYTES_MAX,
+            wait_seconds_max: WAIT_SECONDS_MAX,
+        }
+    }
+
+    /// Refuses an address that others can reach while nothing keeps them out.
+    pub(crate) fn check(&self) -> Result<(), BindError> {
+        if self.http.ip().is_loopback() || self.token.is_some() || self.insecure {
+            return Ok(());
+        }
+        Err(BindError::Exposed(self.http))
+    }
+}
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// Others could reach it and nothing would keep them out.
+    #[error(
+        "{0} can be reached from other machines and there is no token; set TASKYARD_TOKEN or \
+         --token-file, listen on 127.0.0.1, or say --insecure"
+    )]
+    Exposed(SocketAddr),
+    /// Somebody else listens there.
+    #[error(
+        "{0} is in use, perhaps by another taskyard; stop it or choose another address with --http"
+    )]
+    Busy(SocketAddr),
+    /// The system does not allow it.
+    #[error("listening on {0} is not allowed; ports below 1024 need more rights")]
+    Denied(SocketAddr),
+    /// Anything else.
+    #[error("cannot listen on {address}: {source}")]
+    Io {
+        /// Where it should have listened.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl BindError {
+    pub(crate) fn new(address: SocketAddr, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => BindError::Busy(address),
+            io::ErrorKind::PermissionDenied => BindError::Denied(address),
+            _ => BindError::Io { address, source },
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! One connection from the first byte to the last.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use taskyard_wire::Code;
+use taskyard_wire::http::ErrorAnswer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::app::Shared;
+
+/// How long a connection may stay without a request, and a request's head may take to arrive. Longer
+/// than the 90 seconds for which the usual clients keep a connection, so that they close first.
+const IDLE_MAX: Duration = Duration::from_secs(120);
+/// How long and for how many refused connections at once the answer is seen through.
+const FAREWELL_MAX: Duration = Duration::from_secs(2);
+const FAREWELLS_MAX: usize = 64;
+/// How long to wait when the system has no room for another connection.
+const BREATHER: Duration = Duration::from_millis(100);
+
+/// All open connections.
+pub(crate) struct Connections {
+    app: Shared,
+    router: Router,
+    open: JoinSet<()>,
+    farewells: Arc<Semaphore>,
+    closing: watch::Sender<bool>,
+}
+
+impl Connections {
+    /// None yet.
+    pub fn new(app: Shared, router: Router) -> Self {
+        let farewells = Arc::new(Semaphore::new(FAREWELLS_MAX));
+        Connections {
+            app,
+            router,
+            open: JoinSet::new(),
+            farewells,
+            closing: watch::Sender::new(false),
+        }
+    }
+
+    /// Lets connections in, for ever.
+    pub async fn accept(&mut self, listener: &TcpListener) {
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => self.admit(stream),
+                    Err(error) => pause_after(&error).await,
+                },
+                Some(_) = self.open.join_next() => {}
+            }
+        }
+    }
+
+    fn admit(&mut self, stream: TcpStream) {
+        let Ok(permit) = self.app.room.clone().try_acquire_owned() else {
+            return self.turn_away(stream);
+        };
+        let router = self.router.clone();
+        let closing = self.closing.subscribe();
+        self.open.spawn(async move {
+            serve(stream, router, closing).await;
+            drop(permit);
+        });
+    }
+
+    /// Says that there is no room, and closes.
+    fn turn_away(&mut self, stream: TcpStream) {
+        self.app.requests.refused_connections.fetch_add(1, Ordering::Relaxed);
+        if let Ok(permit) = self.farewells.clone().try_acquire_owned() {
+            let text = no_room();
+            self.open.spawn(async move {
+                // Whoever does not listen gets no answer; there is nothing else to do about it.
+                let _ = timeout(FAREWELL_MAX, say_and_close(stream, text)).await;
+                drop(permit);
+            });
+        }
+    }
+
+    /// Lets every connection finish the request it is at, for at most this long.
+    pub async fn finish(&mut self, within: Duration) {
+        self.closing.send_replace(true);
+        let finishing = async { while self.open.join_next().await.is_some() {} };
+        if timeout(within, finishing).await.is_err() {
+            tracing::warn!(connections = self.open.len(), "closed before they were finished");
+        }
+        self.open.shutdown().await;
+    }
+}
+
+async fn serve(stream: TcpStream, router: Router, mut closing: watch::Receiver<bool>) {
+    // Answers are written in one go, so there is nothing to gather.
+    let _ = stream.set_nodelay(true);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = told(&mut closing) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// Waits until the server is stopping.
+async fn told(closing: &mut watch::Receiver<bool>) {
+    // An error is a server that is no more, which means the same.
+    let _ = closing.wait_for(|closing| *closing).await;
+}
+
+/// Connections that broke before they were accepted need no rest; a lack of room does.
+async fn pause_after(error: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    if !matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
+        tracing::error!(%error, "cannot accept a connection");
+        sleep(BREATHER).await;
+    }
+}
+
+async fn say_and_close(mut stream: TcpStream, text: String) -> io::Result<()> {
+    stream.write_all(text.as_bytes()).await?;
+    stream.shutdown().await?;
+    // Closing with unread bytes would reset the connection and take the answer away.
+    let mut unread = [0; 4096];
+    while stream.read(&mut unread).await? > 0 {}
+    Ok(())
+}
+
+fn no_room() -> String {
+    let message = "the server has as many connections as it may have; try again a little later";
+    let answer = ErrorAnswer::new(Code::Overloaded, message);
+    let body = serde_json::to_string(&answer).unwrap_or_default();
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}

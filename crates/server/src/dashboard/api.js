@@ -1,0 +1,46 @@
+// Asks the server. Knows the token and nothing about the page.
+
+const TOKEN = "taskyard-token";
+const ANSWER_MS_MAX = 10_000;
+
+// The token is missing or wrong.
+export class NeedsToken extends Error {}
+
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN),
+  set: (text) => sessionStorage.setItem(TOKEN, text),
+  forget: () => sessionStorage.removeItem(TOKEN),
+};
+
+async function ask(path, { method = "GET", body, signal } = {}) {
+  const headers = {};
+  if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
+  if (body) headers["Content-Type"] = "application/json";
+  const limit = AbortSignal.timeout(ANSWER_MS_MAX);
+  const answer = await fetch(path, {
+    method,
+    headers,
+    body: body && JSON.stringify(body),
+    signal: signal ? AbortSignal.any([signal, limit]) : limit,
+  });
+  if (answer.ok) return answer.json();
+  // A proxy in between may answer something else than JSON.
+  const refusal = await answer.json().catch(() => null);
+  const message = refusal?.error?.message ?? `the server answered ${answer.status}`;
+  throw answer.status === 401 ? new NeedsToken(message) : new Error(message);
+}
+
+const at = (tube) => `v1/tubes/${encodeURIComponent(tube)}`;
+
+export const stats = (signal) => ask("v1/stats", { signal });
+
+export const setPaused = (tube, paused) => ask(at(tube), { method: "PATCH", body: { paused } });
+
+// Who holds tasks of the tube and who waits for one, at most `count` of each.
+export async function people(tube, count, signal) {
+  const [held, waiting] = await Promise.all([
+    ask(`${at(tube)}/deliveries?count=${count}`, { signal }),
+    ask(`${at(tube)}/consumers?count=${count}`, { signal }),
+  ]);
+  return { deliveries: held.deliveries, consumers: waiting.consumers };
+}

@@ -1,0 +1,126 @@
+// Asks for the numbers every second and shows them. Texts are set as text, never as HTML.
+
+import { NeedsToken, stats, token } from "./api.js";
+import * as details from "./details.js";
+import { note } from "./rates.js";
+import { make, say, show } from "./table.js";
+import * as words from "./words.js";
+
+const EVERY_MS = 1_000;
+const AWAY_MS_MAX = 15_000;
+const URL_DEFAULT = "http://127.0.0.1:7070";
+
+const part = (id) => document.getElementById(id);
+
+let asking = null;
+let timer = 0;
+let failures = 0;
+let newest = null;
+
+// Says how the connection is: "live", "reconnecting", "paused" or "locked".
+function state(name, text = name) {
+  document.body.dataset.state = name;
+  say(part("state"), text);
+}
+
+function showServer({ version, store, durable, uptime }) {
+  say(part("version"), version);
+  const kept = durable ? "durable" : "not durable";
+  say(part("server"), `${store} store, ${kept}, up ${words.span(Math.floor(uptime))}`);
+}
+
+function showTotals({ tubes, tasks, consumers }) {
+  const list = part("totals");
+  const totals = { tubes, ready: tasks.ready, delayed: tasks.delayed, taken: tasks.taken,
+    buried: tasks.buried, done: tasks.done, waiting: consumers };
+  if (!list.children.length) {
+    for (const key of Object.keys(totals)) {
+      list.appendChild(make("div", key)).append(make("dt", "", key), make("dd"));
+    }
+  }
+  Object.values(totals).forEach((value, i) => say(list.children[i].lastChild, words.number(value)));
+}
+
+// The same three lines as the first screen of `taskyard serve`.
+function showCommands() {
+  const url = location.origin === URL_DEFAULT ? "" : ` --url ${location.origin}`;
+  const flags = url + (token.get() ? " --token TOKEN" : "");
+  const lines = ["put mail '{\"to\": \"ann\"}'", "take mail", "ack mail 0"];
+  part("commands").replaceChildren(...lines.map((line) => make("code", "", `taskyard ${line}${flags}\n`)));
+}
+
+function showTubes() {
+  const { tubes, time } = newest;
+  const found = show(part("tubes"), tubes, time, part("filter").value, details.open);
+  part("search").hidden = tubes.length < 8 && !part("filter").value;
+  say(part("shown"), found.shown < tubes.length ? `${found.shown} of ${words.number(tubes.length)} shown` : "");
+}
+
+function showAll() {
+  const empty = !newest.tubes.length;
+  if (empty && part("empty").hidden) showCommands();
+  part("empty").hidden = !empty;
+  part("filled").hidden = empty;
+  showServer(newest.server);
+  showTotals(newest.total);
+  showTubes();
+}
+
+function failed(error) {
+  const locked = error instanceof NeedsToken;
+  if (locked && part("token-form").hidden) {
+    if (token.get()) say(part("token-hint"), "That token is not the right one.");
+    token.forget();
+    part("token-form").hidden = false;
+    part("empty").hidden = part("filled").hidden = true;
+    part("token").focus();
+  }
+  if (locked) return state("locked", "token needed");
+  failures += 1;
+  const wait = Math.min(EVERY_MS * 2 ** (failures - 1), AWAY_MS_MAX);
+  state("reconnecting");
+  part("trouble").hidden = false;
+  say(part("trouble"), `The server is away (${error.message}). Trying again in ${words.span(wait / 1000)}; the numbers below are old.`);
+  timer = setTimeout(refresh, wait);
+}
+
+async function refresh() {
+  clearTimeout(timer);
+  asking?.abort();
+  const mine = (asking = new AbortController());
+  const started = performance.now();
+  try {
+    newest = await stats(mine.signal);
+    note(newest.tubes, newest.time);
+    failures = 0;
+    part("token-form").hidden = part("trouble").hidden = true;
+    showAll();
+    if (details.shown() !== null) await details.refresh(newest.tubes, newest.time, mine.signal);
+    state("live");
+    // A server with very many tubes is asked less often, so that the page is never its main load.
+    timer = setTimeout(refresh, Math.max(EVERY_MS, 4 * (performance.now() - started)));
+  } catch (error) {
+    // Whoever replaced this round has already begun the next.
+    if (asking === mine) failed(error);
+  }
+}
+
+function follow() {
+  if (!document.hidden) return refresh();
+  clearTimeout(timer);
+  asking?.abort();
+  asking = null;
+  state("paused");
+}
+
+document.addEventListener("visibilitychange", follow);
+part("filter").addEventListener("input", showTubes);
+part("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token.set(part("token").value.trim());
+  part("token").value = "";
+  part("token-form").hidden = true;
+  refresh();
+});
+details.onPause(refresh, failed);
+follow();

@@ -1,0 +1,101 @@
+// The panel with everything about one tube.
+
+import { people, setPaused } from "./api.js";
+import { draw, graph } from "./rates.js";
+import { make, remark, say } from "./table.js";
+import * as words from "./words.js";
+
+const PEOPLE_MAX = 100;
+
+const panel = document.getElementById("details");
+const pause = document.getElementById("pause");
+const body = document.getElementById("details-body");
+const spark = document.getElementById("details-graph").appendChild(graph(600, 90));
+
+let tube = null;
+
+// The name of the tube that is shown, if one is.
+export const shown = () => (panel.open ? tube : null);
+
+export function open(name) {
+  tube = name;
+  say(document.getElementById("details-name"), name);
+  body.replaceChildren();
+  pause.hidden = true;
+  panel.showModal();
+}
+
+function pairs(title, entries) {
+  const list = make("dl", "pairs");
+  for (const [key, value] of entries) {
+    const pair = list.appendChild(make("div"));
+    pair.append(make("dt", "", key), make("dd", "", value));
+  }
+  return [make("h3", "", title), list];
+}
+
+function list(title, heads, lines, nothing) {
+  if (!lines.length) return [make("h3", "", title), make("p", "note", nothing)];
+  const table = make("table");
+  const head = table.appendChild(make("thead")).appendChild(make("tr"));
+  head.append(...heads.map((text) => make("th", "", text)));
+  const rows = table.appendChild(make("tbody"));
+  for (const line of lines) {
+    rows.appendChild(make("tr")).append(...line.map((text) => make("td", "", text)));
+  }
+  return [make("h3", "", title), table];
+}
+
+function options(info) {
+  const seconds = (value) => (value === undefined ? "none" : words.span(value));
+  const limit = (value) => (value === undefined ? "none" : words.number(value));
+  return [
+    ["kind", info.kind], ["temporary", info.temporary ? "yes" : "no"],
+    ["capacity", limit(info.capacity)], ["priority", words.number(info.pri)],
+    ["ttl", seconds(info.ttl)], ["ttr", seconds(info.ttr)], ["delay", seconds(info.delay)],
+    ["attempts at most", limit(info.attempts_max)],
+    ["ttl ends deliveries", info.ttl_kills_taken ? "yes" : "no"],
+  ];
+}
+
+const counters = (counts) => Object.entries(counts).map(([key, value]) => [key, words.number(value)]);
+
+const until = (moment, now) => (moment === undefined ? "no end" : words.ahead(moment, now));
+
+// Fills the open panel with the newest numbers; the tube may be gone by now.
+export async function refresh(tubes, now, signal) {
+  const name = shown();
+  const info = tubes.find((candidate) => candidate.name === name);
+  if (!info) return panel.close();
+  remark(document.getElementById("details-why"), words.why(info, now));
+  draw(spark, name);
+  pause.hidden = false;
+  pause.dataset.paused = info.paused;
+  say(pause, info.paused ? "Resume" : "Pause");
+  const { deliveries, consumers } = await people(name, PEOPLE_MAX, signal);
+  if (shown() !== name) return;
+  const held = deliveries.map(({ id, lease, session, time, until: end }) => [
+    `${id}`, `${lease ?? "–"}`, session ?? "by lease", time ? words.ago(time, now) : "–", until(end, now)]);
+  const waiting = consumers.map(({ since, until: end, session }) => [
+    session ?? "over HTTP", words.ago(since, now), until(end, now)]);
+  const next = info.next_wakeup === undefined ? "never" : words.ahead(info.next_wakeup, now);
+  body.replaceChildren(
+    ...list("Who holds what", ["Task", "Lease", "Session", "Taken", "Ends"], held, "Nobody holds a task."),
+    ...list("Who waits", ["Consumer", "Since", "Ends"], waiting, "Nobody waits for a task."),
+    ...pairs("Tasks now", [...counters(info.tasks), ["can go now", words.number(info.takeable)], ["next change by time", next]]),
+    ...pairs("Counted since the store was opened", counters(info.calls)),
+    ...pairs("Options", options(info)),
+  );
+}
+
+// Calls `done` when a click on the button took effect, `failed` with the error when it did not.
+export function onPause(done, failed) {
+  pause.addEventListener("click", () => {
+    pause.disabled = true;
+    setPaused(tube, pause.dataset.paused !== "true")
+      .then(done, failed)
+      .finally(() => { pause.disabled = false; });
+  });
+  // A click beside the panel closes it.
+  panel.addEventListener("click", (event) => { if (event.target === panel) panel.close(); });
+}

@@ -1,0 +1,238 @@
+//! Keeps out what a browser might be tricked into sending: foreign names, foreign pages, forms.
+//!
+//! A page of another site may send requests to this machine. It cannot name the server by one of
+//! its own names, cannot hide where it comes from, and cannot send JSON without being asked first.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::body::HttpBody;
+use axum::extract::{Request, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use taskyard_wire::Code;
+
+use crate::app::{App, Shared};
+use crate::dashboard;
+use crate::http::Refusal;
+
+/// Addresses that need no token beside the page: they tell nothing about tasks.
+const OPEN: [&str; 2] = ["/healthz", "/openapi.json"];
+
+/// Lets a request in or refuses it, counts it, and sets the headers that every answer has.
+pub(crate) async fn admit(State(app): State<Shared>, request: Request, next: Next) -> Response {
+    let counted = app.requests.begin(&request);
+    let mut response = match check(&app, &request) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    app.requests.end(counted, response.status());
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    response
+}
+
+fn check(app: &App, request: &Request) -> Result<(), Refusal> {
+    let headers = request.headers();
+    if app.token.is_none() {
+        app.hosts.check(headers)?;
+    }
+    check_origin(headers)?;
+    let path = request.uri().path();
+    match &app.token {
+        Some(token) if !OPEN.contains(&path) && !dashboard::has(path) => token.check(headers),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what is not JSON where JSON is needed: in a POST, PUT or PATCH, and in any body.
+pub(crate) async fn json_only(request: Request, next: Next) -> Response {
+    let changes = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
+    let needed = changes || !request.body().is_end_stream();
+    if needed && !is_json(request.headers()) {
+        let message = "send JSON with the header 'Content-Type: application/json'";
+        return Refusal::new(Code::UnsupportedMediaType, message).into_response();
+    }
+    next.run(request).await
+}
+
+/// Refuses a query where there is none, so that nobody believes it was heeded.
+pub(crate) async fn no_query(request: Request, next: Next) -> Response {
+    if request.uri().query().is_some_and(|query| !query.is_empty()) {
+        let message = "this address has no query parameters; put the fields into the JSON body";
+        return Refusal::new(Code::Invalid, message).into_response();
+    }
+    next.run(request).await
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = value.and_then(|value| value.split(';').next()).unwrap_or_default();
+    kind.trim().eq_ignore_ascii_case("application/json")
+}
+
+/// Under which names the server may be called when no token protects it.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    bound: IpAddr,
+    names: Vec<String>,
+}
+
+impl Hosts {
+    /// The names of this address, and these.
+    pub fn new(bound: SocketAddr, names: Vec<String>) -> Self {
+        Hosts { bound: bound.ip(), names }
+    }
+
+    fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let Some(host) = only(headers, HOST)? else {
+            return Err(Refusal::new(Code::Invalid, "the Host header is missing"));
+        };
+        if authority(host).is_some_and(|host| self.has(host.host())) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            Code::Forbidden,
+            "the server does not answer to this Host; use 127.0.0.1 or localhost, set a token, or \
+             have the name allowed",
+        ))
+    }
+
+    fn has(&self, host: &str) -> bool {
+        if host.eq_ignore_ascii_case("localhost") {
+            return true;
+        }
+        let plain = host.trim_start_matches('[').trim_end_matches(']');
+        match plain.parse::<IpAddr>() {
+            // A foreign name cannot be made to look like a bare address, so a server that listens
+            // on all of its addresses answers to each of them.
+            Ok(ip) => ip.is_loopback() || ip == self.bound || self.bound.is_unspecified(),
+            Err(_) => self.names.iter().any(|name| name.eq_ignore_ascii_case(host)),
+        }
+    }
+}
+
+/// Refuses requests that a page of another site sends.
+fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(origin) = only(headers, ORIGIN)? else { return Ok(()) };
+    let host = only(headers, HOST)?.unwrap_or_default();
+    if is_same(origin, host) {
+        return Ok(());
+    }
+    let message = "the request comes from a page of another site; that is never allowed";
+    Err(Refusal::new(Code::Forbidden, message))
+}
+
+fn is_same(origin: &str, host: &str) -> bool {
+    let Some((scheme, origin)) = origin.split_once("://") else { return false };
+    let port = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return false,
+    };
+    let (Some(origin), Some(host)) = (authority(origin), authority(host)) else { return false };
+    origin.host().eq_ignore_ascii_case(host.host())
+        && origin.port_u16().unwrap_or(port) == host.port_u16().unwrap_or(port)
+}
+
+/// The value of a header that may be there once.
+fn only(headers: &HeaderMap, name: axum::http::HeaderName) -> Result<Option<&str>, Refusal> {
+    let mut values = headers.get_all(&name).iter();
+    let value = values.next().map(|value| value.to_str());
+    match (value, values.next()) {
+        (None, _) => Ok(None),
+        (Some(Ok(value)), None) => Ok(Some(value)),
+        _ => Err(Refusal::new(Code::Invalid, format!("the {name} header is not one plain text"))),
+    }
+}
+
+/// Name and port; nothing that carries a user name.
+fn authority(text: &str) -> Option<Authority> {
+    text.parse::<Authority>().ok().filter(|_| !text.contains('@'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(bound: &str) -> Hosts {
+        Hosts::new(bound.parse().unwrap(), vec!["queue.example".into()])
+    }
+
+    fn allowed(bound: &str, host: &str) -> bool {
+        hosts(bound).check(&HeaderMap::from_iter([(HOST, host.parse().unwrap())])).is_ok()
+    }
+
+    #[test]
+    fn a_server_on_loopback_answers_to_its_own_names_only() {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:7070",
+            "localhost:7070",
+            "LOCALHOST",
+            "[::1]:7070",
+            "127.9.9.9",
+            "queue.example:80",
+        ] {
+            assert!(allowed("127.0.0.1:7070", host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "user@localhost",
+            "",
+            "127.0.0.1.evil.example",
+            "[::2]",
+        ] {
+            assert!(!allowed("127.0.0.1:7070", host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_server_on_all_addresses_answers_to_addresses_but_not_to_foreign_names() {
+        assert!(allowed("0.0.0.0:7070", "10.0.0.1:7070"));
+        assert!(allowed("10.0.0.1:7070", "10.0.0.1:7070"));
+        assert!(!allowed("10.0.0.1:7070", "10.0.0.2:7070"));
+        assert!(!allowed("0.0.0.0:7070", "evil.example:7070"));
+    }
+
+    #[test]
+    fn an_origin_is_the_same_or_refused() {
+        for (origin, host, same) in [
+            ("http://localhost:7070", "localhost:7070", true),
+            ("http://LocalHost:7070", "localhost:7070", true),
+            ("https://queue.example", "queue.example", true),
+            ("https://queue.example:443", "queue.example", true),
+            ("http://localhost:7071", "localhost:7070", false),
+            ("http://localhost", "localhost:7070", false),
+            ("http://evil.example", "localhost:7070", false),
+            ("null", "localhost:7070", false),
+            ("file://", "localhost:7070", false),
+            ("http://localhost:7070", "", false),
+        ] {
+            assert_eq!(is_same(origin, host), same, "{origin} {host}");
+        }
+    }
+
+    #[test]
+    fn json_is_recognised_with_and_without_a_charset() {
+        for (value, json) in [
+            ("application/json", true),
+            ("Application/JSON; charset=utf-8", true),
+            ("text/plain", false),
+            ("application/jsonx", false),
+            ("text/plain; application/json", false),
+        ] {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, value.parse().unwrap())]);
+            assert_eq!(is_json(&headers), json, "{value}");
+        }
+        assert!(!is_json(&HeaderMap::new()));
+    }
+}

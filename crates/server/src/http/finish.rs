@@ -1,0 +1,107 @@
+//! Ending deliveries: ack, release, bury, touch, and several of these at once.
+
+use axum::extract::State;
+use axum::http::Method;
+use axum::response::Response;
+use taskyard_core::{Command, Reply};
+use taskyard_wire::Code;
+use taskyard_wire::http::{
+    AckRequest, FinishAnswer, FinishRequest, Form, ReleaseRequest, TouchRequest,
+};
+use utoipa::ToSchema;
+
+use super::request::{InTube, Json};
+use super::{Refusal, Route, ok};
+use crate::app::{App, Shared, misfit};
+
+/// The addresses of this file.
+pub(crate) fn routes() -> Vec<Route> {
+    let post = Method::POST;
+    let ack = ("ack", "Say that tasks are done: they are removed");
+    let bury = ("bury", "Put tasks aside until somebody kicks them");
+    let release = ("release", "Give tasks back");
+    let touch = ("touch", "Ask for more time");
+    let finish = ("finish", "End several deliveries in different ways, in one step");
+    vec![
+        finishes::<AckRequest>(Route::new(post.clone(), "/v1/tubes/{tube}/ack", ack, self::ack)),
+        finishes::<AckRequest>(Route::new(post.clone(), "/v1/tubes/{tube}/bury", bury, self::bury)),
+        finishes::<ReleaseRequest>(Route::new(
+            post.clone(),
+            "/v1/tubes/{tube}/release",
+            release,
+            self::release,
+        )),
+        finishes::<TouchRequest>(Route::new(
+            post.clone(),
+            "/v1/tubes/{tube}/touch",
+            touch,
+            self::touch,
+        )),
+        finishes::<FinishRequest>(Route::new(
+            post,
+            "/v1/tubes/{tube}/finish",
+            finish,
+            self::finish,
+        )),
+    ]
+}
+
+fn finishes<T: ToSchema>(route: Route) -> Route {
+    route
+        .reads::<T>()
+        .answers::<FinishAnswer>("What became of each delivery, in the order of the request")
+        .refuses([Code::Unsupported])
+        .commands()
+}
+
+async fn ack(
+    State(app): State<Shared>,
+    InTube(tube): InTube,
+    Json(request): Json<AckRequest>,
+) -> Result<Response, Refusal> {
+    let show = request.show;
+    end(&app, request.into_ack(tube)?, show).await
+}
+
+async fn bury(
+    State(app): State<Shared>,
+    InTube(tube): InTube,
+    Json(request): Json<AckRequest>,
+) -> Result<Response, Refusal> {
+    let show = request.show;
+    end(&app, request.into_bury(tube)?, show).await
+}
+
+async fn release(
+    State(app): State<Shared>,
+    InTube(tube): InTube,
+    Json(request): Json<ReleaseRequest>,
+) -> Result<Response, Refusal> {
+    let show = request.show;
+    end(&app, request.into_command(tube)?, show).await
+}
+
+async fn touch(
+    State(app): State<Shared>,
+    InTube(tube): InTube,
+    Json(request): Json<TouchRequest>,
+) -> Result<Response, Refusal> {
+    let show = request.show;
+    end(&app, request.into_command(tube)?, show).await
+}
+
+async fn finish(
+    State(app): State<Shared>,
+    InTube(tube): InTube,
+    Json(request): Json<FinishRequest>,
+) -> Result<Response, Refusal> {
+    let show = request.show;
+    end(&app, request.into_command(tube)?, show).await
+}
+
+/// Runs a command that answers with an outcome for each item.
+pub(super) async fn end(app: &App, command: Command, show: bool) -> Result<Response, Refusal> {
+    let Reply::Finished(outcomes) = app.ask(command).await? else { return Err(misfit()) };
+    // Byte for byte: whoever asks to see the tasks is a program that keeps them.
+    ok(&FinishAnswer::new(&outcomes, show.then_some(Form::Exact)))
+}

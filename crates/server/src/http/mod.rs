@@ -1,0 +1,94 @@
+//! What is where: every address of the server, and what answers there.
+
+mod error;
+mod finish;
+mod look;
+mod put;
+mod request;
+mod route;
+mod service;
+mod stats;
+mod take;
+mod tubes;
+
+use axum::Router;
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::Response;
+use serde::Serialize;
+use taskyard_core::{Error, Result as CoreResult};
+use taskyard_wire::Code;
+
+use crate::app::{App, Shared};
+use crate::{dashboard, guard};
+
+pub(crate) use error::Refusal;
+pub(crate) use route::{Route, Shape};
+
+/// Every address that the OpenAPI document describes.
+pub(crate) fn routes() -> Vec<Route> {
+    let groups = [
+        tubes::routes(),
+        put::routes(),
+        take::routes(),
+        finish::routes(),
+        look::routes(),
+        stats::routes(),
+        service::routes(),
+    ];
+    groups.into_iter().flatten().collect()
+}
+
+/// The whole server as one service: routes, page, and the answers to everything else.
+pub(crate) fn router(app: Shared) -> Router {
+    let mut router = dashboard::router();
+    for route in routes() {
+        let mut answering = route.answering.route_layer(from_fn(guard::json_only));
+        if route.query.is_empty() && route.path.starts_with("/v1/") {
+            answering = answering.route_layer(from_fn(guard::no_query));
+        }
+        router = router.route(route.path, answering);
+    }
+    router
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(route_not_found)
+        .layer(from_fn_with_state(app.clone(), guard::admit))
+        .with_state(app)
+}
+
+async fn route_not_found() -> Refusal {
+    let message = "nothing is at this address; /openapi.json lists every one there is";
+    Refusal::new(Code::RouteNotFound, message)
+}
+
+async fn method_not_allowed(method: Method) -> Refusal {
+    let message = format!("this address does not answer to {method}; see the Allow header");
+    Refusal::new(Code::MethodNotAllowed, message)
+}
+
+/// An answer as JSON, written in one go.
+fn answer(status: StatusCode, shape: &impl Serialize) -> Result<Response, Refusal> {
+    let bytes = serde_json::to_vec(shape)
+        .map_err(|error| Error::Store(format!("the answer cannot be written: {error}")))?;
+    let mut response = Response::new(bytes.into());
+    *response.status_mut() = status;
+    let json = header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    Ok(response)
+}
+
+/// The usual answer.
+fn ok(shape: &impl Serialize) -> Result<Response, Refusal> {
+    answer(StatusCode::OK, shape)
+}
+
+/// Refuses to wait longer than connections stay open without a sign of life.
+fn check_wait(app: &App, field: &str, seconds: f64) -> CoreResult<()> {
+    let most = app.wait_seconds_max;
+    if seconds <= most {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "'{field}' is {seconds}; wait at most {most} seconds and ask again"
+    )))
+}

@@ -1,0 +1,77 @@
+//! The parts of a request, checked.
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use taskyard_core::{Error, TaskId, TubeName};
+use utoipa::ToSchema;
+
+use super::Refusal;
+use crate::app::Shared;
+
+/// The JSON body in its shape. No body at all is an empty object.
+pub(crate) struct Json<T>(pub T);
+
+/// The tube that the address names.
+pub(crate) struct InTube(pub TubeName);
+
+/// The task that the address names.
+pub(crate) struct OneTask(pub TubeName, pub TaskId);
+
+/// The query parameters in their shape.
+pub(crate) struct Asked<T>(pub T);
+
+/// Nothing to say: an empty object.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NothingRequest {}
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Shared> for Json<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, app: &Shared) -> Result<Self, Refusal> {
+        Ok(Json(app.intake.read(request.into_body()).await?))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for InTube {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let name = Path::<String>::from_request_parts(parts, state).await;
+        let Path(name) = name.map_err(|error| bad_address(error.body_text()))?;
+        Ok(InTube(TubeName::new(&name)?))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OneTask {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let names = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let Path((name, id)) = names.map_err(|error| bad_address(error.body_text()))?;
+        let tube = TubeName::new(&name)?;
+        // The parser would also take a plus sign, which no other face of Taskyard does.
+        let digits = id.bytes().all(|byte| byte.is_ascii_digit());
+        match id.parse() {
+            Ok(id) if digits => Ok(OneTask(tube, TaskId(id))),
+            _ => Err(bad_address(format!("'{id}' is not a task's number"))),
+        }
+    }
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        let Query(asked) = Query::try_from_uri(&parts.uri).map_err(|error| {
+            Error::Invalid(format!("the query cannot be read: {}", error.body_text()))
+        })?;
+        Ok(Asked(asked))
+    }
+}
+
+fn bad_address(message: String) -> Refusal {
+    Error::Invalid(format!("the address cannot be read: {message}")).into()
+}

@@ -1,0 +1,60 @@
+//! The server itself: is it well, what does it count, what can be asked of it.
+
+use axum::extract::State;
+use axum::http::{Method, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use taskyard_wire::Code;
+use utoipa::ToSchema;
+
+use super::route::Shape;
+use super::tubes::infos;
+use super::{Refusal, Route, ok};
+use crate::app::Shared;
+use crate::metrics;
+
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The server runs and its store answers.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct HealthAnswer {
+    /// Always `ok`; a server that is not well refuses.
+    status: String,
+    /// The server's version.
+    version: String,
+}
+
+/// The addresses of this file.
+pub(crate) fn routes() -> Vec<Route> {
+    let health = ("health", "Say whether the server runs and its store answers");
+    let metrics = ("metrics", "Show counters in the text format of Prometheus");
+    let document = ("openapi", "Show this document");
+    vec![
+        Route::new(Method::GET, "/healthz", health, self::health)
+            .answers::<HealthAnswer>("All is well")
+            .refuses([Code::Store, Code::ShuttingDown])
+            .open(),
+        Route::new(Method::GET, "/metrics", metrics, self::metrics)
+            .answers_with(200, "The counters", Shape::Text("text/plain"))
+            .commands(),
+        Route::new(Method::GET, "/openapi.json", document, self::document)
+            .answers_with(200, "The document", Shape::Object)
+            .open(),
+    ]
+}
+
+async fn health(State(app): State<Shared>) -> Result<Response, Refusal> {
+    app.check_engine().await?;
+    ok(&HealthAnswer { status: "ok".into(), version: env!("CARGO_PKG_VERSION").into() })
+}
+
+async fn metrics(State(app): State<Shared>) -> Result<Response, Refusal> {
+    let tubes = infos(&app, None).await?;
+    let waiting = app.engine.waiting_counts().await;
+    let text = metrics::text(&app, &tubes, &waiting);
+    Ok(([(header::CONTENT_TYPE, METRICS)], text).into_response())
+}
+
+async fn document(State(app): State<Shared>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], app.document.clone()).into_response()
+}

@@ -1,0 +1,121 @@
+//! Everything at a glance, for the page and the command line.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::extract::State;
+use axum::http::Method;
+use axum::response::Response;
+use serde::Serialize;
+use taskyard_core::{Calls, Counts};
+use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
+use utoipa::ToSchema;
+
+use super::tubes::tubes;
+use super::{Refusal, Route, ok};
+use crate::app::{App, Shared};
+
+/// All tubes, their sums, and the server. Two of these and the time between them give rates.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StatsAnswer {
+    /// When this was true, in seconds since the epoch.
+    time: f64,
+    /// The tubes, by name.
+    tubes: Vec<TubeAnswer>,
+    /// All tubes together.
+    total: TotalAnswer,
+    /// The server itself.
+    server: ServerAnswer,
+}
+
+/// All tubes together.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TotalAnswer {
+    /// How many tubes there are.
+    tubes: u64,
+    /// Tasks by state.
+    tasks: TaskCounts,
+    /// How often each thing took effect since the store was opened.
+    calls: CallCounts,
+    /// Consumers that wait for a task on this server.
+    consumers: u64,
+}
+
+/// The server itself.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ServerAnswer {
+    /// Its version.
+    version: String,
+    /// Where tasks live.
+    store: String,
+    /// Whether acknowledged means on disk.
+    durable: bool,
+    /// For how many seconds it has been running.
+    uptime: f64,
+    /// Open connections.
+    connections: u64,
+}
+
+/// The addresses of this file.
+pub(crate) fn routes() -> Vec<Route> {
+    let about = ("stats", "Show all tubes with their sums, and the server");
+    let route = Route::new(Method::GET, "/v1/stats", about, stats)
+        .answers::<StatsAnswer>("Everything at a glance")
+        .commands();
+    vec![route]
+}
+
+async fn stats(State(app): State<Shared>) -> Result<Response, Refusal> {
+    let tubes = tubes(&app, None).await?;
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    ok(&StatsAnswer { time, total: total(&tubes), tubes, server: server(&app) })
+}
+
+fn server(app: &App) -> ServerAnswer {
+    let store = app.engine.capabilities();
+    ServerAnswer {
+        version: env!("CARGO_PKG_VERSION").into(),
+        store: store.name.into(),
+        durable: store.durable,
+        uptime: app.started.elapsed().as_secs_f64(),
+        connections: app.connections() as u64,
+    }
+}
+
+fn total(tubes: &[TubeAnswer]) -> TotalAnswer {
+    let mut tasks = Counts::default();
+    let mut calls = Calls::default();
+    for tube in tubes {
+        add_tasks(&mut tasks, tube.tasks.into());
+        add_calls(&mut calls, tube.calls.into());
+    }
+    TotalAnswer {
+        tubes: tubes.len() as u64,
+        tasks: tasks.into(),
+        calls: calls.into(),
+        consumers: tubes.iter().map(|tube| tube.consumers).sum(),
+    }
+}
+
+fn add_tasks(sum: &mut Counts, more: Counts) {
+    let Counts { ready, taken, buried, delayed, done } = more;
+    sum.ready += ready;
+    sum.taken += taken;
+    sum.buried += buried;
+    sum.delayed += delayed;
+    sum.done += done;
+}
+
+fn add_calls(sum: &mut Calls, more: Calls) {
+    let Calls { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay } = more;
+    sum.ack += ack;
+    sum.bury += bury;
+    sum.delete += delete;
+    sum.kick += kick;
+    sum.put += put;
+    sum.release += release;
+    sum.take += take;
+    sum.touch += touch;
+    sum.ttl += ttl;
+    sum.ttr += ttr;
+    sum.delay += delay;
+}

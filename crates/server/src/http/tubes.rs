@@ -1,0 +1,138 @@
+//! Making, changing, showing and removing tubes.
+
+use axum::extract::State;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use taskyard_core::command::TubeInfo;
+use taskyard_core::{Command, Error, Reply, TubeName};
+use taskyard_wire::Code;
+use taskyard_wire::http::{
+    AlterRequest, CreateAnswer, CreateRequest, NothingAnswer, TubeAnswer, TubesAnswer,
+};
+
+use super::request::{InTube, Json, NothingRequest};
+use super::route::Shape;
+use super::{Refusal, Route, answer, ok};
+use crate::app::{App, Shared, misfit};
+
+const TUBE: &str = "/v1/tubes/{tube}";
+
+/// The addresses of this file.
+pub(crate) fn routes() -> Vec<Route> {
+    let list = ("list_tubes", "Show all tubes, by name");
+    let show = ("show_tube", "Show a tube");
+    let drop = ("drop_tube", "Remove a tube with its tasks, while nobody holds or waits for one");
+    vec![
+        Route::new(Method::GET, "/v1/tubes", list, self::list)
+            .answers::<TubesAnswer>("All tubes")
+            .commands(),
+        Route::new(Method::GET, TUBE, show, self::show)
+            .answers::<TubeAnswer>("The tube")
+            .commands(),
+        create_route(),
+        Route::new(Method::PATCH, TUBE, ("alter_tube", "Change, pause or resume a tube"), alter)
+            .reads::<AlterRequest>()
+            .answers::<TubeAnswer>("The tube after the change")
+            .commands(),
+        Route::new(Method::DELETE, TUBE, drop, self::drop)
+            .answers::<NothingAnswer>("It is gone")
+            .refuses([Code::TubeHasTaken, Code::TubeHasConsumers])
+            .commands(),
+        emptying("/v1/tubes/{tube}/truncate", ("truncate", "Remove all tasks of a tube"), true),
+        emptying(
+            "/v1/tubes/{tube}/release-all",
+            ("release_all", "Give back every taken task of a tube"),
+            false,
+        ),
+    ]
+}
+
+fn create_route() -> Route {
+    Route::new(Method::PUT, TUBE, ("create_tube", "Make a tube"), create)
+        .reads::<CreateRequest>()
+        .answers_with(201, "It was made", Shape::of::<CreateAnswer>())
+        .answers::<CreateAnswer>("It was there already and `if_not_exists` was set")
+        .refuses([Code::TubeExists, Code::TooManyTubes])
+        .commands()
+}
+
+fn emptying(path: &'static str, about: (&'static str, &'static str), truncates: bool) -> Route {
+    let route = if truncates {
+        Route::new(Method::POST, path, about, truncate)
+    } else {
+        Route::new(Method::POST, path, about, release_all)
+    };
+    route.reads::<NothingRequest>().answers::<NothingAnswer>("It is done").commands()
+}
+
+async fn list(State(app): State<Shared>) -> Result<Response, Refusal> {
+    ok(&TubesAnswer { tubes: tubes(&app, None).await? })
+}
+
+async fn show(State(app): State<Shared>, InTube(tube): InTube) -> Result<Response, Refusal> {
+    ok(&tubes(&app, Some(tube)).await?.pop().ok_or_else(misfit)?)
+}
+
+async fn create(
+    State(app): State<Shared>,
+    InTube(tube): InTube,
+    Json(request): Json<CreateRequest>,
+) -> Result<Response, Refusal> {
+    let reply = app.ask(request.into_command(tube)?).await?;
+    let Reply::Created(created) = reply else { return Err(misfit()) };
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    answer(status, &CreateAnswer { created })
+}
+
+async fn alter(
+    State(app): State<Shared>,
+    InTube(tube): InTube,
+    Json(request): Json<AlterRequest>,
+) -> Result<Response, Refusal> {
+    let reply = app.ask(request.into_command(tube)?).await?;
+    let Reply::Tubes(infos) = reply else { return Err(misfit()) };
+    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(misfit)?)
+}
+
+async fn drop(State(app): State<Shared>, InTube(tube): InTube) -> Result<Response, Refusal> {
+    app.ask(Command::DropTube { tube }).await?;
+    ok(&NothingAnswer {})
+}
+
+async fn truncate(
+    State(app): State<Shared>,
+    InTube(tube): InTube,
+    Json(NothingRequest {}): Json<NothingRequest>,
+) -> Result<Response, Refusal> {
+    app.ask(Command::Truncate { tube }).await?;
+    ok(&NothingAnswer {})
+}
+
+async fn release_all(
+    State(app): State<Shared>,
+    InTube(tube): InTube,
+    Json(NothingRequest {}): Json<NothingRequest>,
+) -> Result<Response, Refusal> {
+    app.ask(Command::ReleaseAll { tube }).await?;
+    ok(&NothingAnswer {})
+}
+
+/// One tube or all, as answers show them.
+pub(super) async fn tubes(app: &App, tube: Option<TubeName>) -> Result<Vec<TubeAnswer>, Refusal> {
+    let infos = infos(app, tube).await?;
+    Ok(with_consumers(app, &infos).await)
+}
+
+/// One tube or all, as the engine knows them.
+pub(crate) async fn infos(app: &App, tube: Option<TubeName>) -> Result<Vec<TubeInfo>, Error> {
+    match app.ask(Command::Tubes { tube }).await? {
+        Reply::Tubes(infos) => Ok(infos),
+        _ => Err(Error::Store("the engine did not show the tubes".into())),
+    }
+}
+
+async fn with_consumers(app: &App, infos: &[TubeInfo]) -> Vec<TubeAnswer> {
+    let waiting = app.engine.waiting_counts().await;
+    let consumers = |info: &TubeInfo| waiting.get(&info.name).map_or(0, |count| count.takes as u64);
+    infos.iter().map(|info| TubeAnswer::new(info, consumers(info))).collect()
+}

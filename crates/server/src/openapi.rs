@@ -1,0 +1,165 @@
+//! The OpenAPI document, made from the same list of addresses as the router.
+
+use taskyard_core::limits::{TASK_ID_MAX, TUBE_NAME_BYTES_MAX};
+use taskyard_wire::Code;
+use taskyard_wire::http::ErrorAnswer;
+use utoipa::openapi::header::Header;
+use utoipa::openapi::path::{
+    Operation, OperationBuilder, Parameter, ParameterBuilder, ParameterIn,
+};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::schema::{ComponentsBuilder, Schema};
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{
+    Content, HttpMethod, InfoBuilder, LicenseBuilder, ObjectBuilder, OpenApi, OpenApiBuilder,
+    Paths, Ref, RefOr, Required, Response, ResponseBuilder, Type,
+};
+
+mod shapes;
+
+use crate::http::{Route, Shape, routes};
+
+const ABOUT: &str = "A task queue that knows who goes next. Times are seconds and may have a \
+                     fraction; moments count from the Unix epoch. Every refusal is an ErrorAnswer.";
+const TOKEN: &str = "token";
+
+/// The OpenAPI document of a server where nobody waits longer than this, as JSON text.
+pub(crate) fn document(wait_seconds_max: f64) -> String {
+    let mut document = serde_json::to_value(describe(&routes())).unwrap_or_default();
+    if let Some(shapes) = document.pointer_mut("/components/schemas") {
+        shapes::complete(shapes, wait_seconds_max);
+    }
+    document.to_string()
+}
+
+fn describe(routes: &[Route]) -> OpenApi {
+    let mut paths = Paths::new();
+    let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    let mut components = ComponentsBuilder::new().security_scheme(TOKEN, bearer);
+    let refusal = Shape::of::<ErrorAnswer>();
+    for route in routes {
+        let shapes = route.answers.iter().map(|answer| &answer.2).chain(&route.request);
+        for shape in shapes.chain([&refusal]) {
+            if let Shape::Json { parts, .. } = shape {
+                components = components.schemas_from_iter(parts.clone());
+            }
+        }
+        paths.add_path_operation(route.path, vec![method(route)], operation(route));
+    }
+    let license = LicenseBuilder::new().name("MIT OR Apache-2.0").build();
+    let info = InfoBuilder::new()
+        .title("Taskyard")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(ABOUT))
+        .license(Some(license));
+    OpenApiBuilder::new()
+        .info(info.build())
+        .paths(paths)
+        .components(Some(components.build()))
+        .build()
+}
+
+fn method(route: &Route) -> HttpMethod {
+    match route.method.as_str() {
+        "POST" => HttpMethod::Post,
+        "PUT" => HttpMethod::Put,
+        "PATCH" => HttpMethod::Patch,
+        "DELETE" => HttpMethod::Delete,
+        _ => HttpMethod::Get,
+    }
+}
+
+fn operation(route: &Route) -> Operation {
+    let mut operation = OperationBuilder::new()
+        .operation_id(Some(route.name))
+        .summary(Some(route.summary))
+        .parameters(Some(parameters(route)));
+    if let Some(shape) = &route.request {
+        let body = RequestBodyBuilder::new()
+            .content("application/json", content(shape))
+            .required(Some(Required::True));
+        operation = operation.request_body(Some(body.build()));
+    }
+    for (status, about, shape) in &route.answers {
+        let kind = if let Shape::Text(kind) = shape { kind } else { "application/json" };
+        let response = ResponseBuilder::new().description(*about).content(kind, content(shape));
+        operation = operation.response(status.to_string(), response.build());
+    }
+    for (status, codes) in &route.refusals {
+        operation = operation.response(status.to_string(), refusal(codes));
+    }
+    if !route.open {
+        // A server without a token does not ask for one: the second choice is nothing.
+        let token = SecurityRequirement::new(TOKEN, [] as [&str; 0]);
+        operation = operation.securities(Some([token, SecurityRequirement::default()]));
+    }
+    operation.build()
+}
+
+fn content(shape: &Shape) -> Content {
+    let schema: RefOr<Schema> = match shape {
+        Shape::Json { name, .. } => Ref::from_schema_name(name).into(),
+        Shape::Text(_) => Schema::from(ObjectBuilder::new().schema_type(Type::String)).into(),
+        Shape::Object => Schema::from(ObjectBuilder::new().schema_type(Type::Object)).into(),
+    };
+    Content::new(Some(schema))
+}
+
+fn refusal(codes: &[Code]) -> Response {
+    let mut names: Vec<String> = codes.iter().map(|code| format!("`{}`", code.name())).collect();
+    names.sort();
+    names.dedup();
+    let refusal = Shape::of::<ErrorAnswer>();
+    let mut response = ResponseBuilder::new()
+        .description(names.join(", "))
+        .content("application/json", content(&refusal));
+    if codes.iter().any(|code| code.retry_after_secs().is_some()) {
+        response = response.header("Retry-After", text_header("After how many seconds to retry."));
+    }
+    if codes.contains(&Code::Unauthorized) {
+        response = response.header("WWW-Authenticate", text_header("How to show the token."));
+    }
+    response.build()
+}
+
+fn text_header(about: &str) -> Header {
+    let mut header = Header::new(Schema::from(ObjectBuilder::new().schema_type(Type::String)));
+    header.description = Some(about.into());
+    header
+}
+
+fn parameters(route: &Route) -> Vec<Parameter> {
+    let mut parameters = Vec::new();
+    if route.path.contains("{tube}") {
+        let name = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .min_length(Some(1))
+            .max_length(Some(TUBE_NAME_BYTES_MAX))
+            .pattern(Some(r"^[^/:\u0000-\u001f\u007f-\u009f]+$"));
+        let about = "The tube's name: 1 to 128 bytes without control characters, / or :";
+        parameters.push(parameter("tube", about, ParameterIn::Path, name.into()));
+    }
+    if route.path.contains("{id}") {
+        let id = ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .minimum(Some(0))
+            .maximum(Some(TASK_ID_MAX));
+        parameters.push(parameter("id", "The task's number", ParameterIn::Path, id.into()));
+    }
+    for field in &route.query {
+        let schema = field.schema.clone();
+        parameters.push(parameter(field.name, field.about, ParameterIn::Query, schema));
+    }
+    parameters
+}
+
+fn parameter(name: &str, about: &str, place: ParameterIn, schema: Schema) -> Parameter {
+    let required = if place == ParameterIn::Path { Required::True } else { Required::False };
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(place)
+        .required(required)
+        .description(Some(about))
+        .schema(Some(schema))
+        .build()
+}

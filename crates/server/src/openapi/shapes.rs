@@ -1,0 +1,148 @@
+//! What the types of the wire cannot say about themselves: ranges, and which fields go together.
+
+use serde_json::{Map, Value, json};
+use taskyard_core::limits::{BATCH_TASKS_MAX, SUBQUEUE_BYTES_MAX};
+
+/// Adds it to the shapes of the document.
+pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
+    let Some(shapes) = shapes.as_object_mut() else { return };
+    shapes.values_mut().for_each(complete_numbers);
+    let wait = json!({ "maximum": wait_seconds_max });
+    let subqueue = json!({ "maxLength": SUBQUEUE_BYTES_MAX });
+    let batch = json!({ "maxItems": BATCH_TASKS_MAX });
+    for (shape, field, more) in [
+        ("TakeRequest", "wait", wait.clone()),
+        ("PutRequest", "timeout", wait),
+        // The smallest time there is; a lease of nothing would be over at once.
+        ("TakeRequest", "lease", json!({ "minimum": 1e-6 })),
+        ("CreateRequest", "capacity", json!({ "minimum": 1 })),
+        ("CreateRequest", "attempts_max", json!({ "minimum": 1 })),
+        ("AlterRequest", "capacity", json!({ "minimum": 1 })),
+        ("AlterRequest", "attempts_max", json!({ "minimum": 1 })),
+        ("PutRequest", "subqueue", subqueue.clone()),
+        ("PutTask", "subqueue", subqueue),
+        ("PutRequest", "tasks", batch.clone()),
+        ("AckRequest", "tasks", batch.clone()),
+        ("ReleaseRequest", "tasks", batch.clone()),
+        ("TouchRequest", "tasks", batch.clone()),
+        ("FinishRequest", "tasks", batch.clone()),
+        ("DeleteRequest", "ids", batch.clone()),
+        ("PeekRequest", "ids", batch),
+    ] {
+        let place = format!("/properties/{field}");
+        let found = shapes.get_mut(shape).and_then(|shape| shape.pointer_mut(&place));
+        extend(found, more);
+    }
+    let one_or_several = one_or_several();
+    for (shape, choices) in [
+        ("PutTask", carrying()),
+        ("PutRequest", carrying_one_or_several()),
+        ("AckRequest", one_or_several.clone()),
+        ("ReleaseRequest", one_or_several.clone()),
+        ("TouchRequest", one_or_several),
+        ("FinishPart", finishing()),
+    ] {
+        extend(shapes.get_mut(shape), json!({ "oneOf": choices }));
+    }
+}
+
+/// Which fields of one task go together: the payload is there in one form. In `data`, null is a
+/// payload; in the other fields it is the same as nothing.
+fn carrying() -> Value {
+    json!([
+        { "required": ["data"], "properties": { "data_base64": { "type": "null" } } },
+        {
+            "required": ["data_base64"],
+            "properties": { "data": false, "data_base64": { "type": "string" } }
+        }
+    ])
+}
+
+/// The same, or several tasks and nothing else about one.
+fn carrying_one_or_several() -> Value {
+    let mut choices = carrying();
+    for one in choices.as_array_mut().into_iter().flatten() {
+        one["properties"]["tasks"] = json!({ "type": "null" });
+    }
+    let of_one =
+        ["data_base64", "pri", "ttl", "ttr", "delay", "at", "subqueue", "meta", "meta_base64"];
+    let absent = of_one.map(|field| (field.to_owned(), json!({ "type": "null" })));
+    let mut several = Map::from_iter(absent);
+    several.insert("data".into(), false.into());
+    several.insert("tasks".into(), json!({ "type": "array" }));
+    if let Some(choices) = choices.as_array_mut() {
+        choices.push(json!({ "required": ["tasks"], "properties": several }));
+    }
+    choices
+}
+
+/// One delivery, or several and no single one.
+fn one_or_several() -> Value {
+    let null = json!({ "type": "null" });
+    json!([
+        { "required": ["id"], "properties": { "id": { "type": "integer" }, "tasks": null } },
+        {
+            "required": ["tasks"],
+            "properties": { "tasks": { "type": "array" }, "id": null, "lease": null }
+        }
+    ])
+}
+
+/// Which fields go with which verb.
+fn finishing() -> Value {
+    let null = json!({ "type": "null" });
+    json!([
+        {
+            "properties": {
+                "verb": { "enum": ["ack", "bury"] },
+                "delay": null, "counted": null, "seconds": null
+            }
+        },
+        { "properties": { "verb": { "const": "release" }, "seconds": null } },
+        {
+            "required": ["seconds"],
+            "properties": {
+                "verb": { "const": "touch" },
+                "delay": null, "counted": null, "seconds": { "type": "number" }
+            }
+        }
+    ])
+}
+
+/// Every number on the wire is a time or a count: none is below zero, and counts fit their type. A
+/// shape that may be null says so in a way that also holds when the shape is anything at all.
+fn complete_numbers(part: &mut Value) {
+    match part {
+        Value::Object(fields) => {
+            if let Some(range) = range_of(fields) {
+                extend(Some(part), range);
+                return;
+            }
+            if let Some(choices) = fields.remove("oneOf") {
+                fields.insert("anyOf".into(), choices);
+            }
+            fields.values_mut().for_each(complete_numbers);
+        }
+        Value::Array(items) => items.iter_mut().for_each(complete_numbers),
+        _ => {}
+    }
+}
+
+fn range_of(fields: &Map<String, Value>) -> Option<Value> {
+    let range = match fields.get("format")?.as_str()? {
+        "double" => json!({ "minimum": 0 }),
+        "int64" => json!({ "format": "uint64", "maximum": u64::MAX }),
+        "int32" => json!({ "format": "uint32", "maximum": u32::MAX }),
+        _ => return None,
+    };
+    Some(range)
+}
+
+/// Adds fields; those that are there already and say more stay.
+fn extend(part: Option<&mut Value>, more: Value) {
+    if let (Some(Value::Object(fields)), Value::Object(more)) = (part, more) {
+        let stays = |name: &str| name == "maximum" && fields.contains_key(name);
+        let more: Vec<_> = more.into_iter().filter(|(name, _)| !stays(name)).collect();
+        fields.extend(more);
+    }
+}

@@ -1,0 +1,12 @@
+//! A live server over the memory store, asked by a real client over real sockets.
+//!
+//! Nothing here sleeps: whoever must be waiting is waited for by asking the engine.
+
+mod access;
+mod documents;
+mod ending;
+mod limits;
+mod refusals;
+mod rig;
+mod verbs;
+mod waiting;

@@ -1,0 +1,108 @@
+//! Whether the files are what we wrote, before anything is believed or changed.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::codec::{Head, RowError};
+use super::folder::{APPLICATION_ID, MIGRATIONS, damaged, database, row_error, unavailable};
+use super::seal::Sealed;
+use super::{codec, reader};
+use crate::OpenError;
+
+/// Looks at the beginning of the database before SQLite does, which takes some kinds of damage there
+/// for a wish: an empty file lets it delete the log, other bits make it read-only or let it move
+/// pages about.
+pub(super) fn header(folder: &Path) -> Result<(), OpenError> {
+    // Opened for writing too, so that a missing permission is found here and not called damage.
+    let file = OpenOptions::new().read(true).write(true).open(database(folder));
+    let file = file.map_err(unavailable(folder))?;
+    let mut bytes = [0; 100];
+    if file.read_exact_at(&mut bytes, 0).is_err() {
+        return Err(damaged(folder, "its database file is cut off"));
+    }
+    let number = |at: usize| i64::from(u32::from_be_bytes([0, 1, 2, 3].map(|i| bytes[at + i])));
+    if &bytes[..16] != b"SQLite format 3\0" || number(68) != APPLICATION_ID {
+        return Err(damaged(folder, "taskyard.db is no database of taskyard"));
+    }
+    let log_or_journal = [[1, 1], [2, 2]].contains(&[bytes[18], bytes[19]]);
+    let (vacuum, encoding) = ([number(52), number(64)], number(56));
+    if !log_or_journal || bytes[20] != 0 || vacuum != [0, 0] || encoding != 1 {
+        return Err(damaged(folder, "the header of its database is wrong"));
+    }
+    Ok(())
+}
+
+/// Whether this version can read the format.
+pub(super) fn format(folder: &Path, db: &Connection) -> Result<(), OpenError> {
+    let known = MIGRATIONS.len() as i64;
+    let found: i64 = db
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(|error| row_error(folder, error.into()))?;
+    if found > known {
+        return Err(OpenError::TooNew { folder: folder.to_owned(), found, known });
+    }
+    if found < 1 {
+        return Err(damaged(folder, "its format number makes no sense"));
+    }
+    let (ours, theirs) = (expected_schema(), schema(db));
+    let theirs = theirs.map_err(|error| row_error(folder, error.into()))?;
+    if theirs != ours.map_err(|error| row_error(folder, error.into()))? {
+        return Err(damaged(folder, "its tables are not as they were made"));
+    }
+    Ok(())
+}
+
+/// What the tables are, as SQL: a bit that changes a type or a condition would only show much later.
+fn schema(db: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
+    let mut statement = db.prepare("SELECT name, sql FROM sqlite_schema ORDER BY name")?;
+    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+}
+
+fn expected_schema() -> rusqlite::Result<Vec<(String, String)>> {
+    let db = Connection::open_in_memory()?;
+    MIGRATIONS.iter().try_for_each(|migration| db.execute_batch(migration))?;
+    schema(&db)
+}
+
+/// Whether no commit is missing.
+pub(super) fn seal(folder: &Path, head: &Head, sealed: &Sealed) -> Result<(), OpenError> {
+    match *sealed {
+        Sealed::Absent => Err(damaged(folder, "its seal file is gone")),
+        Sealed::Unreadable => Err(damaged(folder, "its seal file is damaged")),
+        Sealed::Batch(batch) if head.batch < batch => {
+            let lost = batch - head.batch;
+            Err(damaged(folder, &format!("the newest {lost} commits are lost from its log")))
+        }
+        Sealed::Batch(_) => Ok(()),
+    }
+}
+
+/// Whether as many rows were found as were written.
+pub(super) fn counts(folder: &Path, head: &Head, found: &Head) -> Result<(), OpenError> {
+    if found.tubes != head.tubes {
+        let what = format!("{} tubes are written down, {} were found", head.tubes, found.tubes);
+        return Err(damaged(folder, &what));
+    }
+    if (found.tasks, found.task_keys) != (head.tasks, head.task_keys) {
+        let what = format!("{} tasks are written down, {} were found", head.tasks, found.tasks);
+        return Err(damaged(folder, &what));
+    }
+    Ok(())
+}
+
+/// Whether every body can be found and is as it was written. This reads the whole file, so it is
+/// done only for somebody who knows of damage.
+pub(super) fn bodies(db: &Connection) -> Result<(), RowError> {
+    let mut statement = db.prepare("SELECT key FROM task")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (tube, id) = codec::split_key(row.get(0)?);
+        if reader::read_body(db, tube, id)?.is_none() {
+            return Err(RowError::Damaged(format!("task {id} of tube number {tube} is not found")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Which of the tubes that had a number in turn a body belongs to.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use taskyard_core::TaskId;
+use taskyard_core::limits::TUBES_MAX;
+
+use crate::BodyKey;
+
+/// Tube numbers take the lower bits of [`BodyKey::tube`], the generation the rest.
+const NUMBER_BITS: u32 = 14;
+const _: () = assert!(TUBES_MAX <= 1 << NUMBER_BITS);
+
+/// How often the tube of each number has lost all its tasks.
+///
+/// A body may be asked for before its tube is dropped and read after a new tube has got the same
+/// number and ids from 0 again; the keys of bodies therefore carry this count.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Generations(Arc<Mutex<HashMap<u32, u32>>>);
+
+impl Generations {
+    /// The key of a body as it is now.
+    pub fn key(&self, number: u32, id: TaskId) -> BodyKey {
+        let generation = self.lock().get(&number).copied().unwrap_or(0);
+        BodyKey { tube: number | (generation << NUMBER_BITS), id }
+    }
+
+    /// Whether the key's tube still is the one it was made for.
+    pub fn is_current(&self, key: BodyKey) -> bool {
+        self.key(number(key), key.id) == key
+    }
+
+    /// Nobody can ask while a commit that empties tubes is under way: afterwards, whoever has read
+    /// what it wrote finds out.
+    pub fn hold(&self) -> Emptying<'_> {
+        Emptying(self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A commit that empties tubes.
+pub(super) struct Emptying<'a>(MutexGuard<'a, HashMap<u32, u32>>);
+
+impl Emptying<'_> {
+    /// It has succeeded.
+    pub fn done(mut self, numbers: &[u32]) {
+        for number in numbers {
+            let generation = self.0.entry(*number).or_insert(0);
+            *generation = (*generation + 1) & (u32::MAX >> NUMBER_BITS);
+        }
+    }
+}
+
+/// The tube's number in a key.
+pub(super) fn number(key: BodyKey) -> u32 {
+    key.tube & ((1 << NUMBER_BITS) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_old_once_its_tube_was_emptied() {
+        let generations = Generations::default();
+        let (old, other) = (generations.key(3, TaskId(0)), generations.key(4, TaskId(0)));
+        generations.hold().done(&[3]);
+        assert!(!generations.is_current(old));
+        assert!(generations.is_current(other));
+        let new = generations.key(3, TaskId(0));
+        assert!(generations.is_current(new));
+        assert_eq!(number(new), 3);
+    }
+}

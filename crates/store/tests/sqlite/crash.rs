@@ -1,0 +1,102 @@
+//! A process that is killed at random moments, again and again, on the same folder.
+//!
+//! The child runs random batches and says before each what it is about to do, and after each what
+//! the store answered. What was answered must be there afterwards; the last batch, if it was not
+//! answered, is there as a whole or not at all.
+
+mod child;
+mod model;
+mod script;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use model::Model;
+use script::Line;
+
+use crate::yard::{close, open, random, tubes};
+
+/// How often the child is killed on one folder.
+const KILLS: usize = 60;
+
+#[test]
+fn what_was_acknowledged_survives_being_killed() {
+    let mut random = random();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut model = Model::default();
+    for round in 0..KILLS {
+        let lines = lines_until_killed(folder.path(), &mut random, 120);
+        println!("round {round}: {} lines", lines.len());
+        model.read(&lines);
+        let store = open(folder.path());
+        model.compare(&store);
+        // Sometimes the log is emptied, sometimes it goes on growing.
+        if random.u8(..4) == 0 {
+            close(store);
+        }
+    }
+    assert!(model.batches() > KILLS, "the children did some work");
+}
+
+/// A kill between the making of the database and of its seal left a folder that was called damaged
+/// though nothing had ever been in it.
+#[test]
+fn a_folder_that_was_being_made_can_be_opened() {
+    let mut random = random();
+    for _ in 0..30 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let lines = lines_until_killed(folder.path(), &mut random, 1);
+        let mut model = Model::default();
+        model.read(&lines);
+        let store = open(folder.path());
+        if !tubes(&store).is_empty() {
+            model.compare(&store);
+        }
+    }
+}
+
+/// Starts a child, kills it at a random moment and returns all it said.
+fn lines_until_killed(folder: &Path, random: &mut fastrand::Rng, lines_max: usize) -> Vec<Line> {
+    let (mut child, output) = start(folder, random.u64(..));
+    let mut output = BufReader::new(output);
+    let mut lines = Vec::new();
+    let wanted = random.usize(1..=lines_max);
+    while lines.len() < wanted {
+        match read_line(&mut output) {
+            Some(line) => lines.extend(line),
+            None => panic!("the child ended by itself after {} lines", lines.len()),
+        }
+    }
+    // A moment within the next commit, which takes about a millisecond.
+    for _ in 0..random.u32(..200_000) {
+        std::hint::spin_loop();
+    }
+    child.kill().expect("the child can be killed");
+    while let Some(line) = read_line(&mut output) {
+        lines.extend(line);
+    }
+    child.wait().expect("the child is gone");
+    lines
+}
+
+fn start(folder: &Path, seed: u64) -> (Child, ChildStdout) {
+    let mut child = Command::new(std::env::current_exe().expect("this executable"))
+        .args(["crash::child::child", "--exact", "--nocapture", "--test-threads=1"])
+        .env(child::FOLDER, folder)
+        .env(child::SEED, seed.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the child starts");
+    let output = child.stdout.take().expect("its output is piped");
+    (child, output)
+}
+
+/// The next line: `Some(None)` is one of the test harness, `None` is the end. A line that was cut off
+/// by the kill counts as not said.
+fn read_line(output: &mut BufReader<ChildStdout>) -> Option<Option<Line>> {
+    let mut text = String::new();
+    output.read_line(&mut text).expect("the child's output is text");
+    let whole = text.strip_suffix('\n')?;
+    Some(Line::parse(whole))
+}

@@ -1,0 +1,248 @@
+//! The process that is killed.
+
+use std::io::Write;
+use std::path::Path;
+
+use taskyard_core::{
+    Body, Command, Finish, Kind, NewTask, Outcome, Reply, Span, Task, TaskId, Timestamp,
+    TubeOptions,
+};
+use taskyard_store::OpenOptions;
+use taskyard_store::sqlite::SqliteStore;
+
+use super::script::{Line, SCRAP, Step, TEMPORARY, TUBES, Verb, payload};
+use crate::yard::{NOW, create, delete, finish, name, put, run_at, take};
+
+/// The variables that tell the child where to work and with which seed.
+pub const FOLDER: &str = "TASKYARD_CRASH_FOLDER";
+pub const SEED: &str = "TASKYARD_CRASH_SEED";
+
+/// No test: the crash test runs it in a process of its own.
+#[test]
+fn child() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).expect("a seed");
+    work(Path::new(&folder), seed);
+}
+
+fn work(folder: &Path, seed: u64) {
+    // The harness has begun a line.
+    println!();
+    say(&Line::Hello);
+    // Little memory, so that payloads are read back from disk too.
+    let options = OpenOptions { memory_bytes: 64 << 10, accept_loss: false };
+    let store = SqliteStore::open(folder, &options).expect("the store opens");
+    let mut client = Client::new(seed);
+    client.create_tubes(&store);
+    for _ in 0..100_000 {
+        let batch = client.batch();
+        say(&Line::Begin { now: client.now().as_micros(), steps: batch.steps.clone() });
+        let replies = run_at(&store, client.now(), batch.commands.clone()).expect("payloads load");
+        let replies = replies.into_iter().map(|reply| reply.expect("the batch succeeds")).collect();
+        say(&client.settle(batch, replies));
+    }
+}
+
+fn say(line: &Line) {
+    let mut out = std::io::stdout().lock();
+    let said = writeln!(out, "{line}").and_then(|()| out.flush());
+    // Nobody listens any more: the parent is gone.
+    if said.is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// Commands, and what of them must be durable.
+#[derive(Default)]
+struct Batch {
+    commands: Vec<Command>,
+    steps: Vec<Step>,
+}
+
+impl Batch {
+    fn add(&mut self, tube: usize, verb: Verb, command: Command) {
+        self.steps.push(Step { tube, verb });
+        self.commands.push(command);
+    }
+}
+
+/// What the child knows of a tube.
+#[derive(Default)]
+struct Known {
+    held: Vec<Task>,
+    /// Tasks that are there, whoever holds them.
+    present: Vec<u64>,
+    /// The id of the next put, once one was answered.
+    next_id: Option<u64>,
+}
+
+struct Client {
+    random: fastrand::Rng,
+    batches: i64,
+    tubes: [Known; 3],
+}
+
+impl Client {
+    fn new(seed: u64) -> Self {
+        let random = fastrand::Rng::with_seed(seed);
+        Client { random, batches: 0, tubes: Default::default() }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(NOW.as_micros() + self.batches)
+    }
+
+    fn create_tubes(&self, store: &SqliteStore) {
+        for (tube, text) in TUBES.iter().enumerate() {
+            let mut options = TubeOptions::new(Kind::FifoTtl);
+            options.temporary = tube == TEMPORARY;
+            let Command::CreateTube { tube, options, .. } = create(text, options) else { return };
+            let create = Command::CreateTube { tube, options, if_not_exists: true };
+            let made = run_at(store, self.now(), vec![create]).expect("nothing to load");
+            assert!(made[0].is_ok(), "{made:?}");
+        }
+    }
+
+    fn batch(&mut self) -> Batch {
+        self.batches += 1;
+        let mut batch = Batch::default();
+        for _ in 0..self.random.u8(1..8) {
+            // Most of it happens in the first tube.
+            let tube = [0, 0, 0, 0, SCRAP, TEMPORARY][self.random.usize(..6)];
+            match self.random.u8(..20) {
+                0..6 => self.put(&mut batch, tube),
+                6..11 => batch.commands.push(take(TUBES[tube], self.random.usize(1..6))),
+                11..17 => self.finish(&mut batch, tube),
+                17 => {
+                    let count = self.random.u64(1..4);
+                    let kick = Command::Kick { tube: name(TUBES[tube]), count };
+                    batch.add(tube, Verb::Kick(count), kick);
+                }
+                18 => self.delete(&mut batch, tube),
+                _ => self.flash_or_truncate(&mut batch, tube),
+            }
+        }
+        batch
+    }
+
+    fn put(&mut self, batch: &mut Batch, tube: usize) {
+        let count = self.random.usize(1..6);
+        let mut tasks = Vec::new();
+        for _ in 0..count {
+            let (token, pri) = (self.random.u64(..), self.random.u64(..4));
+            let delay_s = if self.random.u8(..8) == 0 { self.random.u64(1..1_000_000) } else { 0 };
+            batch.steps.push(Step { tube, verb: Verb::Put { token, pri, delay_s } });
+            tasks.push(NewTask {
+                pri: Some(pri),
+                delay: Some(Span::from_secs(delay_s)),
+                ..NewTask::new(Body::new(&payload(token)))
+            });
+        }
+        let known = &mut self.tubes[tube];
+        known.next_id = known.next_id.map(|id| id + count as u64);
+        batch.commands.push(put(TUBES[tube], tasks));
+    }
+
+    fn finish(&mut self, batch: &mut Batch, tube: usize) {
+        let known = &mut self.tubes[tube];
+        if known.held.is_empty() {
+            return;
+        }
+        let task = known.held.swap_remove(self.random.usize(..known.held.len()));
+        let id = task.id.0;
+        let (verb, how) = match self.random.u8(..8) {
+            0..5 => (Verb::Ack(id), Finish::Ack),
+            5 | 6 => {
+                let delay_s = self.random.u64(..3) * 1_000_000;
+                let delay = Span::from_secs(delay_s);
+                (Verb::Release { id, delay_s }, Finish::Release { delay, counted: true })
+            }
+            _ => (Verb::Bury(id), Finish::Bury),
+        };
+        if how == Finish::Ack {
+            known.present.retain(|present| *present != id);
+        }
+        batch.add(tube, verb, finish(TUBES[tube], &task, how));
+    }
+
+    fn delete(&mut self, batch: &mut Batch, tube: usize) {
+        let known = &mut self.tubes[tube];
+        if known.present.is_empty() {
+            return;
+        }
+        let id = known.present.swap_remove(self.random.usize(..known.present.len()));
+        known.held.retain(|task| task.id.0 != id);
+        batch.add(tube, Verb::Delete(id), delete(TUBES[tube], [id]));
+    }
+
+    fn flash_or_truncate(&mut self, batch: &mut Batch, tube: usize) {
+        let known = &mut self.tubes[tube];
+        if tube == SCRAP && self.random.bool() {
+            *known = Known { next_id: known.next_id, ..Known::default() };
+            batch.add(tube, Verb::Truncate, Command::Truncate { tube: name(TUBES[tube]) });
+        } else if let Some(id) = known.next_id {
+            known.next_id = Some(id + 1);
+            batch.commands.push(put(TUBES[tube], vec![NewTask::new(Body::new(b"flash"))]));
+            batch.add(tube, Verb::Flash, delete(TUBES[tube], [id]));
+        }
+    }
+
+    /// Learns from the answers, and tells what to say of them.
+    fn settle(&mut self, batch: Batch, replies: Vec<Reply>) -> Line {
+        let (mut ids, mut leases) = (Vec::new(), Vec::new());
+        for (command, reply) in batch.commands.iter().zip(replies) {
+            match (command, reply) {
+                (Command::Put { tube, .. }, Reply::Put(placed)) => {
+                    let known = &mut self.tubes[number(tube.as_str())];
+                    for placed in placed {
+                        ids.push(placed.id.0);
+                        known.present.push(placed.id.0);
+                        known.next_id = known.next_id.max(Some(placed.id.0 + 1));
+                    }
+                }
+                (Command::Take(take), Reply::Taken(tasks)) => {
+                    let known = &mut self.tubes[number(take.tube.as_str())];
+                    for task in tasks {
+                        leases.push(task.lease.expect("a taken task has a lease").0);
+                        known.present.push(task.id.0);
+                        known.held.push(task);
+                    }
+                }
+                (Command::Finish { .. } | Command::Delete { .. }, Reply::Finished(outcomes)) => {
+                    assert!(
+                        matches!(outcomes[..], [Outcome::Done(_)]),
+                        "{command:?}: {outcomes:?}"
+                    );
+                    self.forget_deleted(command);
+                }
+                (Command::Truncate { tube }, Reply::Nothing) => {
+                    let known = &mut self.tubes[number(tube.as_str())];
+                    (known.held, known.present) = Default::default();
+                }
+                (Command::Kick { .. }, Reply::Kicked(_)) => {}
+                (command, reply) => panic!("{command:?} answered {reply:?}"),
+            }
+        }
+        self.tubes.iter_mut().for_each(Known::tidy);
+        Line::Done { ids, leases }
+    }
+
+    /// What a take of the same batch delivered before it was deleted is gone.
+    fn forget_deleted(&mut self, command: &Command) {
+        let Command::Delete { tube, ids } = command else { return };
+        let known = &mut self.tubes[number(tube.as_str())];
+        known.held.retain(|task| task.id != ids[0]);
+        known.present.retain(|id| TaskId(*id) != ids[0]);
+    }
+}
+
+impl Known {
+    fn tidy(&mut self) {
+        self.present.sort_unstable();
+        self.present.dedup();
+    }
+}
+
+fn number(tube: &str) -> usize {
+    TUBES.iter().position(|name| *name == tube).expect("a tube of the test")
+}

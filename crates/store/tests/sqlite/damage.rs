@@ -1,0 +1,227 @@
+//! Bits flipped, files cut and removed: a store gives back exactly what was put into it or says
+//! clearly that it cannot, and never makes it worse by looking.
+
+mod sample;
+mod verdict;
+
+use std::fs;
+use std::path::Path;
+
+use taskyard_store::OpenError;
+
+use crate::yard::{Content, FILES, content, copy, open, random, try_open};
+
+use sample::{IDS, Sample};
+use verdict::Trial;
+
+/// How many bits are flipped in each file of each sample, beside those that are always tried.
+const FLIPS: usize = 60;
+
+#[test]
+fn a_flipped_bit_in_a_store_that_was_closed() {
+    flip_bits(&Sample::closed());
+}
+
+#[test]
+fn a_flipped_bit_in_a_store_that_crashed() {
+    flip_bits(&Sample::crashed());
+}
+
+/// Everything is in the database and in the log as well: a log that ends early then puts old pages
+/// over new ones.
+#[test]
+fn a_flipped_bit_in_a_log_that_was_copied() {
+    flip_bits(&Sample::copied());
+}
+
+/// The log has begun anew, and behind its new end there are old frames.
+#[test]
+fn a_flipped_bit_in_a_log_that_began_anew() {
+    flip_bits(&Sample::begun_anew());
+}
+
+fn flip_bits(sample: &Sample) {
+    let mut random = random();
+    for file in FILES {
+        let bytes = sample.read(file);
+        for bit in bits_to_flip(file, bytes.len(), &mut random) {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            Trial { sample, file, change: format!("bit {bit} flipped"), bytes: Some(bytes) }.run();
+        }
+    }
+}
+
+/// Random bits, some of them where they do most harm: at the beginning of the file and of its pages.
+fn bits_to_flip(file: &str, length: usize, random: &mut fastrand::Rng) -> Vec<usize> {
+    if length == 0 {
+        return Vec::new();
+    }
+    if file == "taskyard.seal" {
+        return (0..length * 8).step_by(5).collect();
+    }
+    let anywhere = |random: &mut fastrand::Rng| random.usize(..length * 8);
+    let mut bits: Vec<usize> = (0..FLIPS).map(|_| anywhere(random)).collect();
+    bits.extend((0..FLIPS / 2).map(|_| random.usize(..length.min(100) * 8)));
+    for _ in 0..FLIPS {
+        let page = anywhere(random) / 8 / 4096;
+        bits.push((page * 4096 * 8 + random.usize(..24 * 8)).min(length * 8 - 1));
+    }
+    bits
+}
+
+#[test]
+fn a_file_that_was_cut() {
+    let mut random = random();
+    for sample in [Sample::closed(), Sample::crashed(), Sample::copied(), Sample::begun_anew()] {
+        for file in FILES {
+            let bytes = sample.read(file);
+            let mut lengths: Vec<usize> = (0..12).map(|_| random.usize(..=bytes.len())).collect();
+            // At the border of a page or a frame, just before the end, and nothing left at all.
+            lengths.extend([0, 32, 100, 4096, 8192, 32 + 4120, bytes.len().saturating_sub(1)]);
+            for length in lengths.into_iter().filter(|length| *length < bytes.len()) {
+                let bytes = Some(bytes[..length].to_vec());
+                Trial { sample: &sample, file, change: format!("cut to {length}"), bytes }.run();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_removed() {
+    for sample in [Sample::closed(), Sample::crashed(), Sample::copied(), Sample::begun_anew()] {
+        for file in FILES {
+            if !sample.read(file).is_empty() {
+                Trial { sample: &sample, file, change: "removed".into(), bytes: None }.run();
+            }
+        }
+    }
+}
+
+/// A refused opening used to empty the log into the database, to delete it, or to make an empty
+/// database in the place of a missing one: what was only misplaced was lost by the look at it.
+#[test]
+fn a_refused_opening_changes_nothing() {
+    let sample = Sample::crashed();
+    for (file, bytes) in [
+        ("taskyard.db", None),
+        ("taskyard.db", Some(Vec::new())),
+        ("taskyard.seal", None),
+        ("taskyard.seal", Some(b"not a seal".to_vec())),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = copy(sample.folder(), folder.path().join("copy"));
+        let trial = Trial { sample: &sample, file, change: "replaced".into(), bytes };
+        trial.damage(&folder);
+        for _ in 0..2 {
+            let refused = try_open(&folder, false).expect_err("the store is damaged");
+            assert!(matches!(refused, OpenError::Damaged { .. }), "{file}: {refused}");
+        }
+        fs::copy(sample.folder().join(file), folder.join(file)).expect("the file is back");
+        assert_eq!(content(&open(&folder), IDS), Ok(sample.content.clone()), "{file} is back");
+    }
+}
+
+/// Tubes were not counted: one without tasks could vanish with its options, and with the knowledge of
+/// which ids it had given.
+#[test]
+fn a_tube_that_vanished_is_missed() {
+    let sample = Sample::closed();
+    for tube in ["quiet", "temporary"] {
+        refused_after(&sample, &format!("DELETE FROM tube WHERE name = '{tube}'"));
+    }
+}
+
+/// Only the rows were checked: a condition or a type that differs shows when something is written,
+/// perhaps much later.
+#[test]
+fn tables_that_are_not_as_they_were_made_are_refused() {
+    let sample = Sample::closed();
+    for (from, to) in
+        [("CHECK (one = 1)", "CHECK (one = 0)"), ("kind            TEXT", "kind            UEXT")]
+    {
+        let change = format!("UPDATE sqlite_schema SET sql = replace(sql, '{from}', '{to}')");
+        refused_after(&sample, &format!("PRAGMA writable_schema = on; {change}"));
+    }
+}
+
+/// A wrong number in the upper pages of the tree hides rows from whoever looks for them by key, while
+/// a walk over all rows still sees them: such a payload was answered as "gone meanwhile".
+#[test]
+fn a_row_that_cannot_be_found_is_damage() {
+    let sample = Sample::closed();
+    let bytes = sample.read("taskyard.db");
+    let (mut hidden, pages) = (0, bytes.len() / 4096);
+    // Interior pages of tables begin with a 5; their cells end with the largest key on the left.
+    for page in (1..pages).map(|page| page * 4096).filter(|page| bytes[*page] == 5) {
+        let first_cell = usize::from(u16::from_be_bytes([bytes[page + 12], bytes[page + 13]]));
+        for bit in 0..4 {
+            let mut bytes = bytes.clone();
+            bytes[page + first_cell + 5] ^= 1 << bit;
+            let change = format!("a key of page {page} changed");
+            Trial { sample: &sample, file: "taskyard.db", change, bytes: Some(bytes) }.run();
+            hidden += 1;
+        }
+    }
+    assert!(hidden > 0, "the tree has upper pages");
+}
+
+/// The payloads were not looked at by whoever opened with the loss accepted, so a task whose payload
+/// is damaged could neither be read nor be got rid of.
+#[test]
+fn a_task_without_its_payload_is_left_out() {
+    let sample = Sample::closed();
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = copy(sample.folder(), folder.path().join("copy"));
+    change_rows(&folder, "UPDATE task SET data = x'00' WHERE key = 100");
+    assert!(content(&open(&folder), IDS).is_err(), "the payload is damaged");
+    let store = try_open(&folder, true).expect("what is left can be opened");
+    let mut expected = sample.content.clone();
+    assert!(expected.remove(&("mail".to_owned(), 100)).is_some());
+    assert!(content(&store, IDS) == Ok(expected), "all but one task is left");
+}
+
+/// The tasks of a tube whose own row is damaged were left out, all of them.
+#[test]
+fn tasks_are_saved_without_their_tube() {
+    let sample = Sample::closed();
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = copy(sample.folder(), folder.path().join("copy"));
+    change_rows(&folder, "UPDATE tube SET next_id = 5 WHERE name = 'mail'");
+    let store = try_open(&folder, true).expect("what is left can be opened");
+    let found = content(&store, IDS).expect("what is left can be read");
+    let ids = |content: &Content, tube: &str| -> Vec<u64> {
+        content.keys().filter(|key| key.0 == tube).map(|key| key.1).collect()
+    };
+    assert_eq!(ids(&found, "recovered-0"), ids(&sample.content, "mail"));
+    assert_eq!(ids(&found, "keys"), ids(&sample.content, "keys"));
+}
+
+fn refused_after(sample: &Sample, sql: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = copy(sample.folder(), folder.path().join("copy"));
+    change_rows(&folder, sql);
+    let refused = try_open(&folder, false).expect_err(sql);
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{sql}: {refused}");
+}
+
+fn change_rows(folder: &Path, sql: &str) {
+    let db = rusqlite::Connection::open(folder.join("taskyard.db")).expect("the database opens");
+    db.execute_batch(sql).expect("the rows can be changed");
+}
+
+/// The log alone is no new folder: its database and its seal are missing.
+#[test]
+fn a_log_without_its_database_is_not_thrown_away() {
+    let sample = Sample::crashed();
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("taskyard.db-wal"), sample.read("taskyard.db-wal"))
+        .expect("the log alone");
+    let refused = try_open(folder.path(), false).expect_err("the database is missing");
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    assert!(same_file(&sample, folder.path(), "taskyard.db-wal"), "the log is as it was");
+}
+
+fn same_file(sample: &Sample, folder: &Path, file: &str) -> bool {
+    fs::read(folder.join(file)).is_ok_and(|bytes| bytes == sample.read(file))
+}

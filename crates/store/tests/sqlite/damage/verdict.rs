@@ -1,0 +1,111 @@
+//! What may come of opening a damaged store.
+
+use std::fs;
+use std::path::Path;
+
+use taskyard_core::{Body, Error, NewTask};
+use taskyard_store::sqlite::SqliteStore;
+use taskyard_store::{OpenError, Store};
+
+use crate::yard::{
+    ask, block_on, close, content, copy, delete, must, open, put, put_now, try_open, tubes,
+};
+
+use super::sample::{IDS, Sample, describe_tubes};
+
+/// One damage to one file of a sample; without bytes the file is removed.
+pub struct Trial<'a> {
+    pub sample: &'a Sample,
+    pub file: &'a str,
+    pub change: String,
+    pub bytes: Option<Vec<u8>>,
+}
+
+impl Trial<'_> {
+    /// Opens the damaged store and judges what comes of it.
+    pub fn run(&self) {
+        println!("{}: {} {}", self.sample.name, self.file, self.change);
+        let scratch = tempfile::tempdir().expect("a folder");
+        let folder = copy(self.sample.folder(), scratch.path().join("refused"));
+        self.damage(&folder);
+        if !self.is_noticed(&folder) {
+            return;
+        }
+        let folder = copy(self.sample.folder(), scratch.path().join("accepted"));
+        self.damage(&folder);
+        self.accept_loss(&folder);
+    }
+
+    pub fn damage(&self, folder: &Path) {
+        let path = folder.join(self.file);
+        match &self.bytes {
+            Some(bytes) => fs::write(path, bytes).expect("the file can be written"),
+            None => fs::remove_file(path).expect("the file can be removed"),
+        }
+    }
+
+    /// Whether the damage shows. If not, everything must be as it was.
+    fn is_noticed(&self, folder: &Path) -> bool {
+        let store = match try_open(folder, false) {
+            Ok(store) => store,
+            Err(OpenError::Damaged { .. }) => return true,
+            // The number of the format itself is damaged.
+            Err(OpenError::TooNew { .. }) if self.file != "taskyard.seal" => return false,
+            Err(other) => panic!("an unclear refusal: {other}"),
+        };
+        match content(&store, IDS) {
+            Ok(found) => {
+                assert!(found == self.sample.content, "other tasks than were put");
+                assert_eq!(describe_tubes(&store), self.sample.tubes, "other tubes");
+                self.go_on(folder, store);
+                false
+            }
+            Err(Error::Store(what)) => {
+                assert!(what.contains("damaged") || what.contains("disk"), "unclear: {what}");
+                true
+            }
+            Err(other) => panic!("an unclear failure: {other}"),
+        }
+    }
+
+    /// A store that opened must go on: what is added later is not lost without a word either.
+    fn go_on(&self, folder: &Path, store: SqliteStore) {
+        let more = || NewTask::new(Body::new(&[7; 100]));
+        let put = put("mail", (0..50).map(|_| more()).collect());
+        let Ok(_) = ask(&store, put) else { return };
+        _ = block_on(store.close());
+        drop(store);
+        let Ok(store) = try_open(folder, false) else { return };
+        let Ok(mut found) = content(&store, IDS) else { return };
+        found.retain(|key, _| self.sample.content.contains_key(key));
+        assert!(found == self.sample.content, "other tasks after a put");
+    }
+
+    /// Who accepts a loss gets what is left: tasks that were put, with their own payloads.
+    fn accept_loss(&self, folder: &Path) {
+        let before: Vec<_> = ["taskyard.db", "taskyard.db-wal"]
+            .map(|file| fs::read(folder.join(file)).unwrap_or_default())
+            .into();
+        let store = try_open(folder, true).expect("what is left can be opened");
+        let found = content(&store, IDS).expect("what is left can be read");
+        let numbers = tubes(&store);
+        for ((tube, id), task) in &found {
+            let number = numbers.iter().find(|t| t.name.as_str() == tube).map(|tube| tube.number);
+            let key = (number.expect("a tube that is there"), *id);
+            let payload = self.sample.payloads.get(&key);
+            assert_eq!(task.body.as_ref(), Some(payload.expect("a task that was put")), "{key:?}");
+        }
+        for tube in &numbers {
+            let (tube, new) = (tube.name.as_str(), NewTask::new(Body::new(b"new")));
+            let ids = put_now(&store, tube, vec![new]);
+            assert!(ids[0] >= IDS, "{tube}: {} may have been used before", ids[0]);
+            must(&store, delete(tube, ids));
+        }
+        close(store);
+        let again = content(&open(folder), IDS).expect("and read again");
+        assert!(again == found, "what was saved stays");
+        let kept = ["taskyard.db.damaged-1", "taskyard.db.damaged-1-wal"]
+            .map(|file| fs::read(folder.join(file)).unwrap_or_default());
+        assert!(kept.as_slice() == before, "the damaged files are kept as they were");
+    }
+}

@@ -1,0 +1,14 @@
+//! The embedded store against a hostile world: killed, damaged, out of space, short of memory.
+//!
+//! Random tests print their seed when they fail; `TASKYARD_SEED` repeats it.
+
+mod yard;
+
+// Killed at random moments.
+mod crash;
+// Bits flipped, files cut and removed.
+mod damage;
+// Commits that fail, disks that are full, folders that must not be opened.
+mod failure;
+// More payloads than memory.
+mod memory;

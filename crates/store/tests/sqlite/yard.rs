@@ -1,0 +1,206 @@
+//! A store in a folder, and short ways to ask it.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::{
+    Body, Command, Error, Finish, FinishItem, Holder, NewTask, Outcome, Reply, Span, Take, Task,
+    TaskId, Timestamp, TubeName, TubeOptions,
+};
+use taskyard_store::sqlite::SqliteStore;
+use taskyard_store::{OpenError, OpenOptions, Store, fill};
+
+/// The moment at which everything happens unless a test says otherwise.
+pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+/// Every task by tube and id, as a peek shows it, payload included.
+pub type Content = BTreeMap<(String, u64), Task>;
+
+/// Runs a future to its end on this thread.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Random numbers that `TASKYARD_SEED` repeats; the seed is shown when the test fails.
+pub fn random() -> fastrand::Rng {
+    let given = std::env::var("TASKYARD_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(|| fastrand::u64(..));
+    println!("repeat with TASKYARD_SEED={seed}");
+    fastrand::Rng::with_seed(seed)
+}
+
+/// Opens the store of a folder that must be sound.
+#[track_caller]
+pub fn open(folder: &Path) -> SqliteStore {
+    SqliteStore::open(folder, &OpenOptions::default()).expect("the store opens")
+}
+
+/// Opens the store of a folder that may not be sound.
+pub fn try_open(folder: &Path, accept_loss: bool) -> Result<SqliteStore, OpenError> {
+    SqliteStore::open(folder, &OpenOptions { accept_loss, ..OpenOptions::default() })
+}
+
+/// Stops the store properly.
+pub fn close(store: SqliteStore) {
+    block_on(store.close()).expect("the store closes");
+}
+
+/// Runs a batch and loads what is on disk only. The outer error is a payload that cannot be read.
+pub fn run(
+    store: &SqliteStore,
+    commands: Vec<Command>,
+) -> Result<Vec<Result<Reply, Error>>, Error> {
+    run_at(store, NOW, commands)
+}
+
+/// The same at another moment.
+pub fn run_at(
+    store: &SqliteStore,
+    now: Timestamp,
+    commands: Vec<Command>,
+) -> Result<Vec<Result<Reply, Error>>, Error> {
+    let mut executed = block_on(store.execute(now, commands));
+    let keys = executed.unloaded.iter().map(|unloaded| unloaded.key).collect();
+    let bodies = block_on(store.load(keys))?;
+    fill(&mut executed.replies, &executed.unloaded, bodies);
+    Ok(executed.replies)
+}
+
+/// Runs one command.
+pub fn ask(store: &SqliteStore, command: Command) -> Result<Reply, Error> {
+    run(store, vec![command])?.remove(0)
+}
+
+/// Runs one command that must succeed.
+#[track_caller]
+pub fn must(store: &SqliteStore, command: Command) -> Reply {
+    let verb = command.verb();
+    ask(store, command).unwrap_or_else(|error| panic!("{verb} failed: {error}"))
+}
+
+pub fn name(text: &str) -> TubeName {
+    TubeName::new(text).expect("a good name")
+}
+
+pub fn create(tube: &str, options: TubeOptions) -> Command {
+    Command::CreateTube { tube: name(tube), options, if_not_exists: false }
+}
+
+pub fn put(tube: &str, tasks: Vec<NewTask>) -> Command {
+    Command::Put { tube: name(tube), tasks, wait: Span::ZERO }
+}
+
+/// A put of one task with this payload.
+pub fn put_one(tube: &str, payload: &[u8]) -> Command {
+    put(tube, vec![NewTask::new(Body::new(payload))])
+}
+
+pub fn take(tube: &str, count: usize) -> Command {
+    Command::Take(Take {
+        tube: name(tube),
+        count,
+        session: None,
+        lease: Some(Span::FOREVER),
+        wait: Span::ZERO,
+    })
+}
+
+/// Ends the delivery of a task that a take answered.
+pub fn finish(tube: &str, task: &Task, finish: Finish) -> Command {
+    let holder = Holder::Lease(task.lease.expect("a taken task has a lease"));
+    let items = vec![FinishItem { id: task.id, holder, finish }];
+    Command::Finish { tube: name(tube), items }
+}
+
+pub fn delete(tube: &str, ids: impl IntoIterator<Item = u64>) -> Command {
+    Command::Delete { tube: name(tube), ids: ids.into_iter().map(TaskId).collect() }
+}
+
+pub fn peek(tube: &str, ids: impl IntoIterator<Item = u64>) -> Command {
+    Command::Peek { tube: name(tube), ids: ids.into_iter().map(TaskId).collect() }
+}
+
+/// Takes tasks that can be taken.
+#[track_caller]
+pub fn take_now(store: &SqliteStore, tube: &str, count: usize) -> Vec<Task> {
+    match must(store, take(tube, count)) {
+        Reply::Taken(tasks) => tasks,
+        other => panic!("a take answered {other:?}"),
+    }
+}
+
+/// The ids a put answered.
+#[track_caller]
+pub fn put_now(store: &SqliteStore, tube: &str, tasks: Vec<NewTask>) -> Vec<u64> {
+    match must(store, put(tube, tasks)) {
+        Reply::Put(placed) => placed.iter().map(|placed| placed.id.0).collect(),
+        other => panic!("a put answered {other:?}"),
+    }
+}
+
+/// Ends a delivery that must be current.
+#[track_caller]
+pub fn finish_now(store: &SqliteStore, tube: &str, task: &Task, how: Finish) {
+    match must(store, finish(tube, task, how)) {
+        Reply::Finished(outcomes) => assert!(matches!(outcomes[..], [Outcome::Done(_)])),
+        other => panic!("a finish answered {other:?}"),
+    }
+}
+
+/// All tubes.
+pub fn tubes(store: &SqliteStore) -> Vec<TubeInfo> {
+    match must(store, Command::Tubes { tube: None }) {
+        Reply::Tubes(tubes) => tubes,
+        other => panic!("tubes answered {other:?}"),
+    }
+}
+
+/// Every task of every tube, looked for among the ids below `ids`; an error when a payload cannot be
+/// read. That a tube has more or less tasks than it counts is a broken promise, so it panics.
+pub fn content(store: &SqliteStore, ids: u64) -> Result<Content, Error> {
+    let mut content = Content::new();
+    for tube in tubes(store) {
+        let tube_name = tube.name.as_str();
+        let Reply::Tasks(tasks) = ask(store, peek(tube_name, 0..ids))? else {
+            panic!("a peek answers tasks");
+        };
+        assert_eq!(tasks.len() as u64, tube.stats.tasks.total(), "tasks of tube {tube_name}");
+        content.extend(tasks.into_iter().map(|task| ((tube_name.to_owned(), task.id.0), task)));
+    }
+    Ok(content)
+}
+
+/// The names of the files that a store consists of.
+pub const FILES: [&str; 3] = ["taskyard.db", "taskyard.db-wal", "taskyard.seal"];
+
+/// Copies the files of a store, which may be open, into a new folder.
+pub fn copy(from: &Path, to: PathBuf) -> PathBuf {
+    std::fs::create_dir_all(&to).expect("a new folder");
+    for file in FILES {
+        if from.join(file).exists() {
+            std::fs::copy(from.join(file), to.join(file)).expect("a copy of a file");
+        }
+    }
+    to
+}
