@@ -34,7 +34,7 @@ pub struct PutArgs {
     /// The tube.
     tube: String,
     /// What the tasks carry, one task each; all are added or none.
-    #[arg(required_unless_present = "lines", value_name = "DATA", allow_hyphen_values = true)]
+    #[arg(required_unless_present = "lines", value_name = "DATA", allow_negative_numbers = true)]
     data: Vec<String>,
     /// Read the standard input, one task a line; empty lines are skipped.
     #[arg(long, conflicts_with = "data")]

@@ -9,8 +9,8 @@ use taskyard_core::{
     TubeName, TubeOptions, TubeStats,
 };
 
-use crate::error::Result;
-use crate::http::{Http, HttpError};
+use crate::error::{HttpError, Result};
+use crate::http::Http;
 use crate::task::{Task, bytes_task, in_subqueue, new_task};
 
 /// How long a delivery lasts unless [`Client::with_lease`] says otherwise.

@@ -1,8 +1,6 @@
 //! Why a call did not do what it says.
 
-use taskyard_core::{TaskId, TubeName};
-
-use crate::http::HttpError;
+use taskyard_core::{Error as Refusal, TaskId, TubeName};
 
 /// What the client's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -13,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The queue refused it; nothing was done.
     #[error(transparent)]
-    Refused(#[from] taskyard_core::Error),
+    Refused(#[from] Refusal),
     /// The task is there, but this delivery of it has ended: its time ran out and it was given back.
     #[error("task {id} of tube '{tube}' is no longer yours; take it again or take longer leases")]
     Stale {
@@ -35,4 +33,55 @@ pub enum Error {
     #[cfg(feature = "embedded")]
     #[error(transparent)]
     Open(#[from] taskyard_store::OpenError),
+}
+
+/// Why a request over HTTP brought no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HttpError {
+    /// The address is none.
+    #[error("'{0}' is no address of a server; use one such as http://127.0.0.1:7070")]
+    Url(String),
+    /// The token cannot be sent.
+    #[error("the token may contain visible ASCII characters only, without spaces")]
+    Token,
+    /// Nobody answers there. What was asked may have been done or not.
+    #[error("no answer from {url}: {why}")]
+    Unreachable {
+        /// The address.
+        url: String,
+        /// What the system said.
+        why: String,
+    },
+    /// The token is missing or wrong.
+    #[error("not allowed: {0}")]
+    Unauthorized(String),
+    /// The server is not to be called in this way, whoever asks.
+    #[error("not allowed: {0}")]
+    Forbidden(String),
+    /// The queue refused it; nothing was done.
+    #[error("{message}")]
+    Refused {
+        /// Why, for programs.
+        error: Refusal,
+        /// Why, in the server's words.
+        message: String,
+    },
+    /// Something answers there, but not as Taskyard does.
+    #[error("{url} does not answer as taskyard does ({what}); is it the right address?")]
+    NotTaskyard {
+        /// The address.
+        url: String,
+        /// What is wrong with the answer.
+        what: String,
+    },
+}
+
+impl From<HttpError> for Refusal {
+    fn from(error: HttpError) -> Self {
+        match error {
+            HttpError::Refused { error, .. } => error,
+            other => Refusal::Store(other.to_string()),
+        }
+    }
 }

@@ -7,7 +7,10 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use taskyard_core::{Command, Error, Execute, NewTask, Placed, Reply, Span, Take, Task, TubeName};
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{
+    Command, Error, Execute, Finish, NewTask, Placed, Reply, Span, Take, Task, TubeName,
+};
 use taskyard_wire::Code;
 use taskyard_wire::http::{
     AlterRequest, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest, DeleteRequest,
@@ -15,6 +18,8 @@ use taskyard_wire::http::{
     KickRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, TakeRequest, TasksAnswer,
     TubeAnswer, TubesAnswer, parse_answer,
 };
+
+use crate::error::HttpError;
 
 /// How long a server may take to accept a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -32,48 +37,6 @@ pub struct Http {
     client: reqwest::Client,
     base: Url,
     token: Option<HeaderValue>,
-}
-
-/// Why a request over HTTP brought no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum HttpError {
-    /// The address is none.
-    #[error("'{0}' is no address of a server; use one such as http://127.0.0.1:7070")]
-    Url(String),
-    /// The token cannot be sent.
-    #[error("the token may contain visible ASCII characters only, without spaces")]
-    Token,
-    /// Nobody answers there. What was asked may have been done or not.
-    #[error("no answer from {url}: {why}")]
-    Unreachable {
-        /// The address.
-        url: String,
-        /// What the system said.
-        why: String,
-    },
-    /// The token is missing or wrong.
-    #[error("not allowed: {0}")]
-    Unauthorized(String),
-    /// The server is not to be called in this way, whoever asks.
-    #[error("not allowed: {0}")]
-    Forbidden(String),
-    /// The queue refused it; nothing was done.
-    #[error("{message}")]
-    Refused {
-        /// Why, for programs.
-        error: Error,
-        /// Why, in the server's words.
-        message: String,
-    },
-    /// Something answers there, but not as Taskyard does.
-    #[error("{url} does not answer as taskyard does ({what}); is it the right address?")]
-    NotTaskyard {
-        /// The address.
-        url: String,
-        /// What is wrong with the answer.
-        what: String,
-    },
 }
 
 impl Http {
@@ -152,14 +115,18 @@ impl Http {
                 let (now, rest) = cut(take.wait);
                 take.wait = now;
                 let tasks = self.take(&take).await?;
-                if !tasks.is_empty() || rest.is_zero() {
+                if !tasks.is_empty() || rest.is_zero() || take.count == 0 {
                     return Ok(Reply::Taken(tasks));
                 }
                 take.wait = rest;
             },
             Command::Finish { tube, items } => {
                 let request = FinishRequest::new(&items, true).map_err(refused)?;
-                finished(self.post(&tube, "finish", &request).await?)
+                let request = self.request(Method::POST, &tube, "finish")?.json(&request);
+                // Of the four only a touch can be unknown to a kind of tube.
+                let touches = items.iter().any(|item| matches!(item.finish, Finish::Touch(_)));
+                let verb = if touches { "touch" } else { verb };
+                finished(self.send(request, Duration::ZERO, verb).await?)
             }
             _ => Err(refused(not_over_http(verb))),
         }
@@ -179,6 +146,12 @@ impl Http {
 
     async fn take(&self, take: &Take) -> Result<Vec<Task>, HttpError> {
         let request = TakeRequest::new(take).map_err(refused)?;
+        check_count(take.count)?;
+        if take.count == 0 {
+            // Servers do not accept this question; the tube must be there all the same.
+            self.tubes(Some(&take.tube)).await?;
+            return Ok(Vec::new());
+        }
         let request = self.request(Method::POST, &take.tube, "take")?.json(&request);
         let answer: TasksAnswer = self.send(request, take.wait.into(), "take").await?;
         answer.into_tasks().map_err(refused)
@@ -226,17 +199,18 @@ impl Http {
         Ok(vec![self.send(request, Duration::ZERO, "tubes").await?])
     }
 
-    /// Who holds what in a tube, by id.
+    /// Who holds what in a tube, by id, at most 10,000 of them.
     pub async fn deliveries(
         &self,
         tube: &TubeName,
         count: usize,
     ) -> Result<Vec<DeliveryAnswer>, HttpError> {
         let mut address = self.tube_address(tube, "deliveries")?;
-        address.set_query(Some(&format!("count={count}&show=true")));
+        let asked = count.clamp(1, BATCH_TASKS_MAX);
+        address.set_query(Some(&format!("count={asked}&show=true")));
         let request = self.client.get(address);
         let answer: DeliveriesAnswer = self.send(request, Duration::ZERO, "deliveries").await?;
-        Ok(answer.deliveries)
+        Ok(answer.deliveries.into_iter().take(count).collect())
     }
 
     /// Who waits for a task of a tube on this server, oldest first.
@@ -246,10 +220,11 @@ impl Http {
         count: usize,
     ) -> Result<Vec<ConsumerAnswer>, HttpError> {
         let mut address = self.tube_address(tube, "consumers")?;
-        address.set_query(Some(&format!("count={count}")));
+        let asked = count.clamp(1, BATCH_TASKS_MAX);
+        address.set_query(Some(&format!("count={asked}")));
         let request = self.client.get(address);
         let answer: ConsumersAnswer = self.send(request, Duration::ZERO, "consumers").await?;
-        Ok(answer.consumers)
+        Ok(answer.consumers.into_iter().take(count).collect())
     }
 
     async fn silent(&self, tube: &TubeName, verb: &'static str) -> Result<Reply, HttpError> {
@@ -336,15 +311,6 @@ impl Execute for Http {
     }
 }
 
-impl From<HttpError> for Error {
-    fn from(error: HttpError) -> Self {
-        match error {
-            HttpError::Refused { error, .. } => error,
-            other => Error::Store(other.to_string()),
-        }
-    }
-}
-
 impl fmt::Debug for Http {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Http").field("url", &self.url()).finish_non_exhaustive()
@@ -353,6 +319,19 @@ impl fmt::Debug for Http {
 
 fn finished(answer: FinishAnswer) -> Result<Reply, HttpError> {
     Ok(Reply::Finished(answer.into_outcomes().map_err(refused)?))
+}
+
+/// Refuses to ask for more tasks than one answer may have.
+fn check_count(count: usize) -> Result<(), HttpError> {
+    if count <= BATCH_TASKS_MAX {
+        return Ok(());
+    }
+    Err(refused(Error::TooLarge {
+        what: "the number of tasks in one take",
+        size: count,
+        limit: BATCH_TASKS_MAX,
+        advice: "take them in several batches",
+    }))
 }
 
 /// How long to wait in the next request, and how long after it.

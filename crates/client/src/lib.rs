@@ -41,8 +41,8 @@ mod task;
 pub use client::Client;
 #[cfg(feature = "embedded")]
 pub use embedded::Embedded;
-pub use error::{Error, Result};
-pub use http::{Http, HttpError};
+pub use error::{Error, HttpError, Result};
+pub use http::Http;
 pub use task::{Task, bytes_task, new_task};
 
 pub use taskyard_core::command::TubeInfo;

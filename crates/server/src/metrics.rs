@@ -17,10 +17,13 @@ use crate::app::App;
 #[derive(Default)]
 pub(crate) struct Requests {
     /// By route, method and status. Routes are few and known, so this stays small.
-    finished: Mutex<BTreeMap<String, BTreeMap<(&'static str, u16), u64>>>,
+    finished: Mutex<BTreeMap<String, Statuses>>,
     /// Connections that were refused because there are too many.
     pub refused_connections: AtomicU64,
 }
+
+/// How often a method was answered with a status.
+type Statuses = BTreeMap<(&'static str, u16), u64>;
 
 /// A request that is being answered.
 pub(crate) struct Counted {

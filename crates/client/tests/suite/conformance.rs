@@ -7,16 +7,27 @@
 use std::sync::Arc;
 
 use taskyard::{Http, HttpError};
-use taskyard_core::{Command, Error, Execute, Holder, Reply, Span, Timestamp};
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{
+    Command, Error, Execute, Holder, Outcome, Reply, Span, Task, Timestamp, TubeName,
+};
 use taskyard_engine::Clock;
 use taskyard_server::Config;
-use taskyard_store::conformance::Harness;
+use taskyard_store::conformance::{Harness, model};
 use taskyard_store::{Capabilities, OpenOptions, open};
 use tempfile::TempDir;
 
 use crate::rig::{self, Rig};
 
 taskyard_store::conformance_suite!(Live::new().await, crate::rig::block_on);
+
+/// Random commands, compared with the core's machine.
+#[test]
+fn model() {
+    for seed in model::seeds(4) {
+        rig::block_on(async { model::replay(Live::new().await, seed, 500).await });
+    }
+}
 
 /// A live server over a store on disk.
 struct Live {
@@ -39,10 +50,57 @@ impl Live {
 
     async fn ask(&self, command: Command) -> Result<Reply, Error> {
         if !needs_more_than_http(&command) {
-            return Ok(self.rig.http.ask(command).await?);
+            // Asked before: a task that is done shows who held it last.
+            let held = self.held(&command).await;
+            let mut reply = self.rig.http.ask(command).await?;
+            name_holders(&held, &mut reply);
+            return Ok(reply);
         }
         assert_refused(&self.rig.http, command.clone()).await;
         self.rig.engine.execute(vec![command]).await.remove(0)
+    }
+}
+
+impl Live {
+    /// What is held in the tube of a command whose answer may show tasks with their holders.
+    async fn held(&self, command: &Command) -> Vec<Task> {
+        let Some(tube) = shows_holders(command) else { return Vec::new() };
+        let deliveries = Command::Deliveries { tube, count: BATCH_TASKS_MAX };
+        match self.rig.http.ask(deliveries).await {
+            Ok(Reply::Tasks(held)) => held,
+            // The command itself will say what is wrong.
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Over HTTP only the deliveries say which session holds a task; what shows tasks is completed from
+/// there.
+fn name_holders(held: &[Task], reply: &mut Reply) {
+    let name = |task: &mut Task| {
+        let held = held.iter().find(|held| held.id == task.id && held.lease == task.lease);
+        task.session = task.session.or(held.and_then(|held| held.session));
+    };
+    match reply {
+        Reply::Tasks(tasks) => tasks.iter_mut().for_each(name),
+        Reply::Finished(outcomes) => {
+            let tasks = outcomes.iter_mut().filter_map(|outcome| match outcome {
+                Outcome::Done(task) => Some(&mut **task),
+                Outcome::Stale | Outcome::Missing => None,
+            });
+            tasks.for_each(name);
+        }
+        _ => {}
+    }
+}
+
+/// The tube of a command whose answer shows tasks that somebody may hold.
+fn shows_holders(command: &Command) -> Option<TubeName> {
+    match command {
+        Command::Peek { tube, .. }
+        | Command::Finish { tube, .. }
+        | Command::Delete { tube, .. } => Some(tube.clone()),
+        _ => None,
     }
 }
 

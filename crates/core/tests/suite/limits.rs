@@ -19,6 +19,7 @@ fn a_batch_has_a_largest_size() {
             Command::Put { tube: tube.clone(), tasks: vec![task; count], wait: Span::ZERO },
             Command::Take(take),
             Command::Finish { tube: tube.clone(), items: ids.iter().map(item).collect() },
+            Command::Peek { tube: tube.clone(), ids: ids.clone() },
             Command::Delete { tube: tube.clone(), ids },
         ];
         for command in commands {

@@ -3,8 +3,13 @@
 const TOKEN = "taskyard-token";
 const ANSWER_MS_MAX = 10_000;
 
-// The token is missing or wrong.
-export class NeedsToken extends Error {}
+// What the server refused; status 401 is a token that is missing or wrong.
+class Refusal extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
 
 export const token = {
   get: () => sessionStorage.getItem(TOKEN),
@@ -26,8 +31,7 @@ async function ask(path, { method = "GET", body, signal } = {}) {
   if (answer.ok) return answer.json();
   // A proxy in between may answer something else than JSON.
   const refusal = await answer.json().catch(() => null);
-  const message = refusal?.error?.message ?? `the server answered ${answer.status}`;
-  throw answer.status === 401 ? new NeedsToken(message) : new Error(message);
+  throw new Refusal(answer.status, refusal?.error?.message ?? `status ${answer.status}`);
 }
 
 const at = (tube) => `v1/tubes/${encodeURIComponent(tube)}`;

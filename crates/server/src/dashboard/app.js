@@ -1,6 +1,6 @@
 // Asks for the numbers every second and shows them. Texts are set as text, never as HTML.
 
-import { NeedsToken, stats, token } from "./api.js";
+import { stats, token } from "./api.js";
 import * as details from "./details.js";
 import { note } from "./rates.js";
 import { make, say, show } from "./table.js";
@@ -17,7 +17,7 @@ let timer = 0;
 let failures = 0;
 let newest = null;
 
-// Says how the connection is: "live", "reconnecting", "paused" or "locked".
+// Says how the connection is: "live", "reconnecting", "resting" or "locked".
 function state(name, text = name) {
   document.body.dataset.state = name;
   say(part("state"), text);
@@ -49,9 +49,14 @@ function showCommands() {
   part("commands").replaceChildren(...lines.map((line) => make("code", "", `taskyard ${line}${flags}\n`)));
 }
 
+function openDetails(name) {
+  details.open(name);
+  refresh();
+}
+
 function showTubes() {
   const { tubes, time } = newest;
-  const found = show(part("tubes"), tubes, time, part("filter").value, details.open);
+  const found = show(part("tubes"), tubes, time, part("filter").value, openDetails);
   part("search").hidden = tubes.length < 8 && !part("filter").value;
   say(part("shown"), found.shown < tubes.length ? `${found.shown} of ${words.number(tubes.length)} shown` : "");
 }
@@ -66,21 +71,25 @@ function showAll() {
   showTubes();
 }
 
+function askForToken() {
+  details.close();
+  if (token.get()) say(part("token-hint"), "That token is not the right one.");
+  token.forget();
+  part("token-form").hidden = false;
+  part("trouble").hidden = part("empty").hidden = part("filled").hidden = true;
+  part("token").focus();
+  state("locked", "token needed");
+}
+
 function failed(error) {
-  const locked = error instanceof NeedsToken;
-  if (locked && part("token-form").hidden) {
-    if (token.get()) say(part("token-hint"), "That token is not the right one.");
-    token.forget();
-    part("token-form").hidden = false;
-    part("empty").hidden = part("filled").hidden = true;
-    part("token").focus();
-  }
-  if (locked) return state("locked", "token needed");
+  if (error.status === 401) return askForToken();
   failures += 1;
   const wait = Math.min(EVERY_MS * 2 ** (failures - 1), AWAY_MS_MAX);
-  state("reconnecting");
+  const what = error.status ? `The server refuses: ${error.message}.` : "The server does not answer.";
+  const old = newest ? " The numbers below are old." : "";
+  say(part("trouble"), `${what} Trying again in ${words.span(wait / 1000)}.${old}`);
   part("trouble").hidden = false;
-  say(part("trouble"), `The server is away (${error.message}). Trying again in ${words.span(wait / 1000)}; the numbers below are old.`);
+  state("reconnecting");
   timer = setTimeout(refresh, wait);
 }
 
@@ -110,7 +119,7 @@ function follow() {
   clearTimeout(timer);
   asking?.abort();
   asking = null;
-  state("paused");
+  state("resting");
 }
 
 document.addEventListener("visibilitychange", follow);
@@ -119,8 +128,7 @@ part("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   token.set(part("token").value.trim());
   part("token").value = "";
-  part("token-form").hidden = true;
   refresh();
 });
-details.onPause(refresh, failed);
+details.onPause(refresh);
 follow();

@@ -25,6 +25,8 @@ export function open(name) {
   panel.showModal();
 }
 
+export const close = () => panel.close();
+
 function pairs(title, entries) {
   const list = make("dl", "pairs");
   for (const [key, value] of entries) {
@@ -66,14 +68,20 @@ const until = (moment, now) => (moment === undefined ? "no end" : words.ahead(mo
 export async function refresh(tubes, now, signal) {
   const name = shown();
   const info = tubes.find((candidate) => candidate.name === name);
-  if (!info) return panel.close();
+  if (!info) return close();
   remark(document.getElementById("details-why"), words.why(info, now));
   draw(spark, name);
   pause.hidden = false;
   pause.dataset.paused = info.paused;
   say(pause, info.paused ? "Resume" : "Pause");
-  const { deliveries, consumers } = await people(name, PEOPLE_MAX, signal);
-  if (shown() !== name) return;
+  const found = await people(name, PEOPLE_MAX, signal).catch((error) => {
+    // It was dropped in this very moment; the next round shows that.
+    if (error.status !== 404) throw error;
+  });
+  if (found && shown() === name) fill(info, found, now);
+}
+
+function fill(info, { deliveries, consumers }, now) {
   const held = deliveries.map(({ id, lease, session, time, until: end }) => [
     `${id}`, `${lease ?? "–"}`, session ?? "by lease", time ? words.ago(time, now) : "–", until(end, now)]);
   const waiting = consumers.map(({ since, until: end, session }) => [
@@ -88,14 +96,17 @@ export async function refresh(tubes, now, signal) {
   );
 }
 
-// Calls `done` when a click on the button took effect, `failed` with the error when it did not.
-export function onPause(done, failed) {
-  pause.addEventListener("click", () => {
+// Calls `done` when a click on the button took effect, or did not: what is true is shown next.
+export function onPause(done) {
+  pause.addEventListener("click", async () => {
     pause.disabled = true;
-    setPaused(tube, pause.dataset.paused !== "true")
-      .then(done, failed)
-      .finally(() => { pause.disabled = false; });
+    await setPaused(tube, pause.dataset.paused !== "true").catch(() => {});
+    pause.disabled = false;
+    done();
   });
-  // A click beside the panel closes it.
-  panel.addEventListener("click", (event) => { if (event.target === panel) panel.close(); });
 }
+
+// A click beside the panel closes it.
+panel.addEventListener("click", (event) => {
+  if (event.target === panel) close();
+});

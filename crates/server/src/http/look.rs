@@ -147,7 +147,7 @@ async fn peek_one(
 ) -> Result<Response, Refusal> {
     let reply = app.ask(Command::Peek { tube: tube.clone(), ids: vec![id] }).await?;
     let Reply::Tasks(tasks) = reply else { return Err(misfit()) };
-    let task = tasks.first().ok_or_else(|| Error::TaskNotFound(tube, id))?;
+    let task = tasks.first().ok_or(Error::TaskNotFound(tube, id))?;
     ok(&TaskAnswer::with_reason(task, Form::of(asked.base64)))
 }
 

@@ -78,32 +78,32 @@ fn carrying_one_or_several() -> Value {
 
 /// One delivery, or several and no single one.
 fn one_or_several() -> Value {
-    let null = json!({ "type": "null" });
+    let absent = json!({ "type": "null" });
     json!([
-        { "required": ["id"], "properties": { "id": { "type": "integer" }, "tasks": null } },
+        { "required": ["id"], "properties": { "id": { "type": "integer" }, "tasks": absent } },
         {
             "required": ["tasks"],
-            "properties": { "tasks": { "type": "array" }, "id": null, "lease": null }
+            "properties": { "tasks": { "type": "array" }, "id": absent, "lease": absent }
         }
     ])
 }
 
 /// Which fields go with which verb.
 fn finishing() -> Value {
-    let null = json!({ "type": "null" });
+    let absent = json!({ "type": "null" });
     json!([
         {
             "properties": {
                 "verb": { "enum": ["ack", "bury"] },
-                "delay": null, "counted": null, "seconds": null
+                "delay": absent, "counted": absent, "seconds": absent
             }
         },
-        { "properties": { "verb": { "const": "release" }, "seconds": null } },
+        { "properties": { "verb": { "const": "release" }, "seconds": absent } },
         {
             "required": ["seconds"],
             "properties": {
                 "verb": { "const": "touch" },
-                "delay": null, "counted": null, "seconds": { "type": "number" }
+                "delay": absent, "counted": absent, "seconds": { "type": "number" }
             }
         }
     ])

@@ -126,6 +126,24 @@ async fn the_document_is_complete() {
     assert_eq!(take["wait"]["maximum"], 300.0);
 }
 
+/// A bare null stood where the schema "must be null" was meant, and the fuzzer read it as no rule.
+#[tokio::test]
+async fn every_property_has_a_schema() {
+    fn check(part: &Value) {
+        if let Some(fields) = part.get("properties").and_then(Value::as_object) {
+            for (name, field) in fields {
+                assert!(field.is_object() || field.is_boolean(), "{name}: {field}");
+            }
+        }
+        match part {
+            Value::Object(fields) => fields.values().for_each(check),
+            Value::Array(items) => items.iter().for_each(check),
+            _ => {}
+        }
+    }
+    check(&Rig::new().await.get("/openapi.json").await.body["components"]["schemas"]);
+}
+
 fn assert_refs_resolve(whole: &Value, part: &Value) {
     match part {
         Value::Object(fields) => {

@@ -111,7 +111,7 @@ impl Answer {
     pub async fn of(response: Response) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = response.text().await.unwrap();
-        let body = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text));
+        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
         Answer { status, headers, body }
     }
 

@@ -9,13 +9,13 @@ use std::path::Path;
 
 use taskyard_store::OpenError;
 
-use crate::yard::{Content, FILES, content, copy, open, random, try_open};
+use crate::yard::{Content, FILES, content, copy, fast_folder, open, random, try_open};
 
 use sample::{IDS, Sample};
 use verdict::Trial;
 
 /// How many bits are flipped in each file of each sample, beside those that are always tried.
-const FLIPS: usize = 60;
+const FLIPS: usize = 40;
 
 #[test]
 fn a_flipped_bit_in_a_store_that_was_closed() {
@@ -109,7 +109,7 @@ fn a_refused_opening_changes_nothing() {
         ("taskyard.seal", None),
         ("taskyard.seal", Some(b"not a seal".to_vec())),
     ] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = fast_folder();
         let folder = copy(sample.folder(), folder.path().join("copy"));
         let trial = Trial { sample: &sample, file, change: "replaced".into(), bytes };
         trial.damage(&folder);
@@ -171,13 +171,13 @@ fn a_row_that_cannot_be_found_is_damage() {
 #[test]
 fn a_task_without_its_payload_is_left_out() {
     let sample = Sample::closed();
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = fast_folder();
     let folder = copy(sample.folder(), folder.path().join("copy"));
-    change_rows(&folder, "UPDATE task SET data = x'00' WHERE key = 100");
+    change_rows(&folder, "UPDATE task SET data = x'00' WHERE key = 700");
     assert!(content(&open(&folder), IDS).is_err(), "the payload is damaged");
     let store = try_open(&folder, true).expect("what is left can be opened");
     let mut expected = sample.content.clone();
-    assert!(expected.remove(&("mail".to_owned(), 100)).is_some());
+    assert!(expected.remove(&("mail".to_owned(), 700)).is_some());
     assert!(content(&store, IDS) == Ok(expected), "all but one task is left");
 }
 
@@ -185,7 +185,7 @@ fn a_task_without_its_payload_is_left_out() {
 #[test]
 fn tasks_are_saved_without_their_tube() {
     let sample = Sample::closed();
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = fast_folder();
     let folder = copy(sample.folder(), folder.path().join("copy"));
     change_rows(&folder, "UPDATE tube SET next_id = 5 WHERE name = 'mail'");
     let store = try_open(&folder, true).expect("what is left can be opened");
@@ -198,7 +198,7 @@ fn tasks_are_saved_without_their_tube() {
 }
 
 fn refused_after(sample: &Sample, sql: &str) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = fast_folder();
     let folder = copy(sample.folder(), folder.path().join("copy"));
     change_rows(&folder, sql);
     let refused = try_open(&folder, false).expect_err(sql);
@@ -214,7 +214,7 @@ fn change_rows(folder: &Path, sql: &str) {
 #[test]
 fn a_log_without_its_database_is_not_thrown_away() {
     let sample = Sample::crashed();
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = fast_folder();
     fs::write(folder.path().join("taskyard.db-wal"), sample.read("taskyard.db-wal"))
         .expect("the log alone");
     let refused = try_open(folder.path(), false).expect_err("the database is missing");

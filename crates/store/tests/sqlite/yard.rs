@@ -15,6 +15,7 @@ use taskyard_core::{
 };
 use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{OpenError, OpenOptions, Store, fill};
+use tempfile::TempDir;
 
 /// The moment at which everything happens unless a test says otherwise.
 pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
@@ -189,6 +190,12 @@ pub fn content(store: &SqliteStore, ids: u64) -> Result<Content, Error> {
         content.extend(tasks.into_iter().map(|task| ((tube_name.to_owned(), task.id.0), task)));
     }
     Ok(content)
+}
+
+/// A folder in memory where there is one, for tests that need many folders and no disk.
+pub fn fast_folder() -> TempDir {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    folder.expect("a folder")
 }
 
 /// The names of the files that a store consists of.

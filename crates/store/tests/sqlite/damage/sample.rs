@@ -9,8 +9,8 @@ use taskyard_store::sqlite::SqliteStore;
 use tempfile::TempDir;
 
 use crate::yard::{
-    Content, block_on, close, content, copy, create, delete, finish, must, name, open, put_now,
-    take_now,
+    Content, block_on, close, content, copy, create, delete, fast_folder, finish, must, name, open,
+    put_now, take_now,
 };
 
 /// No task of a sample has this id or a higher one.
@@ -58,13 +58,13 @@ impl Sample {
     }
 
     fn new(name: &'static str, later: impl FnOnce(&mut History)) -> Sample {
-        let made = tempfile::tempdir().expect("a folder");
+        let made = fast_folder();
         let mut history = History { store: open(made.path()), made, payloads: BTreeMap::new() };
         early_work(&mut history);
         block_on(history.store.close()).expect("the store closes");
         history = history.reopen();
         later(&mut history);
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = fast_folder();
         if name == "closed" {
             block_on(history.store.close()).expect("the store closes");
         }

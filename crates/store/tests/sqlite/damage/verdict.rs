@@ -8,7 +8,8 @@ use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{OpenError, Store};
 
 use crate::yard::{
-    ask, block_on, close, content, copy, delete, must, open, put, put_now, try_open, tubes,
+    ask, block_on, close, content, copy, delete, fast_folder, must, open, put, put_now, try_open,
+    tubes,
 };
 
 use super::sample::{IDS, Sample, describe_tubes};
@@ -25,7 +26,7 @@ impl Trial<'_> {
     /// Opens the damaged store and judges what comes of it.
     pub fn run(&self) {
         println!("{}: {} {}", self.sample.name, self.file, self.change);
-        let scratch = tempfile::tempdir().expect("a folder");
+        let scratch = fast_folder();
         let folder = copy(self.sample.folder(), scratch.path().join("refused"));
         self.damage(&folder);
         if !self.is_noticed(&folder) {

@@ -1,0 +1,229 @@
+//! Drives Chromium by the WebDriver protocol: JSON over HTTP to the driver that comes with it.
+
+use std::future::poll_fn;
+use std::io::{BufRead, BufReader};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::task::Poll;
+use std::{env, thread};
+
+use reqwest::{Client, Method};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// How long the page may take to look as it should, in milliseconds.
+const PATIENCE_MS: u64 = 30_000;
+
+const FLAGS: [&str; 10] = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,800",
+];
+
+/// The key under which WebDriver names an element.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+
+/// What the conditions of tests may use.
+const PRELUDE: &str = "const text = (place) => document.querySelector(place)?.textContent ?? '';";
+
+/// Opens the address and runs the visit. Browser and driver are gone afterwards, also when it
+/// panics. Without a browser this fails, unless the tests were told that there is none.
+pub async fn browse(url: &str, visit: impl AsyncFnOnce(&Page)) {
+    let Some((browser, driver)) = programs() else {
+        println!("skipped: TASKYARD_EMBEDDED is set and there is no Chromium with its driver");
+        return;
+    };
+    let driver = Driver::start(&driver);
+    let page = driver.open(&browser).await;
+    let visited = caught(async {
+        page.ask(Method::POST, "url", json!({ "url": url })).await;
+        visit(&page).await;
+    })
+    .await;
+    page.close().await;
+    drop(driver);
+    if let Err(panic) = visited {
+        resume_unwind(panic);
+    }
+}
+
+/// Runs to the end or to a panic, which is given back instead of going on.
+async fn caught(work: impl Future<Output = ()>) -> thread::Result<()> {
+    let mut work = pin!(work);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+/// Where Chromium and its driver are; nothing when the tests are to go on without.
+fn programs() -> Option<(PathBuf, PathBuf)> {
+    let place = |name, usual| env::var_os(name).map_or_else(|| PathBuf::from(usual), PathBuf::from);
+    let browser = place("TASKYARD_CHROMIUM", "/usr/bin/chromium");
+    let driver = place("TASKYARD_CHROMEDRIVER", "/usr/bin/chromedriver");
+    if browser.exists() && driver.exists() {
+        return Some((browser, driver));
+    }
+    let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
+    assert!(
+        embedded,
+        "no Chromium with its driver at {} and {}; run `eval \"$(cargo xtask tools)\"` first, or \
+         set TASKYARD_EMBEDDED=1 to go without",
+        browser.display(),
+        driver.display()
+    );
+    None
+}
+
+/// The driver's process, on a port that it chose itself. It ends with this.
+struct Driver {
+    process: Child,
+    url: String,
+    // It would be ended by its next word if nobody could hear it.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Driver {
+    fn start(program: &Path) -> Self {
+        let mut command = Command::new(program);
+        command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().expect("the driver starts");
+        let mut output = BufReader::new(process.stdout.take().expect("its output is ours"));
+        let mut said = String::new();
+        while output.read_line(&mut said).is_ok_and(|size| size > 0) {
+            if let Some((_, port)) = said.split_once("successfully on port ") {
+                let url = format!("http://127.0.0.1:{}", port.trim().trim_end_matches('.'));
+                return Driver { process, url, _output: output };
+            }
+        }
+        let _ = process.kill();
+        let _ = process.wait();
+        panic!("the driver did not start:\n{said}");
+    }
+
+    /// Opens a browser that knows nothing from before.
+    async fn open(&self, browser: &Path) -> Page {
+        let profile = tempfile::tempdir().unwrap();
+        let mut flags = FLAGS.map(String::from).to_vec();
+        flags.push(format!("--user-data-dir={}", profile.path().display()));
+        let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "browserName": "chrome",
+            "goog:chromeOptions": { "binary": browser, "args": flags },
+            "goog:loggingPrefs": { "browser": "ALL" },
+            "timeouts": { "script": PATIENCE_MS, "pageLoad": PATIENCE_MS },
+        } } });
+        let client = Client::builder().no_proxy().build().unwrap();
+        let answer = ask(&client, Method::POST, &format!("{}/session", self.url), wanted).await;
+        let session = answer["sessionId"].as_str().expect("a session has a name");
+        Page { client, session: format!("{}/session/{session}", self.url), _profile: profile }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// One browser window with the page in it.
+pub struct Page {
+    client: Client,
+    session: String,
+    _profile: TempDir,
+}
+
+impl Page {
+    /// Runs a script in the page and answers what it returns.
+    pub async fn run(&self, script: &str) -> Value {
+        let script = format!("{PRELUDE} {script}");
+        self.ask(Method::POST, "execute/sync", json!({ "script": script, "args": [] })).await
+    }
+
+    /// Waits until the expression is true in the page. The browser looks again and again; the
+    /// driver gives up when that takes too long.
+    #[track_caller]
+    pub fn until(&self, condition: &str) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        let script = format!(
+            "{PRELUDE} const done = arguments[0];
+             const look = () => ({condition}) ? done(true) : setTimeout(look, 20);
+             look();"
+        );
+        async move {
+            let wanted = json!({ "script": script, "args": [] });
+            let url = format!("{}/execute/async", self.session);
+            if let Err(why) = attempt(&self.client, Method::POST, &url, wanted).await {
+                let shown = self.run("return document.body.innerText").await;
+                let shown = shown.as_str().unwrap_or_default();
+                panic!("{caller}: waited in vain for {condition}: {why}; the page says:\n{shown}");
+            }
+        }
+    }
+
+    /// The text of the first element there.
+    pub async fn text(&self, place: &str) -> String {
+        let text = self.run(&format!("return text({})", json!(place))).await;
+        text.as_str().unwrap_or_default().into()
+    }
+
+    /// Clicks as a person would: it fails when something else is in the way.
+    pub async fn click(&self, place: &str) {
+        let element = self.find(place).await;
+        self.ask(Method::POST, &format!("element/{element}/click"), json!({})).await;
+    }
+
+    /// Types into a field.
+    pub async fn fill(&self, place: &str, text: &str) {
+        let element = self.find(place).await;
+        let typed = json!({ "text": text });
+        self.ask(Method::POST, &format!("element/{element}/value"), typed).await;
+    }
+
+    /// What the browser complained about so far: errors of scripts, refused files, policies.
+    pub async fn complaints(&self) -> Vec<String> {
+        let log = self.ask(Method::POST, "se/log", json!({ "type": "browser" })).await;
+        let entries = log.as_array().cloned().unwrap_or_default();
+        entries.iter().filter_map(|entry| entry["message"].as_str().map(String::from)).collect()
+    }
+
+    async fn find(&self, place: &str) -> String {
+        let wanted = json!({ "using": "css selector", "value": place });
+        let found = self.ask(Method::POST, "element", wanted).await;
+        found[ELEMENT].as_str().expect("an element has a name").into()
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
+        ask(&self.client, method, &format!("{}/{path}", self.session), body).await
+    }
+
+    /// Ends the browser; what fails here must not hide why the test failed.
+    async fn close(self) {
+        let _ = attempt(&self.client, Method::DELETE, &self.session, json!({})).await;
+    }
+}
+
+async fn ask(client: &Client, method: Method, url: &str, body: Value) -> Value {
+    attempt(client, method, url, body).await.unwrap_or_else(|why| panic!("{url}: {why}"))
+}
+
+async fn attempt(client: &Client, method: Method, url: &str, body: Value) -> Result<Value, String> {
+    let answer = client.request(method, url).json(&body).send().await;
+    let answer = answer.map_err(|error| error.to_string())?;
+    let (status, mut body) = (answer.status(), answer.json::<Value>().await.unwrap_or_default());
+    if status.is_success() {
+        return Ok(body["value"].take());
+    }
+    let message = body["value"]["message"].as_str().unwrap_or_default();
+    Err(message.lines().next().unwrap_or_default().into())
+}

@@ -1,0 +1,140 @@
+//! The page in a real Chromium, over a live server: what a person would see.
+//!
+//! Nothing here sleeps: the browser itself waits until the page looks as it should, and gives up
+//! after half a minute.
+
+mod chromium;
+mod site;
+
+use serde_json::json;
+
+use chromium::browse;
+use site::Site;
+
+/// A name that would run a script if it were put into the page as HTML.
+const HOSTILE: &str = "<img src=x onerror=\"document.title='taken over'\">";
+
+#[tokio::test]
+async fn the_page_follows_the_tubes_by_itself() {
+    let site = Site::new(None).await;
+    browse(&site.url(), async |page| {
+        page.until("text('#state') === 'live' && text('#server').startsWith('memory store')").await;
+        let commands = page.text("#empty pre").await;
+        let url = site.url();
+        let lines: Vec<_> = commands.lines().collect();
+        assert_eq!(lines[0], format!("taskyard put mail '{{\"to\": \"ann\"}}' --url {url}"));
+        assert_eq!(lines[1], format!("taskyard take mail --url {url}"));
+        assert_eq!(lines[2], format!("taskyard ack mail 0 --url {url}"));
+
+        // Whether the page is loaded again shows in what the script leaves behind.
+        page.run("window.before = true").await;
+        site.post("/v1/tubes/mail/put", json!({ "tasks": [{ "data": 1 }, { "data": 2 }] })).await;
+        page.until("text('#tubes .name') === 'mail' && text('#tubes .count.ready') === '2'").await;
+        page.until("text('#tubes .why') === '2 ready, no consumer waits'").await;
+        page.until("document.querySelector('#empty').hidden").await;
+
+        let taken = site.post("/v1/tubes/mail/take", json!({})).await;
+        page.until("text('#tubes .count.taken') === '1'").await;
+        let id = &taken["tasks"][0]["id"];
+        site.post("/v1/tubes/mail/ack", json!({ "id": id })).await;
+        page.until("text('#tubes .count.done') === '1' && text('#totals .done dd') === '1'").await;
+        page.until("document.querySelector('#tubes polyline').points.length > 1").await;
+        assert_eq!(page.run("return window.before").await, true);
+        assert_eq!(page.complaints().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_tube_shows_its_details_and_can_be_paused() {
+    let site = Site::new(None).await;
+    site.post("/v1/tubes/mail/put", json!({ "tasks": [{ "data": 1 }, { "data": 2 }] })).await;
+    let taken = site.post("/v1/tubes/mail/take", json!({ "lease": 600 })).await;
+    let lease = &taken["tasks"][0]["lease"];
+    browse(&site.url(), async |page| {
+        page.until("text('#tubes .name') === 'mail'").await;
+        page.click("#tubes .name").await;
+        page.until("document.querySelector('#details').open && text('#details-name') === 'mail'")
+            .await;
+        page.until(&format!("text('#details-body tbody tr').startsWith('0{lease}by lease')")).await;
+        // Six counts and eleven counters, and two more numbers beside the counts.
+        page.until("document.querySelectorAll('#details-body .pairs')[0].children.length === 8")
+            .await;
+        page.until("document.querySelectorAll('#details-body .pairs')[1].children.length === 11")
+            .await;
+
+        page.click("#pause").await;
+        page.until("text('#pause') === 'Resume' && text('#details-why').startsWith('paused')")
+            .await;
+        page.until("text('#tubes .why').includes('1 ready, held back by the pause')").await;
+        assert_eq!(site.get("/v1/tubes/mail").await["paused"], true);
+        page.click("#pause").await;
+        page.until("text('#pause') === 'Pause'").await;
+        page.click("#details form button").await;
+        page.until("!document.querySelector('#details').open").await;
+        assert_eq!(page.complaints().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn names_are_text_and_never_html() {
+    let site = Site::new(None).await;
+    let mut url = reqwest::Url::parse(&site.url()).unwrap();
+    url.path_segments_mut().unwrap().extend(["v1", "tubes", HOSTILE, "put"]);
+    let task = json!({ "data": HOSTILE, "subqueue": HOSTILE });
+    site.post("/v1/tubes/plain/put", json!({ "data": HOSTILE })).await;
+    site.send(url, json!({ "data": task })).await;
+    browse(&site.url(), async |page| {
+        page.until("document.querySelectorAll('#tubes .name').length === 2").await;
+        assert_eq!(page.text("#tubes .name").await, HOSTILE);
+        page.click("#tubes .name").await;
+        page.until("document.querySelectorAll('#details-body .pairs').length === 3").await;
+        assert_eq!(page.text("#details-name").await, HOSTILE);
+        page.click("#pause").await;
+        page.until("text('#pause') === 'Resume'").await;
+        assert!(page.run("return document.querySelector('main img, dialog img')").await.is_null());
+        assert_eq!(page.run("return document.title").await, "Taskyard");
+        assert_eq!(page.complaints().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_asked_for_again() {
+    let site = Site::new(Some("right")).await;
+    site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
+    browse(&site.url(), async |page| {
+        page.until("text('#state') === 'token needed'").await;
+        page.until("!document.querySelector('#token-form').hidden").await;
+        page.fill("#token", "wrong").await;
+        page.click("#token-form button").await;
+        page.until("text('#token-hint') === 'That token is not the right one.'").await;
+        assert_eq!(page.run("return sessionStorage.length").await, 0);
+        page.fill("#token", "right").await;
+        page.click("#token-form button").await;
+        page.until("text('#state') === 'live' && text('#tubes .name') === 'mail'").await;
+        page.until("document.querySelector('#token-form').hidden").await;
+        assert_eq!(page.run("return [localStorage.length, document.cookie]").await, json!([0, ""]));
+        // The browser reports the two refusals by itself; nothing else may be there.
+        let complaints = page.complaints().await;
+        assert_eq!(complaints.len(), 2, "{complaints:?}");
+        assert!(complaints.iter().all(|line| line.contains("401")), "{complaints:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_is_noticed() {
+    let site = Site::new(None).await;
+    site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
+    browse(&site.url(), async |page| {
+        page.until("text('#state') === 'live'").await;
+        site.stop().await;
+        page.until("text('#state') === 'reconnecting'").await;
+        page.until("text('#trouble').startsWith('The server does not answer. Trying again in')")
+            .await;
+        assert_eq!(page.text("#tubes .name").await, "mail");
+    })
+    .await;
+}

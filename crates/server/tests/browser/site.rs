@@ -1,0 +1,72 @@
+//! A server for each test.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use reqwest::{Client, RequestBuilder, Url};
+use serde_json::Value;
+use taskyard_core::Result;
+use taskyard_engine::{Engine, Settings, SystemClock};
+use taskyard_server::{Config, Server, Token};
+use taskyard_store::MemoryStore;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// A running server over the memory store, and whoever works with it while the page is open.
+pub struct Site {
+    url: String,
+    token: Option<&'static str>,
+    client: Client,
+    stop: oneshot::Sender<()>,
+    running: JoinHandle<Result<()>>,
+}
+
+impl Site {
+    /// Starts a server that wants this token.
+    pub async fn new(token: Option<&'static str>) -> Self {
+        let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        config.token = token.map(|text| Token::new(text).unwrap());
+        let store = Box::new(MemoryStore::default());
+        let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
+        let server = Server::bind(config, engine).await.unwrap();
+        let url = server.url();
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(server.run(async move { drop(stopped.await) }));
+        let client = Client::builder().no_proxy().build().unwrap();
+        Site { url, token, client, stop, running }
+    }
+
+    /// Where it is.
+    pub fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        self.answer(self.client.get(format!("{}{path}", self.url))).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Value {
+        self.send(Url::parse(&format!("{}{path}", self.url)).unwrap(), body).await
+    }
+
+    /// The same for an address that had to be put together.
+    pub async fn send(&self, url: Url, body: Value) -> Value {
+        self.answer(self.client.post(url).json(&body)).await
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> Value {
+        let request = match self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{}", answer.url());
+        answer.json().await.unwrap()
+    }
+
+    /// Stops it; nobody answers there any more.
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.running.await.unwrap().unwrap();
+    }
+}
