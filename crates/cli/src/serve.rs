@@ -1,6 +1,5 @@
 //! `serve`: run the server.
 
-use std::fmt::Write;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -93,7 +92,13 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let tubes = tubes(&engine).await?;
         let found = Found { url, durable, tubes, opening: started.elapsed() };
         let (stop, again) = (Stop::new()?, Stop::new()?);
-        let server = Server::bind(config, engine.clone()).await?;
+        let server = match Server::bind(config, engine.clone()).await {
+            Ok(server) => server,
+            Err(refusal) => {
+                engine.stop().await?;
+                return Err(refusal.into());
+            }
+        };
         // A person who closes the terminal's pipe still wants the server.
         let _ = output::bytes(first_screen(&server, &found).as_bytes());
         server.run(stop_at_first(stop, again)).await.context("cannot stop properly")?;
@@ -153,39 +158,48 @@ async fn tubes(engine: &Engine) -> anyhow::Result<Vec<TubeInfo>> {
 
 /// What a newcomer sees: what runs where, and three lines to paste.
 fn first_screen(server: &Server, found: &Found) -> String {
-    let (tasks, tubes) = (count_tasks(&found.tubes), found.tubes.len());
     let durable = if found.durable {
         "durable: what is acknowledged is on disk"
     } else {
         "not durable: gone when the server stops"
     };
+    let tasks: u64 = found.tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
+    let tubes = match found.tubes.len() {
+        1 => "1 tube".into(),
+        count => format!("{count} tubes"),
+    };
+    let opening = found.opening.as_secs_f64();
     let token = if server.needs_token() { "token needed" } else { "no token needed" };
-    let url = server.url();
-    let mut screen = format!(
-        "taskyard {}\n  store  {} ({durable})\n  tasks  {tasks} in {tubes} tubes, opened in {:.2} s\n",
+    format!(
+        "taskyard {}\n\
+         \x20 store  {} ({durable})\n\
+         \x20 tasks  {tasks} in {tubes}, opened in {opening:.2} s\n\
+         \x20 http   {} ({token})\n\n\
+         Try in another terminal:\n{}\n\
+         Ctrl-C stops it.\n",
         env!("CARGO_PKG_VERSION"),
         found.url,
-        found.opening.as_secs_f64(),
-    );
-    let _ = writeln!(screen, "  http   {url} ({token})\n\nTry in another terminal:");
+        server.url(),
+        to_paste(server, &free_name(&found.tubes)),
+    )
+}
+
+/// A put, a take and an ack that work as they are.
+fn to_paste(server: &Server, tube: &str) -> String {
     let program = program();
     let mut flags = String::new();
-    if url != URL_DEFAULT {
-        flags = format!(" --url {url}");
+    if server.url() != URL_DEFAULT {
+        flags = format!(" --url {}", server.url());
     }
     if server.needs_token() {
         flags.push_str(" --token TOKEN");
     }
-    let tube = free_name(&found.tubes);
-    for verb in [
+    let verbs = [
         format!("put {tube} '{{\"to\": \"ann\"}}'"),
         format!("take {tube}"),
         format!("ack {tube} 0"),
-    ] {
-        let _ = writeln!(screen, "  {program} {verb}{flags}");
-    }
-    screen.push_str("\nCtrl-C stops it.\n");
-    screen
+    ];
+    verbs.iter().map(|verb| format!("  {program} {verb}{flags}\n")).collect()
 }
 
 fn goodbye(found: &Found) -> String {
@@ -194,10 +208,6 @@ fn goodbye(found: &Found) -> String {
     } else {
         "stopped; the tasks were in memory only and are gone".into()
     }
-}
-
-fn count_tasks(tubes: &[TubeInfo]) -> u64 {
-    tubes.iter().map(|tube| tube.stats.tasks.total()).sum()
 }
 
 /// A tube that is not there yet, so that its first task has the id 0.

@@ -1,11 +1,131 @@
-//! Measuring.
+//! `bench`: how fast this is, on this machine, beside what its disk can do.
+//!
+//! Everything goes through the public client, and the tasks are counted afterwards.
 
-/// What to measure.
-#[derive(Debug, clap::Args)]
-pub struct BenchArgs {}
+mod backlog;
+mod cost;
+mod disk;
+mod durable;
+mod http;
+mod load;
+mod memory;
+mod report;
+mod resident;
 
-/// Measures and prints.
-pub fn run(_args: BenchArgs) -> anyhow::Result<()> {
-    crate::output::line("not here yet")?;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::output;
+use report::Report;
+
+/// What to measure, and where.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  taskyard bench --quick                 a look, in about half a minute
+  taskyard bench                         the record, in several minutes
+  taskyard bench --only disk,durable     just these parts
+
+Every figure is of this machine and this minute: compare figures of one run only.")]
+pub struct BenchArgs {
+    /// Measure less: a look instead of a record.
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<Part>,
+    /// Where the files of the run go; the disk measured is the one under it.
+    #[arg(long, value_name = "DIR", default_value = "taskyard-bench")]
+    data: PathBuf,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// What a child process of the benchmark does.
+    #[arg(long, hide = true)]
+    child: Option<resident::Child>,
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// The disk alone.
+    Disk,
+    /// Durable puts, takes and acks in this process.
+    Durable,
+    /// The same without a disk.
+    Memory,
+    /// What a take costs as the tube grows.
+    Cost,
+    /// A backlog larger than memory.
+    Backlog,
+    /// Puts over HTTP.
+    Http,
+    /// Memory with many tasks, and opening them again.
+    Resident,
+}
+
+/// How much to do.
+#[derive(Clone, Copy)]
+struct Size {
+    tasks: usize,
+    seconds: Duration,
+    resident: &'static [usize],
+}
+
+const FULL: Size =
+    Size { tasks: 1_000_000, seconds: Duration::from_secs(4), resident: &[1_000_000, 10_000_000] };
+const QUICK: Size = Size { tasks: 200_000, seconds: Duration::from_secs(1), resident: &[200_000] };
+
+/// Runs the benchmark.
+pub fn run(args: BenchArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if let Some(child) = &args.child {
+        return runtime.block_on(resident::run_child(child, &args.data));
+    }
+    let folder = &args.data;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let report = runtime.block_on(measure(&args, folder));
+    _ = std::fs::remove_dir_all(folder);
+    let report = report?;
+    let text = if args.json { report.json().to_string() } else { report.table().to_string() };
+    output::line(text)?;
     Ok(())
+}
+
+async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
+    let size = if args.quick { QUICK } else { FULL };
+    let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
+    let mut report = Report::default();
+    if wanted(Part::Disk) || wanted(Part::Durable) {
+        disk::measure(&mut report, folder, size.seconds)?;
+    }
+    if wanted(Part::Durable) {
+        durable::measure(&mut report, folder, size).await?;
+    }
+    if wanted(Part::Memory) {
+        memory::measure(&mut report, size).await?;
+    }
+    if wanted(Part::Cost) {
+        cost::measure(&mut report, size).await?;
+    }
+    if wanted(Part::Backlog) {
+        backlog::measure(&mut report, folder, size).await?;
+    }
+    if wanted(Part::Http) {
+        http::measure(&mut report, folder, size).await?;
+    }
+    if wanted(Part::Resident) {
+        resident::measure(&mut report, folder, size)?;
+    }
+    Ok(report)
+}
+
+/// The URL of a new durable store of this run.
+fn store_in(folder: &Path, name: &str) -> String {
+    let place = folder.join(name);
+    _ = std::fs::remove_dir_all(&place);
+    format!("sqlite:{}", place.display())
 }

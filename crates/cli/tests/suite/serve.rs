@@ -33,7 +33,7 @@ fn it_stops_when_asked_and_keeps_everything() {
         assert!(status.success(), "{signal}: {status}");
         assert!(rest.starts_with("stopped; "), "{rest}");
         let serving = Serving::folder(folder.path(), &[]);
-        assert!(serving.screen.contains("2 in 1 tubes"), "{}", serving.screen);
+        assert!(serving.screen.contains("2 in 1 tube,"), "{}", serving.screen);
         assert!(serving.screen.contains("put mail2 "), "{}", serving.screen);
         assert_eq!(serving.run(&["stats", "--json"]).json()[0]["tasks"]["ready"], 2);
     }
