@@ -94,7 +94,7 @@ where
 async fn run<C, F>(load: Load, call: C) -> Result<Measured>
 where
     C: Fn(usize) -> F + Clone + Send + 'static,
-    F: Future<Output = Result<usize>> + Send,
+    F: Future<Output = Result<usize>> + Send + 'static,
 {
     let claimed = Arc::new(AtomicUsize::new(0));
     let mut running = JoinSet::new();

@@ -45,7 +45,7 @@ impl Report {
 
     pub fn table(&self) -> Table {
         let mut table = Table::new();
-        table.load_preset(UTF8_HORIZONTAL_ONLY);
+        table.load_style(UTF8_HORIZONTAL_ONLY);
         table.set_header(["what", "figure", "unit", "asked", "", "how"]);
         for row in &self.rows {
             let (asked, mark) = match row.target {
