@@ -32,6 +32,11 @@ use taskyard_wire::Exit;
 
 use args::{Cli, Verb};
 
+/// Tasks are made on one thread and dropped on another all the time, which this allocator minds less
+/// than the system's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Serve(args) => serve::run(args),

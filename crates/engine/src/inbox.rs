@@ -1,8 +1,10 @@
 //! Where callers leave their commands and the loop picks them up.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
+use std::time::{Duration, Instant};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX};
 use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
@@ -64,7 +66,13 @@ pub(crate) struct Work {
 pub(crate) struct Inbox {
     pending: Mutex<Pending>,
     bell: Condvar,
+    /// Changes whenever something is left here, so that the loop can look without the lock.
+    arrivals: AtomicU64,
 }
+
+/// How long the loop looks out for a next command before it sleeps: about what it takes to wake it.
+/// A caller that asks one thing after the other then need not wake it each time.
+const LOOKOUT: Duration = Duration::from_micros(20);
 
 #[derive(Debug, Default)]
 struct Pending {
@@ -180,6 +188,11 @@ impl Inbox {
         spare: VecDeque<Job>,
     ) -> Work {
         let mut pending = self.lock();
+        if pending.is_idle() {
+            drop(pending);
+            self.look_out();
+            pending = self.lock();
+        }
         while pending.is_idle() {
             let sleep_max = until.and_then(|until| clock.sleep_max(until));
             if sleep_max.is_some_and(|sleep| sleep.is_zero()) {
@@ -198,8 +211,18 @@ impl Inbox {
         pending.pick_up(spare)
     }
 
+    /// Waits a moment for something to arrive, without sleeping.
+    fn look_out(&self) {
+        let seen = self.arrivals.load(Ordering::Relaxed);
+        let begin = Instant::now();
+        while self.arrivals.load(Ordering::Relaxed) == seen && begin.elapsed() < LOOKOUT {
+            std::hint::spin_loop();
+        }
+    }
+
     /// Wakes the loop if it sleeps; a loop at work looks here by itself before it sleeps.
     fn ring(&self, mut pending: MutexGuard<'_, Pending>) {
+        self.arrivals.fetch_add(1, Ordering::Relaxed);
         if std::mem::take(&mut pending.sleeping) {
             drop(pending);
             self.bell.notify_one();

@@ -83,13 +83,13 @@ export async function refresh(tubes, now, signal) {
 
 function fill(info, { deliveries, consumers }, now) {
   const held = deliveries.map(({ id, lease, session, time, until: end }) => [
-    `${id}`, `${lease ?? "–"}`, session ?? "by lease", time ? words.ago(time, now) : "–", until(end, now)]);
+    `${id}`, `${lease ?? "–"}`, session ?? "no session", time ? words.ago(time, now) : "–", until(end, now)]);
   const waiting = consumers.map(({ since, until: end, session }) => [
-    session ?? "over HTTP", words.ago(since, now), until(end, now)]);
+    session ?? "no session", words.ago(since, now), until(end, now)]);
   const next = info.next_wakeup === undefined ? "never" : words.ahead(info.next_wakeup, now);
   body.replaceChildren(
     ...list("Who holds what", ["Task", "Lease", "Session", "Taken", "Ends"], held, "Nobody holds a task."),
-    ...list("Who waits", ["Consumer", "Since", "Ends"], waiting, "Nobody waits for a task."),
+    ...list("Who waits", ["Session", "Since", "Ends"], waiting, "Nobody waits for a task."),
     ...pairs("Tasks now", [...counters(info.tasks), ["can go now", words.number(info.takeable)], ["next change by time", next]]),
     ...pairs("Counted since the store was opened", counters(info.calls)),
     ...pairs("Options", options(info)),

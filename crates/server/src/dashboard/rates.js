@@ -1,7 +1,10 @@
 // Remembers the counters of each tube for a minute and makes rates and small graphs of them.
 
-const SAMPLES = 61;
-const RATE_SAMPLES = 5;
+const KEPT_SECONDS = 60;
+const RATE_SECONDS = 5;
+// Closer samples would show bursts, not rates.
+const APART_SECONDS = 0.5;
+const KEYS = ["put", "ack"];
 const SVG = "http://www.w3.org/2000/svg";
 
 const histories = new Map();
@@ -17,9 +20,9 @@ export function note(tubes, time) {
     if (!last || last.number !== number || calls.put < last.put || calls.ack < last.ack) {
       histories.set(name, (history = []));
     }
-    if (history.at(-1)?.time >= time) continue;
+    if (time - history.at(-1)?.time < APART_SECONDS) continue;
     history.push({ time, number, put: calls.put, ack: calls.ack });
-    if (history.length > SAMPLES) history.shift();
+    while (time - history[0].time > KEPT_SECONDS) history.shift();
   }
 }
 
@@ -29,17 +32,19 @@ const between = (from, to, key) => (to[key] - from[key]) / (to.time - from.time)
 export function rate(name, key) {
   const history = histories.get(name) ?? [];
   if (history.length < 2) return null;
-  return between(history.at(-Math.min(RATE_SAMPLES + 1, history.length)), history.at(-1), key);
+  const last = history.at(-1);
+  // Asked late, as after a rest, the only earlier sample may be older than that.
+  const first = history.find(({ time }) => last.time - time <= RATE_SECONDS + APART_SECONDS);
+  return between(first === last ? history.at(-2) : first, last, key);
 }
-
-const series = (history, key) => history.slice(1).map((sample, i) => between(history[i], sample, key));
 
 // An empty graph to put on the page; `draw` fills it.
 export function graph(width, height) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("aria-hidden", "true");
-  for (const key of ["put", "ack"]) {
+  for (const key of KEYS) {
     svg.appendChild(document.createElementNS(SVG, "polyline")).setAttribute("class", key);
   }
   return svg;
@@ -49,13 +54,14 @@ export function graph(width, height) {
 export function draw(svg, name) {
   const history = histories.get(name) ?? [];
   const { width, height } = svg.viewBox.baseVal;
-  const lines = [series(history, "put"), series(history, "ack")];
+  const lines = KEYS.map((key) => history.slice(1).map((sample, i) => between(history[i], sample, key)));
   const top = Math.max(1, ...lines.flat());
-  const step = width / (SAMPLES - 2);
   lines.forEach((values, index) => {
-    const left = width - (values.length - 1) * step;
-    const points = values.map((value, i) =>
-      `${(left + i * step).toFixed(1)},${(height - 2 - (value / top) * (height - 4)).toFixed(1)}`);
+    const points = values.map((value, i) => {
+      const age = history.at(-1).time - history[i + 1].time;
+      const [x, y] = [width * (1 - age / KEPT_SECONDS), height - 2 - (value / top) * (height - 4)];
+      return `${x.toFixed(1)},${y.toFixed(1)}`;
+    });
     svg.children[index].setAttribute("points", points.join(" "));
   });
 }

@@ -47,11 +47,11 @@ export function why(tube, now) {
   const { tasks, capacity, consumers, paused } = tube;
   const remarks = [
     paused && "paused",
-    capacity !== undefined && tasks.total >= capacity && `full: holds ${many(capacity, "task")}, puts are refused`,
+    tasks.total >= capacity && `full: no room for more than ${many(capacity, "task")}`,
     ready(tube),
     delayed(tube, now),
     tasks.buried && `${number(tasks.buried)} buried: attempts used up or buried by hand`,
-    tasks.taken && `${number(tasks.taken)} taken, not answered yet`,
+    tasks.taken && `${number(tasks.taken)} taken`,
   ].filter(Boolean);
   if (consumers && !tasks.ready) remarks.push(`${many(consumers, "consumer waits", "consumers wait")} for a task`);
   return remarks.length ? remarks : ["nothing waits"];

@@ -91,19 +91,23 @@ struct Driver {
     url: String,
     // It would be ended by its next word if nobody could hear it.
     _output: BufReader<ChildStdout>,
+    // What it and the browser write goes with it.
+    folder: TempDir,
 }
 
 impl Driver {
     fn start(program: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(program);
-        command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.arg("--port=0").env("TMPDIR", folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().expect("the driver starts");
         let mut output = BufReader::new(process.stdout.take().expect("its output is ours"));
         let mut said = String::new();
         while output.read_line(&mut said).is_ok_and(|size| size > 0) {
             if let Some((_, port)) = said.split_once("successfully on port ") {
                 let url = format!("http://127.0.0.1:{}", port.trim().trim_end_matches('.'));
-                return Driver { process, url, _output: output };
+                return Driver { process, url, _output: output, folder };
             }
         }
         let _ = process.kill();
@@ -113,9 +117,9 @@ impl Driver {
 
     /// Opens a browser that knows nothing from before.
     async fn open(&self, browser: &Path) -> Page {
-        let profile = tempfile::tempdir().unwrap();
+        let profile = self.folder.path().join("profile");
         let mut flags = FLAGS.map(String::from).to_vec();
-        flags.push(format!("--user-data-dir={}", profile.path().display()));
+        flags.push(format!("--user-data-dir={}", profile.display()));
         let wanted = json!({ "capabilities": { "alwaysMatch": {
             "browserName": "chrome",
             "goog:chromeOptions": { "binary": browser, "args": flags },
@@ -125,7 +129,7 @@ impl Driver {
         let client = Client::builder().no_proxy().build().unwrap();
         let answer = ask(&client, Method::POST, &format!("{}/session", self.url), wanted).await;
         let session = answer["sessionId"].as_str().expect("a session has a name");
-        Page { client, session: format!("{}/session/{session}", self.url), _profile: profile }
+        Page { client, session: format!("{}/session/{session}", self.url) }
     }
 }
 
@@ -140,7 +144,6 @@ impl Drop for Driver {
 pub struct Page {
     client: Client,
     session: String,
-    _profile: TempDir,
 }
 
 impl Page {

@@ -228,3 +228,19 @@ pub(super) fn row_error(folder: &Path, error: RowError) -> OpenError {
         _ => damaged(folder, &error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A database that somebody else was busy with was called damaged, and its owner told to accept
+    /// a loss.
+    #[test]
+    fn busy_is_not_damaged() {
+        for code in [rusqlite::ffi::SQLITE_BUSY, rusqlite::ffi::SQLITE_LOCKED] {
+            let error = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+            let error = row_error(Path::new("data"), error.into());
+            assert!(matches!(error, OpenError::Unavailable { .. }), "{error}");
+        }
+    }
+}

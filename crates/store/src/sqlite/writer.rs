@@ -22,6 +22,8 @@ pub(super) struct Writer {
     seal: Seal,
     /// The `next_id` on disk of each tube, by number.
     next_ids: Vec<u64>,
+    /// The machine's next lease number when it last came here.
+    next_lease: u64,
     /// Why nothing may be written any more.
     refusal: Option<String>,
     /// Where to fail, in tests of what a failure leaves behind.
@@ -53,7 +55,8 @@ impl From<rusqlite::Error> for WriteError {
 
 impl Writer {
     pub fn new(db: Connection, head: Head, seal: Seal) -> Self {
-        Writer { db, head, seal, next_ids: Vec::new(), refusal: None, fault: None }
+        let next_lease = head.lease_ceiling;
+        Writer { db, head, seal, next_ids: Vec::new(), next_lease, refusal: None, fault: None }
     }
 
     /// Notes the `next_id` that is on disk for a tube.
@@ -68,7 +71,9 @@ impl Writer {
     /// Makes what the machine's batch changed durable; does nothing when nothing must be.
     pub fn commit(&mut self, machine: &Machine, changes: &Changes) -> Result<(), Error> {
         let plan = Plan::new(machine, changes, &self.next_ids);
-        let lease_ceiling = self.lease_ceiling(machine, plan.is_empty());
+        let issued = machine.next_lease() != self.next_lease;
+        self.next_lease = machine.next_lease();
+        let lease_ceiling = self.lease_ceiling(machine, issued, plan.is_empty());
         if plan.is_empty() && lease_ceiling == self.head.lease_ceiling {
             return Ok(());
         }
@@ -100,11 +105,13 @@ impl Writer {
     }
 
     /// Leases are reserved ahead, so that a take needs no disk; a batch that goes to disk anyway
-    /// renews the reserve early. One that issued no lease beyond the reserve needs no more.
-    fn lease_ceiling(&self, machine: &Machine, idle: bool) -> u64 {
+    /// renews the reserve early. One that issued none needs none, even if an earlier one could not
+    /// have its reserve.
+    fn lease_ceiling(&self, machine: &Machine, issued: bool, idle: bool) -> u64 {
         let (ceiling, next) = (self.head.lease_ceiling, machine.next_lease());
         let early = if idle { 0 } else { LEASES_RESERVED / 2 };
-        if next + early > ceiling { next + LEASES_RESERVED } else { ceiling }
+        let wanted = next + early > ceiling && (issued || !idle);
+        if wanted { next + LEASES_RESERVED } else { ceiling }
     }
 
     fn write(&mut self, machine: &Machine, plan: &Plan, head: &mut Head) -> Result<(), WriteError> {
@@ -236,10 +243,10 @@ impl Writer {
 
     /// After a failure the transaction is undone, here as in the machine.
     fn roll_back(&mut self, error: WriteError) -> Error {
-        if !self.db.is_autocommit() {
-            if let Err(error) = self.db.execute_batch("ROLLBACK") {
-                tracing::error!(%error, "cannot roll a failed batch back");
-            }
+        if !self.db.is_autocommit()
+            && let Err(error) = self.db.execute_batch("ROLLBACK")
+        {
+            tracing::error!(%error, "cannot roll a failed batch back");
         }
         // What the failed transaction wrote about tubes is undone too, so nothing is known of them.
         self.next_ids.fill(0);

@@ -26,7 +26,8 @@ fn what_was_acknowledged_survives_being_killed() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut model = Model::default();
     for round in 0..KILLS {
-        let lines = lines_until_killed(folder.path(), &mut random, 120);
+        let kill = Kill { lines_max: 80, spins_max: 200_000 };
+        let lines = lines_until_killed(folder.path(), &mut random, kill);
         println!("round {round}: {} lines", lines.len());
         model.read(&lines);
         let store = open(folder.path());
@@ -39,14 +40,13 @@ fn what_was_acknowledged_survives_being_killed() {
     assert!(model.batches() > KILLS, "the children did some work");
 }
 
-/// A kill between the making of the database and of its seal left a folder that was called damaged
-/// though nothing had ever been in it.
 #[test]
 fn a_folder_that_was_being_made_can_be_opened() {
     let mut random = random();
     for _ in 0..30 {
         let folder = tempfile::tempdir().expect("a folder");
-        let lines = lines_until_killed(folder.path(), &mut random, 1);
+        let kill = Kill { lines_max: 1, spins_max: 2_000_000 };
+        let lines = lines_until_killed(folder.path(), &mut random, kill);
         let mut model = Model::default();
         model.read(&lines);
         let store = open(folder.path());
@@ -56,20 +56,26 @@ fn a_folder_that_was_being_made_can_be_opened() {
     }
 }
 
+/// When a child is killed: at a random moment up to these.
+struct Kill {
+    lines_max: usize,
+    /// After the last of these lines, so that it happens anywhere within the next commit.
+    spins_max: u32,
+}
+
 /// Starts a child, kills it at a random moment and returns all it said.
-fn lines_until_killed(folder: &Path, random: &mut fastrand::Rng, lines_max: usize) -> Vec<Line> {
+fn lines_until_killed(folder: &Path, random: &mut fastrand::Rng, kill: Kill) -> Vec<Line> {
     let (mut child, output) = start(folder, random.u64(..));
     let mut output = BufReader::new(output);
     let mut lines = Vec::new();
-    let wanted = random.usize(1..=lines_max);
+    let wanted = random.usize(1..=kill.lines_max);
     while lines.len() < wanted {
         match read_line(&mut output) {
             Some(line) => lines.extend(line),
             None => panic!("the child ended by itself after {} lines", lines.len()),
         }
     }
-    // A moment within the next commit, which takes about a millisecond.
-    for _ in 0..random.u32(..200_000) {
+    for _ in 0..random.u32(..kill.spins_max) {
         std::hint::spin_loop();
     }
     child.kill().expect("the child can be killed");

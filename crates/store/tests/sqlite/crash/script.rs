@@ -114,7 +114,8 @@ impl Step {
 /// then while the child runs.
 pub fn payload(token: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(token);
-    let length = if token % 16 == 0 { random.usize(..200_000) } else { random.usize(..300) };
+    let length =
+        if token.is_multiple_of(16) { random.usize(..200_000) } else { random.usize(..300) };
     let mut bytes = vec![0; length + 8];
     random.fill(&mut bytes);
     bytes[..8].copy_from_slice(&token.to_le_bytes());

@@ -14,7 +14,7 @@ use crate::yard::{
 };
 
 /// No task of a sample has this id or a higher one.
-pub const IDS: u64 = 4000;
+pub const IDS: u64 = 1700;
 
 /// A folder and what is in it.
 pub struct Sample {

@@ -1,7 +1,7 @@
 //! What may come of opening a damaged store.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use taskyard_core::{Body, Error, NewTask};
 use taskyard_store::sqlite::SqliteStore;
@@ -16,25 +16,53 @@ use super::sample::{IDS, Sample, describe_tubes};
 
 /// One damage to one file of a sample; without bytes the file is removed.
 pub struct Trial<'a> {
-    pub sample: &'a Sample,
-    pub file: &'a str,
-    pub change: String,
-    pub bytes: Option<Vec<u8>>,
+    sample: &'a Sample,
+    file: &'a str,
+    bytes: Option<Vec<u8>>,
 }
 
-impl Trial<'_> {
+/// What became of a damaged store.
+enum Verdict {
+    /// The damage does no harm: everything is there.
+    Whole(Box<SqliteStore>),
+    /// It was noticed.
+    Noticed,
+    /// The number of the format itself is damaged.
+    TooNew,
+}
+
+impl<'a> Trial<'a> {
+    pub fn new(
+        sample: &'a Sample,
+        file: &'a str,
+        change: String,
+        bytes: Option<Vec<u8>>,
+    ) -> Trial<'a> {
+        println!("{}: {file} {change}", sample.name);
+        Trial { sample, file, bytes }
+    }
+
     /// Opens the damaged store and judges what comes of it.
     pub fn run(&self) {
-        println!("{}: {} {}", self.sample.name, self.file, self.change);
         let scratch = fast_folder();
-        let folder = copy(self.sample.folder(), scratch.path().join("refused"));
-        self.damage(&folder);
-        if !self.is_noticed(&folder) {
-            return;
+        self.open(&self.damaged_copy(scratch.path()));
+    }
+
+    /// The same, and then goes on with what is there or what is left.
+    pub fn run_further(&self) {
+        let scratch = fast_folder();
+        let folder = self.damaged_copy(&scratch.path().join("refused"));
+        match self.open(&folder) {
+            Verdict::Whole(store) => self.go_on(&folder, *store),
+            Verdict::Noticed => self.accept_loss(&self.damaged_copy(&scratch.path().join("left"))),
+            Verdict::TooNew => {}
         }
-        let folder = copy(self.sample.folder(), scratch.path().join("accepted"));
+    }
+
+    fn damaged_copy(&self, to: &Path) -> PathBuf {
+        let folder = copy(self.sample.folder(), to.to_owned());
         self.damage(&folder);
-        self.accept_loss(&folder);
+        folder
     }
 
     pub fn damage(&self, folder: &Path) {
@@ -45,25 +73,22 @@ impl Trial<'_> {
         }
     }
 
-    /// Whether the damage shows. If not, everything must be as it was.
-    fn is_noticed(&self, folder: &Path) -> bool {
+    fn open(&self, folder: &Path) -> Verdict {
         let store = match try_open(folder, false) {
             Ok(store) => store,
-            Err(OpenError::Damaged { .. }) => return true,
-            // The number of the format itself is damaged.
-            Err(OpenError::TooNew { .. }) if self.file != "taskyard.seal" => return false,
+            Err(OpenError::Damaged { .. }) => return Verdict::Noticed,
+            Err(OpenError::TooNew { .. }) if self.file == "taskyard.db" => return Verdict::TooNew,
             Err(other) => panic!("an unclear refusal: {other}"),
         };
         match content(&store, IDS) {
             Ok(found) => {
                 assert!(found == self.sample.content, "other tasks than were put");
                 assert_eq!(describe_tubes(&store), self.sample.tubes, "other tubes");
-                self.go_on(folder, store);
-                false
+                Verdict::Whole(Box::new(store))
             }
             Err(Error::Store(what)) => {
                 assert!(what.contains("damaged") || what.contains("disk"), "unclear: {what}");
-                true
+                Verdict::Noticed
             }
             Err(other) => panic!("an unclear failure: {other}"),
         }

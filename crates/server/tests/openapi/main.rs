@@ -1,0 +1,124 @@
+//! The OpenAPI document against the server: a fuzzer makes requests from the document, right ones
+//! and wrong ones, and compares every answer with what the document promises. No answer may be a
+//! failure of the server.
+//!
+//! `schemathesis.toml` beside this crate's manifest says what counts as a mistake.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use reqwest::Client;
+use serde_json::{Value, json};
+use taskyard_engine::{Engine, Settings, SystemClock};
+use taskyard_server::{Config, Server};
+use taskyard_store::MemoryStore;
+
+/// The same requests in every run. Another number finds other mistakes: try one now and then.
+const SEED: &str = "20261115";
+/// How many requests of each kind an address gets, beside the hundreds that its limits suggest.
+const EXAMPLES: &str = "30";
+/// The longest the server lets anybody wait. The document says so too, so the fuzzer goes there.
+const WAIT_SECONDS_MAX: f64 = 0.05;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_keeps_what_the_document_promises() {
+    let Some(fuzzer) = fuzzer() else {
+        println!("skipped: TASKYARD_EMBEDDED is set and schemathesis is not there");
+        return;
+    };
+    let url = serve().await;
+    let client = Client::builder().no_proxy().build().unwrap();
+    furnish(&client, &url).await;
+    let fuzzing = tokio::task::spawn_blocking({
+        let url = url.clone();
+        move || fuzz(&fuzzer, &url)
+    });
+    let output = fuzzing.await.unwrap();
+    let (said, complained) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
+    println!("{said}");
+    let unmet = unmet(&client, &url).await;
+    assert!(unmet.is_empty(), "no request to these did anything: {unmet:?}");
+}
+
+/// Where the fuzzer is; nothing when the tests are to go on without.
+fn fuzzer() -> Option<PathBuf> {
+    let usual = || root().join("target/tools/python/bin/schemathesis");
+    let place = env::var_os("TASKYARD_SCHEMATHESIS").map_or_else(usual, PathBuf::from);
+    if place.exists() {
+        return Some(place);
+    }
+    let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
+    assert!(
+        embedded,
+        "no schemathesis at {}; run `eval \"$(cargo xtask tools)\"` first, or set \
+         TASKYARD_EMBEDDED=1 to go without",
+        place.display()
+    );
+    None
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+async fn serve() -> String {
+    let mut config = Config::new(([127, 0, 0, 1], 0).into());
+    config.wait_seconds_max = WAIT_SECONDS_MAX;
+    let store = Box::new(MemoryStore::default());
+    let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
+    let server = Server::bind(config, engine).await.unwrap();
+    let url = server.url();
+    tokio::spawn(server.run(std::future::pending()));
+    url
+}
+
+/// Makes the tubes that the settings of the fuzzer name, one of each kind, with a few tasks.
+async fn furnish(client: &Client, url: &str) {
+    let kinds = ["fifo", "fifottl", "limfifottl", "utube", "utubettl"];
+    for (name, kind) in kinds.map(|kind| (kind, kind)).into_iter().chain([("kept", "fifottl")]) {
+        let tube = format!("{url}/v1/tubes/{name}");
+        let created = client.put(&tube).json(&json!({ "kind": kind })).send().await.unwrap();
+        assert_eq!(created.status(), 201);
+        let tasks = json!({ "tasks": vec![json!({ "data": 1 }); 20] });
+        let put = client.post(format!("{tube}/put")).json(&tasks).send().await.unwrap();
+        assert_eq!(put.status(), 200);
+    }
+}
+
+/// The operations of the document that never answered with success: a fuzzer that is refused
+/// everywhere finds nothing.
+async fn unmet(client: &Client, url: &str) -> Vec<String> {
+    let text = async |path: &str| {
+        let answer = client.get(format!("{url}{path}")).send().await.unwrap();
+        answer.text().await.unwrap()
+    };
+    let counted = text("/metrics").await;
+    let document: Value = serde_json::from_str(&text("/openapi.json").await).unwrap();
+    let mut unmet = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys().map(|method| method.to_uppercase()) {
+            let answered = format!("{{method=\"{method}\",route=\"{path}\",status=\"2");
+            if !counted.contains(&answered) {
+                unmet.push(format!("{method} {path}"));
+            }
+        }
+    }
+    unmet
+}
+
+fn fuzz(fuzzer: &Path, url: &str) -> Output {
+    // It leaves notes for its next run where it is started; this one shall know nothing.
+    let folder = tempfile::tempdir().unwrap();
+    let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/schemathesis.toml");
+    let mut command = Command::new(fuzzer);
+    command.current_dir(folder.path()).env("NO_PROXY", "127.0.0.1");
+    command.args(["--config-file", settings, "run", &format!("{url}/openapi.json")]);
+    command.args(["--checks", "all", "--seed", SEED, "--max-examples", EXAMPLES]);
+    command.args(["--generation-database", "none", "--request-timeout", "20"]);
+    command.args(["--suppress-health-check", "all", "--warnings", "off", "--no-color"]);
+    command.output().expect("schemathesis starts")
+}

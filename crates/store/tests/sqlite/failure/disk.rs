@@ -1,0 +1,135 @@
+//! A disk that is full: puts are refused, nothing is lost, and it goes on when there is room again.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command as Process;
+
+use taskyard_core::{Body, Error, Finish, Kind, NewTask, Reply, TubeOptions};
+use taskyard_store::sqlite::SqliteStore;
+
+use crate::yard::{
+    Content, ask, close, content, create, finish, finish_now, must, open, put_now, put_one,
+    take_now,
+};
+
+/// Large, so that the log is also copied into the database while there is no room.
+const PAYLOAD_BYTES: usize = 64 << 10;
+
+#[test]
+fn a_full_disk_is_survived() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(disk) = SmallDisk::mount(folder.path(), 64 << 20) else {
+        println!("no small disk can be mounted here; a_full_database_is_survived stands for it");
+        return;
+    };
+    let data = folder.path().join("data");
+    let ballast = folder.path().join("ballast");
+    // Room for the log to be copied into the database: that comes before anything new.
+    fs::write(&ballast, vec![1; 24 << 20]).expect("there is room for the ballast");
+    let store = open(&data);
+    let put = fill(&store);
+    assert!(put > 100, "only {put} tasks fit");
+    survive(store, &data, put, || fs::remove_file(&ballast).expect("the ballast can go"));
+    drop(disk);
+}
+
+#[test]
+fn a_full_database_is_survived() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    store.limit_pages(1000).expect("a limit can be set");
+    let put = fill(&store);
+    let limitless = |store: &SqliteStore| store.limit_pages(u32::MAX >> 1).expect("no limit");
+    limitless(&store);
+    store.limit_pages(1).expect("not below what is used");
+    assert!(ask(&store, put_one("mail", &[1; PAYLOAD_BYTES])).is_err(), "it is full");
+    let found = content(&store, u64::from(put) + 10).expect("payloads can be read");
+    assert_eq!(found.len() as u32, put);
+    limitless(&store);
+    finish_now(&store, "mail", &take_now(&store, "mail", 1)[0], Finish::Ack);
+    put_now(&store, "mail", vec![new_task(put)]);
+    close(store);
+    assert_eq!(numbers(&open(folder.path()), put + 1), (1..=put).collect::<Vec<_>>());
+}
+
+fn new_task(number: u32) -> NewTask {
+    let mut payload = vec![number as u8; PAYLOAD_BYTES];
+    payload[..4].copy_from_slice(&number.to_le_bytes());
+    NewTask::new(Body::new(&payload))
+}
+
+/// Puts tasks until the disk is full. Returns how many there are.
+fn fill(store: &SqliteStore) -> u32 {
+    must(store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+    for number in 0.. {
+        match ask(store, crate::yard::put("mail", vec![new_task(number)])) {
+            Ok(_) => {}
+            Err(Error::Store(what)) => {
+                assert!(what.contains("the disk is full"), "unclear: {what}");
+                return number;
+            }
+            Err(other) => panic!("an unclear refusal: {other}"),
+        }
+    }
+    unreachable!("the disk has an end")
+}
+
+fn survive(store: SqliteStore, data: &Path, put: u32, make_room: impl FnOnce()) {
+    // It is full, and stays so: it can be looked at, and tasks can be taken.
+    for _ in 0..3 {
+        assert!(ask(&store, put_one("mail", &[1; PAYLOAD_BYTES])).is_err(), "it is full");
+    }
+    let taken = take_now(&store, "mail", 5);
+    assert_eq!(taken.len(), 5, "a take needs no disk");
+    assert_eq!(numbers(&store, put), (0..put).collect::<Vec<_>>());
+    let ack = ask(&store, finish("mail", &taken[0], Finish::Ack));
+    let acked = matches!(ack, Ok(Reply::Finished(_)));
+    assert!(acked || matches!(ack, Err(Error::Store(_))), "{ack:?}");
+    drop(store);
+    // Opened while it is full, if that succeeds at all, everything is there.
+    let first = u32::from(acked);
+    if let Ok(store) = crate::yard::try_open(data, false) {
+        assert_eq!(numbers(&store, put), (first..put).collect::<Vec<_>>());
+    }
+    make_room();
+    let store = open(data);
+    assert_eq!(numbers(&store, put), (first..put).collect::<Vec<_>>());
+    let count = 10;
+    for task in take_now(&store, "mail", count) {
+        finish_now(&store, "mail", &task, Finish::Ack);
+    }
+    put_now(&store, "mail", vec![new_task(put)]);
+    close(store);
+    let left: Vec<u32> = (first + count as u32..=put).collect();
+    assert_eq!(numbers(&open(data), put + 1), left);
+}
+
+/// The numbers of all tasks, their payloads compared.
+fn numbers(store: &SqliteStore, put: u32) -> Vec<u32> {
+    let found: Content = content(store, u64::from(put) + 100).expect("payloads can be read");
+    let number = |body: &Body| {
+        let number = u32::from_le_bytes(body.payload()[..4].try_into().expect("four bytes"));
+        assert!(*body == new_task(number).body, "another payload");
+        number
+    };
+    found.values().map(|task| number(task.body.as_ref().expect("a payload"))).collect()
+}
+
+/// A file system in memory, of a given size.
+struct SmallDisk<'a>(&'a Path);
+
+impl SmallDisk<'_> {
+    /// `None` where only an administrator may do this.
+    fn mount(at: &Path, bytes: usize) -> Option<SmallDisk<'_>> {
+        let size = format!("size={bytes}");
+        let mount =
+            Process::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at).output();
+        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk(at))
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        _ = Process::new("umount").arg(self.0).output();
+    }
+}
