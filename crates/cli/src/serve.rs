@@ -81,6 +81,10 @@ struct Found {
 /// Serves until told to stop.
 pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     start_log();
+    // Ten thousand connections need as many open files, and the usual limit is lower.
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
     let config = args.config()?;
     let started = Instant::now();
     let (url, store) = args.open()?;
@@ -124,6 +128,7 @@ impl ServeArgs {
             token: token.map_err(|error| Wrong(error.to_string()))?,
             insecure: self.insecure,
             host_names: self.host_name.clone(),
+            program: program(),
             strict_tubes: self.strict_tubes,
             ..Config::new(self.http)
         })

@@ -13,7 +13,8 @@ use crate::time::Span;
 pub struct TubeName(Arc<str>);
 
 impl TubeName {
-    /// The name, if it may be one: 1 to 128 bytes without control characters, `/` or `:`.
+    /// The name, if it may be one: 1 to 128 bytes without control characters, `/` or `:`. The names `.`
+    /// and `..` mean something else in a path and are refused.
     pub fn new(name: &str) -> Result<Self> {
         if name.is_empty() {
             return Err(Error::Invalid("a tube name must not be empty".into()));
@@ -23,6 +24,9 @@ impl TubeName {
                 "a tube name may have {TUBE_NAME_BYTES_MAX} bytes, this one has {}",
                 name.len()
             )));
+        }
+        if matches!(name, "." | "..") {
+            return Err(Error::Invalid(format!("a tube must not be called '{name}'")));
         }
         if let Some(bad) = name.chars().find(|c| c.is_control() || matches!(c, '/' | ':')) {
             return Err(Error::Invalid(format!("a tube name must not contain {bad:?}")));
@@ -173,7 +177,7 @@ mod tests {
         for good in ["a", "mail", "a b!", "почта", &"x".repeat(128)] {
             assert_eq!(TubeName::new(good).unwrap().as_str(), good);
         }
-        for bad in ["", "a/b", "a:b", "a\nb", "\u{7f}", &"x".repeat(129)] {
+        for bad in ["", ".", "..", "a/b", "a:b", "a\nb", "\u{7f}", &"x".repeat(129)] {
             assert!(matches!(TubeName::new(bad), Err(Error::Invalid(_))), "{bad:?}");
         }
     }

@@ -23,6 +23,8 @@ pub(crate) struct App {
     pub token: Option<Token>,
     /// Under which names the server may be called.
     pub hosts: Hosts,
+    /// How to call the command line.
+    pub program: String,
     /// Whether a put to an unknown tube is refused.
     pub strict_tubes: bool,
     /// The longest anybody may wait, in seconds.
@@ -53,6 +55,7 @@ impl App {
             engine,
             token: config.token,
             hosts,
+            program: config.program,
             strict_tubes: config.strict_tubes,
             wait_seconds_max: config.wait_seconds_max,
             intake: Intake::new(config.body_bytes_max),

@@ -25,6 +25,8 @@ pub struct Config {
     pub insecure: bool,
     /// Names under which the server may be called when there is no token, beside this machine's own.
     pub host_names: Vec<String>,
+    /// How to call the command line, in what the page shows to paste.
+    pub program: String,
     /// Refuse a put to an unknown tube instead of creating the tube.
     pub strict_tubes: bool,
     /// Most open connections.
@@ -43,6 +45,7 @@ impl Config {
             token: None,
             insecure: false,
             host_names: Vec::new(),
+            program: "taskyard".into(),
             strict_tubes: false,
             connections_max: CONNECTIONS_MAX,
             body_bytes_max: BODY_BYTES_MAX,

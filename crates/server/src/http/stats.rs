@@ -45,6 +45,8 @@ pub(crate) struct TotalAnswer {
 pub(crate) struct ServerAnswer {
     /// Its version.
     version: String,
+    /// How to call the command line on the server's machine.
+    program: String,
     /// Where tasks live.
     store: String,
     /// Whether acknowledged means on disk.
@@ -74,6 +76,7 @@ fn server(app: &App) -> ServerAnswer {
     let store = app.engine.capabilities();
     ServerAnswer {
         version: env!("CARGO_PKG_VERSION").into(),
+        program: app.program.clone(),
         store: store.name.into(),
         durable: store.durable,
         uptime: app.started.elapsed().as_secs_f64(),
