@@ -1,0 +1,25 @@
+//! Puts a letter and works it off, in a queue inside this process.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use taskyard::Client;
+
+#[derive(Serialize, Deserialize)]
+struct Mail {
+    to: String,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), taskyard::Error> {
+    // Client::connect("http://127.0.0.1:7070") speaks to a server instead.
+    let client = Client::open("memory:")?;
+    client.put("mail", &Mail { to: "ann".into() }).await?;
+
+    while let Some(task) = client.take("mail", Duration::ZERO).await? {
+        let mail: Mail = task.data()?;
+        println!("writing to {}", mail.to);
+        client.ack(&task).await?;
+    }
+    client.close().await
+}
