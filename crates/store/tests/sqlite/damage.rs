@@ -153,9 +153,10 @@ fn tables_that_are_not_as_they_were_made_are_refused() {
 fn a_row_that_cannot_be_found_is_damage() {
     let sample = Sample::closed();
     let bytes = sample.read("taskyard.db");
-    let (mut hidden, pages) = (0, bytes.len() / 4096);
+    let page_bytes = usize::from(u16::from_be_bytes([bytes[16], bytes[17]]));
+    let (mut hidden, pages) = (0, bytes.len() / page_bytes);
     // Interior pages of tables begin with a 5; their cells end with the largest key on the left.
-    for page in (1..pages).map(|page| page * 4096).filter(|page| bytes[*page] == 5) {
+    for page in (1..pages).map(|page| page * page_bytes).filter(|page| bytes[*page] == 5) {
         let first_cell = usize::from(u16::from_be_bytes([bytes[page + 12], bytes[page + 13]]));
         for bit in 0..4 {
             let mut bytes = bytes.clone();

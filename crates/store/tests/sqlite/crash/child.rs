@@ -107,8 +107,8 @@ impl Client {
         self.batches += 1;
         let mut batch = Batch::default();
         for _ in 0..self.random.u8(1..8) {
-            // Most of it happens in the first tube.
-            let tube = [0, 0, 0, 0, SCRAP, TEMPORARY][self.random.usize(..6)];
+            // Half of it happens in the first tube.
+            let tube = [0, 0, 0, SCRAP, SCRAP, TEMPORARY][self.random.usize(..6)];
             match self.random.u8(..20) {
                 0..6 => self.put(&mut batch, tube),
                 6..11 => batch.commands.push(take(TUBES[tube], self.random.usize(1..6))),
@@ -119,7 +119,8 @@ impl Client {
                     batch.add(tube, Verb::Kick(count), kick);
                 }
                 18 => self.delete(&mut batch, tube),
-                _ => self.flash_or_truncate(&mut batch, tube),
+                _ if tube == SCRAP => self.truncate(&mut batch, tube),
+                _ => self.flash(&mut batch, tube),
             }
         }
         batch
@@ -175,16 +176,18 @@ impl Client {
         batch.add(tube, Verb::Delete(id), delete(TUBES[tube], [id]));
     }
 
-    fn flash_or_truncate(&mut self, batch: &mut Batch, tube: usize) {
+    fn truncate(&mut self, batch: &mut Batch, tube: usize) {
         let known = &mut self.tubes[tube];
-        if tube == SCRAP && self.random.bool() {
-            *known = Known { next_id: known.next_id, ..Known::default() };
-            batch.add(tube, Verb::Truncate, Command::Truncate { tube: name(TUBES[tube]) });
-        } else if let Some(id) = known.next_id {
-            known.next_id = Some(id + 1);
-            batch.commands.push(put(TUBES[tube], vec![NewTask::new(Body::new(b"flash"))]));
-            batch.add(tube, Verb::Flash, delete(TUBES[tube], [id]));
-        }
+        *known = Known { next_id: known.next_id, ..Known::default() };
+        batch.add(tube, Verb::Truncate, Command::Truncate { tube: name(TUBES[tube]) });
+    }
+
+    /// A task that comes and goes within the batch, so that only its id is left of it.
+    fn flash(&mut self, batch: &mut Batch, tube: usize) {
+        let Some(id) = self.tubes[tube].next_id else { return };
+        self.tubes[tube].next_id = Some(id + 1);
+        batch.commands.push(put(TUBES[tube], vec![NewTask::new(Body::new(b"flash"))]));
+        batch.add(tube, Verb::Flash, delete(TUBES[tube], [id]));
     }
 
     /// Learns from the answers, and tells what to say of them.
