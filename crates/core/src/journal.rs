@@ -9,11 +9,12 @@ use crate::tasks::{Loose, Tasks};
 use crate::time::Span;
 use crate::tube::{TubeName, TubeOptions};
 
-/// One thing a batch touched, as it was before.
+/// One thing a batch touched, as it was before. Nearly all are tasks, so their size is what counts and
+/// nothing is boxed for them.
 #[derive(Debug)]
 pub(crate) enum Entry {
     /// A task, at its first touch in the batch; `None` when it is new.
-    Task { tube: u32, id: TaskId, before: Option<Box<Loose>> },
+    Task { tube: u32, id: TaskId, before: Option<Loose> },
     /// The numbers of a tube, at its first touch in the batch.
     Stats { tube: u32, before: TubeStats },
     /// The options of a tube.

@@ -72,7 +72,7 @@ pub(crate) struct Inbox {
 
 /// How long the loop looks out for a next command before it sleeps: about what it takes to wake it.
 /// A caller that asks one thing after the other then need not wake it each time.
-const LOOKOUT: Duration = Duration::from_micros(20);
+const LOOKOUT: Duration = Duration::from_micros(50);
 
 #[derive(Debug, Default)]
 struct Pending {

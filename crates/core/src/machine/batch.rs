@@ -49,7 +49,7 @@ impl Machine {
             if !cleared.is_empty() && cleared.get(tube).is_some_and(|clear| place < *clear) {
                 continue;
             }
-            if let Some(change) = self.change(*tube, *id, before.as_deref()) {
+            if let Some(change) = self.change(*tube, *id, before.as_ref()) {
                 changes.tasks.push((*tube, change));
             }
         }
@@ -108,11 +108,11 @@ impl Machine {
         }
     }
 
-    fn undo_task(&mut self, number: u32, id: TaskId, before: Option<Box<Loose>>) {
+    fn undo_task(&mut self, number: u32, id: TaskId, before: Option<Loose>) {
         let Some(tube) = self.tubes.get_mut(number) else { return };
         tube.tasks.remove(id, &mut self.shared);
         if let Some(loose) = before {
-            tube.tasks.insert(*loose, &mut self.shared);
+            tube.tasks.insert(loose, &mut self.shared);
         }
         self.settle(number);
     }

@@ -2,6 +2,7 @@
 
 use crate::command::{Finish, FinishItem, Holder, Outcome, Reply};
 use crate::error::{Error, Result};
+use crate::journal::Entry;
 use crate::limits::BATCH_TASKS_MAX;
 use crate::slots::{Delivery, Slot, Standing};
 use crate::state::{self, Event, State};
@@ -98,15 +99,16 @@ impl Machine {
 
     /// Takes a task out for good.
     pub(super) fn remove(&mut self, number: u32, id: TaskId) -> Outcome {
-        self.note(number, id);
+        self.note_stats(number);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
-        match tube.tasks.remove(id, &mut self.shared) {
-            Some(loose) => {
-                tube.since_open.tasks.done += 1;
-                Outcome::Done(Box::new(view_done(&loose)))
-            }
-            None => Outcome::Missing,
+        let Some(loose) = tube.tasks.remove(id, &mut self.shared) else { return Outcome::Missing };
+        tube.since_open.tasks.done += 1;
+        let outcome = Outcome::Done(Box::new(view_done(&loose)));
+        // As `note` does it, but without a copy: nobody else wants the task any more.
+        if loose.slot.noted != self.journal.batch {
+            self.journal.push(|| Entry::Task { tube: number, id, before: Some(loose) });
         }
+        outcome
     }
 
     /// Ends a delivery without ack: the task is ready again, or delayed, or its attempts are used

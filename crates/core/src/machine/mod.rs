@@ -131,7 +131,7 @@ impl Machine {
         if tube.tasks.note(id, batch) {
             let before = tube.tasks.get(id).map(|slot| {
                 let subqueue = tube.tasks.subqueue_of(slot);
-                Box::new(Loose { slot: slot.clone(), subqueue })
+                Loose { slot: slot.clone(), subqueue }
             });
             self.journal.entries.push(Entry::Task { tube: number, id, before });
         }
