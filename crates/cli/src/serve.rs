@@ -60,7 +60,7 @@ pub struct ServeArgs {
     #[arg(long)]
     strict_tubes: bool,
     /// How much of what tasks carry is kept in memory; the rest stays on disk.
-    #[arg(long, value_name = "SIZE", value_parser = units::size, default_value = "64MB")]
+    #[arg(long, value_name = "SIZE", value_parser = units::size, default_value = "48MB")]
     memory: usize,
     /// The largest payload of a task, up to 64MB.
     #[arg(long, value_name = "SIZE", value_parser = units::size, default_value = "1MB")]

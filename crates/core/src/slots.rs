@@ -137,9 +137,49 @@ impl Slot {
 /// Slots found by id. A vacated slot is used again.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    slots: Vec<Option<Slot>>,
+    places: Places,
     vacant: Vec<u32>,
     by_id: HashTable<u32>,
+}
+
+/// Slots by place, in chunks: a tube that grows never copies what it has, nor needs room for it twice.
+#[derive(Debug, Default)]
+struct Places {
+    chunks: Vec<Vec<Option<Slot>>>,
+}
+
+/// Slots in a chunk.
+const CHUNK: usize = 4096;
+
+impl Places {
+    fn len(&self) -> usize {
+        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK + last.len())
+    }
+
+    fn push(&mut self, slot: Slot) {
+        match self.chunks.last_mut() {
+            Some(last) if last.len() < CHUNK => last.push(Some(slot)),
+            // The first chunk grows as it is needed, for the sake of small tubes.
+            None => self.chunks.push(vec![Some(slot)]),
+            Some(_) => {
+                let mut chunk = Vec::with_capacity(CHUNK);
+                chunk.push(Some(slot));
+                self.chunks.push(chunk);
+            }
+        }
+    }
+
+    fn at(&self, place: u32) -> &Option<Slot> {
+        &self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+
+    fn at_mut(&mut self, place: u32) -> &mut Option<Slot> {
+        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+
+    fn holds(&self, place: u32, id: TaskId) -> bool {
+        matches!(self.at(place), Some(slot) if slot.id == id)
+    }
 }
 
 /// Ids only grow, so neighbours in time land in neighbouring buckets, which the cache likes; the
@@ -157,52 +197,51 @@ impl Slots {
     }
 
     pub fn get(&self, id: TaskId) -> Option<&Slot> {
-        let place = self.find(id)?;
-        self.slots[place as usize].as_ref()
+        self.places.at(self.find(id)?).as_ref()
     }
 
     pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Slot> {
         let place = self.find(id)?;
-        self.slots[place as usize].as_mut()
+        self.places.at_mut(place).as_mut()
     }
 
     pub fn insert(&mut self, slot: Slot) {
         let id = slot.id;
         let place = match self.vacant.pop() {
             Some(place) => {
-                self.slots[place as usize] = Some(slot);
+                *self.places.at_mut(place) = Some(slot);
                 place
             }
             None => {
-                self.slots.push(Some(slot));
-                u32::try_from(self.slots.len() - 1).expect("a tube holds less than 2^32 tasks")
+                self.places.push(slot);
+                u32::try_from(self.places.len() - 1).expect("a tube holds less than 2^32 tasks")
             }
         };
-        let slots = &self.slots;
-        self.by_id.insert_unique(hash(id), place, |&place| match &slots[place as usize] {
+        let places = &self.places;
+        self.by_id.insert_unique(hash(id), place, |&place| match places.at(place) {
             Some(slot) => hash(slot.id),
             None => 0,
         });
     }
 
     pub fn remove(&mut self, id: TaskId) -> Option<Slot> {
-        let slots = &self.slots;
-        let found = self.by_id.find_entry(hash(id), |&place| is(slots, place, id)).ok()?;
+        let places = &self.places;
+        let found = self.by_id.find_entry(hash(id), |&place| places.holds(place, id)).ok()?;
         let (place, _) = found.remove();
         self.vacant.push(place);
-        let slot = self.slots[place as usize].take();
-        if self.by_id.is_empty() && self.slots.len() > KEPT_WHEN_EMPTY {
+        let slot = self.places.at_mut(place).take();
+        if self.by_id.is_empty() && self.places.len() > KEPT_WHEN_EMPTY {
             *self = Slots::default();
         }
         slot
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().flatten()
+        self.places.chunks.iter().flatten().flatten()
     }
 
     fn find(&self, id: TaskId) -> Option<u32> {
-        self.by_id.find(hash(id), |&place| is(&self.slots, place, id)).copied()
+        self.by_id.find(hash(id), |&place| self.places.holds(place, id)).copied()
     }
 }
 
@@ -216,13 +255,10 @@ impl Slots {
         assert_eq!(self.iter().count(), self.len());
         let mut vacant = self.vacant.clone();
         vacant.sort_unstable();
-        let empty = (0..).zip(&self.slots).filter(|(_, slot)| slot.is_none());
+        let places = self.places.chunks.iter().flatten();
+        let empty = (0..).zip(places).filter(|(_, slot)| slot.is_none());
         assert_eq!(vacant, empty.map(|(place, _)| place).collect::<Vec<u32>>());
     }
-}
-
-fn is(slots: &[Option<Slot>], place: u32, id: TaskId) -> bool {
-    matches!(&slots[place as usize], Some(slot) if slot.id == id)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { memory_bytes: 64 << 20, accept_loss: false }
+        OpenOptions { memory_bytes: 48 << 20, accept_loss: false }
     }
 }
 

@@ -23,7 +23,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     client.close().await?;
     report.add(Row {
         what: "drain of a backlog 3x the memory budget".into(),
-        figure: pairs.rate,
+        figure: pairs.rate(),
         unit: "tasks/s",
         target: Some(Target::AtLeast(60_000.0)),
         note: format!("256 in flight, budget {} MB: {}", memory_bytes >> 20, pairs.note()),

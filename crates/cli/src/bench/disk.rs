@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 use super::report::{Report, Row};
 
-/// The name of the figure that durable ones are compared with.
-pub const SYNC: &str = "disk: fdatasync";
 /// A task of 100 bytes with what must be known of it.
 const RECORD_BYTES: usize = 150;
 
@@ -17,7 +15,7 @@ const RECORD_BYTES: usize = 150;
 const FILE_BYTES: u64 = 64 << 20;
 
 /// How often a second a block of `bytes` can be written and synced, one after the other.
-fn sync_rate(folder: &Path, bytes: usize, time: Duration) -> io::Result<f64> {
+pub fn sync_rate(folder: &Path, bytes: usize, time: Duration) -> io::Result<f64> {
     let path = folder.join("disk-probe");
     let file = File::create(&path)?;
     fill(&file)?;
@@ -47,7 +45,7 @@ fn fill(file: &File) -> io::Result<()> {
 /// Measures the disk alone: syncs of one page, and a plain log that syncs groups of records.
 pub fn measure(report: &mut Report, folder: &Path, time: Duration) -> io::Result<()> {
     report.add(Row {
-        what: SYNC.into(),
+        what: "disk: fdatasync".into(),
         figure: sync_rate(folder, 4096, time)?,
         unit: "syncs/s",
         target: None,

@@ -24,7 +24,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     let put = load::put(&client, load).await?;
     report.add(Row {
         what: "HTTP put, batches of 100".into(),
-        figure: put.rate,
+        figure: put.rate(),
         unit: "tasks/s",
         target: Some(Target::AtLeast(100_000.0)),
         note: format!("durable, 16 connections, client on the same cores: {}", put.note()),
@@ -32,7 +32,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     let pairs = load::take_and_ack(&client, load).await?;
     report.add(Row {
         what: "HTTP take + ack, batches of 100".into(),
-        figure: pairs.rate,
+        figure: pairs.rate(),
         unit: "tasks/s",
         target: None,
         note: format!("durable, 16 connections, client on the same cores: {}", pairs.note()),

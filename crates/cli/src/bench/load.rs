@@ -27,13 +27,25 @@ pub struct Load {
 
 /// What a load measured.
 pub struct Measured {
-    /// Tasks a second.
-    pub rate: f64,
+    tasks: usize,
+    seconds: f64,
     /// How long each call took, in microseconds.
     latency: Histogram<u64>,
 }
 
 impl Measured {
+    /// Tasks a second.
+    pub fn rate(&self) -> f64 {
+        self.tasks as f64 / self.seconds
+    }
+
+    /// Adds what another round measured.
+    pub fn add(&mut self, other: &Measured) -> Result<()> {
+        self.tasks += other.tasks;
+        self.seconds += other.seconds;
+        Ok(self.latency.add(&other.latency)?)
+    }
+
     /// The latencies as a note.
     pub fn note(&self) -> String {
         let millis = |micros: u64| micros as f64 / 1000.0;
@@ -106,7 +118,7 @@ where
     while let Some(ended) = running.join_next().await {
         latency.add(ended.context("a client of the benchmark failed")??)?;
     }
-    Ok(Measured { rate: load.tasks as f64 / begin.elapsed().as_secs_f64(), latency })
+    Ok(Measured { tasks: load.tasks, seconds: begin.elapsed().as_secs_f64(), latency })
 }
 
 async fn one_client<C, F>(load: Load, claimed: Arc<AtomicUsize>, call: C) -> Result<Histogram<u64>>

@@ -14,13 +14,13 @@ pub async fn measure(report: &mut Report, size: Size) -> Result<()> {
         let put = load::put(&client, load).await?;
         let pairs = load::take_and_ack(&client, load).await?;
         client.close().await?;
-        let commands = 3.0 / (1.0 / put.rate + 1.0 / pairs.rate);
+        let commands = 3.0 / (1.0 / put.rate() + 1.0 / pairs.rate());
         report.add(Row {
             what: format!("memory, {clients} clients x {batch}"),
             figure: commands,
             unit: "commands/s",
             target: Some(Target::AtLeast(1_000_000.0)),
-            note: format!("put {:.0}/s, take + ack {:.0} pairs/s", put.rate, pairs.rate),
+            note: format!("put {:.0}/s, take + ack {:.0} pairs/s", put.rate(), pairs.rate()),
         });
     }
     Ok(())

@@ -38,11 +38,6 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// The figure of the row with this name.
-    pub fn figure(&self, what: &str) -> Option<f64> {
-        self.rows.iter().find(|row| row.what == what).map(|row| row.figure)
-    }
-
     pub fn table(&self) -> Table {
         let mut table = Table::new();
         table.load_style(UTF8_HORIZONTAL_ONLY);

@@ -14,6 +14,7 @@ mod checkpoint;
 mod codec;
 mod folder;
 mod generation;
+mod insert;
 mod reader;
 mod salvage;
 mod seal;

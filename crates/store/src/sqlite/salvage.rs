@@ -8,12 +8,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 use taskyard_core::record::Record;
 use taskyard_core::{Body, Kind, TubeName, TubeOptions, TubeRecord};
 
 use super::codec::{self, Head, RowError};
 use super::folder::{database, draw_up, log, publish, row_error, unavailable};
+use super::insert::Insert;
 use crate::OpenError;
 
 /// Which ids and leases the lost commits used is unknown: so many are left out.
@@ -169,24 +170,7 @@ impl Rescue<'_> {
     }
 
     fn add_task(&mut self, key: i64, record: &Record, body: &Body) -> Result<(), RowError> {
-        let sql = "INSERT OR IGNORE INTO task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
-        let columns = codec::TaskColumns::new(key, record);
-        let added = self.new.prepare_cached(sql)?.execute(params![
-            key,
-            columns.state,
-            columns.due,
-            columns.pri,
-            columns.created,
-            columns.expires,
-            columns.ttr,
-            columns.attempts,
-            columns.previous_start,
-            record.subqueue.as_deref(),
-            columns.sum,
-            codec::body_sum(key, body.meta(), body.payload()),
-            body.meta(),
-            body.payload(),
-        ])?;
+        let added = Insert::new(self.new)?.add(key, record, body)?;
         if added == 1 {
             self.head.add(key);
         }

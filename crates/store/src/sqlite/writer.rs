@@ -5,6 +5,7 @@ use taskyard_core::record::{Change, Record};
 use taskyard_core::{Body, Changes, Error, Machine, TaskId};
 
 use super::codec::{self, Head, TaskColumns};
+use super::insert::Insert;
 use super::seal::Seal;
 
 /// How many lease numbers are reserved on disk at a time.
@@ -174,26 +175,9 @@ impl Writer {
             return Ok(());
         }
         self.step()?;
-        let sql = "INSERT INTO task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
-        let mut insert = self.db.prepare_cached(sql)?;
+        let mut insert = Insert::new(&self.db)?;
         for (key, record, body) in inserts {
-            let columns = TaskColumns::new(*key, record);
-            insert.execute(params![
-                key,
-                columns.state,
-                columns.due,
-                columns.pri,
-                columns.created,
-                columns.expires,
-                columns.ttr,
-                columns.attempts,
-                columns.previous_start,
-                record.subqueue.as_deref(),
-                columns.sum,
-                codec::body_sum(*key, body.meta(), body.payload()),
-                body.meta(),
-                body.payload(),
-            ])?;
+            expect_rows(*key, insert.add(*key, record, body)?, 1)?;
             head.add(*key);
         }
         Ok(())
