@@ -26,6 +26,8 @@ pub struct Record {
     pub previous_start: Option<Timestamp>,
     /// Its sub-queue, in tubes that have them.
     pub subqueue: Option<Arc<str>>,
+    /// How large its body is, as [`Body::bytes`] counts.
+    pub body_bytes: u32,
     /// What it carries; `None` when that is on disk only.
     pub body: Option<Body>,
 }

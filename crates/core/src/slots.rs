@@ -25,6 +25,8 @@ pub(crate) struct Slot {
     pub body: Option<Body>,
     pub standing: Standing,
     pub attempts: u32,
+    /// How large its body is, also when that is on disk only.
+    pub body_bytes: u32,
     /// Index of its sub-queue, or `NO_SUBQUEUE`.
     pub subqueue: u32,
     /// The batch that last noted this slot in the journal.
@@ -105,9 +107,10 @@ impl Slot {
             expires: self.expires,
             ttr: self.ttr,
             attempts: self.attempts,
-            previous_start: (self.attempts > 0 && self.previous_start != Timestamp::NEVER)
+            previous_start: (self.previous_start != Timestamp::NEVER)
                 .then_some(self.previous_start),
             subqueue,
+            body_bytes: self.body_bytes,
             body: self.body.clone(),
         }
     }
@@ -128,6 +131,7 @@ impl Slot {
                 StoredState::DeadLetter => Standing::Buried { dead_letter: true },
             },
             attempts: record.attempts,
+            body_bytes: record.body_bytes,
             subqueue: NO_SUBQUEUE,
             noted: 0,
         }
@@ -238,6 +242,10 @@ impl Slots {
 
     pub fn iter(&self) -> impl Iterator<Item = &Slot> {
         self.places.chunks.iter().flatten().flatten()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+        self.places.chunks.iter_mut().flatten().flatten()
     }
 
     fn find(&self, id: TaskId) -> Option<u32> {

@@ -54,6 +54,11 @@ impl Body {
         (!meta.is_empty()).then_some(meta)
     }
 
+    /// How many bytes payload and meta have together.
+    pub fn bytes(&self) -> u32 {
+        u32::try_from(self.0.len() - FOOTER).unwrap_or(u32::MAX)
+    }
+
     /// How many bytes the body keeps in memory, its bookkeeping included.
     pub fn footprint(&self) -> usize {
         self.0.len() + 2 * size_of::<usize>()

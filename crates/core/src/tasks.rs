@@ -70,14 +70,14 @@ impl Tasks {
         self.indexes.takeable()
     }
 
-    /// The next task to take. Expired ones leave the order here, each once in its life, and wait
+    /// The next task to take, and how large its body is. Expired ones leave the order here, each once in its life, and wait
     /// for the tick that removes them.
-    pub fn first_takeable(&mut self, now: Timestamp) -> Option<TaskId> {
+    pub fn first_takeable(&mut self, now: Timestamp) -> Option<(TaskId, u32)> {
         loop {
             let place = self.indexes.first_ready()?;
             let slot = self.slots.get(place.1)?;
             if slot.expires > now {
-                return Some(slot.id);
+                return Some((slot.id, slot.body_bytes));
             }
             self.indexes.remove_ready(slot.subqueue, place);
         }
@@ -136,6 +136,11 @@ impl Tasks {
             Some(slot) => std::mem::replace(&mut slot.noted, batch) != batch,
             None => false,
         }
+    }
+
+    /// Forgets in which batch each slot was noted.
+    pub fn forget_notes(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.noted = 0);
     }
 
     /// Puts a body into memory or takes it out; the task stays where it is.

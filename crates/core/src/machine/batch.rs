@@ -20,7 +20,15 @@ impl Machine {
     /// [`Machine::undo`].
     pub fn begin(&mut self) {
         self.journal.on = true;
-        self.journal.batch = self.journal.batch.wrapping_add(1).max(1);
+        self.journal.batch = self.journal.batch.wrapping_add(1);
+        if self.journal.batch == 0 {
+            // The numbers begin again: no mark of the last time around may be taken for a new one.
+            self.journal.batch = 1;
+            self.tubes.iter_mut().for_each(|tube| {
+                tube.noted = 0;
+                tube.tasks.forget_notes();
+            });
+        }
         self.journal.entries.clear();
     }
 

@@ -173,12 +173,7 @@ impl Machine {
         tube.calls().touch += 1;
     }
 
-    pub(super) fn delete(
-        &mut self,
-        _now: Timestamp,
-        name: &TubeName,
-        ids: &[TaskId],
-    ) -> Result<Reply> {
+    pub(super) fn delete(&mut self, name: &TubeName, ids: &[TaskId]) -> Result<Reply> {
         let number = self.number(name)?;
         check_batch(ids.len())?;
         let mut outcomes = Vec::with_capacity(ids.len());

@@ -72,7 +72,7 @@ impl Machine {
             Command::Take(take) => self.take(now, &take),
             Command::Finish { tube, items } => self.finish(now, &tube, &items),
             Command::Kick { tube, count } => self.kick(&tube, count),
-            Command::Delete { tube, ids } => self.delete(now, &tube, &ids),
+            Command::Delete { tube, ids } => self.delete(&tube, &ids),
             Command::Peek { tube, ids } => self.peek(now, &tube, &ids),
             Command::Deliveries { tube, count } => self.deliveries(now, &tube, count),
             Command::Truncate { tube } => self.truncate(&tube),
@@ -170,6 +170,13 @@ impl Machine {
             && tube.room() > 0
             && !std::mem::replace(&mut tube.signals.room, true)
         {
+            self.room.push(number);
+        }
+    }
+
+    /// Tells of room in a tube that has no limit any more, so that `settle` does not.
+    fn tell_room(&mut self, number: u32) {
+        if !std::mem::replace(&mut self.tube(number).signals.room, true) {
             self.room.push(number);
         }
     }

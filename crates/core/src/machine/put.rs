@@ -75,6 +75,7 @@ fn new_slot(now: Timestamp, id: TaskId, task: NewTask, options: &TubeOptions) ->
         expires: Timestamp::NEVER,
         ttr: Span::FOREVER,
         previous_start: Timestamp::NEVER,
+        body_bytes: task.body.bytes(),
         body: Some(task.body),
         standing: Standing::Ready,
         attempts: 0,

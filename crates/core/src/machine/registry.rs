@@ -57,6 +57,10 @@ impl Registry {
         Some(tube)
     }
 
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tube> {
+        self.tubes.iter_mut().flatten()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Tube)> {
         (0..).zip(&self.tubes).filter_map(|(number, tube)| Some((number, tube.as_ref()?)))
     }

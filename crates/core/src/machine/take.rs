@@ -3,7 +3,7 @@
 use crate::command::{Reply, Take};
 use crate::error::{Error, Result};
 use crate::lease::Lease;
-use crate::limits::BATCH_TASKS_MAX;
+use crate::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use crate::slots::{Delivery, Standing};
 use crate::state::{self, Event, State};
 use crate::task::{Task, TaskId};
@@ -25,13 +25,17 @@ impl Machine {
         if let Some(session) = take.session {
             self.check_session(now, session)?;
         }
-        let mut tasks = Vec::new();
+        let (mut tasks, mut bytes) = (Vec::new(), 0);
         while tasks.len() < take.count {
             let tube = self.tube(number);
             if tube.options.paused {
                 break;
             }
-            let Some(id) = tube.tasks.first_takeable(now) else { break };
+            let Some((id, size)) = tube.tasks.first_takeable(now) else { break };
+            bytes += size as usize;
+            if bytes > BATCH_BYTES_MAX && !tasks.is_empty() {
+                break;
+            }
             tasks.push(self.deliver(now, number, id, take));
         }
         if !tasks.is_empty() {

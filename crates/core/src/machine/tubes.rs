@@ -121,9 +121,13 @@ impl Machine {
         let mut options = before.clone();
         apply_change(&mut options, change);
         check_options(&options)?;
+        let unlimited = before.capacity.is_some() && options.capacity.is_none();
         self.journal.push(|| Entry::Options { tube: number, before });
         self.tube(number).options = options;
         self.settle(number);
+        if unlimited {
+            self.tell_room(number);
+        }
         let info = self.tube(number).info(number);
         Ok(Reply::Tubes(vec![info]))
     }

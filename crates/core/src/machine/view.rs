@@ -1,7 +1,8 @@
 //! How tasks are shown.
 
 use crate::command::Reply;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::limits::BATCH_BYTES_MAX;
 use crate::reason::Reason;
 use crate::slots::{Slot, Standing};
 use crate::state::State;
@@ -73,6 +74,16 @@ impl Machine {
     pub(super) fn peek(&self, now: Timestamp, name: &TubeName, ids: &[TaskId]) -> Result<Reply> {
         let tube = &self.tubes[self.number(name)?];
         check_batch(ids.len())?;
+        let sizes = ids.iter().filter_map(|id| tube.tasks.get(*id)).map(|s| s.body_bytes as usize);
+        let size = sizes.sum();
+        if size > BATCH_BYTES_MAX {
+            return Err(Error::TooLarge {
+                what: "the size of the tasks in one peek, in bytes,",
+                size,
+                limit: BATCH_BYTES_MAX,
+                advice: "look at fewer at a time",
+            });
+        }
         Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view(now, *id)).collect()))
     }
 

@@ -122,12 +122,7 @@ impl Pair {
             }
             let was_full = before.is_some_and(|tube| room(tube) == 0);
             let told = effects.room.iter().find(|room| room.0 == after.name);
-            let limited = after.options.capacity.is_some();
-            if was_full
-                && limited
-                && room(&after) > 0
-                && told.map(|told| told.1) != Some(room(&after))
-            {
+            if was_full && room(&after) > 0 && told.map(|told| told.1) != Some(room(&after)) {
                 return Err(format!("{step:?} made room, {effects:?} hide it"));
             }
         }

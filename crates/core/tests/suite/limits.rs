@@ -31,6 +31,30 @@ fn a_batch_has_a_largest_size() {
     }
 }
 
+/// Ten thousand tasks of a megabyte were one answer once, which no server could build.
+#[test]
+fn an_answer_has_a_largest_size() {
+    let (mut machine, tube) = machine();
+    let large = NewTask::new(Body::new(&vec![0; BATCH_BYTES_MAX / 2]));
+    let in_its_own = |key: &str| NewTask { subqueue: Some(key.into()), ..large.clone() };
+    let tasks = ["a", "b", "c"].map(in_its_own).to_vec();
+    machine.apply(NOW, Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }).unwrap();
+    let peek = |ids: &[u64]| Command::Peek {
+        tube: tube.clone(),
+        ids: ids.iter().map(|id| TaskId(*id)).collect(),
+    };
+    assert!(machine.apply(NOW, peek(&[0, 1])).is_ok());
+    assert!(matches!(machine.apply(NOW, peek(&[0, 0, 0])), Err(Error::TooLarge { .. })));
+    for expected in [2, 1, 0] {
+        let take =
+            Take { tube: tube.clone(), count: 10, session: None, lease: None, wait: Span::ZERO };
+        match machine.apply(NOW, Command::Take(take)) {
+            Ok(Reply::Taken(tasks)) => assert_eq!(tasks.len(), expected),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn meta_and_subqueue_have_a_largest_size() {
     let (mut machine, tube) = machine();

@@ -158,7 +158,10 @@ pub(super) fn body_sum(key: i64, meta: Option<&[u8]>, data: &[u8]) -> i64 {
 
 /// The columns [`read_task`] wants, in its order.
 pub(super) const TASK_COLUMNS: &str =
-    "key, state, due, pri, created, expires, ttr, attempts, previous_start, subqueue, sum";
+    "key, state, due, pri, created, expires, ttr, attempts, previous_start, subqueue, sum, \
+     length(data) + coalesce(length(meta), 0)";
+/// How many columns that are.
+pub(super) const TASK_COLUMNS_COUNT: usize = 12;
 
 /// A row of `task` without its body, checked.
 pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
@@ -195,6 +198,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
         attempts: u32::try_from(columns.attempts).unwrap_or(u32::MAX),
         previous_start: columns.previous_start.map(Timestamp::from_micros),
         subqueue: subqueue.map(Arc::from),
+        body_bytes: row.get(11)?,
         body: None,
     };
     Ok((tube, record))

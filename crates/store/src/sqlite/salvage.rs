@@ -161,7 +161,7 @@ impl Rescue<'_> {
         while let Ok(Some(row)) = rows.next() {
             let Ok((number, record)) = codec::read_task(row) else { continue };
             let key = codec::key(number, record.id);
-            let Ok(body) = codec::read_body(row, key, 11) else { continue };
+            let Ok(body) = codec::read_body(row, key, codec::TASK_COLUMNS_COUNT) else { continue };
             if self.find_tube(number, &record)? {
                 self.add_task(key, &record, &body)?;
             }
