@@ -18,8 +18,9 @@ pub(crate) struct Gate {
     stirred_at: Option<usize>,
     /// Commands for the next batch: in this one they might overtake.
     pub held: Vec<(Place, Command)>,
-    /// For how many waiters of which tubes there may be something.
-    pub wanted: BTreeMap<TubeName, u64>,
+    /// In which tubes there may be something for those who wait: how many tasks or how much room,
+    /// `None` when only a try can tell.
+    pub wanted: BTreeMap<TubeName, Option<u64>>,
 }
 
 impl Gate {
@@ -102,7 +103,7 @@ impl Running {
             self.stir();
             self.round.push(Origin::Job(place), command);
             // Producers who wait for room in it must learn that it is gone.
-            self.puts.wanted.insert(tube, 1);
+            self.want(Side::Put, tube, None);
         }
     }
 

@@ -28,30 +28,58 @@ impl Answer {
     /// The commands that give back what nobody received. Such a delivery is not an attempt.
     pub fn returns(&self) -> Vec<Command> {
         let taken = self.takes.iter().filter_map(|(index, tube)| match self.replies.get(*index) {
-            Some(Ok(Reply::Taken(tasks))) => give_back(tube, tasks),
+            Some(Ok(Reply::Taken(tasks))) => finish(tube, tasks, GIVEN_BACK),
             _ => None,
         });
         taken.collect()
     }
 
-    /// Puts an error in place of every reply that lacks a body, and gives back what was taken there.
-    fn fail(&mut self, error: &Error) -> Vec<Command> {
-        let mut returns = Vec::new();
-        for place in &self.unloaded {
-            let reply = std::mem::replace(&mut self.replies[place.reply], Err(error.clone()));
-            let taken = self.takes.iter().find(|take| take.0 == place.reply);
-            if let (Ok(Reply::Taken(tasks)), Some((_, tube))) = (reply, taken) {
-                returns.extend(give_back(tube, &tasks));
+    /// Puts the loaded bodies into the replies. Tasks whose bodies could not be loaded leave them; a
+    /// reply of which nothing is left is the error instead. Answers the commands that end the
+    /// deliveries of such tasks: the next consumer would fare no better with a body that is lost, so
+    /// its task is buried; the others go back.
+    fn complete(&mut self, loaded: Vec<Result<Option<Body>>>) -> Vec<Command> {
+        let (mut bodies, mut failed) = (Vec::with_capacity(loaded.len()), Vec::new());
+        for (place, body) in self.unloaded.iter().zip(loaded) {
+            bodies.push(body.unwrap_or_else(|error| {
+                failed.push((*place, error));
+                None
+            }));
+        }
+        let ends = failed.iter().filter_map(|(place, error)| self.end(place, error)).collect();
+        fill(&mut self.replies, &self.unloaded, bodies);
+        for (place, error) in failed {
+            let reply = &mut self.replies[place.reply];
+            if matches!(reply, Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) if tasks.is_empty()) {
+                *reply = Err(error);
             }
         }
-        returns
+        ends
+    }
+
+    /// The command that ends the delivery of a task whose body could not be loaded, if it is one.
+    fn end(&self, place: &Unloaded, error: &Error) -> Option<Command> {
+        let (_, tube) = self.takes.iter().find(|take| take.0 == place.reply)?;
+        let Ok(Reply::Taken(tasks)) = &self.replies[place.reply] else { return None };
+        let task = tasks.get(place.item)?;
+        if !matches!(error, Error::Store(_)) {
+            return finish(tube, [task], GIVEN_BACK);
+        }
+        tracing::error!(%tube, task = %task.id, %error, "buried a task without a payload");
+        finish(tube, [task], Finish::Bury)
     }
 }
 
-fn give_back(tube: &TubeName, tasks: &[Task]) -> Option<Command> {
-    let finish = Finish::Release { delay: Span::ZERO, counted: false };
+/// How a delivery ends that nobody received.
+const GIVEN_BACK: Finish = Finish::Release { delay: Span::ZERO, counted: false };
+
+fn finish<'a>(
+    tube: &TubeName,
+    tasks: impl IntoIterator<Item = &'a Task>,
+    finish: Finish,
+) -> Option<Command> {
     let items: Vec<_> = tasks
-        .iter()
+        .into_iter()
         .filter_map(|task| {
             let holder = Holder::Lease(task.lease?);
             Some(FinishItem { id: task.id, holder, finish })
@@ -90,18 +118,20 @@ impl<'a> Receipt<'a> {
         let answer = self.answer.insert(answer.ok()?);
         if !answer.unloaded.is_empty() {
             let keys = answer.unloaded.iter().map(|place| place.key).collect();
-            match load(self.inbox, store, keys).await {
-                Ok(bodies) => fill(&mut answer.replies, &answer.unloaded, bodies),
-                Err(error) => self.inbox.give_back(answer.fail(&error)),
-            }
+            let loaded = load(self.inbox, store, keys).await;
+            self.inbox.give_back(answer.complete(loaded));
         }
         self.answer.take().map(|answer| answer.replies)
     }
 }
 
 /// Reads bodies, unless the store may not be asked any more.
-async fn load(inbox: &Inbox, store: &dyn Store, keys: Vec<BodyKey>) -> Result<Vec<Option<Body>>> {
-    if inbox.is_alive() { store.load(keys).await } else { Err(Error::ShuttingDown) }
+async fn load(inbox: &Inbox, store: &dyn Store, keys: Vec<BodyKey>) -> Vec<Result<Option<Body>>> {
+    if inbox.is_alive() {
+        store.load(keys).await
+    } else {
+        vec![Err(Error::ShuttingDown); keys.len()]
+    }
 }
 
 impl Drop for Receipt<'_> {

@@ -171,9 +171,13 @@ impl Settings {
             let size = task.body.payload().len();
             within("the payload of a task, in bytes,", size, self.payload_bytes_max, advice)?;
         }
-        let bytes = command.payload_bytes();
-        within("one put, in bytes,", bytes, BATCH_BYTES_MAX, "put the tasks in several batches")?;
-        Ok(bytes)
+        if tasks.len() > 1 {
+            // A task that is allowed can be put at least alone.
+            let size = tasks.iter().map(|task| task.body.bytes() as usize).sum();
+            let advice = "put the tasks in several batches";
+            within("one put, in bytes,", size, BATCH_BYTES_MAX, advice)?;
+        }
+        Ok(command.payload_bytes())
     }
 }
 
@@ -201,5 +205,34 @@ fn waits(command: &Command) -> bool {
         Command::Take(take) => !take.wait.is_zero(),
         Command::Put { wait, .. } => !wait.is_zero(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_core::limits::META_BYTES_MAX;
+    use taskyard_core::{Body, NewTask, Span};
+
+    use super::*;
+
+    fn put(bodies: &[&Body]) -> Command {
+        let tasks = bodies.iter().map(|body| NewTask::new((*body).clone())).collect();
+        Command::Put { tube: TubeName::new("mail").unwrap(), tasks, wait: Span::ZERO }
+    }
+
+    // What a body needs in memory was held against the limit of a put, so that the largest payload an
+    // operator may allow was refused.
+    #[test]
+    fn the_largest_payload_can_be_put_and_only_alone() {
+        let settings = Settings { payload_bytes_max: PAYLOAD_BYTES_MAX };
+        let payload = vec![0xc0; PAYLOAD_BYTES_MAX + 1];
+        let largest = Body::with_meta(&payload[1..], &[0x80; META_BYTES_MAX]);
+        assert!(settings.check(&put(&[&largest])).is_ok());
+        let half = Body::new(&payload[..BATCH_BYTES_MAX / 2]);
+        assert!(settings.check(&put(&[&half, &half])).is_ok());
+        for refused in [&[&half, &half, &Body::new(&[0xc0])][..], &[&Body::new(&payload)]] {
+            let refused = settings.check(&put(refused));
+            assert!(matches!(refused, Err(Error::TooLarge { .. })), "{refused:?}");
+        }
     }
 }

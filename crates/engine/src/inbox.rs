@@ -6,7 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::time::{Duration, Instant};
 
-use taskyard_core::limits::{BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX};
+use taskyard_core::limits::{
+    BATCH_BYTES_MAX, BATCH_TASKS_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX,
+};
 use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
 use tokio::sync::oneshot;
 
@@ -14,10 +16,13 @@ use crate::answer::{Answer, engine_stopped};
 use crate::clock::Clock;
 use crate::waiters::{Waiting, WaitingCount};
 
-/// Most commands in one turn of the loop, so that the first of them do not wait for the last.
-const TURN_COMMANDS_MAX: usize = 10_000;
+/// Most items in one turn of the loop, so that the first of them do not wait for the last.
+const TURN_ITEMS_MAX: usize = 10_000;
 /// Most payload bytes in one turn of the loop.
 const TURN_BYTES_MAX: usize = BATCH_BYTES_MAX;
+
+/// Most items waiting before the writer: a hundred of the largest commands.
+const PENDING_ITEMS_MAX: usize = 100 * BATCH_TASKS_MAX;
 
 /// The number of a job: never used twice.
 pub(crate) type JobId = u64;
@@ -29,6 +34,8 @@ pub(crate) struct Job {
     pub id: JobId,
     /// What is asked.
     pub commands: Vec<Command>,
+    /// How many tasks it is about, at least one for each command.
+    pub items: usize,
     /// How many payload bytes it carries.
     pub bytes: usize,
     /// Which of the commands take from which tube.
@@ -53,7 +60,7 @@ pub(crate) struct Work {
     pub jobs: VecDeque<Job>,
     /// Jobs whose callers are gone.
     pub gone: Vec<JobId>,
-    /// Answered when the jobs are done.
+    /// Answered when the jobs are done: nothing is left of what was asked before them.
     pub questions: Vec<Question>,
     /// Nothing may wait any more.
     pub stopping: bool,
@@ -78,10 +85,12 @@ const LOOKOUT: Duration = Duration::from_micros(50);
 struct Pending {
     jobs: VecDeque<Job>,
     commands: usize,
+    items: usize,
     bytes: usize,
     next_job: JobId,
     gone: Vec<JobId>,
-    questions: Vec<Question>,
+    /// Each with the number of the first job that came after it.
+    questions: VecDeque<(JobId, Question)>,
     phase: Phase,
     /// The loop sleeps and wants the bell.
     sleeping: bool,
@@ -109,30 +118,35 @@ impl Inbox {
         takes: Vec<(usize, TubeName)>,
     ) -> Result<(JobId, oneshot::Receiver<Answer>)> {
         let (reply, receiver) = oneshot::channel();
+        let items = commands.iter().map(items_of).sum();
         let mut pending = self.lock();
         pending.phase.check()?;
         if pending.commands + commands.len() > PENDING_COMMANDS_MAX {
             return Err(Error::Overloaded("too many commands are waiting"));
+        }
+        if pending.items + items > PENDING_ITEMS_MAX.max(items) {
+            return Err(Error::Overloaded("too many tasks of commands are waiting"));
         }
         if pending.bytes + bytes > PENDING_BYTES_MAX {
             return Err(Error::Overloaded("too many payload bytes are waiting"));
         }
         let id = pending.next_job;
         pending.next_job += 1;
-        pending.push(Job { id, commands, bytes, takes, reply: Some(reply) });
+        pending.push(Job { id, commands, items, bytes, takes, reply: Some(reply) });
         self.ring(pending);
         Ok((id, receiver))
     }
 
     /// Gives tasks back that nobody received. Heeds no limit: what is taken already must not stick.
     pub fn give_back(&self, commands: Vec<Command>) {
+        let items = commands.iter().map(items_of).sum();
         let mut pending = self.lock();
         if commands.is_empty() || !pending.phase.is_alive() {
             return;
         }
         let id = pending.next_job;
         pending.next_job += 1;
-        pending.push(Job { id, commands, bytes: 0, takes: Vec::new(), reply: None });
+        pending.push(Job { id, commands, items, bytes: 0, takes: Vec::new(), reply: None });
         self.ring(pending);
     }
 
@@ -149,7 +163,8 @@ impl Inbox {
     pub fn ask(&self, question: Question) {
         let mut pending = self.lock();
         if pending.phase.is_alive() {
-            pending.questions.push(question);
+            let asked_before = pending.next_job;
+            pending.questions.push_back((asked_before, question));
             self.ring(pending);
         }
     }
@@ -250,6 +265,7 @@ impl Wake for Inbox {
 impl Pending {
     fn push(&mut self, job: Job) {
         self.commands += job.commands.len();
+        self.items += job.items;
         self.bytes += job.bytes;
         self.jobs.push_back(job);
     }
@@ -266,37 +282,57 @@ impl Pending {
     fn pick_up(&mut self, spare: VecDeque<Job>) -> Work {
         self.rung = false;
         let jobs = self.pick_up_jobs(spare);
+        let questions = self.pick_up_questions();
         let all = self.jobs.is_empty();
         let stopping = self.phase == Phase::Stopping;
         Work {
             jobs,
             gone: std::mem::take(&mut self.gone),
-            // A question sees everything that was asked before it.
-            questions: if all { std::mem::take(&mut self.questions) } else { Vec::new() },
+            questions,
             stopping,
             last: stopping && all,
         }
     }
 
+    /// The questions that see, after this turn, everything that was asked before them. Jobs left over
+    /// that came later do not hold them up.
+    fn pick_up_questions(&mut self) -> Vec<Question> {
+        let first_left = self.jobs.front().map_or(self.next_job, |job| job.id);
+        let ripe = self.questions.partition_point(|(asked_before, _)| *asked_before <= first_left);
+        self.questions.drain(..ripe).map(|(_, question)| question).collect()
+    }
+
     fn pick_up_jobs(&mut self, mut spare: VecDeque<Job>) -> VecDeque<Job> {
-        if self.commands <= TURN_COMMANDS_MAX && self.bytes <= TURN_BYTES_MAX {
-            (self.commands, self.bytes) = (0, 0);
+        if self.items <= TURN_ITEMS_MAX && self.bytes <= TURN_BYTES_MAX {
+            (self.commands, self.items, self.bytes) = (0, 0, 0);
             return std::mem::replace(&mut self.jobs, spare);
         }
-        let (mut commands, mut bytes) = (0, 0);
+        let (mut items, mut bytes) = (0, 0);
         while let Some(job) = self.jobs.front() {
-            commands += job.commands.len();
+            items += job.items;
             bytes += job.bytes;
             // A job larger than a turn is a turn of its own.
-            if !spare.is_empty() && (commands > TURN_COMMANDS_MAX || bytes > TURN_BYTES_MAX) {
+            if !spare.is_empty() && (items > TURN_ITEMS_MAX || bytes > TURN_BYTES_MAX) {
                 break;
             }
             self.commands -= job.commands.len();
+            self.items -= job.items;
             self.bytes -= job.bytes;
             spare.extend(self.jobs.pop_front());
         }
         spare
     }
+}
+
+/// How many tasks a command is about: what it costs, more or less.
+fn items_of(command: &Command) -> usize {
+    let items = match command {
+        Command::Put { tasks, .. } => tasks.len(),
+        Command::Finish { items, .. } => items.len(),
+        Command::Delete { ids, .. } | Command::Peek { ids, .. } => ids.len(),
+        _ => 1,
+    };
+    items.max(1)
 }
 
 impl Phase {
@@ -315,6 +351,8 @@ impl Phase {
 
 #[cfg(test)]
 mod tests {
+    use taskyard_core::TaskId;
+
     use super::*;
     use crate::clock::HandClock;
 
@@ -336,6 +374,25 @@ mod tests {
         inbox.submit(read(1), 0, Vec::new()).unwrap();
     }
 
+    // Only commands were counted: ten thousand deletes of ten thousand tasks each were one turn, and ten
+    // times as many of them were let in.
+    #[test]
+    fn a_command_counts_as_many_times_as_it_has_items() {
+        let inbox = Inbox::default();
+        let ids = vec![TaskId(0); BATCH_TASKS_MAX];
+        let delete = Command::Delete { tube: TubeName::new("mail").unwrap(), ids };
+        let submit = || inbox.submit(vec![delete.clone()], 0, Vec::new());
+        let taken_in = std::iter::from_fn(|| submit().ok()).count();
+        assert_eq!(taken_in, PENDING_ITEMS_MAX / BATCH_TASKS_MAX);
+        assert!(matches!(submit(), Err(Error::Overloaded(_))));
+        for _ in 0..taken_in {
+            assert_eq!(gather(&inbox).jobs.len(), TURN_ITEMS_MAX / BATCH_TASKS_MAX);
+        }
+        assert_eq!(inbox.lock().items, 0);
+        let all = vec![delete.clone(); taken_in + 1];
+        inbox.submit(all, 0, Vec::new()).expect("what is too much for ever is not overload");
+    }
+
     #[test]
     fn too_many_bytes_are_refused() {
         let inbox = Inbox::default();
@@ -348,19 +405,38 @@ mod tests {
     fn a_turn_is_bounded_and_keeps_the_order() {
         let inbox = Inbox::default();
         for _ in 0..5 {
-            inbox.submit(read(TURN_COMMANDS_MAX / 2), 0, Vec::new()).unwrap();
+            inbox.submit(read(TURN_ITEMS_MAX / 2), 0, Vec::new()).unwrap();
         }
         let ids = |work: Work| work.jobs.iter().map(|job| job.id).collect::<Vec<_>>();
         assert_eq!(ids(gather(&inbox)), [0, 1]);
         assert_eq!(ids(gather(&inbox)), [2, 3]);
         assert_eq!(ids(gather(&inbox)), [4]);
-        assert_eq!(inbox.lock().commands, 0);
+        let pending = inbox.lock();
+        assert_eq!((pending.commands, pending.items), (0, 0));
+    }
+
+    // Questions were answered only when no job was left over: never, under constant overload.
+    #[test]
+    fn a_question_waits_for_what_was_asked_before_it_and_for_nothing_else() {
+        let inbox = Inbox::default();
+        let turns = || {
+            inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
+            inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
+            inbox.ask(Question::Waiting(oneshot::channel().0));
+            inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
+            inbox.ask(Question::Counts(oneshot::channel().0));
+            [gather(&inbox), gather(&inbox), gather(&inbox)].map(|work| work.questions.len())
+        };
+        assert_eq!(turns(), [0, 1, 1]);
+        assert_eq!(turns(), [0, 1, 1]);
+        inbox.ask(Question::Counts(oneshot::channel().0));
+        assert_eq!(gather(&inbox).questions.len(), 1, "without any job, too");
     }
 
     #[test]
     fn the_last_work_is_marked() {
         let inbox = Inbox::default();
-        inbox.submit(read(TURN_COMMANDS_MAX), 0, Vec::new()).unwrap();
+        inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
         inbox.submit(read(1), 0, Vec::new()).unwrap();
         inbox.stop();
         assert_eq!(inbox.submit(read(1), 0, Vec::new()).unwrap_err(), Error::ShuttingDown);

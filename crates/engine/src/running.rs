@@ -210,10 +210,10 @@ impl Running {
     /// Notes for whom there may be something now.
     fn heed(&mut self, effects: Effects) {
         for (tube, takeable) in effects.ready {
-            self.want(Side::Take, tube, takeable);
+            self.want(Side::Take, tube, Some(takeable));
         }
         for (tube, room) in effects.room {
-            self.want(Side::Put, tube, room);
+            self.want(Side::Put, tube, Some(room));
         }
     }
 

@@ -25,10 +25,10 @@ impl Running {
         self.send_finished();
     }
 
-    /// Wakes the oldest waiters of a tube that has `amount` tasks or that much room. Those whose
-    /// callers are gone leave instead.
-    fn wake(&mut self, side: Side, tube: &TubeName, amount: u64) {
-        let mut left = amount;
+    /// Wakes the oldest waiters of a tube that has `amount` tasks or that much room, or the oldest
+    /// alone when that is not known. Those whose callers are gone leave instead.
+    fn wake(&mut self, side: Side, tube: &TubeName, amount: Option<u64>) {
+        let mut left = amount.unwrap_or(u64::MAX);
         let mut gone = Vec::new();
         for (id, waiter) in self.waiters.line(side, tube) {
             if left == 0 {
@@ -39,11 +39,11 @@ impl Running {
                 continue;
             }
             let need = waiter.need();
-            // The first may always try; the others must fit, or they would overtake.
-            if need > left && left < amount {
+            // Nobody behind one who does not fit is tried: that would be to overtake.
+            if need > left {
                 break;
             }
-            left = left.saturating_sub(need);
+            left = if amount.is_some() { left - need } else { 0 };
             self.round.push(Origin::Waiter(waiter.place, id), waiter.command.clone());
         }
         for id in gone {
@@ -51,17 +51,18 @@ impl Running {
         }
     }
 
-    /// Notes that a tube where somebody waits has this many tasks or this much room.
-    pub fn want(&mut self, side: Side, tube: TubeName, amount: u64) {
-        if amount == 0 || !self.waiters.has(side, &tube) {
+    /// Notes that a tube where somebody waits has this many tasks or this much room; `None` when
+    /// only a try can tell.
+    pub fn want(&mut self, side: Side, tube: TubeName, amount: Option<u64>) {
+        if amount == Some(0) || !self.waiters.has(side, &tube) {
             return;
         }
         let wanted = self.gate(side).wanted.entry(tube).or_default();
-        *wanted = match side {
+        *wanted = match (side, *wanted, amount) {
             // A take too many finds nothing and goes on waiting.
-            Side::Take => wanted.saturating_add(amount),
-            // A put too many might be a smaller one that overtakes a larger one.
-            Side::Put => amount.max(*wanted),
+            (Side::Take, Some(before), Some(more)) => Some(before.saturating_add(more)),
+            // The latest is right: a put too many might be a smaller one that overtakes a larger one.
+            (_, before, latest) => latest.or(before),
         };
     }
 
@@ -73,7 +74,7 @@ impl Running {
         let Some(waiter) = self.waiters.remove(id) else { return };
         // Of the room a put used some may be left, and a take that failed used up no task.
         if waiter.side == Side::Put || reply.is_err() {
-            self.want(waiter.side, waiter.tube, 1);
+            self.want(waiter.side, waiter.tube, None);
         }
         self.jobs.answer(waiter.place, reply);
     }
@@ -118,7 +119,7 @@ impl Running {
         self.jobs.answer(waiter.place, waiter.otherwise);
         if waiter.side == Side::Put {
             // The next one may need less room.
-            self.want(Side::Put, waiter.tube, 1);
+            self.want(Side::Put, waiter.tube, None);
         }
     }
 }

@@ -37,9 +37,10 @@ pub trait Store: Send + Sync + 'static {
     /// [`Error::Store`] and nothing has changed.
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed>;
 
-    /// Reads bodies that were left on disk, without disturbing `execute`. `None` is a task that is
-    /// gone meanwhile.
-    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Result<Vec<Option<Body>>, Error>>;
+    /// Reads bodies that were left on disk, without disturbing `execute`: an answer for each key, in
+    /// order. `None` is a task that is gone meanwhile. [`Error::Store`] is a body that cannot be
+    /// read, and not by trying again either; any other error may pass.
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>>;
 
     /// What the store can do, so that tests and users know what to expect.
     fn capabilities(&self) -> Capabilities;
@@ -101,7 +102,8 @@ pub fn fill(
             tasks[place.item].body = body;
         }
     }
-    for place in unloaded {
+    // Once for each reply, of which a batch may lack ten thousand bodies.
+    for place in unloaded.chunk_by(|a, b| a.reply == b.reply).filter_map(<[_]>::first) {
         if let Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) = &mut replies[place.reply] {
             tasks.retain(|task| task.body.is_some());
         }

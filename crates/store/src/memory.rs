@@ -21,8 +21,8 @@ impl Store for MemoryStore {
         Box::pin(ready(Executed { replies, effects, unloaded: Vec::new() }))
     }
 
-    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Result<Vec<Option<Body>>, Error>> {
-        Box::pin(ready(Ok(vec![None; keys.len()])))
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
+        Box::pin(ready(vec![Ok(None); keys.len()]))
     }
 
     fn capabilities(&self) -> Capabilities {

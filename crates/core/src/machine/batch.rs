@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::journal::{Changes, Entry, TubeRecord};
+use crate::limits::TASK_ID_MAX;
 use crate::record::{Change, Record};
 use crate::slots::Slot;
 use crate::stats::TubeStats;
@@ -14,6 +15,9 @@ use crate::tube::{TubeName, TubeOptions};
 use super::Machine;
 use super::finish::GiveBack;
 use super::tubes::Tube;
+
+/// Tubes have numbers below this: the registry has a place for each number up to the highest.
+const TUBE_NUMBERS: u32 = 1 << 14;
 
 impl Machine {
     /// Begins a batch: from here on what changes is noted, until [`Machine::keep`] or
@@ -125,16 +129,25 @@ impl Machine {
         self.settle(number);
     }
 
-    /// Brings back a tube that was written down.
-    pub fn restore_tube(&mut self, number: u32, record: TubeRecord) {
+    /// Brings back a tube that was written down; whether it can have been.
+    pub fn restore_tube(&mut self, number: u32, record: TubeRecord) -> bool {
+        if number >= TUBE_NUMBERS {
+            return false;
+        }
         let mut tube = Tube::new(number, record.name, record.options);
         tube.next_id = record.next_id;
         self.tubes.insert(number, tube);
+        true
     }
 
-    /// Brings back a task that was written down, into a tube that is back already; whether it is.
+    /// Brings back a task that was written down, into a tube that is back already; whether it is, and
+    /// the task can have been in it.
     pub fn restore_task(&mut self, number: u32, record: Record) -> bool {
         let Some(tube) = self.tubes.get_mut(number) else { return false };
+        let lacks_subqueue = tube.options.kind.has_subqueues() && record.subqueue.is_none();
+        if lacks_subqueue || record.id.0 > TASK_ID_MAX {
+            return false;
+        }
         tube.next_id = tube.next_id.max(record.id.0 + 1);
         let subqueue = record.subqueue.clone();
         let loose = Loose { slot: Slot::from_record(record), subqueue };

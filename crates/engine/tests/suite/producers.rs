@@ -43,6 +43,25 @@ async fn a_small_put_does_not_overtake_a_large_one() {
     assert!(small.reply().await.is_ok());
 }
 
+// The first who waited was tried at every crumb of room, with a copy of all its tasks each time.
+#[tokio::test]
+async fn a_put_is_tried_again_only_when_there_is_room_for_all_of_it() {
+    let rig = Rig::new().await;
+    rig.put("small", &[1, 2]).await;
+    let held = rig.take("small", 2).await;
+    let large = rig.ask(vec![put("small", &[3, 4], MINUTE)]);
+    let small = rig.ask(vec![put("small", &[5], MINUTE)]);
+    assert_eq!(rig.settled().await, 2);
+    rig.control.forget_batches();
+    rig.run(finish("small", &held[..1], Finish::Ack)).await.unwrap();
+    assert_eq!(rig.settled().await, 2);
+    assert_eq!(rig.control.verbs(), [["finish"]]);
+    rig.run(finish("small", &held[1..], Finish::Ack)).await.unwrap();
+    assert!(large.reply().await.is_ok());
+    rig.run(Command::Truncate { tube: tube("small") }).await.unwrap();
+    assert!(small.reply().await.is_ok());
+}
+
 #[tokio::test]
 async fn within_one_batch_nobody_overtakes_either() {
     let rig = Rig::new().await;
@@ -104,6 +123,23 @@ async fn more_capacity_and_a_dropped_tube_wake_producers() {
     for other in others {
         assert_eq!(other.reply().await, Err(Error::TubeNotFound(tube("small"))));
     }
+}
+
+// A tube without a limit told nobody of its room: who waited for room in it when the limit was taken
+// away waited until their time was over.
+#[tokio::test]
+async fn a_tube_without_a_limit_any_more_wakes_all_producers() {
+    let rig = Rig::new().await;
+    rig.put("small", &[1, 2]).await;
+    let waiting = [[3, 4], [5, 6]].map(|payloads| rig.ask(vec![put("small", &payloads, MINUTE)]));
+    assert_eq!(rig.settled().await, 2);
+    let change = TubeChange { capacity: Some(None), ..TubeChange::default() };
+    rig.run(Command::AlterTube { tube: tube("small"), change }).await.unwrap();
+    assert_eq!(rig.settled().await, 0);
+    for put in waiting {
+        assert!(put.reply().await.is_ok());
+    }
+    assert_eq!(crate::rig::payloads(&rig.take("small", 9).await), [1, 2, 3, 4, 5, 6]);
 }
 
 #[tokio::test]

@@ -37,6 +37,8 @@ pub struct Control {
     pub load_hangs: AtomicBool,
     /// What loading answers; the bodies otherwise.
     pub load_error: Mutex<Option<Error>>,
+    /// The payload that cannot be read.
+    pub damaged: Mutex<Option<u8>>,
     /// The store panics at its next batch.
     pub panics: AtomicBool,
     pub closed: AtomicBool,
@@ -137,16 +139,21 @@ impl Store for Watched {
         })
     }
 
-    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Result<Vec<Option<Body>>, Error>> {
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
         if self.control.load_hangs.load(Ordering::SeqCst) {
             return Box::pin(std::future::pending());
         }
         if let Some(error) = self.control.load_error.lock().unwrap().clone() {
-            return Box::pin(ready(Err(error)));
+            return Box::pin(ready(vec![Err(error); keys.len()]));
         }
         let bodies = self.control.bodies.lock().unwrap();
         let find = |key| bodies.iter().find(|body| body.0 == key).and_then(|body| body.1.clone());
-        Box::pin(ready(Ok(keys.into_iter().map(find).collect())))
+        let damaged = *self.control.damaged.lock().unwrap();
+        let load = |key| match find(key) {
+            Some(body) if damaged == Some(body.payload()[0]) => Err(damage()),
+            body => Ok(body),
+        };
+        Box::pin(ready(keys.into_iter().map(load).collect()))
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -253,6 +260,11 @@ impl Asked {
 }
 
 pub const MINUTE: Span = Span::from_secs(60);
+
+/// What loading the damaged payload answers.
+pub fn damage() -> Error {
+    Error::Store("the payload is damaged; delete the task".into())
+}
 
 pub fn tube(name: &str) -> TubeName {
     TubeName::new(name).unwrap()

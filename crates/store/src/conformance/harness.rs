@@ -57,7 +57,8 @@ impl Execute for StoreHarness {
         let mut executed = self.store.execute(self.now(), commands).await;
         if !executed.unloaded.is_empty() {
             let keys = executed.unloaded.iter().map(|unloaded| unloaded.key).collect();
-            let bodies = self.store.load(keys).await.expect("bodies can be loaded");
+            let bodies = self.store.load(keys).await.into_iter();
+            let bodies = bodies.map(|body| body.expect("bodies can be loaded")).collect();
             fill(&mut executed.replies, &executed.unloaded, bodies);
         }
         executed.replies

@@ -7,17 +7,18 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
 use super::folder::{connect, log, row_error};
+use super::writer::{Fault, Writer, failed_sync};
 use crate::OpenError;
 
-/// A log of so many pages wants to be copied.
+/// A log of so many pages wants to be copied, unless a test says otherwise.
 const PAGES_WANTED: i32 = 4096;
 
 /// What a page takes in the log.
@@ -31,12 +32,33 @@ pub(super) struct Checkpointer {
     requests: Option<Sender<()>>,
     /// Pages in the log after the newest commit.
     pages: Arc<AtomicI32>,
-    busy: Arc<AtomicBool>,
-    /// Whether the thread has copied most of the log, so that the writer may copy the rest.
-    copied: bool,
+    progress: Arc<Mutex<Progress>>,
+    /// A log of so many pages wants to be copied.
+    pages_wanted: i32,
+    /// The same, or more after a copy that failed.
+    pages_due: i32,
     log: Option<Log>,
     folder: PathBuf,
     thread: Option<JoinHandle<()>>,
+    /// Where to fail, in tests of what a failure leaves behind.
+    faults: Arc<Faults>,
+}
+
+/// How far the thread is.
+#[derive(Debug)]
+enum Progress {
+    Idle,
+    Copying,
+    /// Most of the log is copied, so the writer may copy the rest.
+    Copied,
+    Failed(rusqlite::Error),
+}
+
+/// Copies that a test wants to fail.
+#[derive(Debug, Default)]
+struct Faults {
+    copy: AtomicBool,
+    rest: AtomicBool,
 }
 
 /// The log's file, made longer ahead of the writer: a sync that must also note a new length takes twice
@@ -59,14 +81,15 @@ impl Checkpointer {
         hooked.map_err(|error| row_error(folder, error.into()))?;
         let db = connect(folder)?;
         let (requests, wanted) = channel();
-        let busy = Arc::new(AtomicBool::new(false));
-        let flag = busy.clone();
+        let progress = Arc::new(Mutex::new(Progress::Idle));
+        let faults = Arc::new(Faults::default());
+        let (told, fault) = (progress.clone(), faults.clone());
         let thread = std::thread::Builder::new()
             .name("taskyard-checkpoint".into())
             .spawn(move || {
                 while wanted.recv().is_ok() {
-                    copy(&db);
-                    flag.store(false, Ordering::Release);
+                    let copied = copy(&db, &fault.copy);
+                    *lock(&told) = copied.map_or_else(Progress::Failed, |()| Progress::Copied);
                 }
             })
             .map_err(|error| OpenError::Unavailable {
@@ -76,31 +99,61 @@ impl Checkpointer {
         Ok(Checkpointer {
             requests: Some(requests),
             pages,
-            busy,
-            copied: false,
+            progress,
+            pages_wanted: PAGES_WANTED,
+            pages_due: PAGES_WANTED,
             log: None,
             folder: folder.to_owned(),
             thread: Some(thread),
+            faults,
         })
+    }
+
+    /// Copies logs of another length, for tests that want many copies.
+    pub fn set_pages(&mut self, pages: i32) {
+        (self.pages_wanted, self.pages_due) = (pages, pages);
+    }
+
+    /// Makes later copies fail.
+    pub fn set_fault(&self, fault: Option<Fault>) {
+        self.faults.copy.store(fault == Some(Fault::Copy), Ordering::Relaxed);
+        self.faults.rest.store(fault == Some(Fault::Rest), Ordering::Relaxed);
     }
 
     /// After a commit: makes room in the log, begins a copy when it has grown, ends it when the
     /// thread is done.
-    pub fn after_commit(&mut self, writer: &Connection) {
+    pub fn after_commit(&mut self, writer: &mut Writer) {
         let pages = self.pages.load(Ordering::Relaxed);
+        if writer.refuses() {
+            return;
+        }
         if let Err(error) = self.make_room(pages) {
             tracing::warn!(%error, "cannot make the write-ahead log longer ahead of time");
         }
-        if pages < PAGES_WANTED || self.busy.load(Ordering::Acquire) {
+        if pages < self.pages_due {
             return;
         }
-        if self.copied {
-            copy(writer);
-            self.copied = false;
-        } else if let Some(requests) = &self.requests {
-            self.busy.store(true, Ordering::Release);
-            self.copied = true;
-            _ = requests.send(());
+        let mut progress = lock(&self.progress);
+        let ended = match std::mem::replace(&mut *progress, Progress::Copying) {
+            Progress::Copying => return,
+            Progress::Idle => {
+                if let Some(requests) = &self.requests {
+                    _ = requests.send(());
+                }
+                return;
+            }
+            Progress::Copied => copy(&writer.db, &self.faults.rest),
+            Progress::Failed(error) => Err(error),
+        };
+        *progress = Progress::Idle;
+        self.pages_due = self.pages_wanted;
+        match ended {
+            // The count is that of the newest commit, which may be long ago when the next batch ends.
+            Ok(()) => self.pages.store(0, Ordering::Relaxed),
+            Err(error) => {
+                self.pages_due = pages.saturating_add(self.pages_wanted);
+                fail(writer, &error);
+            }
         }
     }
 
@@ -108,16 +161,17 @@ impl Checkpointer {
     /// what follows its last commit is never read.
     fn make_room(&mut self, pages: i32) -> io::Result<()> {
         let used = u64::from(pages.unsigned_abs()) * FRAME_BYTES;
-        if self.log.as_ref().is_some_and(|log| log.bytes >= used + ROOM_BYTES / 4) {
-            return Ok(());
-        }
         let log = match &mut self.log {
             Some(log) => log,
             none => {
                 let file = File::options().write(true).open(log(&self.folder))?;
-                none.insert(Log { file, bytes: 0 })
+                let bytes = file.metadata()?.len();
+                none.insert(Log { file, bytes })
             }
         };
+        if log.bytes >= used + ROOM_BYTES / 4 {
+            return Ok(());
+        }
         let end = log.file.metadata()?.len().max(used);
         // Should it fail, it is not tried again: it is only there to be faster.
         log.bytes = u64::MAX;
@@ -126,7 +180,15 @@ impl Checkpointer {
         Ok(())
     }
 
-    pub fn stop(&mut self) {
+    /// Waits for the thread, and lets the writer know of a failure it had at last.
+    pub fn stop(&mut self, writer: &mut Writer) {
+        self.end();
+        if let Progress::Failed(error) = &*lock(&self.progress) {
+            fail(writer, error);
+        }
+    }
+
+    fn end(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
@@ -136,12 +198,78 @@ impl Checkpointer {
 
 impl Drop for Checkpointer {
     fn drop(&mut self) {
-        self.stop();
+        self.end();
     }
 }
 
-fn copy(db: &Connection) {
-    if let Err(error) = db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-        tracing::warn!(%error, "cannot copy the write-ahead log into the database");
+fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn copy(db: &Connection, fault: &AtomicBool) -> rusqlite::Result<()> {
+    if fault.load(Ordering::Relaxed) {
+        return Err(failed_sync());
+    }
+    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+}
+
+/// What was copied may not be on disk, and the system says so only once: another copy would succeed,
+/// and the log begin anew over the only good version. So nothing is written or copied any more; who
+/// opens the store anew copies the whole log again. A full disk is no such case: the log stays.
+fn fail(writer: &mut Writer, error: &rusqlite::Error) {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, SystemIoFailure};
+    let what = format!("cannot copy the write-ahead log into the database: {error}");
+    if matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | SystemIoFailure)) {
+        tracing::error!("{what}");
+        writer.refuse(&what);
+    } else {
+        tracing::warn!("{what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OpenOptions;
+    use crate::sqlite::folder;
+
+    /// The count of pages stayed what it was until the next write: batches that wrote nothing let the
+    /// thread and the writer copy the same log in turns.
+    #[test]
+    fn a_copied_log_is_not_copied_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut checkpointer, mut writer) = with_log(folder.path());
+        checkpointer.after_commit(&mut writer);
+        checkpointer.end();
+        assert!(matches!(*lock(&checkpointer.progress), Progress::Copied));
+        for _ in 0..3 {
+            checkpointer.after_commit(&mut writer);
+            assert!(matches!(*lock(&checkpointer.progress), Progress::Idle));
+        }
+    }
+
+    /// A copy that a full disk prevented was tried again with every second commit.
+    #[test]
+    fn a_copy_that_failed_waits_for_a_longer_log() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut checkpointer, mut writer) = with_log(folder.path());
+        let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+        let full = rusqlite::Error::SqliteFailure(full, None);
+        *lock(&checkpointer.progress) = Progress::Failed(full);
+        for _ in 0..3 {
+            checkpointer.after_commit(&mut writer);
+            assert!(matches!(*lock(&checkpointer.progress), Progress::Idle));
+        }
+        assert!(!writer.refuses(), "the log is whole, so it goes on");
+    }
+
+    /// A store that wants to copy its log, which is one page long.
+    fn with_log(folder: &Path) -> (Checkpointer, Writer) {
+        let open = folder::open(folder, &OpenOptions::default()).expect("the folder opens");
+        let mut writer = open.writer;
+        let mut checkpointer = Checkpointer::start(folder, &mut writer.db).expect("it starts");
+        checkpointer.set_pages(1);
+        writer.db.execute_batch("UPDATE store SET batch = batch + 1").expect("a commit");
+        (checkpointer, writer)
     }
 }

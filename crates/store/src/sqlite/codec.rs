@@ -157,8 +157,7 @@ pub(super) fn body_sum(key: i64, meta: Option<&[u8]>, data: &[u8]) -> i64 {
 }
 
 /// The columns [`read_task`] wants, in its order.
-pub(super) const TASK_COLUMNS: &str =
-    "key, state, due, pri, created, expires, ttr, attempts, previous_start, subqueue, sum, \
+pub(super) const TASK_COLUMNS: &str = "key, state, due, pri, created, expires, ttr, attempts, previous_start, subqueue, sum, \
      length(data) + coalesce(length(meta), 0)";
 /// How many columns that are.
 pub(super) const TASK_COLUMNS_COUNT: usize = 12;

@@ -36,23 +36,24 @@ pub(super) fn log(folder: &Path) -> PathBuf {
 }
 
 /// A database that is being made.
-fn draft(folder: &Path) -> PathBuf {
+pub(super) fn draft(folder: &Path) -> PathBuf {
     folder.join("taskyard.db.new")
 }
 
-fn seal_file(folder: &Path) -> PathBuf {
+pub(super) fn seal_file(folder: &Path) -> PathBuf {
     folder.join("taskyard.seal")
 }
 
 pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenError> {
     std::fs::create_dir_all(folder).map_err(unavailable(folder))?;
     let lock = lock(folder)?;
+    salvage::finish(folder)?;
     let mut sealed = Seal::read(&seal_file(folder)).map_err(unavailable(folder))?;
     if !database(folder).exists() {
         make(folder, &sealed, options)?;
         sealed = Sealed::Batch(0);
     }
-    let (db, head, machine) = match read(folder, &sealed, options.accept_loss) {
+    let content = match read(folder, &sealed, options.accept_loss) {
         Ok(content) => content,
         Err(OpenError::Damaged { what, .. }) if options.accept_loss => {
             tracing::warn!(%what, "opening what is left of a damaged store");
@@ -63,10 +64,11 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenE
         }
         Err(error) => return Err(error),
     };
+    let Content { db, head, machine, next_ids } = content;
     let seal = Seal::open(&seal_file(folder), head.batch).map_err(unavailable(folder))?;
     sync(folder).map_err(unavailable(folder))?;
     let mut writer = Writer::new(db, head, seal);
-    for (number, next_id) in next_ids(&writer.db).map_err(|error| row_error(folder, error))? {
+    for (number, next_id) in next_ids {
         writer.set_next_id(number, next_id);
     }
     Ok(Folder { machine, writer, lock })
@@ -93,7 +95,7 @@ fn make(folder: &Path, sealed: &Sealed, options: &OpenOptions) -> Result<(), Ope
     }
     Seal::open(&seal_file(folder), 0).map_err(unavailable(folder))?;
     draw_up(folder)?;
-    publish(folder)
+    rename(&draft(folder), &database(folder)).map_err(unavailable(folder))
 }
 
 /// Makes an empty database under another name, so that a crash leaves no half-made one.
@@ -115,18 +117,15 @@ pub(super) fn draw_up(folder: &Path) -> Result<Connection, OpenError> {
     make().map_err(|error| row_error(folder, RowError::Sqlite(error)))
 }
 
-/// Gives a finished draft its name.
-pub(super) fn publish(folder: &Path) -> Result<(), OpenError> {
-    let publish = || {
-        File::open(draft(folder))?.sync_all()?;
-        std::fs::rename(draft(folder), database(folder))?;
-        sync(folder)
-    };
-    publish().map_err(unavailable(folder))
+/// Gives a finished file another name, its content before its name.
+pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    File::open(from)?.sync_all()?;
+    std::fs::rename(from, to)?;
+    to.parent().map_or(Ok(()), sync)
 }
 
 /// Makes the names of the files durable.
-fn sync(folder: &Path) -> io::Result<()> {
+pub(super) fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
@@ -148,12 +147,17 @@ pub(super) fn connect(folder: &Path) -> Result<Connection, OpenError> {
     open().map_err(|error| row_error(folder, RowError::Sqlite(error)))
 }
 
+/// What is in a database.
+struct Content {
+    db: Connection,
+    head: Head,
+    machine: Machine,
+    /// The `next_id` on disk of each tube, by number.
+    next_ids: Vec<(u32, u64)>,
+}
+
 /// Reads and checks everything; the bodies too, if somebody wants to be thorough.
-fn read(
-    folder: &Path,
-    sealed: &Sealed,
-    thorough: bool,
-) -> Result<(Connection, Head, Machine), OpenError> {
+fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenError> {
     check::header(folder)?;
     let db = connect(folder)?;
     check::format(folder, &db)?;
@@ -161,24 +165,34 @@ fn read(
     check::seal(folder, &head, sealed)?;
     let mut machine = Machine::default();
     machine.set_next_lease(head.lease_ceiling);
-    let found = read_rows(&db, &mut machine).map_err(|error| row_error(folder, error))?;
+    let next_ids = read_tubes(&db, &mut machine).map_err(|error| row_error(folder, error))?;
+    let mut found = read_tasks(&db, &mut machine).map_err(|error| row_error(folder, error))?;
+    found.tubes = next_ids.len() as u64;
     check::counts(folder, &head, &found)?;
     if thorough {
         check::bodies(&db).map_err(|error| row_error(folder, error))?;
     }
-    Ok((db, head, machine))
+    Ok(Content { db, head, machine, next_ids })
 }
 
-/// Fills the machine; returns what was found, to be compared with what was written.
-fn read_rows(db: &Connection, machine: &mut Machine) -> Result<Head, RowError> {
-    let mut found = Head::default();
+/// Fills the machine with tubes; returns the number of each and its next id.
+fn read_tubes(db: &Connection, machine: &mut Machine) -> Result<Vec<(u32, u64)>, RowError> {
     let mut statement = db.prepare("SELECT * FROM tube ORDER BY number")?;
     let mut rows = statement.query([])?;
+    let mut next_ids = Vec::new();
     while let Some(row) = rows.next()? {
         let (number, record) = codec::read_tube(row)?;
-        machine.restore_tube(number, record);
-        found.tubes += 1;
+        next_ids.push((number, record.next_id));
+        if !machine.restore_tube(number, record) {
+            return Err(RowError::Damaged(format!("no tube can have the number {number}")));
+        }
     }
+    Ok(next_ids)
+}
+
+/// Fills the machine with tasks; returns what was found, to be compared with what was written.
+fn read_tasks(db: &Connection, machine: &mut Machine) -> Result<Head, RowError> {
+    let mut found = Head::default();
     let mut statement = db.prepare(&format!("SELECT {TASK_COLUMNS} FROM task ORDER BY key"))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
@@ -186,19 +200,9 @@ fn read_rows(db: &Connection, machine: &mut Machine) -> Result<Head, RowError> {
         let id = record.id;
         found.add(codec::key(number, id));
         if !machine.restore_task(number, record) {
-            return Err(RowError::Damaged(format!("task {id} belongs to no tube ({number})")));
+            let what = format!("task {id} cannot be in a tube of number {number}");
+            return Err(RowError::Damaged(what));
         }
-    }
-    Ok(found)
-}
-
-fn next_ids(db: &Connection) -> Result<Vec<(u32, u64)>, RowError> {
-    let mut statement = db.prepare("SELECT * FROM tube")?;
-    let mut rows = statement.query([])?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        let (number, record) = codec::read_tube(row)?;
-        found.push((number, record.next_id));
     }
     Ok(found)
 }
@@ -215,32 +219,96 @@ pub(super) fn unavailable(folder: &Path) -> impl Fn(io::Error) -> OpenError {
 /// What SQLite or a row says, as what the user can do about it.
 pub(super) fn row_error(folder: &Path, error: RowError) -> OpenError {
     use rusqlite::ErrorCode::{
-        CannotOpen, DatabaseBusy, DatabaseLocked, DiskFull, PermissionDenied, ReadOnly,
+        CannotOpen, DatabaseBusy, DatabaseLocked, DiskFull, FileLockingProtocolFailed, OutOfMemory,
+        PermissionDenied, ReadOnly, SystemIoFailure,
     };
     let error = match error {
         RowError::Damaged(what) => return damaged(folder, &what),
         RowError::Sqlite(error) => error,
     };
-    match error.sqlite_error_code() {
+    let unavailable = match error.sqlite_error_code() {
+        // A file that ends too early is damaged, whoever noticed it.
+        Some(SystemIoFailure) => error
+            .sqlite_error()
+            .is_some_and(|error| error.extended_code != rusqlite::ffi::SQLITE_IOERR_SHORT_READ),
         Some(
-            CannotOpen | DatabaseBusy | DatabaseLocked | DiskFull | PermissionDenied | ReadOnly,
-        ) => OpenError::Unavailable { folder: folder.to_owned(), what: error.to_string() },
-        _ => damaged(folder, &error.to_string()),
+            CannotOpen
+            | DatabaseBusy
+            | DatabaseLocked
+            | DiskFull
+            | FileLockingProtocolFailed
+            | OutOfMemory
+            | PermissionDenied
+            | ReadOnly,
+        ) => true,
+        _ => false,
+    };
+    if unavailable {
+        OpenError::Unavailable { folder: folder.to_owned(), what: error.to_string() }
+    } else {
+        damaged(folder, &error.to_string())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::ffi;
+    use taskyard_core::{Kind, TubeName, TubeOptions, TubeRecord};
+
     use super::*;
 
-    /// A database that somebody else was busy with was called damaged, and its owner told to accept
-    /// a loss.
+    /// A database that somebody else was busy with, or that was too much for the memory of the
+    /// moment, was called damaged, and its owner told to accept a loss.
     #[test]
-    fn busy_is_not_damaged() {
-        for code in [rusqlite::ffi::SQLITE_BUSY, rusqlite::ffi::SQLITE_LOCKED] {
-            let error = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
-            let error = row_error(Path::new("data"), error.into());
-            assert!(matches!(error, OpenError::Unavailable { .. }), "{error}");
+    fn only_damage_is_called_damage() {
+        let says = |code| {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            row_error(Path::new("data"), error.into())
+        };
+        for code in [
+            ffi::SQLITE_BUSY,
+            ffi::SQLITE_LOCKED,
+            ffi::SQLITE_NOMEM,
+            ffi::SQLITE_PROTOCOL,
+            ffi::SQLITE_IOERR_READ,
+            ffi::SQLITE_IOERR_LOCK,
+        ] {
+            assert!(matches!(says(code), OpenError::Unavailable { .. }), "{code}");
         }
+        for code in [ffi::SQLITE_CORRUPT, ffi::SQLITE_NOTADB, ffi::SQLITE_IOERR_SHORT_READ] {
+            assert!(matches!(says(code), OpenError::Damaged { .. }), "{code}");
+        }
+    }
+
+    /// The registry made room for every number up to the highest: a tube with a good checksum and a
+    /// number near four billion took all memory.
+    #[test]
+    fn a_tube_number_that_cannot_be() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut options = OpenOptions::default();
+        let Folder { mut writer, .. } = open(folder.path(), &options).expect("the folder opens");
+        for (number, name) in [(0, "mail"), (u32::MAX, "far")] {
+            let name = TubeName::new(name).expect("a good name");
+            let record = TubeRecord { name, options: TubeOptions::new(Kind::Fifo), next_id: 0 };
+            codec::write_tube(&writer.db, number, &record).expect("a row");
+            writer.head.tubes += 1;
+        }
+        writer.head.write(&writer.db).expect("a row");
+        drop(writer);
+        let refused = open(folder.path(), &options).map(|_| ()).expect_err("no such tube");
+        assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+        options.accept_loss = true;
+        let left = open(folder.path(), &options).expect("what is left opens");
+        assert_eq!(left.machine.tube_numbers().collect::<Vec<_>>(), [0]);
+    }
+
+    /// Every promise rests on this setting, and nothing else would show that it is missing.
+    #[test]
+    fn the_writer_syncs_every_commit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = open(folder.path(), &OpenOptions::default()).expect("the folder opens");
+        let synchronous = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+        let found = open.writer.db.pragma_query_value(None, "synchronous", synchronous);
+        assert_eq!(found, Ok(2));
     }
 }

@@ -55,6 +55,11 @@ impl Emptying<'_> {
     }
 }
 
+/// Whether a tube can have this number.
+pub(super) fn fits(number: u32) -> bool {
+    number < 1 << NUMBER_BITS
+}
+
 /// The tube's number in a key.
 pub(super) fn number(key: BodyKey) -> u32 {
     key.tube & ((1 << NUMBER_BITS) - 1)

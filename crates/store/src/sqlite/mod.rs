@@ -2,7 +2,8 @@
 //!
 //! A batch of commands is applied to the machine, what changed is committed in one transaction, then
 //! the batch is answered: the cost of a sync is shared by all who wait for it. A take changes
-//! nothing on disk and waits for none. Payloads beyond a memory budget stay on disk.
+//! nothing on disk and waits for none, except the first after opening and one in a million later:
+//! those reserve lease numbers. Payloads beyond a memory budget stay on disk.
 //!
 //! `folder` opens, `check` believes nothing, `writer` commits, `budget` says which payloads are in
 //! memory, `reader` loads the others, `checkpoint` keeps the log short, `codec` knows the rows,
@@ -53,7 +54,7 @@ struct State {
     budget: Budget,
     generations: Generations,
     /// Held while the store is open.
-    _lock: File,
+    lock: Option<File>,
 }
 
 impl SqliteStore {
@@ -70,14 +71,22 @@ impl SqliteStore {
             machine: open.machine,
             writer: open.writer,
             checkpointer,
-            _lock: open.lock,
+            lock: Some(open.lock),
         };
         Ok(SqliteStore { reader, generations, state: Mutex::new(state) })
     }
 
-    /// Makes a step of a later commit fail, for tests of what a failure leaves behind.
+    /// Makes a later commit or checkpoint fail, for tests of what a failure leaves behind.
     pub fn set_fault(&self, fault: Option<Fault>) {
-        self.state().writer.fault = fault;
+        let mut state = self.state();
+        state.writer.fault = fault;
+        state.checkpointer.set_fault(fault);
+    }
+
+    /// Copies the log into the database whenever it has so many pages, for tests that want to see
+    /// many copies.
+    pub fn set_checkpoint_pages(&self, pages: i32) {
+        self.state().checkpointer.set_pages(pages);
     }
 
     /// Makes the disk appear full beyond this many pages, for the same tests.
@@ -93,18 +102,17 @@ impl SqliteStore {
     }
 
     /// Reads bodies, and finds out what it means when one is not there.
-    async fn load_current(&self, keys: Vec<BodyKey>) -> Result<Vec<Option<Body>>, Error> {
-        let mut bodies = self.reader.load(keys.clone()).await?;
+    async fn load_current(&self, keys: Vec<BodyKey>) -> Vec<Result<Option<Body>, Error>> {
+        let mut bodies = self.reader.load(keys.clone()).await;
         for (key, body) in keys.into_iter().zip(&mut bodies) {
             let number = generation::number(key);
             if !self.generations.is_current(key) {
-                *body = None;
-            } else if body.is_none() && self.state().machine.lacks_body(number, key.id) {
-                let what = format!("task {} of tube number {number} is not found", key.id);
-                return Err(Error::Store(format!("the database is damaged: {what}")));
+                *body = Ok(None);
+            } else if *body == Ok(None) && self.state().machine.lacks_body(number, key.id) {
+                *body = Err(reader::unreadable(key, &"its row is not found"));
             }
         }
-        Ok(bodies)
+        bodies
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -120,7 +128,7 @@ impl Store for SqliteStore {
         Box::pin(ready(executed))
     }
 
-    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Result<Vec<Option<Body>>, Error>> {
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
         Box::pin(self.load_current(keys))
     }
 
@@ -129,8 +137,9 @@ impl Store for SqliteStore {
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {
-        let closed = self.state().close();
+        // Before the folder is given up: nobody reads then.
         self.reader.stop();
+        let closed = self.state().close();
         Box::pin(ready(closed))
     }
 }
@@ -149,7 +158,7 @@ impl State {
                 self.machine.keep();
                 forget_emptied(&mut replies, &shown, &changes.cleared);
                 self.budget.spill(&mut self.machine, &changes);
-                self.checkpointer.after_commit(&self.writer.db);
+                self.checkpointer.after_commit(&mut self.writer);
             }
             Err(error) => {
                 self.machine.undo();
@@ -166,6 +175,9 @@ impl State {
     }
 
     fn commit(&mut self, changes: &Changes) -> Result<(), Error> {
+        if self.lock.is_none() {
+            return Err(Error::Store("the store is closed".into()));
+        }
         if changes.cleared.is_empty() {
             return self.writer.commit(&self.machine, changes);
         }
@@ -200,15 +212,21 @@ impl State {
         unloaded
     }
 
-    /// Gives taken tasks back and empties the log into the database.
+    /// Gives taken tasks back, empties the log into the database and gives the folder up, whether or
+    /// not that succeeded.
     fn close(&mut self) -> Result<(), Error> {
+        if self.lock.is_none() {
+            return Ok(());
+        }
+        self.checkpointer.stop(&mut self.writer);
         self.machine.begin();
         self.machine.give_back_all();
         let changes = self.machine.changes();
-        self.writer.commit(&self.machine, &changes)?;
+        let closed = self.writer.commit(&self.machine, &changes).and_then(|()| self.writer.close());
         self.machine.keep();
-        self.checkpointer.stop();
-        self.writer.close()
+        self.writer.disconnect();
+        self.lock = None;
+        closed
     }
 }
 

@@ -1,5 +1,6 @@
 //! Bodies that are on disk only: read by a thread of its own, so that the writer never waits.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,8 +33,8 @@ pub(super) struct Ahead {
     pub cut: bool,
 }
 
-/// What a load answers: a body for each key, `None` where the task is gone.
-type Loaded = Result<Vec<Option<Body>>, Error>;
+/// What a load answers for each key: a body, `None` where the task is gone.
+type Loaded = Vec<Result<Option<Body>, Error>>;
 
 enum Job {
     Load { keys: Vec<BodyKey>, answer: oneshot::Sender<Loaded> },
@@ -59,8 +60,10 @@ impl Reader {
     /// Reads bodies for somebody who waits for them.
     pub async fn load(&self, keys: Vec<BodyKey>) -> Loaded {
         let (answer, answered) = oneshot::channel();
+        let count = keys.len();
         self.send(Job::Load { keys, answer });
-        answered.await.unwrap_or_else(|_| Err(Error::Store("the reader has stopped".into())))
+        // A reader that has stopped says nothing about the bodies.
+        answered.await.unwrap_or_else(|_| vec![Err(Error::ShuttingDown); count])
     }
 
     /// Reads bodies that will be wanted soon, at most `room` bytes of them; they are found in
@@ -128,9 +131,28 @@ fn read_ahead(db: &Connection, keys: &[BodyKey], room: usize) -> Ahead {
 
 fn read(db: &Connection, key: BodyKey) -> Result<Option<Body>, Error> {
     read_body(db, generation::number(key), key.id).map_err(|error| match error {
-        RowError::Damaged(what) => Error::Store(format!("the database is damaged: {what}")),
-        RowError::Sqlite(error) => Error::Store(format!("cannot read from disk: {error}")),
+        RowError::Damaged(what) => unreadable(key, &what),
+        RowError::Sqlite(error) if may_pass(&error) => {
+            Error::Overloaded("a payload could not be read from disk for now")
+        }
+        RowError::Sqlite(error) => unreadable(key, &error),
     })
+}
+
+/// What is said of a body that is lost, and what to do about it.
+pub(super) fn unreadable(key: BodyKey, what: &dyn Display) -> Error {
+    let (id, number) = (key.id, generation::number(key));
+    Error::Store(format!(
+        "the payload of task {id} in tube number {number} cannot be read: {what}; delete the task, \
+         or restart with --accept-loss to keep what is sound"
+    ))
+}
+
+/// Whether the same row may be read well a little later.
+fn may_pass(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{CannotOpen, DatabaseBusy, DatabaseLocked, OutOfMemory};
+    let code = error.sqlite_error_code();
+    matches!(code, Some(CannotOpen | DatabaseBusy | DatabaseLocked | OutOfMemory))
 }
 
 /// The body of a task, if there is a row of it.

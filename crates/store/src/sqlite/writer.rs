@@ -31,11 +31,20 @@ pub(super) struct Writer {
     pub fault: Option<Fault>,
 }
 
-/// A failure that a test asks for: the step with this number fails.
+/// A failure that a test asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// How many more steps go well.
-    pub after: usize,
+pub enum Fault {
+    /// A step of a commit fails.
+    Step {
+        /// How many more steps go well.
+        after: usize,
+    },
+    /// The disk does not confirm a commit.
+    Sync,
+    /// The disk does not confirm what the checkpoint's thread copied.
+    Copy,
+    /// The disk does not confirm what the writer copied of the log, after that thread.
+    Rest,
 }
 
 /// Why a batch could not be written.
@@ -101,8 +110,27 @@ impl Writer {
 
     /// Empties the log into the database, after which one file holds everything.
     pub fn close(&mut self) -> Result<(), Error> {
-        let emptied = self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-        emptied.map_err(|error| Error::Store(format!("cannot empty the write-ahead log: {error}")))
+        if let Some(refusal) = &self.refusal {
+            return Err(Error::Store(refusal.clone()));
+        }
+        let emptied = self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0));
+        match emptied {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(Error::Store(
+                "cannot empty the write-ahead log, because another program reads it; nothing is lost"
+                    .into(),
+            )),
+            Err(error) => Err(Error::Store(format!("cannot empty the write-ahead log: {error}"))),
+        }
+    }
+
+    /// Gives the database up: whoever opens it next must find no connection of ours, because what
+    /// SQLite believes of the log lives as long as the last of them.
+    pub fn disconnect(&mut self) {
+        match Connection::open_in_memory() {
+            Ok(nothing) => self.db = nothing,
+            Err(error) => tracing::warn!(%error, "cannot give the database up before the store"),
+        }
     }
 
     /// Leases are reserved ahead, so that a take needs no disk; a batch that goes to disk anyway
@@ -131,6 +159,9 @@ impl Writer {
         self.step()?;
         head.write(&self.db)?;
         self.step()?;
+        if self.fault == Some(Fault::Sync) {
+            return Err(failed_sync().into());
+        }
         self.db.prepare_cached("COMMIT")?.execute([])?;
         Ok(())
     }
@@ -236,20 +267,30 @@ impl Writer {
         self.next_ids.fill(0);
         let message = describe(&error);
         if is_lasting(&error) {
-            self.refusal = Some(format!("{message}; nothing is written until it is opened anew"));
+            self.refuse(&message);
         }
         Error::Store(message)
+    }
+
+    /// Writes nothing any more, because of this.
+    pub fn refuse(&mut self, why: &str) {
+        self.refusal = Some(format!("{why}; nothing is written until it is opened anew"));
+    }
+
+    /// Whether nothing may be written any more.
+    pub fn refuses(&self) -> bool {
+        self.refusal.is_some()
     }
 
     /// The name of a place at which a test may ask for a failure.
     fn step(&mut self) -> Result<(), WriteError> {
         match &mut self.fault {
-            None => Ok(()),
-            Some(Fault { after: 0 }) => Err(WriteError::Fault),
-            Some(fault) => {
-                fault.after -= 1;
+            Some(Fault::Step { after: 0 }) => Err(WriteError::Fault),
+            Some(Fault::Step { after }) => {
+                *after -= 1;
                 Ok(())
             }
+            _ => Ok(()),
         }
     }
 }
@@ -268,8 +309,7 @@ impl<'a> Plan<'a> {
     fn new(machine: &Machine, changes: &'a Changes, next_ids: &[u64]) -> Self {
         let mut plan = Plan {
             cleared: changes.cleared.clone(),
-            // A tube that lost its tasks has no rows left to tell which ids were used.
-            tubes: changes.tubes.iter().map(|tube| tube.0).chain(changes.cleared.clone()).collect(),
+            tubes: changes.tubes.iter().map(|tube| tube.0).collect(),
             inserts: Vec::new(),
             updates: Vec::new(),
             removed: Vec::new(),
@@ -335,6 +375,12 @@ fn expect_rows(key: i64, changed: usize, wanted: usize) -> Result<(), WriteError
     let (tube, id) = codec::split_key(key);
     let what = format!("task {id} of tube number {tube}: {changed} rows where {wanted} should be");
     Err(WriteError::Damaged(what))
+}
+
+/// What SQLite says when the disk did not confirm what was written.
+pub(super) fn failed_sync() -> rusqlite::Error {
+    let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+    rusqlite::Error::SqliteFailure(error, None)
 }
 
 fn describe(error: &WriteError) -> String {

@@ -7,9 +7,12 @@ mod verdict;
 use std::fs;
 use std::path::Path;
 
+use taskyard_core::{Body, Kind, NewTask, TubeOptions};
 use taskyard_store::OpenError;
 
-use crate::yard::{Content, FILES, content, copy, fast_folder, open, random, try_open};
+use crate::yard::{
+    Content, FILES, close, content, copy, create, fast_folder, must, open, put, random, try_open,
+};
 
 use sample::{IDS, Sample};
 use verdict::Trial;
@@ -198,6 +201,64 @@ fn tasks_are_saved_without_their_tube() {
     };
     assert_eq!(ids(&found, "recovered-0"), ids(&sample.content, "mail"));
     assert_eq!(ids(&found, "keys"), ids(&sample.content, "keys"));
+}
+
+/// A task of a tube with sub-queues that is in none has a good checksum all the same: the opening
+/// ended in a panic.
+#[test]
+fn a_task_in_no_sub_queue_is_damage_and_can_be_saved() {
+    let folder = fast_folder();
+    let store = open(folder.path());
+    must(&store, create("keys", TubeOptions::new(Kind::Utube)));
+    let task = NewTask { subqueue: Some("".into()), ..NewTask::new(Body::new(b"task")) };
+    must(&store, put("keys", vec![task]));
+    close(store);
+    // An empty name and none have the same checksum.
+    change_rows(folder.path(), "UPDATE task SET subqueue = NULL");
+    let refused = try_open(folder.path(), false).expect_err("it belongs nowhere");
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    let store = try_open(folder.path(), true).expect("what is left can be opened");
+    assert_eq!(content(&store, 10).expect("and read").len(), 1);
+}
+
+/// Between the removal of the damaged database and the naming of the new one there was none: a crash
+/// there ended in "its database file is gone", and who accepted that in an empty store.
+#[test]
+fn an_interrupted_rescue_is_finished() {
+    let sample = Sample::crashed();
+    let scratch = fast_folder();
+    let damaged = |name: &str| {
+        let folder = copy(sample.folder(), scratch.path().join(name));
+        fs::write(folder.join("taskyard.seal"), b"not a seal").expect("the seal is damaged");
+        folder
+    };
+    let whole = damaged("whole");
+    let store = try_open(&whole, true).expect("what is left can be opened");
+    let saved = content(&store, IDS).expect("what is left can be read");
+    assert!(saved.len() > 1000, "{} tasks", saved.len());
+    close(store);
+    for steps in 0..3 {
+        let folder = damaged(&format!("after {steps} steps"));
+        fs::copy(whole.join("taskyard.db"), folder.join("taskyard.db.rebuilt")).expect("a copy");
+        for (from, to) in [
+            ("taskyard.db-wal", "taskyard.db.damaged-1-wal"),
+            ("taskyard.db", "taskyard.db.damaged-1"),
+        ][..steps]
+            .iter()
+        {
+            fs::rename(folder.join(from), folder.join(to)).expect("a file that is set aside");
+        }
+        let found = content(&open(&folder), IDS).expect("all can be read");
+        assert!(found == saved, "after {steps} steps");
+        for (file, kept) in [
+            ("taskyard.db", "taskyard.db.damaged-1"),
+            ("taskyard.db-wal", "taskyard.db.damaged-1-wal"),
+        ] {
+            let kept = fs::read(folder.join(kept)).expect("the damaged files are kept");
+            assert!(kept == sample.read(file), "{file} after {steps} steps");
+        }
+        assert!(!folder.join("taskyard.db.rebuilt").exists());
+    }
 }
 
 fn refused_after(sample: &Sample, sql: &str) {

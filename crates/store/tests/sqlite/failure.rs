@@ -1,5 +1,6 @@
 //! Commits that fail, disks that are full, folders that must not be opened.
 
+mod checkpoint;
 mod commit;
 mod disk;
 mod folder;

@@ -7,8 +7,8 @@ use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{Executed, OpenOptions, Store, fill};
 
 use crate::yard::{
-    NOW, block_on, create, delete, fast_folder, finish, finish_now, must, name, peek, put, put_now,
-    random, take, take_now,
+    NOW, block_on, create, delete, fast_folder, finish, finish_now, load, must, name, peek, put,
+    put_now, random, take, take_now,
 };
 
 const MIB: usize = 1 << 20;
@@ -97,7 +97,7 @@ fn reading_ahead_keeps_to_the_budget() {
         assert!(*body(&task) == expected, "task {}", task.id);
         finish_now(&store, "films", &task, Finish::Ack);
         // The reader does one thing after another: with this the reading ahead is done.
-        block_on(store.load(Vec::new())).expect("nothing to load");
+        load(&store, Vec::new()).expect("nothing to load");
     }
     assert!(at_hand > 20, "only {at_hand} payloads were at hand");
 }
@@ -147,7 +147,7 @@ fn a_task_shown_before_its_tube_was_dropped_has_no_payload_of_the_new_one() {
     let batch = vec![peek("mail", 0..5), drop_tube, create_again, put_again, take("mail", 2)];
     let mut executed = execute(&store, batch);
     let keys = executed.unloaded.iter().map(|unloaded| unloaded.key).collect();
-    let bodies = block_on(store.load(keys)).expect("payloads can be read");
+    let bodies = load(&store, keys).expect("payloads can be read");
     fill(&mut executed.replies, &executed.unloaded, bodies);
     let [Ok(Reply::Tasks(shown)), _, _, _, Ok(Reply::Taken(taken))] = &executed.replies[..] else {
         panic!("{:?}", executed.replies);
@@ -172,7 +172,7 @@ fn a_payload_is_not_read_from_a_new_tube_of_the_same_number() {
     put_now(&store, "secrets", vec![numbered(2)]);
     let new = execute(&store, vec![peek("secrets", [0])]).unloaded;
     let keys = vec![old[0].key, new[0].key];
-    let bodies = block_on(store.load(keys)).expect("payloads can be read");
+    let bodies = load(&store, keys).expect("payloads can be read");
     assert!(bodies == [None, Some(numbered(2).body)]);
 }
 
@@ -224,7 +224,7 @@ fn execute(store: &SqliteStore, commands: Vec<Command>) -> Executed {
 /// The tasks of a single take, with their payloads.
 fn tasks_of(store: &SqliteStore, mut executed: Executed) -> Vec<Task> {
     let keys = executed.unloaded.iter().map(|unloaded| unloaded.key).collect();
-    let bodies = block_on(store.load(keys)).expect("payloads can be read");
+    let bodies = load(store, keys).expect("payloads can be read");
     fill(&mut executed.replies, &executed.unloaded, bodies);
     match executed.replies.remove(0) {
         Ok(Reply::Taken(tasks)) => tasks,

@@ -14,7 +14,7 @@ use taskyard_core::{
     TaskId, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_store::sqlite::SqliteStore;
-use taskyard_store::{OpenError, OpenOptions, Store, fill};
+use taskyard_store::{BodyKey, OpenError, OpenOptions, Store, fill};
 use tempfile::TempDir;
 
 /// The moment at which everything happens unless a test says otherwise.
@@ -83,9 +83,14 @@ pub fn run_at(
 ) -> Result<Vec<Result<Reply, Error>>, Error> {
     let mut executed = block_on(store.execute(now, commands));
     let keys = executed.unloaded.iter().map(|unloaded| unloaded.key).collect();
-    let bodies = block_on(store.load(keys))?;
+    let bodies = load(store, keys)?;
     fill(&mut executed.replies, &executed.unloaded, bodies);
     Ok(executed.replies)
+}
+
+/// Reads bodies; an error when one of them cannot be read.
+pub fn load(store: &SqliteStore, keys: Vec<BodyKey>) -> Result<Vec<Option<Body>>, Error> {
+    block_on(store.load(keys)).into_iter().collect()
 }
 
 /// Runs one command.

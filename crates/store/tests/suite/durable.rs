@@ -61,7 +61,7 @@ impl Store for KeptStore {
         Box::pin(ready(executed))
     }
 
-    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Result<Vec<Option<Body>>, Error>> {
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
         let mut machine = self.machine();
         let bodies = keys.into_iter().map(|key| {
             let (tube, _) = machine.tube_by_number(key.tube)?;
@@ -71,7 +71,7 @@ impl Store for KeptStore {
                 _ => None,
             }
         });
-        Box::pin(ready(Ok(bodies.collect())))
+        Box::pin(ready(bodies.map(Ok).collect()))
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -79,7 +79,7 @@ impl Store for FaultyStore {
         })
     }
 
-    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Result<Vec<Option<Body>>, Error>> {
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
         self.store.load(keys)
     }
 

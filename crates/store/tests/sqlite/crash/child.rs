@@ -32,6 +32,8 @@ fn work(folder: &Path, seed: u64) {
     // Little memory, so that payloads are read back from disk too.
     let options = OpenOptions { memory_bytes: 64 << 10, accept_loss: false };
     let store = SqliteStore::open(folder, &options).expect("the store opens");
+    // Few pages, so that many of the kills hit a checkpoint or a log that begins anew.
+    store.set_checkpoint_pages(50);
     let mut client = Client::new(seed);
     client.create_tubes(&store);
     for _ in 0..100_000 {

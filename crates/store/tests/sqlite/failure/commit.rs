@@ -25,7 +25,7 @@ fn a_batch_that_fails_at_any_step_has_not_happened() {
         let folder = fast_folder();
         let (store, held) = prepare(folder.path());
         let before = everything(&store);
-        store.set_fault(Some(Fault { after: failures }));
+        store.set_fault(Some(Fault::Step { after: failures }));
         let replies = execute(&store, every_change(&held));
         if replies.iter().all(Result::is_ok) {
             break;
@@ -48,7 +48,7 @@ fn a_batch_that_failed_can_be_repeated() {
     let (store, held) = prepare(folder.path());
     let before = everything(&store);
     for after in 0..5 {
-        store.set_fault(Some(Fault { after }));
+        store.set_fault(Some(Fault::Step { after }));
         assert!(execute(&store, every_change(&held)).iter().all(Result::is_err));
         assert_eq!(everything(&store), before);
     }
@@ -82,7 +82,7 @@ fn looking_needs_no_disk() {
     let (store, _) = prepare(folder.path());
     close(store);
     let store = open(folder.path());
-    store.set_fault(Some(Fault { after: 0 }));
+    store.set_fault(Some(Fault::Step { after: 0 }));
     assert_eq!(tubes(&store).len(), 5);
     assert!(matches!(must(&store, peek("mail", 0..IDS)), Reply::Tasks(tasks) if !tasks.is_empty()));
     assert!(matches!(must(&store, take("empty", 1)), Reply::Taken(tasks) if tasks.is_empty()));
@@ -96,7 +96,7 @@ fn a_take_without_leases_takes_nothing() {
     close(store);
     let store = open(folder.path());
     let before = everything(&store);
-    store.set_fault(Some(Fault { after: 0 }));
+    store.set_fault(Some(Fault::Step { after: 0 }));
     assert!(matches!(execute(&store, vec![take("mail", 3)])[..], [Err(Error::Store(_))]));
     assert_eq!(everything(&store), before);
     store.set_fault(None);

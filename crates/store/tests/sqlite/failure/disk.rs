@@ -1,6 +1,7 @@
 //! A disk that is full: puts are refused, nothing is lost, and it goes on when there is room again.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command as Process;
 
@@ -19,7 +20,9 @@ const PAYLOAD_BYTES: usize = 64 << 10;
 fn a_full_disk_is_survived() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(disk) = SmallDisk::mount(folder.path(), 64 << 20) else {
-        println!("no small disk can be mounted here; a_full_database_is_survived stands for it");
+        // Past the harness, which shows nothing of a test that passes.
+        let told = "skipped: no small disk can be mounted here (a_full_database_is_survived runs instead)\n";
+        _ = std::io::stderr().write_all(told.as_bytes());
         return;
     };
     let data = folder.path().join("data");

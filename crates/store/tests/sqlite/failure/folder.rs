@@ -3,10 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use taskyard_core::{Kind, TubeOptions};
-use taskyard_store::OpenError;
+use taskyard_core::{Error, Kind, TubeOptions};
+use taskyard_store::{OpenError, Store};
 
-use crate::yard::{close, create, fast_folder, must, open, try_open, tubes};
+use crate::yard::{ask, block_on, close, create, fast_folder, must, open, try_open, tubes};
 
 #[test]
 fn a_folder_is_opened_once_at_a_time() {
@@ -19,6 +19,24 @@ fn a_folder_is_opened_once_at_a_time() {
     }
     drop(store);
     close(open(folder.path()));
+}
+
+/// A store that was closed kept its folder until the last owner had dropped it.
+#[test]
+fn a_closed_store_gives_its_folder_up() {
+    let folder = fast_folder();
+    let store = open(folder.path());
+    must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
+    block_on(store.close()).expect("the store closes");
+    let next = open(folder.path());
+    assert_eq!(tubes(&next).len(), 1);
+    let refused = ask(&store, create("late", TubeOptions::new(Kind::Fifo)));
+    assert!(matches!(refused, Err(Error::Store(_))), "{refused:?}");
+    block_on(store.close()).expect("it is closed already");
+    drop(store);
+    must(&next, create("more", TubeOptions::new(Kind::Fifo)));
+    drop(next);
+    assert_eq!(tubes(&open(folder.path())).len(), 2);
 }
 
 #[test]

@@ -1,0 +1,133 @@
+//! The log on its way into the database: a disk that does not confirm what it was given is not asked
+//! again, and the log stays until somebody opens the store anew.
+
+use std::fs;
+use std::path::Path;
+
+use taskyard_core::{Error, Kind, TubeOptions};
+use taskyard_store::Store;
+use taskyard_store::sqlite::{Fault, SqliteStore};
+
+use crate::yard::{
+    ask, block_on, close, content, create, fast_folder, must, open, put_one, take_now,
+};
+
+/// More puts than it takes until a copy has failed.
+const PUTS_MAX: u64 = 100_000;
+
+/// A failed sync of a copy was only a warning. The system tells of it once, so the next copy
+/// "succeeded", the log began anew, and acknowledged tasks that had not reached the disk were gone.
+#[test]
+fn a_copy_that_the_disk_does_not_confirm() {
+    for fault in [Fault::Copy, Fault::Rest] {
+        let folder = fast_folder();
+        let store = open(folder.path());
+        must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+        store.set_checkpoint_pages(5);
+        store.set_fault(Some(fault));
+        let put = put_until_refused(&store);
+        refuses_for_good(&store, folder.path(), put);
+    }
+}
+
+/// The same for the sync of a commit. No test had ever come here.
+#[test]
+fn a_commit_that_the_disk_does_not_confirm() {
+    let folder = fast_folder();
+    let store = open(folder.path());
+    must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+    for _ in 0..20 {
+        must(&store, put_one("mail", b"task"));
+    }
+    store.set_fault(Some(Fault::Sync));
+    assert_eq!(put_until_refused(&store), 0);
+    refuses_for_good(&store, folder.path(), 20);
+}
+
+/// Nobody had told the store when the copy failed just before the end.
+#[test]
+fn a_copy_that_fails_while_the_store_closes() {
+    for _ in 0..20 {
+        let folder = fast_folder();
+        let store = open(folder.path());
+        must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+        store.set_checkpoint_pages(1);
+        store.set_fault(Some(Fault::Copy));
+        // This begins the copy.
+        let acknowledged = ask(&store, put_one("mail", b"task")).is_ok();
+        let length = log_bytes(folder.path());
+        block_on(store.close()).expect_err("the copy has failed");
+        assert_eq!(log_bytes(folder.path()), length, "the log stays");
+        let found = content(&open(folder.path()), 10).expect("payloads can be read");
+        assert_eq!(found.len(), usize::from(acknowledged));
+    }
+}
+
+/// Each start after a crash made the log longer by a megabyte, whatever room there was.
+#[test]
+fn the_log_does_not_grow_with_every_start() {
+    let folder = fast_folder();
+    drop(open(folder.path()));
+    let mut lengths = Vec::new();
+    for start in 0..6 {
+        let store = open(folder.path());
+        if start == 0 {
+            must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+        }
+        must(&store, put_one("mail", b"task"));
+        drop(store);
+        lengths.push(log_bytes(folder.path()));
+    }
+    assert!(lengths.iter().all(|length| *length == lengths[0]), "{lengths:?}");
+}
+
+/// Many copies and logs that begin anew lose nothing.
+#[test]
+fn a_log_that_is_copied_often() {
+    let folder = fast_folder();
+    let store = open(folder.path());
+    must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+    store.set_checkpoint_pages(3);
+    for _ in 0..500 {
+        must(&store, put_one("mail", &[7; 3000]));
+        take_now(&store, "mail", 1);
+    }
+    drop(store);
+    let store = open(folder.path());
+    assert_eq!(content(&store, 1000).expect("payloads can be read").len(), 500);
+    close(store);
+}
+
+/// Puts until the store refuses; returns how many were acknowledged.
+fn put_until_refused(store: &SqliteStore) -> u64 {
+    for put in 0..PUTS_MAX {
+        match ask(store, put_one("mail", b"task")) {
+            Ok(_) => {}
+            Err(Error::Store(_)) => return put,
+            Err(other) => panic!("an unclear refusal: {other}"),
+        }
+    }
+    panic!("{PUTS_MAX} puts were acknowledged by a store that cannot copy its log");
+}
+
+/// The disk is well again, but nobody knows what is on it: only a new opening goes on.
+fn refuses_for_good(store: &SqliteStore, folder: &Path, put: u64) {
+    store.set_fault(None);
+    for _ in 0..3 {
+        let refused = ask(store, put_one("mail", b"task")).expect_err("nothing may be written");
+        assert!(refused.to_string().contains("opened anew"), "{refused}");
+    }
+    assert_eq!(content(store, put + 10).expect("it can be looked at").len() as u64, put);
+    let length = log_bytes(folder);
+    assert!(length > 0, "the log is there");
+    block_on(store.close()).expect_err("the log may not be copied");
+    assert_eq!(log_bytes(folder), length, "the log stays");
+    let store = open(folder);
+    assert_eq!(content(&store, put + 10).expect("payloads can be read").len() as u64, put);
+    must(&store, put_one("mail", b"task"));
+    close(store);
+}
+
+fn log_bytes(folder: &Path) -> u64 {
+    fs::metadata(folder.join("taskyard.db-wal")).expect("there is a log").len()
+}
