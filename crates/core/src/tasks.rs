@@ -83,17 +83,12 @@ impl Tasks {
         }
     }
 
-    /// Those of the next `window` ready tasks whose bodies are on disk only. With sub-queues these
-    /// are the first tasks of the idle ones.
-    pub fn upcoming_without_body(&self, window: usize) -> Vec<TaskId> {
-        let absent = |id: &TaskId| self.slots.get(*id).is_some_and(|slot| slot.body.is_none());
+    /// The next ready tasks, at most `window`. With sub-queues only the first of each idle one is
+    /// known to be among them.
+    pub fn upcoming(&self, window: usize) -> Vec<TaskId> {
         match &self.indexes.subqueues {
-            None => {
-                self.indexes.ready.iter().take(window).map(|place| place.1).filter(absent).collect()
-            }
-            Some(subqueues) => {
-                subqueues.upcoming().take(window).map(|place| place.1).filter(absent).collect()
-            }
+            None => self.indexes.ready.iter().take(window).map(|place| place.1).collect(),
+            Some(subqueues) => subqueues.upcoming().take(window).map(|place| place.1).collect(),
         }
     }
 

@@ -209,10 +209,9 @@ impl Machine {
         slot.is_some_and(|slot| slot.body.is_none())
     }
 
-    /// Those of the next `window` tasks to be taken whose bodies are not in memory.
-    pub fn upcoming_without_body(&self, number: u32, window: usize) -> Vec<TaskId> {
-        let tube = self.tubes.get(number);
-        tube.map_or_else(Vec::new, |tube| tube.tasks.upcoming_without_body(window))
+    /// The tasks to be taken next, as far as that can be told, at most `window`.
+    pub fn upcoming(&self, number: u32, window: usize) -> Vec<TaskId> {
+        self.tubes.get(number).map_or_else(Vec::new, |tube| tube.tasks.upcoming(window))
     }
 
     /// What a stop and a new start do: taken tasks are given back, temporary tubes are empty, sessions

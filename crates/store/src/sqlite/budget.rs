@@ -71,9 +71,10 @@ impl Budget {
         if lead.left > lead.refill || taken == 0 || room == 0 {
             return;
         }
-        *lead = Lead { left: READ_AHEAD, refill: READ_AHEAD / 2 };
-        let wanted = machine.upcoming_without_body(number, READ_AHEAD);
-        let keys: Vec<_> = wanted.into_iter().map(|id| self.generations.key(number, id)).collect();
+        let upcoming = machine.upcoming(number, READ_AHEAD);
+        *lead = Lead { left: upcoming.len(), refill: upcoming.len() / 2 };
+        let absent = upcoming.into_iter().filter(|id| machine.lacks_body(number, *id));
+        let keys: Vec<_> = absent.map(|id| self.generations.key(number, id)).collect();
         if !keys.is_empty() {
             self.reading += room;
             reader.read_ahead(keys, room);
