@@ -102,8 +102,9 @@ impl Running {
         } else {
             self.stir();
             self.round.push(Origin::Job(place), command);
-            // Producers who wait for room in it must learn that it is gone.
-            self.want(Side::Put, tube, None);
+            // Producers who wait for room in it must learn that it is gone, also those of this batch
+            // who are not parked yet.
+            self.puts.wanted.insert(tube, None);
         }
     }
 

@@ -4,6 +4,8 @@ mod memory;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+mod fill;
+
 // That the suite itself is worth something.
 mod durable;
 mod faulty;
