@@ -266,5 +266,7 @@ async fn stop_at_first(mut stop: Stop, mut again: Stop) {
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TASKYARD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let terminal = io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    log.with_ansi(terminal).with_target(false).init();
 }

@@ -6,6 +6,8 @@ pub const TUBE_NAME_BYTES_MAX: usize = 128;
 pub const SUBQUEUE_BYTES_MAX: usize = 256;
 /// Most tubes in one store.
 pub const TUBES_MAX: usize = 10_000;
+/// Tubes have numbers below this: what fits beside a task id in one SQLite key.
+pub const TUBE_NUMBERS_MAX: u32 = 1 << 14;
 /// Largest payload unless the operator sets another, in bytes.
 pub const PAYLOAD_BYTES_DEFAULT: usize = 1 << 20;
 /// Largest payload an operator may allow, in bytes.
@@ -24,6 +26,8 @@ pub const CONNECTIONS_MAX: usize = 10_000;
 pub const WAITERS_MAX: usize = 100_000;
 /// Most commands waiting before the writer; more are answered "overloaded".
 pub const PENDING_COMMANDS_MAX: usize = 100_000;
+/// Most tasks that the commands waiting before the writer may name together.
+pub const PENDING_ITEMS_MAX: usize = 100 * BATCH_TASKS_MAX;
 /// Most payload bytes waiting before the writer.
 pub const PENDING_BYTES_MAX: usize = 256 << 20;
 /// Largest task id: what fits beside a tube number in one SQLite key.

@@ -7,7 +7,7 @@ use std::task::Wake;
 use std::time::{Duration, Instant};
 
 use taskyard_core::limits::{
-    BATCH_BYTES_MAX, BATCH_TASKS_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX,
+    BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_ITEMS_MAX,
 };
 use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
 use tokio::sync::oneshot;
@@ -20,9 +20,6 @@ use crate::waiters::{Waiting, WaitingCount};
 const TURN_ITEMS_MAX: usize = 10_000;
 /// Most payload bytes in one turn of the loop.
 const TURN_BYTES_MAX: usize = BATCH_BYTES_MAX;
-
-/// Most items waiting before the writer: a hundred of the largest commands.
-const PENDING_ITEMS_MAX: usize = 100 * BATCH_TASKS_MAX;
 
 /// The number of a job: never used twice.
 pub(crate) type JobId = u64;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::journal::{Changes, Entry, TubeRecord};
-use crate::limits::TASK_ID_MAX;
+use crate::limits::{TASK_ID_MAX, TUBE_NUMBERS_MAX};
 use crate::record::{Change, Record};
 use crate::slots::Slot;
 use crate::stats::TubeStats;
@@ -15,9 +15,6 @@ use crate::tube::{TubeName, TubeOptions};
 use super::Machine;
 use super::finish::GiveBack;
 use super::tubes::Tube;
-
-/// Tubes have numbers below this: the registry has a place for each number up to the highest.
-const TUBE_NUMBERS: u32 = 1 << 14;
 
 impl Machine {
     /// Begins a batch: from here on what changes is noted, until [`Machine::keep`] or
@@ -131,7 +128,7 @@ impl Machine {
 
     /// Brings back a tube that was written down; whether it can have been.
     pub fn restore_tube(&mut self, number: u32, record: TubeRecord) -> bool {
-        if number >= TUBE_NUMBERS {
+        if number >= TUBE_NUMBERS_MAX {
             return false;
         }
         let mut tube = Tube::new(number, record.name, record.options);

@@ -33,7 +33,7 @@ impl Machine {
             let capacity = tube.options.capacity.unwrap_or(u64::MAX);
             return Err(Error::TubeFull { tube: name.clone(), capacity });
         }
-        if tube.next_id + tasks.len() as u64 > TASK_ID_MAX {
+        if tube.next_id.saturating_add(tasks.len() as u64) > TASK_ID_MAX {
             return Err(Error::Invalid(format!("tube '{name}' has used up its task ids")));
         }
         self.note_stats(number);

@@ -31,7 +31,7 @@ function ready({ tasks, takeable, consumers, paused }) {
   if (paused) return `${count}, held back by the pause`;
   if (!takeable) return `${count}, all sub-queues busy`;
   const held = tasks.ready - takeable;
-  const rest = held > 0 ? `, ${number(held)} behind a busy sub-queue` : "";
+  const rest = held > 0 ? `, ${number(held)} behind others of their sub-queues` : "";
   return count + rest + (consumers ? ", being handed out" : ", no consumer waits");
 }
 
