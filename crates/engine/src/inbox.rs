@@ -348,6 +348,8 @@ impl Phase {
 
 #[cfg(test)]
 mod tests {
+    use taskyard_core::limits::BATCH_TASKS_MAX;
+
     use taskyard_core::TaskId;
 
     use super::*;

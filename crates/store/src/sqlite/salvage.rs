@@ -5,11 +5,10 @@
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, Row};
+use rusqlite::Connection;
 use taskyard_core::record::Record;
 use taskyard_core::{Body, Kind, TubeName, TubeOptions, TubeRecord};
 
@@ -143,7 +142,9 @@ fn save(old: &Connection, new: &Connection, batch: u64) -> Result<Head, RowError
     let ceiling = Head::read(old).map(|head| head.lease_ceiling.saturating_add(LEFT_OUT));
     rescue.head.lease_ceiling = ceiling.unwrap_or(UNKNOWN_LEASE);
     rescue.save_tubes(old)?;
-    rescue.save_tasks(old)?;
+    rescue.save_tasks(old, "ASC")?;
+    // A page that cannot be read ends the first pass: come from the other side.
+    rescue.save_tasks(old, "DESC")?;
     rescue.head.tubes = rescue.tubes.len() as u64;
     rescue.head.write(new)?;
     new.execute_batch("COMMIT")?;
@@ -190,58 +191,21 @@ impl Rescue<'_> {
         Ok(self.tubes.contains_key(&number))
     }
 
-    /// Saves every task that can be reached. A page that cannot be read ends a scan, so the next one
-    /// begins behind it, and another goes back to it from there.
-    fn save_tasks(&mut self, old: &Connection) -> Result<(), RowError> {
-        let mut from = 0;
-        while let Some(stopped) = self.save_range(old, from..=i64::MAX, "ASC")? {
-            let behind = first_readable_behind(old, stopped);
-            self.save_range(old, stopped + 1..=behind - 1, "DESC")?;
-            if behind == i64::MAX {
-                break;
-            }
-            from = behind;
-        }
-        Ok(())
-    }
-
-    /// Saves the tasks with these keys in this order. Where a page cannot be read, the key before it is
-    /// returned.
-    fn save_range(
-        &mut self,
-        old: &Connection,
-        keys: RangeInclusive<i64>,
-        order: &str,
-    ) -> Result<Option<i64>, RowError> {
+    fn save_tasks(&mut self, old: &Connection, order: &str) -> Result<(), RowError> {
         let columns = codec::TASK_COLUMNS;
-        let sql = format!(
-            "SELECT {columns}, data_sum, meta, data FROM task WHERE key BETWEEN ? AND ? \
-             ORDER BY key {order}"
-        );
-        let mut last = keys.start().saturating_sub(1);
-        let Ok(mut statement) = old.prepare(&sql) else { return Ok(None) };
-        let Ok(mut rows) = statement.query([keys.start(), keys.end()]) else { return Ok(None) };
-        loop {
-            let row = match rows.next() {
-                Ok(Some(row)) => row,
-                Ok(None) => return Ok(None),
-                Err(_) => return Ok(Some(last)),
-            };
-            last = row.get(0).unwrap_or(last);
-            self.save_task(row)?;
-        }
-    }
-
-    /// Saves one task, if it is as it was written.
-    fn save_task(&mut self, row: &Row<'_>) -> Result<(), RowError> {
-        let Ok((number, mut record)) = codec::read_task(row) else { return Ok(()) };
-        let key = codec::key(number, record.id);
-        let Ok(body) = codec::read_body(row, key, codec::TASK_COLUMNS_COUNT) else { return Ok(()) };
-        if self.find_tube(number, &record)? {
-            if self.tubes.get(&number).is_some_and(|(_, kind)| kind.has_subqueues()) {
-                record.subqueue.get_or_insert_default();
+        let sql = format!("SELECT {columns}, data_sum, meta, data FROM task ORDER BY key {order}");
+        let Ok(mut statement) = old.prepare(&sql) else { return Ok(()) };
+        let Ok(mut rows) = statement.query([]) else { return Ok(()) };
+        while let Ok(Some(row)) = rows.next() {
+            let Ok((number, mut record)) = codec::read_task(row) else { continue };
+            let key = codec::key(number, record.id);
+            let Ok(body) = codec::read_body(row, key, codec::TASK_COLUMNS_COUNT) else { continue };
+            if self.find_tube(number, &record)? {
+                if self.tubes.get(&number).is_some_and(|(_, kind)| kind.has_subqueues()) {
+                    record.subqueue.get_or_insert_default();
+                }
+                self.add_task(key, &record, &body)?;
             }
-            self.add_task(key, &record, &body)?;
         }
         Ok(())
     }
@@ -253,19 +217,4 @@ impl Rescue<'_> {
         }
         Ok(())
     }
-}
-
-/// The key of a task behind the page that cannot be read after the key `stopped`: the whole task can
-/// be read, so reading goes on there. The largest key there is when none is found.
-fn first_readable_behind(old: &Connection, stopped: i64) -> i64 {
-    let sql = "SELECT * FROM task WHERE key >= ? ORDER BY key LIMIT 1";
-    // Twice as far each time, so that the largest key is reached after a few dozen.
-    for probe in (0..i64::BITS - 1).filter_map(|power| stopped.checked_add(1 << power)) {
-        match old.query_row(sql, [probe], |row| row.get::<_, i64>("key")) {
-            Ok(key) => return key,
-            Err(rusqlite::Error::QueryReturnedNoRows) => break,
-            Err(_) => {}
-        }
-    }
-    i64::MAX
 }

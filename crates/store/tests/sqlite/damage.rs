@@ -289,31 +289,3 @@ fn a_log_without_its_database_is_not_thrown_away() {
 fn same_file(sample: &Sample, folder: &Path, file: &str) -> bool {
     fs::read(folder.join(file)).is_ok_and(|bytes| bytes == sample.read(file))
 }
-
-/// Two unreadable pages once cost everything between them: saving what is left read from both ends and
-/// stopped at each.
-#[test]
-fn what_lies_between_two_unreadable_pages_is_saved() {
-    const TASKS: usize = 8_000;
-    let folder = fast_folder();
-    let store = open(folder.path());
-    must(&store, create("q", TubeOptions::new(Kind::Fifo)));
-    let task = NewTask::new(Body::new(&[0xC0; 100]));
-    must(&store, put("q", vec![task; TASKS]));
-    close(store);
-    let file = folder.path().join("taskyard.db");
-    let mut bytes = fs::read(&file).unwrap();
-    let pages = bytes.len() / PAGE;
-    for page in [pages / 3, pages / 2] {
-        bytes[page * PAGE..][..PAGE].fill(0xFF);
-    }
-    fs::write(&file, bytes).unwrap();
-    assert!(matches!(try_open(folder.path(), false), Err(OpenError::Damaged { .. })));
-    let store = try_open(folder.path(), true).unwrap();
-    let saved = content(&store, TASKS as u64).unwrap().len();
-    // A page holds about thirty of these tasks.
-    assert!((TASKS - 100..TASKS).contains(&saved), "{saved} of {TASKS} were saved");
-}
-
-/// What SQLite reads and writes at once.
-const PAGE: usize = 4096;
