@@ -59,6 +59,8 @@ pub enum Command {
         tube: TubeName,
         /// What to do with which delivery.
         items: Vec<FinishItem>,
+        /// Whether the outcomes show the tasks.
+        show: bool,
     },
     /// Bring buried tasks back, lowest (pri, id) first. Answers [`Reply::Kicked`].
     Kick {
@@ -73,6 +75,8 @@ pub enum Command {
         tube: TubeName,
         /// Which tasks.
         ids: Vec<TaskId>,
+        /// Whether the outcomes show the tasks.
+        show: bool,
     },
     /// Show tasks; those that are not there are left out. Answers [`Reply::Tasks`].
     Peek {
@@ -209,8 +213,8 @@ pub enum Finish {
 /// What became of one item of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done; here is the task after it.
-    Done(Box<Task>),
+    /// It was done; here is the task after it, if the command said `show`.
+    Done(Option<Box<Task>>),
     /// The task is there, but the claimed delivery is not the current one.
     Stale,
     /// No such task.

@@ -85,7 +85,7 @@ fn finish<'a>(
             Some(FinishItem { id: task.id, holder, finish })
         })
         .collect();
-    (!items.is_empty()).then(|| Command::Finish { tube: tube.clone(), items })
+    (!items.is_empty()).then(|| Command::Finish { tube: tube.clone(), items, show: false })
 }
 
 /// A caller's claim to an answer. When it is dropped early, whatever was taken for it goes back.

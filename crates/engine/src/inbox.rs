@@ -379,7 +379,7 @@ mod tests {
     fn a_command_counts_as_many_times_as_it_has_items() {
         let inbox = Inbox::default();
         let ids = vec![TaskId(0); BATCH_TASKS_MAX];
-        let delete = Command::Delete { tube: TubeName::new("mail").unwrap(), ids };
+        let delete = Command::Delete { tube: TubeName::new("mail").unwrap(), ids, show: false };
         let submit = || inbox.submit(vec![delete.clone()], 0, Vec::new());
         let taken_in = std::iter::from_fn(|| submit().ok()).count();
         assert_eq!(taken_in, PENDING_ITEMS_MAX / BATCH_TASKS_MAX);

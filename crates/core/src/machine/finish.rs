@@ -19,16 +19,26 @@ impl Machine {
         now: Timestamp,
         name: &TubeName,
         items: &[FinishItem],
+        show: bool,
     ) -> Result<Reply> {
         let number = self.number(name)?;
         check_batch(items.len())?;
+        if show {
+            self.tubes[number].check_shown(items.iter().map(|item| item.id))?;
+        }
         self.check_touches(now, number, items)?;
-        let outcomes = items.iter().map(|item| self.finish_one(now, number, item)).collect();
+        let outcomes = items.iter().map(|item| self.finish_one(now, number, item, show)).collect();
         self.settle(number);
         Ok(Reply::Finished(outcomes))
     }
 
-    fn finish_one(&mut self, now: Timestamp, number: u32, item: &FinishItem) -> Outcome {
+    fn finish_one(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        item: &FinishItem,
+        show: bool,
+    ) -> Outcome {
         let Some(slot) = self.tubes[number].tasks.get(item.id) else { return Outcome::Missing };
         let anybody_buries = item.finish == Finish::Bury && item.holder == Holder::Any;
         let held = self.held_delivery(now, slot, item.holder);
@@ -36,7 +46,7 @@ impl Machine {
             return Outcome::Stale;
         }
         match item.finish {
-            Finish::Ack => return self.ack(number, item.id),
+            Finish::Ack => return self.ack(number, item.id, show),
             Finish::Release { delay, counted } => {
                 let has_times = self.tubes[number].options.kind.has_times();
                 let delay = if has_times { delay } else { Span::ZERO };
@@ -50,10 +60,8 @@ impl Machine {
             Finish::Bury => self.bury(number, item.id),
             Finish::Touch(more) => self.touch(number, item.id, more),
         }
-        match self.tubes[number].view(now, item.id) {
-            Some(task) => Outcome::Done(Box::new(task)),
-            None => Outcome::Missing,
-        }
+        let shown = show.then(|| self.tubes[number].view(now, item.id)).flatten();
+        Outcome::Done(shown.map(Box::new))
     }
 
     /// The delivery under way, if `holder` holds it and its time is not over.
@@ -90,20 +98,20 @@ impl Machine {
         Ok(())
     }
 
-    fn ack(&mut self, number: u32, id: TaskId) -> Outcome {
+    fn ack(&mut self, number: u32, id: TaskId, show: bool) -> Outcome {
         debug_assert_eq!(state::next(Some(State::Taken), Event::Ack), Some(State::Done));
-        let outcome = self.remove(number, id);
+        let outcome = self.remove(number, id, show);
         self.tube(number).calls().ack += 1;
         outcome
     }
 
     /// Takes a task out for good.
-    pub(super) fn remove(&mut self, number: u32, id: TaskId) -> Outcome {
+    pub(super) fn remove(&mut self, number: u32, id: TaskId, show: bool) -> Outcome {
         self.note_stats(number);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         let Some(loose) = tube.tasks.remove(id, &mut self.shared) else { return Outcome::Missing };
         tube.since_open.tasks.done += 1;
-        let outcome = Outcome::Done(Box::new(view_done(&loose)));
+        let outcome = Outcome::Done(show.then(|| Box::new(view_done(&loose))));
         // As `note` does it, but without a copy: nobody else wants the task any more.
         if loose.slot.noted != self.journal.batch {
             self.journal.push(|| Entry::Task { tube: number, id, before: Some(loose) });
@@ -173,12 +181,15 @@ impl Machine {
         tube.calls().touch += 1;
     }
 
-    pub(super) fn delete(&mut self, name: &TubeName, ids: &[TaskId]) -> Result<Reply> {
+    pub(super) fn delete(&mut self, name: &TubeName, ids: &[TaskId], show: bool) -> Result<Reply> {
         let number = self.number(name)?;
         check_batch(ids.len())?;
+        if show {
+            self.tubes[number].check_shown(ids.iter().copied())?;
+        }
         let mut outcomes = Vec::with_capacity(ids.len());
         for id in ids {
-            let outcome = self.remove(number, *id);
+            let outcome = self.remove(number, *id, show);
             self.tube(number).calls().delete += u64::from(outcome != Outcome::Missing);
             outcomes.push(outcome);
         }

@@ -52,7 +52,7 @@ impl Machine {
                         state::next(Some(slot.state()), Event::Expire),
                         Some(State::Done)
                     );
-                    self.remove(number, id);
+                    self.remove(number, id, false);
                     let calls = self.tube(number).calls();
                     calls.delete += 1;
                     calls.ttl += 1;

@@ -24,6 +24,21 @@ impl Tube {
         Some(task)
     }
 
+    /// Refuses to show more bytes in one answer than may travel in one command.
+    pub fn check_shown(&self, ids: impl Iterator<Item = TaskId>) -> Result<()> {
+        let sizes = ids.filter_map(|id| self.tasks.get(id)).map(|slot| slot.body_bytes as usize);
+        let size = sizes.sum();
+        if size <= BATCH_BYTES_MAX {
+            return Ok(());
+        }
+        Err(Error::TooLarge {
+            what: "the size of the tasks to show, in bytes,",
+            size,
+            limit: BATCH_BYTES_MAX,
+            advice: "ask for fewer at a time",
+        })
+    }
+
     fn reason(&self, now: Timestamp, slot: &Slot) -> Reason {
         match slot.standing {
             Standing::Taken(_) => Reason::Running,
@@ -74,16 +89,7 @@ impl Machine {
     pub(super) fn peek(&self, now: Timestamp, name: &TubeName, ids: &[TaskId]) -> Result<Reply> {
         let tube = &self.tubes[self.number(name)?];
         check_batch(ids.len())?;
-        let sizes = ids.iter().filter_map(|id| tube.tasks.get(*id)).map(|s| s.body_bytes as usize);
-        let size = sizes.sum();
-        if size > BATCH_BYTES_MAX {
-            return Err(Error::TooLarge {
-                what: "the size of the tasks in one peek, in bytes,",
-                size,
-                limit: BATCH_BYTES_MAX,
-                advice: "look at fewer at a time",
-            });
-        }
+        tube.check_shown(ids.iter().copied())?;
         Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view(now, *id)).collect()))
     }
 

@@ -21,7 +21,7 @@ fn busy_subqueues_are_not_looked_at() {
     for id in 0..MANY {
         assert_eq!(take(&mut machine, 0, &tube, 1), 0);
         let ack = FinishItem { id: TaskId(id as u64), holder: Holder::Any, finish: Finish::Ack };
-        let ack = Command::Finish { tube: tube.clone(), items: vec![ack] };
+        let ack = Command::Finish { tube: tube.clone(), items: vec![ack], show: true };
         machine.apply(Timestamp::EPOCH, ack).unwrap();
         assert_eq!(take(&mut machine, 0, &tube, 1), 1);
     }

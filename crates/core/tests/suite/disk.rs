@@ -341,5 +341,5 @@ fn take(tube: &TubeName) -> Command {
 
 fn finish_first(tube: &TubeName, finish: Finish) -> Command {
     let item = FinishItem { id: TaskId(0), holder: Holder::Any, finish };
-    Command::Finish { tube: tube.clone(), items: vec![item] }
+    Command::Finish { tube: tube.clone(), items: vec![item], show: true }
 }

@@ -32,10 +32,13 @@ fn tasks_follow_the_table_and_use_all_of_it() {
 fn one_by_one(step: &Step) -> Vec<Step> {
     let now = step.now;
     match &step.command {
-        Command::Finish { tube, items } => {
+        Command::Finish { tube, items, show } => {
             let items = items.iter().cloned().map(|item| vec![item]);
             items
-                .map(|items| Step { now, command: Command::Finish { tube: tube.clone(), items } })
+                .map(|items| Step {
+                    now,
+                    command: Command::Finish { tube: tube.clone(), items, show: *show },
+                })
                 .collect()
         }
         Command::Tick { limit } => {

@@ -18,9 +18,13 @@ fn a_batch_has_a_largest_size() {
         let commands = [
             Command::Put { tube: tube.clone(), tasks: vec![task; count], wait: Span::ZERO },
             Command::Take(take),
-            Command::Finish { tube: tube.clone(), items: ids.iter().map(item).collect() },
+            Command::Finish {
+                tube: tube.clone(),
+                items: ids.iter().map(item).collect(),
+                show: true,
+            },
             Command::Peek { tube: tube.clone(), ids: ids.clone() },
-            Command::Delete { tube: tube.clone(), ids },
+            Command::Delete { tube: tube.clone(), ids, show: true },
         ];
         for command in commands {
             let verb = command.verb();

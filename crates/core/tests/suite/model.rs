@@ -61,9 +61,9 @@ impl Model {
             }
             Command::Put { tube, tasks, .. } => self.tube(&tube)?.put(now, tasks),
             Command::Take(take) => self.take(&take),
-            Command::Finish { tube, items } => self.finish(&tube, &items),
+            Command::Finish { tube, items, .. } => self.finish(&tube, &items),
             Command::Kick { tube, count } => Ok(self.tube(&tube)?.kick(count)),
-            Command::Delete { tube, ids } => {
+            Command::Delete { tube, ids, .. } => {
                 let tube = self.tube(&tube)?;
                 Ok(Reply::Finished(ids.iter().map(|id| tube.delete(*id)).collect()))
             }

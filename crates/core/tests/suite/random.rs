@@ -78,7 +78,7 @@ impl Steps {
             24..46 => self.take(tube),
             46..66 => self.finish(),
             66..70 => Command::Kick { tube, count: self.rng.u64(..4) },
-            70..73 => Command::Delete { tube, ids: self.ids() },
+            70..73 => Command::Delete { tube, ids: self.ids(), show: true },
             73..75 => Command::Peek { tube, ids: self.ids() },
             75 => Command::Deliveries { tube, count: self.rng.usize(..4) },
             76 => Command::Truncate { tube },
@@ -173,7 +173,7 @@ impl Steps {
             FinishItem { id, holder: self.holder(lease), finish: self.end() }
         });
         let items = items.collect();
-        Command::Finish { tube, items }
+        Command::Finish { tube, items, show: true }
     }
 
     fn holder(&mut self, lease: Lease) -> Holder {

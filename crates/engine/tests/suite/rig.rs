@@ -284,7 +284,7 @@ pub fn finish(name: &str, tasks: &[Task], finish: Finish) -> Command {
         let holder = Holder::Lease(task.lease.unwrap());
         FinishItem { id: task.id, holder, finish }
     });
-    Command::Finish { tube: tube(name), items: items.collect() }
+    Command::Finish { tube: tube(name), items: items.collect(), show: true }
 }
 
 pub fn taken(reply: Result<Reply>) -> Vec<Task> {

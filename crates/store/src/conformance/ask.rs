@@ -55,7 +55,7 @@ pub(super) const NO_LEASE: Lease = Lease(u64::MAX >> 1);
 #[track_caller]
 pub(super) fn done(outcome: Outcome) -> Task {
     match outcome {
-        Outcome::Done(task) => *task,
+        Outcome::Done(Some(task)) => *task,
         other => panic!("expected it to be done, got {other:?}"),
     }
 }
@@ -226,7 +226,7 @@ pub(super) trait Ask: Harness {
     /// Finishes deliveries.
     async fn finish_many(&self, tube: &TubeName, items: Vec<FinishItem>) -> Vec<Outcome> {
         let count = items.len();
-        match self.must(Command::Finish { tube: tube.clone(), items }).await {
+        match self.must(Command::Finish { tube: tube.clone(), items, show: true }).await {
             Reply::Finished(outcomes) if outcomes.len() == count => outcomes,
             other => unexpected(other),
         }
@@ -267,7 +267,7 @@ pub(super) trait Ask: Harness {
 
     /// Deletes one task.
     async fn delete(&self, tube: &TubeName, id: TaskId) -> Outcome {
-        match self.must(Command::Delete { tube: tube.clone(), ids: vec![id] }).await {
+        match self.must(Command::Delete { tube: tube.clone(), ids: vec![id], show: true }).await {
             Reply::Finished(mut outcomes) if outcomes.len() == 1 => outcomes.remove(0),
             other => unexpected(other),
         }

@@ -18,7 +18,7 @@ pub async fn commands_run_in_order<H: Harness>(queue: H) {
             create,
             put(&tube, vec![task("x")]),
             Command::Take(take(&tube, 1)),
-            Command::Delete { tube: tube.clone(), ids: vec![TaskId(0)] },
+            Command::Delete { tube: tube.clone(), ids: vec![TaskId(0)], show: true },
             Command::Take(take(&tube, 1)),
         ])
         .await;
@@ -52,8 +52,8 @@ pub async fn an_empty_batch_is_fine<H: Harness>(queue: H) {
 pub async fn an_empty_command_is_fine<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let before = queue.info(&tube).await;
-    let finish = Command::Finish { tube: tube.clone(), items: Vec::new() };
-    let delete = Command::Delete { tube: tube.clone(), ids: Vec::new() };
+    let finish = Command::Finish { tube: tube.clone(), items: Vec::new(), show: true };
+    let delete = Command::Delete { tube: tube.clone(), ids: Vec::new(), show: true };
     let peek = Command::Peek { tube: tube.clone(), ids: Vec::new() };
     assert_eq!(queue.must(put(&tube, Vec::new())).await, Reply::Put(Vec::new()));
     assert_eq!(queue.must(finish).await, Reply::Finished(Vec::new()));

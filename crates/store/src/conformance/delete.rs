@@ -30,7 +30,8 @@ pub async fn a_batch_has_an_outcome_for_each<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put_texts(&tube, &["a", "b"]).await;
     let ids = [1, 7, 1, 0].map(TaskId).to_vec();
-    let Reply::Finished(outcomes) = queue.must(Command::Delete { tube: tube.clone(), ids }).await
+    let Reply::Finished(outcomes) =
+        queue.must(Command::Delete { tube: tube.clone(), ids, show: true }).await
     else {
         panic!("a delete answers outcomes");
     };

@@ -29,8 +29,8 @@ pub async fn items_in_other_commands<H: Harness>(queue: H) {
     let ids = vec![id; BATCH_TASKS_MAX + 1];
     let ack = |id: &TaskId| FinishItem { id: *id, holder: Holder::Any, finish: Finish::Ack };
     let items = ids.iter().map(ack).collect();
-    assert_too_large(&queue, Command::Finish { tube: tube.clone(), items }).await;
-    assert_too_large(&queue, Command::Delete { tube: tube.clone(), ids }).await;
+    assert_too_large(&queue, Command::Finish { tube: tube.clone(), items, show: true }).await;
+    assert_too_large(&queue, Command::Delete { tube: tube.clone(), ids, show: true }).await;
     assert_eq!(queue.stats(&tube).await.tasks.taken, 1);
 }
 

@@ -125,5 +125,5 @@ pub async fn a_lease_time_can_be_prolonged_in_every_kind<H: Harness>(queue: H) {
 }
 
 fn finish(tube: &TubeName, items: Vec<FinishItem>) -> Command {
-    Command::Finish { tube: tube.clone(), items }
+    Command::Finish { tube: tube.clone(), items, show: true }
 }

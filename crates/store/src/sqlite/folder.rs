@@ -49,8 +49,8 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenE
     let lock = lock(folder)?;
     salvage::finish(folder)?;
     let mut sealed = Seal::read(&seal_file(folder)).map_err(unavailable(folder))?;
-    if !database(folder).exists() {
-        make(folder, &sealed, options)?;
+    if is_new(folder, &sealed) {
+        make(folder)?;
         sealed = Sealed::Batch(0);
     }
     let content = match read(folder, &sealed, options.accept_loss) {
@@ -58,8 +58,8 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenE
         Err(OpenError::Damaged { what, .. }) if options.accept_loss => {
             tracing::warn!(%what, "opening what is left of a damaged store");
             // Beyond the old seal, so that a crash before the new one does no harm.
-            let batch = if let Sealed::Batch(batch) = sealed { batch + 1 } else { 1 };
-            salvage::rebuild(folder, batch)?;
+            let batch = if let Sealed::Batch(batch) = sealed { batch.saturating_add(1) } else { 1 };
+            salvage::rebuild(folder, batch, &sealed)?;
             read(folder, &Sealed::Batch(batch), true)?
         }
         Err(error) => return Err(error),
@@ -83,16 +83,15 @@ fn lock(folder: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Makes the database of a folder that has none. The seal of an empty store comes first: where there
-/// is such a seal and no database, a crash interrupted this and nothing is lost.
-fn make(folder: &Path, sealed: &Sealed, options: &OpenOptions) -> Result<(), OpenError> {
+/// Whether the folder has never had a database.
+fn is_new(folder: &Path, sealed: &Sealed) -> bool {
     let had_one = log(folder).exists() || !matches!(sealed, Sealed::Absent | Sealed::Batch(0));
-    if had_one && !options.accept_loss {
-        return Err(damaged(folder, "its database file is gone"));
-    }
-    if had_one {
-        salvage::set_aside(folder).map_err(unavailable(folder))?;
-    }
+    !had_one && !database(folder).exists()
+}
+
+/// Makes the database of a new folder. The seal of an empty store comes first: where there is such a
+/// seal and no database, a crash interrupted this and nothing is lost.
+fn make(folder: &Path) -> Result<(), OpenError> {
     Seal::open(&seal_file(folder), 0).map_err(unavailable(folder))?;
     draw_up(folder)?;
     rename(&draft(folder), &database(folder)).map_err(unavailable(folder))
@@ -158,6 +157,9 @@ struct Content {
 
 /// Reads and checks everything; the bodies too, if somebody wants to be thorough.
 fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenError> {
+    if !database(folder).exists() {
+        return Err(damaged(folder, "its database file is gone"));
+    }
     check::header(folder)?;
     let db = connect(folder)?;
     check::format(folder, &db)?;
@@ -192,13 +194,19 @@ fn read_tubes(db: &Connection, machine: &mut Machine) -> Result<Vec<(u32, u64)>,
 
 /// Fills the machine with tasks; returns what was found, to be compared with what was written.
 fn read_tasks(db: &Connection, machine: &mut Machine) -> Result<Head, RowError> {
-    let mut found = Head::default();
+    let (mut found, mut last) = (Head::default(), None);
     let mut statement = db.prepare(&format!("SELECT {TASK_COLUMNS} FROM task ORDER BY key"))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (number, record) = codec::read_task(row)?;
         let id = record.id;
-        found.add(codec::key(number, id));
+        let key = codec::key(number, id);
+        // A damaged tree may come by the same page again and again.
+        if last.is_some_and(|last| last >= key) {
+            return Err(RowError::Damaged("its tasks are out of order".into()));
+        }
+        last = Some(key);
+        found.add(key);
         if !machine.restore_task(number, record) {
             let what = format!("task {id} cannot be in a tube of number {number}");
             return Err(RowError::Damaged(what));

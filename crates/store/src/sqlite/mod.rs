@@ -26,7 +26,7 @@ use std::future::ready;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use taskyard_core::{Body, Changes, Command, Error, Machine, Reply, Timestamp};
+use taskyard_core::{Body, Changes, Command, Error, Machine, Outcome, Reply, Timestamp};
 
 use crate::{BodyKey, Capabilities, Executed, OpenError, OpenOptions, Pending, Store, Unloaded};
 
@@ -152,6 +152,7 @@ impl State {
             shown.push(self.shown_tube(&command));
             replies.push(self.machine.apply(now, command));
         }
+        self.complete_outcomes(&shown, &mut replies);
         let changes = self.machine.changes();
         match self.commit(&changes) {
             Ok(()) => {
@@ -191,8 +192,31 @@ impl State {
     fn shown_tube(&self, command: &Command) -> Option<u32> {
         match command {
             Command::Take(take) => self.machine.tube_number(&take.tube),
-            Command::Peek { tube, .. } => self.machine.tube_number(tube),
+            Command::Peek { tube, .. }
+            | Command::Finish { tube, show: true, .. }
+            | Command::Delete { tube, show: true, .. } => self.machine.tube_number(tube),
             _ => None,
+        }
+    }
+
+    /// Reads the bodies of finished tasks that shall be shown and are on disk only: before the
+    /// commit, after which the rows may be gone. What cannot be read is left out, since it must not
+    /// keep anybody from finishing the task.
+    fn complete_outcomes(&self, shown: &[Option<u32>], replies: &mut [Result<Reply, Error>]) {
+        for (number, reply) in shown.iter().zip(replies) {
+            let (Some(number), Ok(Reply::Finished(outcomes))) = (number, reply) else { continue };
+            let tasks = outcomes.iter_mut().filter_map(|outcome| match outcome {
+                Outcome::Done(task) => task.as_deref_mut(),
+                Outcome::Stale | Outcome::Missing => None,
+            });
+            for task in tasks.filter(|task| task.body.is_none()) {
+                match reader::read_body(&self.writer.db, *number, task.id) {
+                    Ok(body) => task.body = body,
+                    Err(error) => {
+                        tracing::error!(task = %task.id, ?error, "finished a task without a payload");
+                    }
+                }
+            }
         }
     }
 
@@ -225,7 +249,10 @@ impl State {
         let closed = self.writer.commit(&self.machine, &changes).and_then(|()| self.writer.close());
         self.machine.keep();
         self.writer.disconnect();
-        self.lock = None;
+        if let Some(lock) = self.lock.take() {
+            // Not only dropped: a program that is just being started may have the file for a moment.
+            _ = lock.unlock();
+        }
         closed
     }
 }

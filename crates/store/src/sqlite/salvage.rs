@@ -1,12 +1,23 @@
 //! What can be saved from a damaged database, when its owner accepts the loss.
 //!
-//! The damaged files are only read, and kept under other names. SQLite works on a copy of them.
+//! The damaged files are only read, and kept under other names. They are read page by page, without
+//! SQLite: it gives up where a tree is broken and refuses a file that was cut, while each row of ours
+//! tells by its own checksum whether it is whole. `pages` are the files, `log` says which part of the
+//! log can be trusted, `tree` finds the pages with rows, `cells` the rows in them, `judge` says which
+//! are as they were written.
+
+mod cells;
+mod judge;
+mod log;
+mod pages;
+mod report;
+#[cfg(test)]
+mod tests;
+mod tree;
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use rusqlite::Connection;
 use taskyard_core::record::Record;
@@ -14,12 +25,18 @@ use taskyard_core::{Body, Kind, TubeName, TubeOptions, TubeRecord};
 
 use super::codec::{self, Head, RowError};
 use super::folder::{
-    database, draft, draw_up, log, rename, row_error, seal_file, sync, unavailable,
+    self, database, draft, draw_up, rename, row_error, seal_file, sync, unavailable,
 };
 use super::generation;
 use super::insert::Insert;
-use super::seal::Seal;
+use super::seal::{Seal, Sealed};
 use crate::OpenError;
+
+use cells::Cell;
+use judge::Judge;
+use pages::{Page, Pages};
+pub(super) use report::Report;
+use tree::{Marks, Walk};
 
 /// Which ids and leases the lost commits used is unknown: so many are left out.
 const LEFT_OUT: u64 = 1 << 32;
@@ -28,22 +45,26 @@ const UNKNOWN_NEXT_ID: u64 = 1 << 44;
 /// Where leases go on when nothing is known of them: a number that JavaScript still has.
 const UNKNOWN_LEASE: u64 = 1 << 52;
 
+/// The first page of each table: they were made in this order in an empty database.
+const STORE_ROOT: u32 = 2;
+const TUBE_ROOT: u32 = 3;
+const TASK_ROOT: u32 = 4;
+
 /// Makes a new database of every row that is as it was written, as the commit number `batch`, and
 /// puts it in the place of the damaged one, which is kept.
-pub(super) fn rebuild(folder: &Path, batch: u64) -> Result<(), OpenError> {
-    let copied = copy_files(folder).map_err(unavailable(folder))?;
+pub(super) fn rebuild(folder: &Path, batch: u64, sealed: &Sealed) -> Result<Report, OpenError> {
+    let judge = Judge::new().map_err(|error| row_error(folder, error))?;
+    let old = Old::open(folder, judge).map_err(unavailable(folder))?;
     let new = draw_up(folder)?;
-    let old = Connection::open(&copied).map_err(|error| row_error(folder, error.into()))?;
-    let saved = save(&old, &new, batch).map_err(|error| row_error(folder, error))?;
-    drop((old, new));
-    remove_copies(folder);
+    let mut rescue = Rescue::new(&new, batch);
+    rescue.save(&old).map_err(|error| row_error(folder, error))?;
+    let report = Report::new(&rescue, &old, sealed);
+    drop(new);
     rename(&draft(folder), &rebuilt(folder)).map_err(unavailable(folder))?;
-    tracing::warn!(
-        tasks = saved.tasks,
-        tubes = saved.tubes,
-        "what could be read was saved into a new database"
-    );
-    finish(folder)
+    tracing::debug!(steps = report.steps, "pages were read");
+    tracing::warn!("{report}");
+    finish(folder)?;
+    Ok(report)
 }
 
 /// Puts a rebuilt database in the place of the damaged one. If a crash interrupts this, the next
@@ -65,7 +86,9 @@ pub(super) fn finish(folder: &Path) -> Result<(), OpenError> {
             Seal::open(&seal_file(folder), batch)?;
         }
         let kept = set_aside(folder)?;
-        tracing::warn!(kept = %kept.display(), "the damaged database is kept");
+        if kept.exists() {
+            tracing::warn!(kept = %kept.display(), "the damaged database is kept");
+        }
         rename(&rebuilt, &database(folder))
     };
     replace().map_err(unavailable(folder))
@@ -78,8 +101,8 @@ fn rebuilt(folder: &Path) -> PathBuf {
 
 /// Keeps the files of a database under other names, and tells the new name. The log goes first, so
 /// that a database whose log has gone already finds the name that belongs to it.
-pub(super) fn set_aside(folder: &Path) -> io::Result<PathBuf> {
-    let (database, log) = (database(folder), log(folder));
+fn set_aside(folder: &Path) -> io::Result<PathBuf> {
+    let (database, log) = (database(folder), folder::log(folder));
     let taken = |name: &PathBuf| name.exists() || (log.exists() && log_of(name).exists());
     let kept = (1..)
         .map(|number| folder.join(format!("taskyard.db.damaged-{number}")))
@@ -102,53 +125,29 @@ fn log_of(database: &Path) -> PathBuf {
     name.into()
 }
 
-fn copy_of(folder: &Path) -> PathBuf {
-    folder.join("taskyard.db.copy")
+/// A damaged database.
+struct Old {
+    pages: Pages,
+    judge: Judge,
+    head: Option<Head>,
 }
 
-fn copy_files(folder: &Path) -> io::Result<PathBuf> {
-    remove_copies(folder);
-    let copied = copy_of(folder);
-    fs::copy(database(folder), &copied)?;
-    if log(folder).exists() {
-        fs::copy(log(folder), log_of(&copied))?;
+impl Old {
+    /// A log whose end is lost may have been copied into the database as a whole: then it would put
+    /// old pages over new ones, and the database knows a later commit without it.
+    fn open(folder: &Path, judge: Judge) -> io::Result<Old> {
+        let pages = Pages::open(&database(folder), &folder::log(folder))?;
+        let alone = pages.without_log()?;
+        let head = |pages: &Pages| {
+            let page = pages.read(STORE_ROOT)?;
+            cells::rows(&page).find_map(|row| judge.head(&row))
+        };
+        let (with_log, without) = (head(&pages), head(&alone));
+        let behind =
+            with_log.zip(without).is_some_and(|(with, without)| with.batch < without.batch);
+        let (pages, head) = if behind { (alone, without) } else { (pages, with_log) };
+        Ok(Old { pages, judge, head })
     }
-    mend_header(&copied)?;
-    Ok(copied)
-}
-
-fn remove_copies(folder: &Path) {
-    for end in ["", "-wal", "-shm"] {
-        _ = fs::remove_file(folder.join(format!("taskyard.db.copy{end}")));
-    }
-}
-
-/// What never changes in the header of our databases can be put right.
-fn mend_header(database: &Path) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).open(database)?;
-    if file.metadata()?.len() < 100 {
-        return Ok(());
-    }
-    file.write_all_at(b"SQLite format 3\0", 0)?;
-    file.write_all_at(&[2, 2, 0, 64, 32, 32], 18)?;
-    file.write_all_at(&[0, 0, 0, 0, 0, 0, 0, 1], 52)?;
-    file.write_all_at(&[0, 0, 0, 0], 64)
-}
-
-fn save(old: &Connection, new: &Connection, batch: u64) -> Result<Head, RowError> {
-    new.execute_batch("BEGIN IMMEDIATE")?;
-    let mut rescue =
-        Rescue { new, head: Head { batch, ..Head::default() }, tubes: BTreeMap::new() };
-    let ceiling = Head::read(old).map(|head| head.lease_ceiling.saturating_add(LEFT_OUT));
-    rescue.head.lease_ceiling = ceiling.unwrap_or(UNKNOWN_LEASE);
-    rescue.save_tubes(old)?;
-    rescue.save_tasks(old, "ASC")?;
-    // A page that cannot be read ends the first pass: come from the other side.
-    rescue.save_tasks(old, "DESC")?;
-    rescue.head.tubes = rescue.tubes.len() as u64;
-    rescue.head.write(new)?;
-    new.execute_batch("COMMIT")?;
-    Ok(rescue.head)
 }
 
 /// A new database that fills up.
@@ -156,14 +155,46 @@ struct Rescue<'a> {
     new: &'a Connection,
     head: Head,
     tubes: BTreeMap<u32, (TubeName, Kind)>,
+    /// How many of the tasks come from pages that may have been free.
+    doubtful: u64,
 }
 
-impl Rescue<'_> {
-    fn save_tubes(&mut self, old: &Connection) -> Result<(), RowError> {
-        let Ok(mut statement) = old.prepare("SELECT * FROM tube") else { return Ok(()) };
-        let Ok(mut rows) = statement.query([]) else { return Ok(()) };
-        while let Ok(Some(row)) = rows.next() {
-            let Ok((number, mut record)) = codec::read_tube(row) else { continue };
+impl<'a> Rescue<'a> {
+    fn new(new: &'a Connection, batch: u64) -> Self {
+        let head = Head { batch, ..Head::default() };
+        Rescue { new, head, tubes: BTreeMap::new(), doubtful: 0 }
+    }
+
+    fn save(&mut self, old: &Old) -> Result<(), RowError> {
+        self.new.execute_batch("BEGIN IMMEDIATE")?;
+        let ceiling = old.head.map(|head| head.lease_ceiling.saturating_add(LEFT_OUT));
+        self.head.lease_ceiling = ceiling.unwrap_or(UNKNOWN_LEASE);
+        let mut marks = Marks::new(&old.pages);
+        self.save_tubes(old, &mut marks)?;
+        self.save_tasks(old, &mut marks)?;
+        self.head.tubes = self.tubes.len() as u64;
+        self.head.write(self.new)?;
+        self.new.execute_batch("COMMIT")?;
+        Ok(())
+    }
+
+    fn save_tubes(&mut self, old: &Old, marks: &mut Marks) -> Result<(), RowError> {
+        let mut walk = Walk::new(&old.pages, marks, TUBE_ROOT);
+        while let Some((page, _)) = walk.next_leaf() {
+            self.save_tube_page(old, &page)?;
+        }
+        if old.head.is_some_and(|head| head.tubes == self.tubes.len() as u64) {
+            return Ok(());
+        }
+        for page in marks.lost(&old.pages) {
+            self.save_tube_page(old, &page)?;
+        }
+        Ok(())
+    }
+
+    fn save_tube_page(&mut self, old: &Old, page: &Page) -> Result<(), RowError> {
+        for row in cells::rows(page) {
+            let Some((number, mut record)) = old.judge.tube(&row, &old.pages) else { continue };
             record.next_id = record.next_id.saturating_add(LEFT_OUT);
             self.add_tube(number, record)?;
         }
@@ -191,30 +222,62 @@ impl Rescue<'_> {
         Ok(self.tubes.contains_key(&number))
     }
 
-    fn save_tasks(&mut self, old: &Connection, order: &str) -> Result<(), RowError> {
-        let columns = codec::TASK_COLUMNS;
-        let sql = format!("SELECT {columns}, data_sum, meta, data FROM task ORDER BY key {order}");
-        let Ok(mut statement) = old.prepare(&sql) else { return Ok(()) };
-        let Ok(mut rows) = statement.query([]) else { return Ok(()) };
-        while let Ok(Some(row)) = rows.next() {
-            let Ok((number, mut record)) = codec::read_task(row) else { continue };
-            let key = codec::key(number, record.id);
-            let Ok(body) = codec::read_body(row, key, codec::TASK_COLUMNS_COUNT) else { continue };
-            if self.find_tube(number, &record)? {
-                if self.tubes.get(&number).is_some_and(|(_, kind)| kind.has_subqueues()) {
-                    record.subqueue.get_or_insert_default();
-                }
-                self.add_task(key, &record, &body)?;
+    /// Saves what the tree leads to. If tasks are missing, pages that nothing leads to are looked at
+    /// as well; when these may be free ones, only for keys that the tree has lost.
+    fn save_tasks(&mut self, old: &Old, marks: &mut Marks) -> Result<(), RowError> {
+        let mut walk = Walk::new(&old.pages, marks, TASK_ROOT);
+        while let Some((page, doubtful)) = walk.next_leaf() {
+            for row in cells::rows(&page) {
+                self.save_task(old, &row, doubtful)?;
+            }
+        }
+        let gaps = walk.gaps();
+        if old.head.is_some_and(|head| self.has_all_of(&head)) {
+            return Ok(());
+        }
+        let doubtful = !marks.free_are_known;
+        for page in marks.lost(&old.pages) {
+            for row in cells::rows(&page).filter(|row| !doubtful || gaps.contains(row.key)) {
+                self.save_task(old, &row, doubtful)?;
             }
         }
         Ok(())
     }
 
-    fn add_task(&mut self, key: i64, record: &Record, body: &Body) -> Result<(), RowError> {
-        let added = Insert::new(self.new)?.add(key, record, body)?;
-        if added == 1 {
-            self.head.add(key);
+    fn has_all_of(&self, head: &Head) -> bool {
+        (self.head.tasks, self.head.task_keys) == (head.tasks, head.task_keys)
+    }
+
+    /// Saves a task, if it is as it was written.
+    fn save_task(&mut self, old: &Old, row: &Cell<'_>, doubtful: bool) -> Result<(), RowError> {
+        // One that goes over many pages is not read twice.
+        if !row.is_whole() && self.has(row.key)? {
+            return Ok(());
+        }
+        let Some((number, mut record, body)) = old.judge.task(row, &old.pages) else {
+            return Ok(());
+        };
+        if self.find_tube(number, &record)? {
+            if self.tubes.get(&number).is_some_and(|(_, kind)| kind.has_subqueues()) {
+                record.subqueue.get_or_insert_default();
+            }
+            let added = self.add_task(row.key, &record, &body)?;
+            self.doubtful += u64::from(added && doubtful);
         }
         Ok(())
+    }
+
+    fn has(&self, key: i64) -> Result<bool, RowError> {
+        let sql = "SELECT 1 FROM task WHERE key = ?";
+        Ok(self.new.prepare_cached(sql)?.exists([key])?)
+    }
+
+    /// Adds a task, unless there is one of that key.
+    fn add_task(&mut self, key: i64, record: &Record, body: &Body) -> Result<bool, RowError> {
+        let added = Insert::new(self.new)?.add(key, record, body)? == 1;
+        if added {
+            self.head.add(key);
+        }
+        Ok(added)
     }
 }

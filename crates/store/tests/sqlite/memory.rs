@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use taskyard_core::{Body, Command, Error, Finish, Kind, NewTask, Reply, Task, TubeOptions};
+use taskyard_core::{
+    Body, Command, Error, Finish, Kind, NewTask, Outcome, Reply, Task, TubeOptions,
+};
 use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{Executed, OpenOptions, Store, fill};
 
@@ -50,6 +52,33 @@ fn without_any_memory_everything_is_loaded() {
     let tasks = take_now(&store, "mail", 20);
     let found: Vec<Body> = tasks.iter().map(|task| body(task).clone()).collect();
     assert!(found == (0..20).map(|number| numbered(number).body).collect::<Vec<_>>());
+}
+
+/// A finished task was shown without its payload when that was on disk only: a client of the original
+/// queue, which answers an ack with the whole task, would have got nil.
+#[test]
+fn a_finished_task_is_shown_with_its_payload_wherever_that_is() {
+    let folder = fast_folder();
+    let store = open(folder.path(), 0);
+    must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
+    put_now(&store, "mail", (0..4).map(numbered).collect());
+    let taken = take_now(&store, "mail", 2);
+    let commands = vec![
+        finish("mail", &taken[0], Finish::Ack),
+        finish("mail", &taken[1], Finish::Bury),
+        delete("mail", [2, 3]),
+    ];
+    let replies = execute(&store, commands).replies.into_iter();
+    let outcomes: Vec<Outcome> = replies
+        .flat_map(|reply| match reply {
+            Ok(Reply::Finished(outcomes)) => outcomes,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    for (number, outcome) in (0..).zip(outcomes) {
+        let Outcome::Done(Some(task)) = outcome else { panic!("task {number}: {outcome:?}") };
+        assert!(*body(&task) == numbered(number).body, "task {number}");
+    }
 }
 
 #[test]

@@ -136,11 +136,11 @@ pub fn take(tube: &str, count: usize) -> Command {
 pub fn finish(tube: &str, task: &Task, finish: Finish) -> Command {
     let holder = Holder::Lease(task.lease.expect("a taken task has a lease"));
     let items = vec![FinishItem { id: task.id, holder, finish }];
-    Command::Finish { tube: name(tube), items }
+    Command::Finish { tube: name(tube), items, show: true }
 }
 
 pub fn delete(tube: &str, ids: impl IntoIterator<Item = u64>) -> Command {
-    Command::Delete { tube: name(tube), ids: ids.into_iter().map(TaskId).collect() }
+    Command::Delete { tube: name(tube), ids: ids.into_iter().map(TaskId).collect(), show: true }
 }
 
 pub fn peek(tube: &str, ids: impl IntoIterator<Item = u64>) -> Command {

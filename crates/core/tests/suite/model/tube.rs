@@ -151,7 +151,7 @@ impl Tube {
                 self.calls.touch += 1;
             }
         }
-        Outcome::Done(Box::new(self.view(now, item.id).unwrap()))
+        Outcome::Done(Some(Box::new(self.view(now, item.id).unwrap())))
     }
 
     /// Ends a delivery without ack or bury.
@@ -214,7 +214,7 @@ impl Tube {
         };
         self.done += 1;
         let task = self.entries.remove(place).task;
-        Outcome::Done(Box::new(Task { state: State::Done, reason: Reason::Finished, ..task }))
+        Outcome::Done(Some(Box::new(Task { state: State::Done, reason: Reason::Finished, ..task })))
     }
 
     /// Lets time do all that is due; answers how many steps that were.

@@ -102,7 +102,7 @@ impl Script {
                 let known = self.tubes.entry(tube.clone()).or_default();
                 for outcome in outcomes {
                     // Some are kept, to be finished once more when it is too late.
-                    if let Outcome::Done(task) = outcome
+                    if let Outcome::Done(Some(task)) = outcome
                         && task.state != State::Taken
                         && self.rng.u8(0..3) > 0
                     {
@@ -125,7 +125,7 @@ impl Script {
             210..420 => self.take(tube),
             420..740 => self.finish(tube),
             740..780 => Command::Kick { tube, count: self.rng.u64(0..4) },
-            780..810 => Command::Delete { ids: self.ids(&tube), tube },
+            780..810 => Command::Delete { ids: self.ids(&tube), tube, show: self.rng.bool() },
             810..860 => Command::Peek { ids: self.ids(&tube), tube },
             860..870 => Command::Deliveries { tube, count: self.rng.usize(0..5) },
             870..890 => Command::Tubes { tube: self.rng.bool().then_some(tube) },
@@ -189,7 +189,7 @@ impl Script {
     fn finish(&mut self, tube: TubeName) -> Command {
         let count = if self.one_in(4) { self.rng.usize(0..=4) } else { 1 };
         let items = (0..count).map(|_| self.finish_item(&tube)).collect();
-        Command::Finish { tube, items }
+        Command::Finish { tube, items, show: self.rng.u8(0..4) > 0 }
     }
 
     fn finish_item(&mut self, tube: &TubeName) -> FinishItem {

@@ -234,7 +234,7 @@ impl Client {
 
     /// What a take of the same batch delivered before it was deleted is gone.
     fn forget_deleted(&mut self, command: &Command) {
-        let Command::Delete { tube, ids } = command else { return };
+        let Command::Delete { tube, ids, .. } = command else { return };
         let known = &mut self.tubes[number(tube.as_str())];
         known.held.retain(|task| task.id != ids[0]);
         known.present.retain(|id| TaskId(*id) != ids[0]);

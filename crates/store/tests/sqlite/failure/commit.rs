@@ -208,7 +208,7 @@ fn goes_on(store: SqliteStore, folder: &Path, held: &Held) -> Content {
         holder: Holder::Session(SESSION),
         finish: Finish::Ack,
     };
-    must(&store, Command::Finish { tube: name("mail"), items: vec![by_session] });
+    must(&store, Command::Finish { tube: name("mail"), items: vec![by_session], show: true });
     let ids = put_now(&store, "mail", vec![new_task(99)]);
     must(&store, delete("mail", [25]));
     drop(store);

@@ -1,0 +1,161 @@
+//! Rows in a page of SQLite's trees, each for itself: whether a row is whole is told by its own
+//! checksum, not by the page around it. The format is described in <https://sqlite.org/fileformat2.html>.
+
+use rusqlite::types::Value;
+use taskyard_core::limits::PAYLOAD_BYTES_MAX;
+
+use super::log::number;
+use super::pages::{PAGE, Page, Pages};
+
+/// The first byte of a page with rows, and of one with pages below it.
+pub const LEAF: u8 = 13;
+pub const UPPER: u8 = 5;
+
+/// No row of ours is longer: the largest payload, and room for everything else.
+const ROW_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + (64 << 10);
+/// What a page holds of a row that goes on in other pages, at the most and at the least.
+const LOCAL_MAX: usize = PAGE - 35;
+const LOCAL_MIN: usize = (PAGE - 12) * 32 / 255 - 23;
+
+/// A row as it lies in a page.
+#[derive(Debug)]
+pub struct Cell<'p> {
+    pub key: i64,
+    /// How long the whole row is.
+    bytes: usize,
+    /// The part of it in this page.
+    local: &'p [u8],
+    /// The page in which it goes on.
+    next: Option<u32>,
+}
+
+/// Every row of a page that could be one.
+pub fn rows(page: &Page) -> impl Iterator<Item = Cell<'_>> {
+    starts(page, 8).filter_map(|at| Cell::parse(page, at))
+}
+
+/// The pages below an upper page, each with the largest key it may have.
+pub fn below(page: &Page) -> Vec<(u32, i64)> {
+    let mut below: Vec<(u32, i64)> = starts(page, 12)
+        .filter_map(|at| {
+            let (key, _) = varint(page.get(at + 4..)?)?;
+            Some((number(page, at), key))
+        })
+        .collect();
+    below.push((number(page, 8), i64::MAX));
+    below
+}
+
+/// Where the cells of a page begin.
+fn starts(page: &Page, header: usize) -> impl Iterator<Item = usize> {
+    let short = |at: usize| usize::from(u16::from_be_bytes([page[at], page[at + 1]]));
+    let count = short(3).min((PAGE - header) / 2);
+    (0..count).map(move |place| short(header + 2 * place)).filter(|at| *at + 4 <= PAGE)
+}
+
+impl<'p> Cell<'p> {
+    fn parse(page: &'p Page, at: usize) -> Option<Cell<'p>> {
+        let (bytes, taken) = varint(page.get(at..)?)?;
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= ROW_BYTES_MAX)?;
+        let rest = &page[at + taken..];
+        let (key, taken) = varint(rest)?;
+        let rest = &rest[taken..];
+        if bytes <= LOCAL_MAX {
+            return Some(Cell { key, bytes, local: rest.get(..bytes)?, next: None });
+        }
+        let fitting = LOCAL_MIN + (bytes - LOCAL_MIN) % (PAGE - 4);
+        let local = if fitting <= LOCAL_MAX { fitting } else { LOCAL_MIN };
+        let next = rest.get(local..local + 4)?;
+        Some(Cell { key, bytes, local: &rest[..local], next: Some(number(next, 0)) })
+    }
+
+    /// Whether all of the row is in its page.
+    pub fn is_whole(&self) -> bool {
+        self.next.is_none()
+    }
+
+    /// The first `wanted` columns of a row that has `columns` of them, as far as they are in this
+    /// page. The first is always the key.
+    pub fn start(&self, columns: usize, wanted: usize) -> Option<Vec<Value>> {
+        values(self.key, self.local, columns, wanted)
+    }
+
+    /// All columns of a row that has `columns` of them.
+    pub fn all(&self, pages: &Pages, columns: usize) -> Option<Vec<Value>> {
+        if self.is_whole() {
+            return self.start(columns, columns);
+        }
+        let mut row = self.local.to_vec();
+        let mut next = self.next;
+        while row.len() < self.bytes {
+            let page = pages.read(next?)?;
+            let part = (self.bytes - row.len()).min(PAGE - 4);
+            row.extend_from_slice(&page[4..4 + part]);
+            next = Some(number(&page, 0));
+        }
+        values(self.key, &row, columns, columns)
+    }
+}
+
+/// A row is a header with the length and type of each column, then the columns.
+fn values(key: i64, row: &[u8], columns: usize, wanted: usize) -> Option<Vec<Value>> {
+    let (header, taken) = varint(row)?;
+    let header = usize::try_from(header).ok()?;
+    let (mut types, mut rest) = (row.get(taken..header)?, row.get(header..)?);
+    let mut values = Vec::with_capacity(wanted);
+    for column in 0..columns {
+        let (kind, taken) = varint(types)?;
+        types = &types[taken..];
+        if column < wanted {
+            let (value, taken) = value(kind, rest)?;
+            rest = &rest[taken..];
+            values.push(value);
+        }
+    }
+    // The key stands beside the row, and nothing in its place.
+    let key_place = values.first_mut().filter(|first| **first == Value::Null)?;
+    *key_place = Value::Integer(key);
+    types.is_empty().then_some(values)
+}
+
+/// A column of this type at the beginning of the bytes, and how many of them it has.
+fn value(kind: i64, bytes: &[u8]) -> Option<(Value, usize)> {
+    let integer = |length: usize| {
+        let bytes = bytes.get(..length)?;
+        let sign = if bytes[0] & 0x80 == 0 { 0 } else { -1 };
+        let number = bytes.iter().fold(sign, |number, byte| number << 8 | i64::from(*byte));
+        Some((Value::Integer(number), length))
+    };
+    match kind {
+        0 => Some((Value::Null, 0)),
+        1..=4 => integer(kind as usize),
+        5 => integer(6),
+        6 => integer(8),
+        8 | 9 => Some((Value::Integer(kind - 8), 0)),
+        12.. => {
+            let length = usize::try_from((kind - 12) / 2).ok()?;
+            let bytes = bytes.get(..length)?.to_vec();
+            let text = kind % 2 == 1;
+            let value =
+                if text { Value::Text(String::from_utf8(bytes).ok()?) } else { Value::Blob(bytes) };
+            Some((value, length))
+        }
+        // None of our columns is a fraction.
+        _ => None,
+    }
+}
+
+/// A number of one to nine bytes, and how many it has.
+fn varint(bytes: &[u8]) -> Option<(i64, usize)> {
+    let mut number = 0;
+    for (place, byte) in bytes.iter().take(9).enumerate() {
+        if place == 8 {
+            return Some((number << 8 | i64::from(*byte), 9));
+        }
+        number = number << 7 | i64::from(byte & 0x7F);
+        if byte & 0x80 == 0 {
+            return Some((number, place + 1));
+        }
+    }
+    None
+}

@@ -1,0 +1,317 @@
+//! Databases that are damaged on purpose, and what must be saved of them.
+
+use std::collections::BTreeSet;
+
+use taskyard_core::record::StoredState;
+use taskyard_core::{Span, TaskId, Timestamp};
+use tempfile::TempDir;
+
+use super::pages::PAGE;
+use super::*;
+
+/// A database with tasks in two tubes.
+struct Sample {
+    folder: TempDir,
+    bytes: Vec<u8>,
+}
+
+impl Sample {
+    /// `count` tasks that were put, of which the `deleted` are gone again.
+    fn new(count: u64, deleted: std::ops::Range<u64>) -> Sample {
+        let folder = fast_folder();
+        let db = draw_up(folder.path()).expect("a database");
+        db.execute_batch("BEGIN").expect("a transaction");
+        let mut rescue = Rescue::new(&db, 7);
+        for (number, name) in [(0, "mail"), (5, "far")] {
+            let name = TubeName::new(name).expect("a good name");
+            let options = TubeOptions::new(Kind::FifoTtl);
+            rescue.add_tube(number, TubeRecord { name, options, next_id: count }).expect("a tube");
+        }
+        for id in 0..count {
+            let (key, record, body) = task(id);
+            rescue.add_task(key, &record, &body).expect("a task");
+        }
+        for id in deleted {
+            let key = task(id).0;
+            db.execute("DELETE FROM task WHERE key = ?", [key]).expect("a task less");
+            rescue.head.remove(key);
+        }
+        rescue.head.tubes = 2;
+        rescue.head.write(&db).expect("the head");
+        db.execute_batch("COMMIT").expect("the end");
+        drop(db);
+        let bytes = fs::read(draft(folder.path())).expect("the file");
+        Sample { folder, bytes }
+    }
+
+    fn pages(&self) -> usize {
+        self.bytes.len() / PAGE
+    }
+
+    fn page(&mut self, number: usize) -> &mut Page {
+        (&mut self.bytes[(number - 1) * PAGE..number * PAGE]).try_into().expect("a page")
+    }
+
+    fn shown(&self, number: usize) -> &Page {
+        self.bytes[(number - 1) * PAGE..number * PAGE].try_into().expect("a page")
+    }
+
+    /// The numbers of the pages that begin with this byte.
+    fn pages_of(&self, kind: u8) -> Vec<usize> {
+        (2..=self.pages()).filter(|number| self.bytes[(number - 1) * PAGE] == kind).collect()
+    }
+
+    /// Rebuilds the database from these bytes, and tells which tasks it has then.
+    fn rescue(&self) -> (Report, BTreeSet<i64>) {
+        let path = self.folder.path();
+        fs::write(database(path), &self.bytes).expect("a damaged file");
+        let report = rebuild(path, 8, &Sealed::Batch(7)).expect("what is left is saved");
+        let db = Connection::open(database(path)).expect("the new database");
+        let sql = "SELECT key, data FROM task";
+        let mut statement = db.prepare(sql).expect("the tasks");
+        let tasks = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+        let tasks: Vec<(i64, Vec<u8>)> =
+            tasks.expect("the tasks").collect::<Result<_, _>>().expect("they can be read");
+        for (key, data) in &tasks {
+            let (_, id) = codec::split_key(*key);
+            assert!(task(id.0).0 == *key && task(id.0).2.payload() == data, "task {id}");
+        }
+        let head = Head::read(&db).expect("the new head");
+        assert_eq!((report.tasks, tasks.len() as u64), (head.tasks, head.tasks));
+        fs::remove_file(path.join("taskyard.db.damaged-1")).expect("the damaged one was kept");
+        (report, tasks.into_iter().map(|(key, _)| key).collect())
+    }
+
+    /// The tasks that lie in these pages, as far as one page goes.
+    fn keys_in(&self, pages: impl IntoIterator<Item = usize>) -> BTreeSet<i64> {
+        let pages = pages.into_iter().filter(|number| *number > 3).map(|number| self.shown(number));
+        let leaves = pages.filter(|page| page[0] == LEAF);
+        leaves.flat_map(|page| cells::rows(page).map(|row| row.key)).collect()
+    }
+}
+
+const LEAF: u8 = cells::LEAF;
+
+/// A folder in memory where there is one: nothing here is about the disk.
+fn fast_folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
+}
+
+/// The same task for the same id, whoever asks: most are short, some go over many pages, and all
+/// lengths are there at which SQLite begins to use one page more.
+fn task(id: u64) -> (i64, Record, Body) {
+    let long = match id % 100 {
+        50 => 3900 + id as usize % 300,
+        99 => 20_000 + id as usize,
+        _ => 60,
+    };
+    let payload: Vec<u8> = (0..long).map(|place| (id as usize * 7 + place) as u8).collect();
+    let plain = !id.is_multiple_of(3);
+    let record = Record {
+        id: TaskId(id),
+        standing: if id.is_multiple_of(5) { StoredState::Buried } else { StoredState::Ready },
+        pri: id % 4,
+        created: Timestamp::from_micros(1_700_000_000_000_000 + id as i64),
+        expires: if plain { Timestamp::NEVER } else { Timestamp::from_micros(-3) },
+        ttr: if plain { Span::FOREVER } else { Span::from_micros(1 << 40) },
+        attempts: 0,
+        previous_start: None,
+        subqueue: None,
+        body_bytes: long as u32,
+        body: None,
+    };
+    let tube = if id % 1000 < 500 { 0 } else { 5 };
+    (codec::key(tube, TaskId(id)), record, Body::with_meta(&payload, b""))
+}
+
+#[test]
+fn the_tables_begin_where_we_look() {
+    let sample = Sample::new(0, 0..0);
+    let db = Connection::open(draft(sample.folder.path())).expect("a database");
+    for (table, root) in [("store", STORE_ROOT), ("tube", TUBE_ROOT), ("task", TASK_ROOT)] {
+        let sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?";
+        assert_eq!(db.query_row(sql, [table], |row| row.get(0)), Ok(root), "{table}");
+    }
+    assert_eq!(db.pragma_query_value(None, "page_size", |row| row.get(0)), Ok(PAGE as i64));
+}
+
+#[test]
+fn a_sound_database_is_saved_whole_and_each_page_read_about_once() {
+    let sample = Sample::new(3000, 100..1200);
+    let (report, saved) = sample.rescue();
+    assert_eq!(saved.len(), 1900);
+    assert!(report.steps <= sample.pages() as u64 + 10, "{report:?}");
+    let expected = "saved 1900 tasks in 2 tubes; lost: 0 tasks";
+    assert_eq!(report.to_string(), expected);
+}
+
+/// Everything below an upper page was lost with it.
+#[test]
+fn pages_below_an_unreadable_page_are_found() {
+    let mut sample = Sample::new(20_000, 0..0);
+    let upper = sample.pages_of(cells::UPPER);
+    assert!(upper.len() > 2, "{upper:?}");
+    for number in upper {
+        sample.page(number).fill(0xFF);
+    }
+    let (report, saved) = sample.rescue();
+    assert_eq!((saved.len(), report.lost, report.doubtful), (20_000, Some(0), 0));
+}
+
+/// An upper page that has forgotten half of what is below it looks sound.
+#[test]
+fn pages_that_an_upper_page_forgot_are_found() {
+    let mut sample = Sample::new(5000, 0..0);
+    for number in sample.pages_of(cells::UPPER) {
+        let page = sample.page(number);
+        (page[3], page[4]) = (0, page[4] / 2);
+    }
+    let (report, _) = sample.rescue();
+    assert_eq!((report.tasks, report.lost), (5000, Some(0)));
+}
+
+/// Rows of finished tasks stay in the pages they were in, until these are used again.
+#[test]
+fn finished_tasks_come_back_only_with_a_warning() {
+    let live = |keys: &BTreeSet<i64>| {
+        keys.iter().filter(|key| !(2000..4000).contains(&codec::split_key(**key).1.0)).count()
+    };
+    let mut sample = Sample::new(6000, 2000..4000);
+    sample.page(TASK_ROOT as usize).fill(0);
+    let (report, saved) = sample.rescue();
+    assert_eq!((saved.len(), live(&saved), report.doubtful), (4000, 4000, 0));
+    // And with the list of free pages lost as well.
+    sample.page(1)[36..40].fill(1);
+    let (report, saved) = sample.rescue();
+    assert_eq!(live(&saved), 4000);
+    assert!(report.doubtful >= (saved.len() - 4000) as u64);
+    assert!(report.to_string().contains("may have been finished before"), "{report}");
+}
+
+#[test]
+fn the_report_counts_what_is_lost() {
+    let mut sample = Sample::new(5000, 0..0);
+    let leaf = sample.pages_of(LEAF)[40];
+    let gone = sample.keys_in([leaf]).len() as u64;
+    assert!(gone > 5);
+    sample.page(leaf).fill(0);
+    let (report, _) = sample.rescue();
+    assert_eq!((report.lost, report.commits, report.doubtful), (Some(gone), Some(0), 0));
+    sample.page(STORE_ROOT as usize).fill(0);
+    let (report, _) = sample.rescue();
+    assert_eq!((report.tasks, report.lost, report.commits), (5000 - gone, None, None));
+    assert!(report.to_string().contains("lost: unknown"), "{report}");
+}
+
+#[test]
+fn the_report_in_words() {
+    let report =
+        Report { tasks: 1, tubes: 2, lost: Some(3), commits: Some(4), doubtful: 5, steps: 0 };
+    assert_eq!(
+        report.to_string(),
+        "saved 1 task in 2 tubes; lost: 3 tasks, and all that the newest 4 commits changed; \
+         5 of the saved may have been finished before"
+    );
+    let report = Report { commits: None, doubtful: 0, ..report };
+    assert_eq!(
+        report.to_string(),
+        "saved 1 task in 2 tubes; lost: 3 tasks, and perhaps newer commits: the seal is lost"
+    );
+}
+
+/// Going on behind each unreadable page ran for ever on some files. Whatever the damage, the work is
+/// limited, and the tasks in whole pages are saved.
+#[test]
+fn any_damage_costs_a_limited_number_of_steps() {
+    let seed = std::env::var("TASKYARD_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("repeat with TASKYARD_SEED={seed}");
+    let sound = Sample::new(1200, 0..0);
+    for seed in [18_354_447_673_342_534_212, seed] {
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..40 {
+            let mut sample = Sample { folder: fast_folder(), bytes: sound.bytes.clone() };
+            let mut touched = BTreeSet::new();
+            for _ in 0..random.usize(1..6) {
+                touched.extend(damage(&mut sample, &mut random));
+            }
+            let (report, saved) = sample.rescue();
+            let limit = 64 + 8 * sample.pages() as u64;
+            assert!(report.steps <= limit, "{} steps, {} pages", report.steps, sample.pages());
+            // The first page has the list of free pages; who cannot read it has to be careful.
+            if touched.contains(&1) {
+                continue;
+            }
+            // Long tasks go on in pages that may be damaged.
+            let whole = (4..=sample.pages()).filter(|number| !touched.contains(number));
+            let mut whole = sound.keys_in(whole);
+            whole.retain(|key| task(codec::split_key(*key).1.0).2.payload().len() < 100);
+            assert!(saved.is_superset(&whole), "{:?}", whole.difference(&saved).next());
+        }
+    }
+}
+
+/// A long row takes many pages to read, and a damaged page may name the same row again and again: the
+/// work ends all the same, and a row that is saved is not read again.
+#[test]
+fn a_long_row_that_is_named_very_often() {
+    for whole in [true, false] {
+        let mut sample = Sample::new(2000, 0..0);
+        // Where the row of a long task begins, in which page: the place leaves room for many names.
+        let leaves = sample.pages_of(LEAF).into_iter().skip(2);
+        let long = leaves.flat_map(|number| {
+            let page = sample.shown(number);
+            let rows: Vec<bool> = cells::rows(page).map(|row| row.is_whole()).collect();
+            let places = rows.into_iter().enumerate().filter(|(_, whole)| !whole);
+            let at = |place| u16::from_be_bytes([page[8 + 2 * place], page[9 + 2 * place]]);
+            places.map(|(place, _)| (at(place), number)).collect::<Vec<_>>()
+        });
+        let (at, number) = long.max().expect("a long task");
+        let names = (usize::from(at) - 8) / 2;
+        assert!(names > 1000, "{names}");
+        let page = sample.page(number);
+        page[3..5].copy_from_slice(&(names as u16).to_be_bytes());
+        page[8..8 + 2 * names].as_chunks_mut().0.fill(at.to_be_bytes());
+        for number in if whole { Vec::new() } else { sample.pages_of(0) } {
+            sample.page(number)[100] ^= 1;
+        }
+        let (report, _) = sample.rescue();
+        let limit = 64 + 8 * sample.pages() + if whole { 0 } else { names + sample.pages() };
+        assert!(report.steps <= limit as u64, "{report:?}");
+        assert_eq!(report.tasks > 1900, whole, "{report:?}");
+    }
+}
+
+/// Damages the file somehow; returns the numbers of the pages that are not as they were.
+fn damage(sample: &mut Sample, random: &mut fastrand::Rng) -> Vec<usize> {
+    let pages = sample.pages();
+    let number = random.usize(1..=pages);
+    // Upper pages are few, and most harm is done there.
+    let upper = sample.pages_of(cells::UPPER);
+    let number = if random.bool() { random.choice(upper).unwrap_or(number) } else { number };
+    match random.u8(..6) {
+        0 => {
+            let bit = random.usize(..PAGE * 8);
+            sample.page(number)[bit / 8] ^= 1 << (bit % 8);
+        }
+        1 => random.fill(sample.page(number)),
+        2 => sample.page(number).fill(0),
+        3 => {
+            let other = sample.page(random.usize(1..=pages)).to_vec();
+            sample.page(number).copy_from_slice(&other);
+        }
+        4 => {
+            // Numbers of other pages, in a place where such are: whole parts of a tree come twice.
+            let at = random.usize(..PAGE / 4) * 4;
+            let other = random.u32(1..=pages as u32).to_be_bytes();
+            sample.page(number)[at..at + 4].copy_from_slice(&other);
+        }
+        _ => {
+            let left = random.usize(pages / 2..=pages);
+            sample.bytes.truncate(left.max(4) * PAGE - random.usize(..PAGE));
+            let whole = sample.bytes.len() / PAGE;
+            sample.bytes.truncate(whole * PAGE);
+        }
+    }
+    vec![number]
+}
