@@ -7,7 +7,7 @@ use crate::steps::Steps;
 use crate::tidy;
 use crate::tools::{self, Tools};
 
-/// Tells the tests that browser and Python are absent on purpose, so that they say "skipped"
+/// Tells the tests that the tools from outside are absent on purpose, so that they say "skipped"
 /// instead of failing.
 const EMBEDDED: &str = "TASKYARD_EMBEDDED";
 
@@ -44,7 +44,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     println!("\n{}", steps.table());
     let green = match &options.filter {
         Some(filter) => format!("only `{filter}` was tested, that is"),
-        None if options.embedded => "all but browser and Python".into(),
+        None if options.embedded => "all but what comes from outside".into(),
         None => "all".into(),
     };
     println!("{}", steps.verdict(&green)?);

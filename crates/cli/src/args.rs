@@ -29,6 +29,9 @@ Exit codes:
   6  refused: full, too large, overloaded, exists or in use
   7  the server cannot be reached or is stopping
   8  not allowed: the token is missing or wrong
+  9  serve: the address to listen on is in use or not allowed
+  10  serve: the data folder is in use by another process
+  11  serve: the store's URL names no store
 
 First steps:
   taskyard serve                          # in one terminal
@@ -113,7 +116,7 @@ mod tests {
         let list = include_str!("../../wire/src/codes.rs");
         let rows = list.lines().skip_while(|line| *line != "//! | exit | when |").skip(2);
         let rows: Vec<&str> = rows.take_while(|line| line.starts_with("//! |")).collect();
-        assert_eq!(rows.len(), 9);
+        assert_eq!(rows.len(), 12);
         for row in rows {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
             let line = format!("  {}  {}", cells[1], cells[2]);

@@ -1,5 +1,6 @@
 //! How client commands find and ask the server.
 
+use std::convert::Infallible;
 use std::env;
 use std::future::Future;
 
@@ -15,8 +16,9 @@ pub const URL_DEFAULT: &str = "http://127.0.0.1:7070";
 /// Where the server is.
 #[derive(Clone, Debug, Args)]
 pub struct ConnectArgs {
-    /// Where the server is.
+    /// Where the server is; http:// may be left out.
     #[arg(long, env = "TASKYARD_URL", default_value = URL_DEFAULT, value_name = "URL")]
+    #[arg(value_parser = with_scheme)]
     #[arg(help_heading = "Server")]
     url: String,
     /// The token that the server asks for.
@@ -43,12 +45,18 @@ impl ConnectArgs {
 
     /// What to add to a command line that a person pastes, so that it reaches the same server.
     pub fn flags(&self) -> String {
-        let known = env::var("TASKYARD_URL").is_ok_and(|url| url == self.url);
+        let known =
+            env::var("TASKYARD_URL").is_ok_and(|url| with_scheme(&url).as_ref() == Ok(&self.url));
         if known || self.url == URL_DEFAULT {
             return String::new();
         }
         format!(" --url {}", quoted(&self.url))
     }
+}
+
+/// The address with its scheme: people write `localhost:7071`.
+fn with_scheme(url: &str) -> Result<String, Infallible> {
+    Ok(if url.contains("://") { url.to_owned() } else { format!("http://{url}") })
 }
 
 /// This program as the person called it, for lines to paste.

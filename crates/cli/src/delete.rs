@@ -30,7 +30,7 @@ pub struct DeleteArgs {
 pub fn run(args: DeleteArgs) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
     let ids: Vec<TaskId> = args.ids.into_iter().map(TaskId).collect();
-    let delete = Command::Delete { tube: tube.clone(), ids: ids.clone() };
+    let delete = Command::Delete { tube: tube.clone(), ids: ids.clone(), show: false };
     let Reply::Finished(outcomes) = args.connect.ask(delete)? else {
         return Err(misfit("delete"));
     };

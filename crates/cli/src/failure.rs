@@ -3,9 +3,12 @@
 use std::io;
 
 use taskyard::HttpError;
+use taskyard_core::{Error, TubeName};
+use taskyard_server::BindError;
+use taskyard_store::OpenError;
 use taskyard_wire::{Code, Exit};
 
-use crate::output::note;
+use crate::output::{note, quoted};
 
 /// A wrong argument that the parser cannot see.
 #[derive(Debug)]
@@ -19,22 +22,64 @@ impl std::fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
+/// A put into a tube that is not there, where the server does not make it.
+#[derive(Debug)]
+pub struct NoTube {
+    /// The tube.
+    pub tube: TubeName,
+    /// Whether its tasks name sub-queues.
+    pub subqueues: bool,
+}
+
+impl std::fmt::Display for NoTube {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (tube, name) = (&self.tube, quoted(self.tube.as_str()));
+        let kind = if self.subqueues { " --kind utubettl" } else { "" };
+        write!(f, "tube '{tube}' does not exist; create it: taskyard tube create {name}{kind}")
+    }
+}
+
+impl std::error::Error for NoTube {}
+
 /// Says what failed in one line and what to do about it.
 pub fn report(error: &anyhow::Error) -> Exit {
     if is_closed_pipe(error) {
         // Whoever reads our output has seen enough.
         return Exit::Ok;
     }
-    let exit = exit_of(error);
-    note(format!("taskyard: {error:#}{}", advice(error)));
-    exit
+    note(format!("taskyard: {}{}", text(error), advice(error)));
+    exit_of(error)
+}
+
+/// What failed, from the outside in. A server tells callers of HTTP what to do about an unknown
+/// tube; a person at a command line is told below.
+fn text(error: &anyhow::Error) -> String {
+    let causes = error.chain().map(|cause| match unknown_tube(cause) {
+        Some(tube) => format!("tube '{tube}' does not exist"),
+        None => cause.to_string(),
+    });
+    causes.collect::<Vec<_>>().join(": ")
+}
+
+/// The tube that this error says does not exist.
+fn unknown_tube<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a TubeName> {
+    match cause.downcast_ref()? {
+        HttpError::Refused { error: Error::TubeNotFound(tube), .. } => Some(tube),
+        _ => None,
+    }
 }
 
 fn exit_of(error: &anyhow::Error) -> Exit {
     if error.chain().any(|cause| cause.is::<Wrong>()) {
         return Exit::Usage;
     }
-    let refusal = error.chain().find_map(|cause| cause.downcast_ref::<taskyard_core::Error>());
+    if error.chain().any(|cause| cause.is::<NoTube>()) {
+        return Exit::NotFound;
+    }
+    if let Some(exit) = error.chain().find_map(exit_of_start) {
+        return exit;
+    }
+    let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
     if let Some(refusal) = refusal {
         return Code::of(refusal).exit();
     }
@@ -47,8 +92,27 @@ fn exit_of(error: &anyhow::Error) -> Exit {
     }
 }
 
+/// How `serve` ends when it cannot even start.
+fn exit_of_start(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+    match cause.downcast_ref() {
+        Some(BindError::Busy(_) | BindError::IprotoBusy(_) | BindError::Denied(_)) => {
+            return Some(Exit::AddressBusy);
+        }
+        Some(_) => return None,
+        None => {}
+    }
+    match cause.downcast_ref()? {
+        OpenError::InUse(_) => Some(Exit::FolderBusy),
+        OpenError::UnknownUrl(_) => Some(Exit::StoreUnknown),
+        _ => None,
+    }
+}
+
 /// What to do, where the error itself cannot know it.
 fn advice(error: &anyhow::Error) -> &'static str {
+    if error.chain().any(|cause| unknown_tube(cause).is_some()) {
+        return "; taskyard tube list shows those there are";
+    }
     match http_error(error) {
         Some(HttpError::Unreachable { .. }) => "; is it running? start it with: taskyard serve",
         Some(HttpError::Unauthorized(_)) => "; here: --token or TASKYARD_TOKEN",
@@ -68,17 +132,45 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use anyhow::Context;
-    use taskyard_core::{Error, TubeName};
 
     use super::*;
 
+    fn tube() -> TubeName {
+        TubeName::new("my mail").unwrap()
+    }
+
     #[test]
     fn a_refusal_decides_how_we_end() {
-        let tube = TubeName::new("mail").unwrap();
-        let error = Error::TubeNotFound(tube);
-        let refused = HttpError::Refused { message: error.to_string(), error };
-        let failed = Err::<(), _>(refused).context("put stopped after 3 lines").unwrap_err();
+        let refused = HttpError::Refused {
+            message: "see elsewhere".into(),
+            error: Error::TubeNotFound(tube()),
+        };
+        let failed = Err::<(), _>(refused).context("stopped after 3 tasks").unwrap_err();
         assert_eq!(exit_of(&failed), Exit::NotFound);
+        assert_eq!(text(&failed), "stopped after 3 tasks: tube 'my mail' does not exist");
+        assert!(advice(&failed).contains("taskyard tube list"));
+    }
+
+    #[test]
+    fn a_put_without_a_tube_is_told_how_to_make_it() {
+        let failed = anyhow::Error::from(NoTube { tube: tube(), subqueues: true });
+        assert_eq!(exit_of(&failed), Exit::NotFound);
+        let said = text(&failed) + advice(&failed);
+        assert!(said.ends_with("taskyard tube create 'my mail' --kind utubettl"), "{said}");
+    }
+
+    #[test]
+    fn a_server_that_cannot_start_says_why_by_its_exit() {
+        let address = ([127, 0, 0, 1], 1).into();
+        for (failed, exit) in [
+            (anyhow::Error::from(BindError::Busy(address)), Exit::AddressBusy),
+            (BindError::Denied(address).into(), Exit::AddressBusy),
+            (BindError::Exposed(address).into(), Exit::Failure),
+            (OpenError::InUse("data".into()).into(), Exit::FolderBusy),
+            (OpenError::UnknownUrl("nowhere:".into()).into(), Exit::StoreUnknown),
+        ] {
+            assert_eq!(exit_of(&failed), exit, "{failed}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod worker;
 mod connect;
 mod data;
 mod failure;
+mod iproto;
 mod output;
 mod units;
 

@@ -1,12 +1,14 @@
 //! `peek`: show tasks without taking them.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use clap::Args;
-use taskyard_core::{Command, Reply, TaskId, TubeName};
+use taskyard_core::{Command, Reason, Reply, Task, TaskId, TubeName};
 use taskyard_wire::Exit;
-use taskyard_wire::http::{Form, TaskAnswer};
+use taskyard_wire::http::{Form, TaskAnswer, moment_of};
 
 use crate::connect::{ConnectArgs, misfit};
-use crate::{data, output};
+use crate::{data, output, units};
 
 /// What to look at.
 #[derive(Debug, Args)]
@@ -37,13 +39,14 @@ pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
         output::json_lines(tasks.iter().map(|task| TaskAnswer::with_reason(task, Form::Json)))?;
     } else if !tasks.is_empty() {
         let mut table = output::table(&["id", "state", "pri", "attempts", "why not now", "data"]);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         for task in &tasks {
             table.add_row([
                 task.id.to_string(),
                 task.state.name().into(),
                 task.pri.to_string(),
                 task.attempts.to_string(),
-                task.reason.to_string(),
+                why(task, now),
                 data::show(task.body.as_ref()),
             ]);
         }
@@ -54,4 +57,20 @@ pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
         output::note(format!("no task {id} in {tube}"));
     }
     Ok(if missing.is_empty() { Exit::Ok } else { Exit::NotFound })
+}
+
+/// Why a task does not run now, with the moment that ends it where there is one.
+fn why(task: &Task, now: f64) -> String {
+    let until = match task.reason {
+        Reason::NotDue(due) => moment_of(due).map(|due| ("due", due)),
+        Reason::Running => task.lease_until.and_then(moment_of).map(|end| ("its lease ends", end)),
+        _ => None,
+    };
+    match until {
+        Some((what, end)) => {
+            let (rest, moment) = (units::in_words(end - now), units::utc(end));
+            format!("{}; {what} in {rest} ({moment})", task.reason)
+        }
+        None => task.reason.to_string(),
+    }
 }

@@ -7,21 +7,22 @@ use std::thread;
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use taskyard::Http;
+use taskyard::{Http, HttpError};
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::{Body, Command, NewTask, Placed, Reply, Span, Timestamp, TubeName};
+use taskyard_core::{Body, Command, Error, NewTask, Placed, Reply, Span, Timestamp, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::PutAnswer;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::connect::{ConnectArgs, block_on, misfit};
-use crate::failure::Wrong;
+use crate::failure::{NoTube, Wrong};
 use crate::{data, output, units};
 
 /// What to add.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-DATA is JSON when it parses as JSON, text otherwise. @FILE reads a file, - the standard input.
+DATA is JSON when it parses as JSON, text otherwise. @FILE reads a file, - the standard input. One
+line end at the end of what is read is left out of a text; what is not UTF-8 is kept byte for byte.
 A tube that does not exist is made as fifottl, unless the server runs with --strict-tubes.
 
 Examples:
@@ -119,9 +120,15 @@ async fn put(
     tasks: Vec<NewTask>,
     wait: Span,
 ) -> anyhow::Result<Vec<Placed>> {
-    match http.ask(Command::Put { tube: tube.clone(), tasks, wait }).await? {
-        Reply::Put(placed) => Ok(placed),
-        _ => Err(misfit("put")),
+    let subqueues = tasks.iter().any(|task| task.subqueue.is_some());
+    match http.ask(Command::Put { tube: tube.clone(), tasks, wait }).await {
+        Ok(Reply::Put(placed)) => Ok(placed),
+        Ok(_) => Err(misfit("put")),
+        // Elsewhere this is a wrong name; here it is a tube that has to be made.
+        Err(HttpError::Refused { error: Error::TubeNotFound(tube), .. }) => {
+            Err(NoTube { tube, subqueues }.into())
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

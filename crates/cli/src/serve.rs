@@ -11,18 +11,20 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::ProgressBar;
 use taskyard_core::command::TubeInfo;
-use taskyard_core::limits::PAYLOAD_BYTES_MAX;
+use taskyard_core::limits::{PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX};
 use taskyard_core::{Command, Execute, Reply};
 use taskyard_engine::{Engine, Settings, SystemClock};
-use taskyard_server::{Config, Server, Token};
-use taskyard_store::{OpenOptions, Store};
+use taskyard_server::{BindError, Config, Server, Token, TokenError};
+use taskyard_store::{MemoryStore, OpenOptions, Store};
 use taskyard_wire::Exit;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::connect::{URL_DEFAULT, misfit};
 use crate::failure::Wrong;
+use crate::iproto::IprotoArgs;
 use crate::output::quoted;
-use crate::{output, units};
+use crate::units::Size;
+use crate::{iproto, output, units};
 
 /// How to serve.
 #[derive(Debug, Args)]
@@ -60,15 +62,23 @@ pub struct ServeArgs {
     #[arg(long)]
     strict_tubes: bool,
     /// How much of what tasks carry is kept in memory; the rest stays on disk.
-    #[arg(long, value_name = "SIZE", value_parser = units::size, default_value = "48MB")]
-    memory: usize,
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    #[arg(default_value_t = Size(OpenOptions::default().memory_bytes))]
+    memory: Size,
     /// The largest payload of a task, up to 64MB.
-    #[arg(long, value_name = "SIZE", value_parser = units::size, default_value = "1MB")]
-    payload_max: usize,
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    #[arg(default_value_t = Size(PAYLOAD_BYTES_DEFAULT))]
+    payload_max: Size,
     /// Open a damaged folder with what is left of it.
     #[arg(long)]
     accept_loss: bool,
+    #[command(flatten)]
+    iproto: IprotoArgs,
 }
+
+/// What to do for a server that shall have no token.
+const WITHOUT_TOKEN: &str = "to go without one, leave out --token and --token-file and unset \
+                             TASKYARD_TOKEN";
 
 /// What was found in the store.
 struct Found {
@@ -86,25 +96,26 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let config = args.config()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let config = runtime.block_on(rehearse(config, &args.iproto))?;
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let settings = Settings { payload_bytes_max: args.payload_max };
+        let settings = Settings { payload_bytes_max: args.payload_max.0 };
         let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
         let tubes = tubes(&engine).await?;
         let found = Found { url, durable, tubes, opening: started.elapsed() };
         let (stop, again) = (Stop::new()?, Stop::new()?);
-        let server = match Server::bind(config, engine.clone()).await {
-            Ok(server) => server,
+        let server = match bind(config, &engine, &args.iproto).await {
+            Ok((server, _)) => server,
             Err(refusal) => {
                 engine.stop().await?;
                 return Err(refusal.into());
             }
         };
         // A person who closes the terminal's pipe still wants the server.
-        let _ = output::bytes(first_screen(&server, &found).as_bytes());
+        let _ = output::bytes(first_screen(&server, &found, args.strict_tubes).as_bytes());
         server.run(stop_at_first(stop, again)).await.context("cannot stop properly")?;
         let _ = output::line(goodbye(&found));
         Ok(Exit::Ok)
@@ -113,23 +124,31 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
 
 impl ServeArgs {
     fn config(&self) -> anyhow::Result<Config> {
-        if self.payload_max > PAYLOAD_BYTES_MAX {
-            return Err(Wrong("--payload-max is more than 64MB, the most there is".into()).into());
+        if self.payload_max.0 > PAYLOAD_BYTES_MAX {
+            let most = Size(PAYLOAD_BYTES_MAX);
+            return Err(
+                Wrong(format!("--payload-max is more than {most}, the most there is")).into()
+            );
         }
         let token = match &self.token_file {
             Some(path) => Some(fs::read_to_string(path).map_err(|error| {
                 Wrong(format!("cannot read the token from {}: {error}", path.display()))
             })?),
-            // An empty variable is the usual way to unset one.
-            None => self.token.clone().filter(|token| !token.is_empty()),
+            None => self.token.clone(),
         };
-        let token = token.map(|text| Token::new(&text)).transpose();
+        // An empty one is most often a secret that did not arrive, so it must not open the server.
+        let token =
+            token.map(|text| Token::new(&text)).transpose().map_err(|error| match error {
+                TokenError::Empty => Wrong(format!("{error}; {WITHOUT_TOKEN}")),
+                TokenError::NotVisible => Wrong(error.to_string()),
+            })?;
         Ok(Config {
-            token: token.map_err(|error| Wrong(error.to_string()))?,
+            token,
             insecure: self.insecure,
             host_names: self.host_name.clone(),
             program: program(),
             strict_tubes: self.strict_tubes,
+            iproto: self.iproto.config()?,
             ..Config::new(self.http)
         })
     }
@@ -140,7 +159,7 @@ impl ServeArgs {
             Some(url) => url.clone(),
             None => format!("sqlite:{}", self.data.display()),
         };
-        let options = OpenOptions { memory_bytes: self.memory, accept_loss: self.accept_loss };
+        let options = OpenOptions { memory_bytes: self.memory.0, accept_loss: self.accept_loss };
         let progress = if io::stderr().is_terminal() {
             ProgressBar::new_spinner().with_message(format!("opening {url}"))
         } else {
@@ -153,6 +172,29 @@ impl ServeArgs {
     }
 }
 
+/// Sees that the server could listen before anything is made on disk, so that one that is refused
+/// leaves no empty folder behind.
+async fn rehearse(config: Config, iproto: &IprotoArgs) -> anyhow::Result<Config> {
+    let store = Box::new(MemoryStore::default());
+    let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
+    let bound = bind(config, &engine, iproto).await.map(|(_, config)| config);
+    engine.stop().await?;
+    Ok(bound?)
+}
+
+/// Listens, if need be without clients of Tarantool's queue; answers the server and its settings.
+async fn bind(
+    config: Config,
+    engine: &Engine,
+    iproto: &IprotoArgs,
+) -> Result<(Server, Config), BindError> {
+    let config = match Server::bind(config.clone(), engine.clone()).await {
+        Ok(server) => return Ok((server, config)),
+        Err(refusal) => iproto.without(config, refusal)?,
+    };
+    Ok((Server::bind(config.clone(), engine.clone()).await?, config))
+}
+
 async fn tubes(engine: &Engine) -> anyhow::Result<Vec<TubeInfo>> {
     match engine.execute(vec![Command::Tubes { tube: None }]).await.pop() {
         Some(Ok(Reply::Tubes(tubes))) => Ok(tubes),
@@ -161,8 +203,8 @@ async fn tubes(engine: &Engine) -> anyhow::Result<Vec<TubeInfo>> {
     }
 }
 
-/// What a newcomer sees: what runs where, and three lines to paste.
-fn first_screen(server: &Server, found: &Found) -> String {
+/// What a newcomer sees: what runs where, and lines to paste.
+fn first_screen(server: &Server, found: &Found, strict: bool) -> String {
     let durable = if found.durable {
         "durable: what is acknowledged is on disk"
     } else {
@@ -179,18 +221,20 @@ fn first_screen(server: &Server, found: &Found) -> String {
         "taskyard {}\n\
          \x20 store  {} ({durable})\n\
          \x20 tasks  {tasks} in {tubes}, opened in {opening:.2} s\n\
-         \x20 http   {} ({token})\n\n\
+         \x20 http   {} ({token})\n\
+         \x20 iproto {}\n\n\
          Try in another terminal:\n{}\n\
          Ctrl-C stops it.\n",
         env!("CARGO_PKG_VERSION"),
         found.url,
         server.url(),
-        to_paste(server, &free_name(&found.tubes)),
+        iproto::line(server),
+        to_paste(server, &free_name(&found.tubes), strict),
     )
 }
 
-/// A put, a take and an ack that work as they are.
-fn to_paste(server: &Server, tube: &str) -> String {
+/// A put, a take and an ack that work as they are; where a put makes no tube, it is made first.
+fn to_paste(server: &Server, tube: &str, strict: bool) -> String {
     let program = program();
     let mut flags = String::new();
     if server.url() != URL_DEFAULT {
@@ -199,12 +243,13 @@ fn to_paste(server: &Server, tube: &str) -> String {
     if server.needs_token() {
         flags.push_str(" --token TOKEN");
     }
+    let create = strict.then(|| format!("tube create {tube}"));
     let verbs = [
         format!("put {tube} '{{\"to\": \"ann\"}}'"),
         format!("take {tube}"),
         format!("ack {tube} 0"),
     ];
-    verbs.iter().map(|verb| format!("  {program} {verb}{flags}\n")).collect()
+    create.iter().chain(&verbs).map(|verb| format!("  {program} {verb}{flags}\n")).collect()
 }
 
 fn goodbye(found: &Found) -> String {
@@ -266,6 +311,11 @@ async fn stop_at_first(mut stop: Stop, mut again: Stop) {
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TASKYARD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    // Who accepts a loss is told how large it is, however quiet the log shall be.
+    let filter = match "taskyard_store::sqlite::salvage=warn".parse() {
+        Ok(salvage) => filter.add_directive(salvage),
+        Err(_) => filter,
+    };
     let terminal = io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     log.with_ansi(terminal).with_target(false).init();

@@ -1,5 +1,6 @@
 //! Times, sizes and names of deliveries as people write them.
 
+use std::fmt;
 use std::str::FromStr;
 
 use taskyard_core::{Holder, Lease, Span, TaskId, Timestamp};
@@ -7,6 +8,21 @@ use taskyard_core::{Holder, Lease, Span, TaskId, Timestamp};
 /// A value, or `none` to take it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrNone<T>(pub Option<T>);
+
+/// A number of bytes that prints as people write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub usize);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(30, "GB"), (20, "MB"), (10, "KB")];
+        let whole = |(shift, _): &(u32, &str)| self.0 != 0 && self.0.trailing_zeros() >= *shift;
+        match units.into_iter().find(whole) {
+            Some((shift, unit)) => write!(f, "{}{unit}", self.0 >> shift),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
 
 /// One delivery as people name it: `ID` or `ID:LEASE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +77,7 @@ pub fn number_or_none<T: FromStr>(text: &str) -> Result<OrNone<T>, String> {
 }
 
 /// A number of bytes: `64MB`, `512K`, `1.5GiB`; a K is 1024.
-pub fn size(text: &str) -> Result<usize, String> {
+pub fn size(text: &str) -> Result<Size, String> {
     let wrong = || "write a size such as 64MB, 512KB or 2GB".to_owned();
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let number: f64 = text[..digits].parse().map_err(|_| wrong())?;
@@ -72,7 +88,7 @@ pub fn size(text: &str) -> Result<usize, String> {
         "g" | "gb" | "gib" => 1 << 30,
         _ => return Err(wrong()),
     };
-    Ok((number * factor as f64) as usize)
+    Ok(Size((number * factor as f64) as usize))
 }
 
 /// A moment: `2030-01-31T08:00:00Z`, with an offset or a fraction, or seconds since 1970.
@@ -101,6 +117,21 @@ pub fn utc(seconds: f64) -> String {
     }
     let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
     format!("{year}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", month + 1, days + 1)
+}
+
+/// A length of time in seconds as a person says it: its two largest parts.
+pub fn in_words(seconds: f64) -> String {
+    let total = seconds.round().max(0.0) as u64;
+    let parts = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+    let mut rest = total;
+    let mut words = Vec::new();
+    for (length, unit) in parts {
+        if rest >= length && words.len() < 2 {
+            words.push(format!("{} {unit}", rest / length));
+            rest %= length;
+        }
+    }
+    if words.is_empty() { "less than a second".into() } else { words.join(" ") }
 }
 
 /// Numbers and the letters behind each of them.
@@ -205,11 +236,28 @@ mod tests {
 
     #[test]
     fn sizes() {
-        assert_eq!(size("64MB"), Ok(64 << 20));
-        assert_eq!(size("1.5KiB"), Ok(1536));
-        assert_eq!(size("100"), Ok(100));
+        assert_eq!(size("64MB"), Ok(Size(64 << 20)));
+        assert_eq!(size("1.5KiB"), Ok(Size(1536)));
+        assert_eq!(size("100"), Ok(Size(100)));
+        for text in ["0", "100", "1536", "512KB", "48MB", "3GB"] {
+            assert_eq!(size(text).unwrap().to_string(), text);
+        }
         for text in ["", "MB", "-1", "5 apples", "1..5"] {
             assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn words_for_times() {
+        for (seconds, words) in [
+            (0.2, "less than a second"),
+            (-5.0, "less than a second"),
+            (1.0, "1 s"),
+            (61.4, "1 min 1 s"),
+            (3600.0, "1 h"),
+            (93_784.0, "1 d 2 h"),
+        ] {
+            assert_eq!(in_words(seconds), words);
         }
     }
 

@@ -9,8 +9,9 @@ use taskyard_core::{
     TubeName, TubeOptions, TubeStats,
 };
 
-use crate::error::{HttpError, Result};
+use crate::error::{HttpError, IprotoError, Result};
 use crate::http::Http;
+use crate::iproto::Iproto;
 use crate::task::{Task, bytes_task, in_subqueue, new_task};
 
 /// How long a delivery lasts unless [`Client::with_lease`] says otherwise.
@@ -35,6 +36,14 @@ impl Client<Http> {
     /// The same with the token that the server asks for.
     pub fn connect_with_token(url: &str, token: &str) -> Result<Self, HttpError> {
         Ok(Client::new(Http::new(url)?.with_token(token)?))
+    }
+}
+
+impl Client<Iproto> {
+    /// A client of the server at this address over iproto, such as `127.0.0.1:3301` or
+    /// `iproto://user:password@host:3301`. Nothing is sent yet.
+    pub fn connect_iproto(address: &str) -> Result<Self, IprotoError> {
+        Ok(Client::new(Iproto::new(address)?))
     }
 }
 

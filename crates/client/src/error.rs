@@ -1,6 +1,7 @@
 //! Why a call did not do what it says.
 
 use taskyard_core::{Error as Refusal, TaskId, TubeName};
+use taskyard_wire::iproto::Fault;
 
 /// What the client's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -29,6 +30,9 @@ pub enum Error {
     /// The address cannot be used.
     #[error(transparent)]
     Http(#[from] HttpError),
+    /// The address cannot be used.
+    #[error(transparent)]
+    Iproto(#[from] IprotoError),
     /// The embedded store cannot be opened.
     #[cfg(feature = "embedded")]
     #[error(transparent)]
@@ -75,6 +79,40 @@ pub enum HttpError {
         /// What is wrong with the answer.
         what: String,
     },
+}
+
+/// Why a request over iproto brought no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IprotoError {
+    /// The address is none.
+    #[error("'{0}' is no address of a server; use one such as 127.0.0.1:3301")]
+    Address(String),
+    /// Nobody answers there, or no longer. What was asked may have been done or not.
+    #[error("no answer from {address}: {why}")]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// What the system said.
+        why: String,
+    },
+    /// The server refused it; nothing was done.
+    #[error("{} (code {})", .0.text, .0.code)]
+    Refused(Fault),
+    /// Something answers there, but not as Taskyard does.
+    #[error("{address} does not answer as taskyard does ({what}); is it the right address?")]
+    NotTaskyard {
+        /// The address.
+        address: String,
+        /// What is wrong with the answer.
+        what: String,
+    },
+}
+
+impl From<IprotoError> for Refusal {
+    fn from(error: IprotoError) -> Self {
+        Refusal::Store(error.to_string())
+    }
 }
 
 impl From<HttpError> for Refusal {

@@ -14,7 +14,7 @@ use crate::task::Task;
 impl<E: Execute> Client<E> {
     /// Done: removes the task. Refused with [`Error::Stale`] when it is no longer the caller's.
     pub async fn ack(&self, task: &Task) -> Result<()> {
-        self.finish_one(task, Finish::Ack).await.map(drop)
+        self.finish_one(task, Finish::Ack, false).await.map(drop)
     }
 
     /// Gives the task back, to be taken again at once. The delivery counts as an attempt.
@@ -25,23 +25,25 @@ impl<E: Execute> Client<E> {
     /// Gives the task back, to be taken again after `delay`.
     pub async fn release_later(&self, task: &Task, delay: Duration) -> Result<()> {
         let release = Finish::Release { delay: delay.into(), counted: true };
-        self.finish_one(task, release).await.map(drop)
+        self.finish_one(task, release, false).await.map(drop)
     }
 
     /// Gives the task back as if it had never been taken: for a worker that stops.
     pub async fn release_uncounted(&self, task: &Task) -> Result<()> {
         let release = Finish::Release { delay: Span::ZERO, counted: false };
-        self.finish_one(task, release).await.map(drop)
+        self.finish_one(task, release, false).await.map(drop)
     }
 
     /// Puts the task aside until somebody kicks it.
     pub async fn bury(&self, task: &Task) -> Result<()> {
-        self.finish_one(task, Finish::Bury).await.map(drop)
+        self.finish_one(task, Finish::Bury, false).await.map(drop)
     }
 
     /// Asks for more time and answers the task with its new end.
     pub async fn touch(&self, task: &Task, more: Duration) -> Result<Task> {
-        self.finish_one(task, Finish::Touch(more.into())).await
+        let after = self.finish_one(task, Finish::Touch(more.into()), true).await?;
+        let after = after.ok_or_else(|| unexpected("touch"))?;
+        Ok(Task { tube: task.tube.clone(), task: after })
     }
 
     /// Acks several tasks, of one tube in one step; an outcome for each, in their order.
@@ -63,8 +65,17 @@ impl<E: Execute> Client<E> {
 
     /// Ends or prolongs deliveries of a tube in one step; an outcome for each, in their order.
     pub async fn finish(&self, tube: &str, items: Vec<FinishItem>) -> Result<Vec<Outcome>> {
+        self.finish_and_show(TubeName::new(tube)?, items, false).await
+    }
+
+    async fn finish_and_show(
+        &self,
+        tube: TubeName,
+        items: Vec<FinishItem>,
+        show: bool,
+    ) -> Result<Vec<Outcome>> {
         let count = items.len();
-        self.outcomes(count, Command::Finish { tube: TubeName::new(tube)?, items }).await
+        self.outcomes(count, Command::Finish { tube, items, show }).await
     }
 
     /// Removes a task, whoever holds it, and says whether it was there.
@@ -75,18 +86,21 @@ impl<E: Execute> Client<E> {
 
     /// Removes tasks, whoever holds them; an outcome for each, in their order.
     pub async fn delete_many(&self, tube: &str, ids: &[TaskId]) -> Result<Vec<Outcome>> {
-        let delete = Command::Delete { tube: TubeName::new(tube)?, ids: ids.to_vec() };
+        let delete = Command::Delete { tube: TubeName::new(tube)?, ids: ids.to_vec(), show: false };
         self.outcomes(ids.len(), delete).await
     }
 
-    async fn finish_one(&self, task: &Task, finish: Finish) -> Result<Task> {
+    /// One delivery; the task after it, if `show` is set.
+    async fn finish_one(
+        &self,
+        task: &Task,
+        finish: Finish,
+        show: bool,
+    ) -> Result<Option<taskyard_core::Task>> {
         let (tube, id) = (task.tube.clone(), task.id());
-        match self.finish(tube.as_str(), vec![task.item(finish)]).await?.pop() {
-            Some(Outcome::Done(after)) => {
-                // A finish shows no payload; what the caller knew of it still holds.
-                let body = after.body.clone().or_else(|| task.task.body.clone());
-                Ok(Task { tube, task: taskyard_core::Task { body, ..*after } })
-            }
+        let items = vec![task.item(finish)];
+        match self.finish_and_show(tube.clone(), items, show).await?.pop() {
+            Some(Outcome::Done(after)) => Ok(after.map(|after| *after)),
             Some(Outcome::Stale) => Err(Error::Stale { tube, id }),
             _ => Err(Refusal::TaskNotFound(tube, id).into()),
         }

@@ -81,8 +81,8 @@ impl Http {
                 let answer: KickAnswer = self.post(&tube, "kick", &KickRequest { count }).await?;
                 Ok(Reply::Kicked(answer.kicked))
             }
-            Command::Delete { tube, ids } => {
-                let request = DeleteRequest::new(&ids, true);
+            Command::Delete { tube, ids, show } => {
+                let request = DeleteRequest::new(&ids, show);
                 finished(self.post(&tube, "delete", &request).await?)
             }
             Command::Peek { tube, ids } => {
@@ -120,8 +120,8 @@ impl Http {
                 }
                 take.wait = rest;
             },
-            Command::Finish { tube, items } => {
-                let request = FinishRequest::new(&items, true).map_err(refused)?;
+            Command::Finish { tube, items, show } => {
+                let request = FinishRequest::new(&items, show).map_err(refused)?;
                 let request = self.request(Method::POST, &tube, "finish").json(&request);
                 // Of the four only a touch can be unknown to a kind of tube.
                 let touches = items.iter().any(|item| matches!(item.finish, Finish::Touch(_)));

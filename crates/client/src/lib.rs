@@ -1,6 +1,6 @@
 //! The client of Taskyard, a task queue that knows who goes next.
 //!
-//! [`Client`] speaks to whatever runs commands: [`Http`] to a server, `Embedded` (feature
+//! [`Client`] speaks to whatever runs commands: [`Http`] and [`Iproto`] to a server, `Embedded` (feature
 //! `embedded`) to a queue inside this process. By default this crate pulls in neither a database nor
 //! an HTTP server. It never decides what a command means; that is the queue's part.
 //!
@@ -28,7 +28,7 @@
 //! # }
 //! ```
 //!
-//! Start reading at `client` (what users call), then `http` (how it travels).
+//! Start reading at `client` (what users call), then `http` and `iproto` (how it travels).
 
 mod client;
 #[cfg(feature = "embedded")]
@@ -36,13 +36,15 @@ mod embedded;
 mod error;
 mod finish;
 mod http;
+mod iproto;
 mod task;
 
 pub use client::Client;
 #[cfg(feature = "embedded")]
 pub use embedded::Embedded;
-pub use error::{Error, HttpError, Result};
+pub use error::{Error, HttpError, IprotoError, Result};
 pub use http::Http;
+pub use iproto::{Call, Iproto};
 pub use task::{Task, bytes_task, new_task};
 
 pub use taskyard_core::command::TubeInfo;

@@ -13,6 +13,7 @@ use crate::body::Intake;
 use crate::config::Config;
 use crate::guard::Hosts;
 use crate::http::Refusal;
+use crate::iproto::Face;
 use crate::metrics::Requests;
 
 /// What every request needs, shared by all connections.
@@ -41,16 +42,26 @@ pub(crate) struct App {
     pub started: Instant,
     /// The OpenAPI document, written once.
     pub document: Bytes,
+    /// The face for clients of Tarantool's queue, if there is one.
+    pub iproto: Option<Arc<Face>>,
 }
 
 /// How handlers hold it.
 pub(crate) type Shared = Arc<App>;
 
 impl App {
-    /// Everything that the configuration says; `hosts` are the names of the bound address.
-    pub fn new(config: Config, engine: Engine, hosts: Hosts, document: Bytes) -> Self {
+    /// Everything that the configuration says; `hosts` are the names of the bound address, `instance`
+    /// is who this server is for clients of Tarantool's queue.
+    pub fn new(
+        config: Config,
+        engine: Engine,
+        hosts: Hosts,
+        document: Bytes,
+        instance: [u8; 16],
+    ) -> Self {
         // More permits than this the semaphore cannot have.
         let connections_max = config.connections_max.min(Semaphore::MAX_PERMITS);
+        let iproto = config.iproto.map(|iproto| Face::new(iproto, engine.clone(), instance));
         App {
             engine,
             token: config.token,
@@ -64,6 +75,7 @@ impl App {
             connections_max,
             started: Instant::now(),
             document,
+            iproto: iproto.map(Arc::new),
         }
     }
 
@@ -83,7 +95,7 @@ impl App {
         }
     }
 
-    /// How many connections are open.
+    /// How many connections are open, of every kind.
     pub fn connections(&self) -> usize {
         self.connections_max.saturating_sub(self.room.available_permits())
     }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use taskyard_core::limits::{BATCH_BYTES_MAX, CONNECTIONS_MAX};
 
 use crate::auth::Token;
+use crate::iproto::IprotoConfig;
 
 /// Largest request, in bytes: a full batch as base64, and room for what stands around it.
 pub(crate) const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 2;
@@ -35,10 +36,12 @@ pub struct Config {
     pub body_bytes_max: usize,
     /// The longest a take may wait for a task, or a put for room, in seconds.
     pub wait_seconds_max: f64,
+    /// How to speak to clients of Tarantool's queue; `None` is not at all.
+    pub iproto: Option<IprotoConfig>,
 }
 
 impl Config {
-    /// The usual settings for this address.
+    /// The usual settings for this address, with HTTP alone.
     pub fn new(http: SocketAddr) -> Self {
         Config {
             http,
@@ -50,15 +53,24 @@ impl Config {
             connections_max: CONNECTIONS_MAX,
             body_bytes_max: BODY_BYTES_MAX,
             wait_seconds_max: WAIT_SECONDS_MAX,
+            iproto: None,
         }
     }
 
     /// Refuses an address that others can reach while nothing keeps them out.
     pub(crate) fn check(&self) -> Result<(), BindError> {
-        if self.http.ip().is_loopback() || self.token.is_some() || self.insecure {
+        if self.insecure {
             return Ok(());
         }
-        Err(BindError::Exposed(self.http))
+        if !self.http.ip().is_loopback() && self.token.is_none() {
+            return Err(BindError::Exposed(self.http));
+        }
+        match &self.iproto {
+            Some(iproto) if !iproto.address.ip().is_loopback() && iproto.users.is_empty() => {
+                Err(BindError::IprotoExposed(iproto.address))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -77,6 +89,18 @@ pub enum BindError {
         "{0} is in use, perhaps by another taskyard; stop it or choose another address with --http"
     )]
     Busy(SocketAddr),
+    /// Others could reach the iproto address and nothing would keep them out.
+    #[error(
+        "{0} can be reached from other machines and there are no users, the token does not count \
+         there; give --iproto-users, listen on 127.0.0.1, say --iproto off, or say --insecure"
+    )]
+    IprotoExposed(SocketAddr),
+    /// Somebody else listens on the iproto address.
+    #[error(
+        "{0} is in use, perhaps by a Tarantool; stop it, choose another address with --iproto, or \
+         go on without it by --iproto off"
+    )]
+    IprotoBusy(SocketAddr),
     /// The system does not allow it.
     #[error("listening on {0} is not allowed; ports below 1024 need more rights")]
     Denied(SocketAddr),
@@ -96,6 +120,14 @@ impl BindError {
             io::ErrorKind::AddrInUse => BindError::Busy(address),
             io::ErrorKind::PermissionDenied => BindError::Denied(address),
             _ => BindError::Io { address, source },
+        }
+    }
+
+    /// The same for the iproto address.
+    pub(crate) fn iproto(address: SocketAddr, source: io::Error) -> Self {
+        match BindError::new(address, source) {
+            BindError::Busy(address) => BindError::IprotoBusy(address),
+            other => other,
         }
     }
 }

@@ -10,6 +10,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use socket2::{SockRef, TcpKeepalive};
 use taskyard_wire::Code;
 use taskyard_wire::http::ErrorAnswer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::app::Shared;
+use crate::iproto;
 
 /// How long a connection may stay without a request, and a request's head may take to arrive. Longer
 /// than the 90 seconds for which the usual clients keep a connection, so that they close first.
@@ -26,6 +28,10 @@ const IDLE_MAX: Duration = Duration::from_secs(120);
 /// How long and for how many refused connections at once the answer is seen through.
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
 const FAREWELLS_MAX: usize = 64;
+/// After how much silence, how often and how many times a connection is asked whether it is there.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+const QUESTION_EVERY: Duration = Duration::from_secs(10);
+const QUESTIONS_MAX: u32 = 3;
 /// How long to wait when the system has no room for another connection.
 const BREATHER: Duration = Duration::from_millis(100);
 
@@ -52,14 +58,15 @@ impl Connections {
     }
 
     /// Lets connections in, for ever.
-    pub async fn accept(&mut self, listener: &TcpListener) {
+    pub async fn accept(&mut self, http: &TcpListener, iproto: Option<&TcpListener>) {
         loop {
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.admit(stream),
-                    Err(error) => pause_after(&error).await,
-                },
-                Some(_) = self.open.join_next() => {}
+            let accepted = tokio::select! {
+                accepted = http.accept() => accepted.map(|(stream, _)| self.admit(stream)),
+                accepted = next_of(iproto) => accepted.map(|stream| self.admit_iproto(stream)),
+                Some(_) = self.open.join_next() => Ok(()),
+            };
+            if let Err(error) = accepted {
+                pause_after(&error).await;
             }
         }
     }
@@ -73,6 +80,28 @@ impl Connections {
         self.open.spawn(async move {
             serve(stream, router, closing).await;
             drop(permit);
+        });
+    }
+
+    /// Lets a client of Tarantool's queue in. Where there is no room it is closed at once, which such
+    /// clients take as a reason to try again later.
+    fn admit_iproto(&mut self, stream: TcpStream) {
+        let Some(face) = self.app.iproto.clone() else { return };
+        let Ok(permit) = self.app.room.clone().try_acquire_owned() else {
+            let so_far = face.counters.refused_connections.fetch_add(1, Ordering::Relaxed) + 1;
+            // Those who come again and again must not fill the log.
+            if so_far.is_power_of_two() {
+                let most = self.app.connections_max;
+                tracing::warn!(most, so_far, "closed iproto connections: no room for more");
+            }
+            return;
+        };
+        prepare(&stream);
+        let closing = self.closing.subscribe();
+        self.open.spawn(async move {
+            let open = face.counters.open();
+            iproto::serve(stream, face.clone(), closing).await;
+            drop((open, permit));
         });
     }
 
@@ -120,8 +149,30 @@ async fn serve(stream: TcpStream, router: Router, mut closing: watch::Receiver<b
     }
 }
 
+/// The next connection of a listener that need not be there.
+async fn next_of(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
+    match listener {
+        Some(listener) => listener.accept().await.map(|(stream, _)| stream),
+        None => std::future::pending().await,
+    }
+}
+
+/// A client may be silent for days while it waits for a task, but one that is gone holds tasks: the
+/// system asks now and then whether it is still there.
+fn prepare(stream: &TcpStream) {
+    let keepalive = TcpKeepalive::new()
+        .with_time(SILENCE_MAX)
+        .with_interval(QUESTION_EVERY)
+        .with_retries(QUESTIONS_MAX);
+    let asked = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+    // Answers are written in one go, so there is nothing to gather.
+    if let Err(error) = asked.and_then(|()| stream.set_nodelay(true)) {
+        tracing::debug!(%error, "cannot set the options of a connection");
+    }
+}
+
 /// Waits until the server is stopping.
-async fn told(closing: &mut watch::Receiver<bool>) {
+pub(crate) async fn told(closing: &mut watch::Receiver<bool>) {
     // An error is a server that is no more, which means the same.
     let _ = closing.wait_for(|closing| *closing).await;
 }

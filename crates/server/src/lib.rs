@@ -1,10 +1,10 @@
-//! Sockets, authentication and the page: Taskyard over HTTP.
+//! Sockets, authentication and the page: Taskyard over HTTP and for clients of Tarantool's queue.
 //!
 //! It is given an engine and turns requests into commands for it. It names no database driver and
 //! decides nothing about tasks: a handler decodes, asks the engine, encodes.
 //!
 //! Start reading at `server` (accept, serve, stop), then `http` (one file for each group of verbs),
-//! then `guard` and `auth` (who may ask at all).
+//! then `guard` and `auth` (who may ask at all). The binary protocol of Tarantool is in `iproto`.
 
 mod app;
 mod auth;
@@ -14,10 +14,12 @@ mod connections;
 mod dashboard;
 mod guard;
 mod http;
+mod iproto;
 mod metrics;
 mod openapi;
 mod server;
 
 pub use auth::{Token, TokenError};
 pub use config::{BindError, Config};
+pub use iproto::{Grant, Grants, IprotoConfig, Tls, TlsError, User, Users, Verb};
 pub use server::Server;

@@ -12,6 +12,7 @@ use taskyard_core::command::TubeInfo;
 use taskyard_engine::WaitingCount;
 
 use crate::app::App;
+use crate::iproto::Counters;
 
 /// What was asked of the server so far.
 #[derive(Default)]
@@ -88,6 +89,9 @@ pub(crate) fn text(
     write_tubes(&mut text, tubes);
     write_waiting(&mut text, tubes, waiting);
     app.requests.write(&mut text);
+    if let Some(face) = &app.iproto {
+        write_iproto(&mut text, &face.counters);
+    }
     write_server(&mut text, app);
     text.written
 }
@@ -161,8 +165,9 @@ fn write_waiting(text: &mut Text, tubes: &[TubeInfo], waiting: &BTreeMap<TubeNam
 }
 
 fn write_server(text: &mut Text, app: &App) {
+    let iproto = app.iproto.as_ref().map_or(0, |face| face.counters.connections());
     text.family("taskyard_http_connections", "gauge", "Open connections.");
-    text.line(&[], app.connections());
+    text.line(&[], app.connections().saturating_sub(iproto));
     let refused = app.requests.refused_connections.load(Ordering::Relaxed);
     let about = "Connections that were refused because there are too many.";
     text.family("taskyard_http_connections_refused_total", "counter", about);
@@ -172,6 +177,20 @@ fn write_server(text: &mut Text, app: &App) {
     text.family("taskyard_info", "gauge", "Version and store of the server.");
     let store = app.engine.capabilities().name;
     text.line(&[("version", env!("CARGO_PKG_VERSION")), ("store", store)], 1);
+}
+
+fn write_iproto(text: &mut Text, counters: &Counters) {
+    let about = "Open connections of clients of Tarantool's queue.";
+    text.family("taskyard_iproto_connections", "gauge", about);
+    text.line(&[], counters.connections());
+    let about = "Such connections that were refused because there are too many.";
+    text.family("taskyard_iproto_connections_refused_total", "counter", about);
+    text.line(&[], counters.refused_connections.load(Ordering::Relaxed));
+    let about = "Their requests that were answered; the code of the fault, 0 is none.";
+    text.family("taskyard_iproto_requests_total", "counter", about);
+    for (verb, code, count) in counters.counts() {
+        text.line(&[("verb", verb), ("code", &code.to_string())], count);
+    }
 }
 
 /// The text while it is written.

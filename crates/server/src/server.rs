@@ -1,6 +1,7 @@
 //! The server: bind, run, stop.
 
 use std::future::Future;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,29 +22,43 @@ const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// A server that listens. It answers once it runs.
 pub struct Server {
-    listener: TcpListener,
+    http: TcpListener,
     address: SocketAddr,
+    iproto: Option<TcpListener>,
+    iproto_address: Option<SocketAddr>,
     app: Shared,
 }
 
 impl Server {
-    /// Listens on the configured address. Refused are addresses that others can reach while nothing
+    /// Listens on the configured addresses. Refused are addresses that others can reach while nothing
     /// keeps them out.
     pub async fn bind(config: Config, engine: Engine) -> Result<Self, BindError> {
         config.check()?;
-        let wanted = config.http;
-        let listener = TcpListener::bind(wanted).await;
-        let listener = listener.map_err(|error| BindError::new(wanted, error))?;
-        let address = listener.local_addr().map_err(|error| BindError::new(wanted, error))?;
+        let (http, address) = listen(config.http, BindError::new).await?;
+        let (iproto, iproto_address) = match &config.iproto {
+            Some(iproto) => {
+                let (listener, address) = listen(iproto.address, BindError::iproto).await?;
+                (Some(listener), Some(address))
+            }
+            None => (None, None),
+        };
+        let mut instance = [0; 16];
+        getrandom::fill(&mut instance)
+            .map_err(|error| BindError::new(address, io::Error::other(error)))?;
         let hosts = Hosts::new(address, config.host_names.clone());
         let document = openapi::document(config.wait_seconds_max);
-        let app = App::new(config, engine, hosts, document.into());
-        Ok(Server { listener, address, app: Arc::new(app) })
+        let app = App::new(config, engine, hosts, document.into(), instance);
+        Ok(Server { http, address, iproto, iproto_address, app: Arc::new(app) })
     }
 
-    /// Where it listens.
+    /// Where it listens for HTTP.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it listens for clients of Tarantool's queue, if it does.
+    pub fn iproto_address(&self) -> Option<SocketAddr> {
+        self.iproto_address
     }
 
     /// How it is called from this machine, for the first screen of `serve`.
@@ -65,14 +80,23 @@ impl Server {
     /// answers those who wait, lets requests under way finish, and closes what is left after ten
     /// seconds. Answers what came of stopping the engine.
     pub async fn run(self, stop: impl Future<Output = ()>) -> CoreResult<()> {
-        let Server { listener, app, .. } = self;
+        let Server { http, iproto, app, .. } = self;
         let mut connections = Connections::new(app.clone(), router(app.clone()));
         tokio::select! {
-            () = connections.accept(&listener) => {}
+            () = connections.accept(&http, iproto.as_ref()) => {}
             () = stop => {}
         }
-        drop(listener);
+        drop((http, iproto));
         let (stopped, ()) = tokio::join!(app.engine.stop(), connections.finish(FINISH_MAX));
         stopped
     }
+}
+
+async fn listen(
+    wanted: SocketAddr,
+    refusal: fn(SocketAddr, io::Error) -> BindError,
+) -> Result<(TcpListener, SocketAddr), BindError> {
+    let listener = TcpListener::bind(wanted).await.map_err(|error| refusal(wanted, error))?;
+    let address = listener.local_addr().map_err(|error| refusal(wanted, error))?;
+    Ok((listener, address))
 }

@@ -33,6 +33,9 @@
 //! | 6 | refused: full, too large, overloaded, exists or in use |
 //! | 7 | the server cannot be reached or is stopping |
 //! | 8 | not allowed: the token is missing or wrong |
+//! | 9 | serve: the address to listen on is in use or not allowed |
+//! | 10 | serve: the data folder is in use by another process |
+//! | 11 | serve: the store's URL names no store |
 
 use taskyard_core::Error;
 
@@ -103,6 +106,12 @@ pub enum Exit {
     Unreachable = 7,
     /// Not allowed: the token is missing or wrong.
     NotAllowed = 8,
+    /// The address to listen on is in use or not allowed.
+    AddressBusy = 9,
+    /// The data folder is in use by another process.
+    FolderBusy = 10,
+    /// The store's URL names no store.
+    StoreUnknown = 11,
 }
 
 /// The list itself: code, its name on the wire, HTTP status, exit code.

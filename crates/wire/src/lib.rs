@@ -3,11 +3,13 @@
 //! Nothing here opens a socket or knows a store. What comes from outside is checked here: a wrong
 //! request becomes an [`taskyard_core::Error`] that says what to do, never a panic.
 //!
-//! Start reading at [`http`] (the shapes, a file for each verb), then [`payload`] (JSON at the edge,
-//! MessagePack inside), then [`codes`] (the one list of error codes and exit codes).
+//! Start reading at [`http`] (the shapes, a file for each verb) and [`iproto`] (what Tarantool's
+//! queue clients speak), then [`payload`] (JSON at the edge, MessagePack inside), then [`codes`]
+//! (the one list of error codes and exit codes).
 
 pub mod codes;
 pub mod http;
+pub mod iproto;
 pub mod payload;
 
 pub use codes::{Code, Exit};

@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use taskyard_core::{Command, Kind, Reply, Span, TubeChange, TubeName, TubeOptions};
 use taskyard_wire::Exit;
-use taskyard_wire::http::CreateAnswer;
+use taskyard_wire::http::{CreateAnswer, check_fitting};
 
 use super::{NameArgs, show};
 use crate::connect::{ConnectArgs, misfit};
@@ -29,7 +29,7 @@ pub struct CreateArgs {
     /// Its tasks may be forgotten at a restart, for speed.
     #[arg(long)]
     temporary: bool,
-    /// Most tasks of any state, in a limfifottl tube.
+    /// Most tasks of any state; a limfifottl tube needs it.
     #[arg(long, value_name = "N")]
     capacity: Option<u64>,
     /// Remove a task that nobody took in this time.
@@ -113,6 +113,7 @@ pub fn create(args: CreateArgs) -> anyhow::Result<Exit> {
         ttl_kills_taken: args.ttl_kills_taken,
         paused: args.paused,
     };
+    check_fitting(&options)?;
     let if_not_exists = args.if_not_exists;
     let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists };
     let Reply::Created(created) = args.connect.ask(create)? else { return Err(misfit("create")) };

@@ -17,7 +17,7 @@ fn what_is_not_there() {
     let rig = Rig::new();
     for verb in [["take", "nope", "--json"], ["ack", "nope", "0"], ["kick", "nope", "--all"]] {
         let ran = rig.run(&verb).ends(4);
-        assert!(ran.err.contains("'nope' does not exist"), "{}", ran.err);
+        assert!(ran.err.contains("'nope' does not exist; taskyard tube list"), "{}", ran.err);
     }
 }
 
@@ -44,7 +44,10 @@ fn wrong_words() {
         &["put", "mail"],
         &["put", "a/b", "x"],
         &["put", "mail", "@no/such/file"],
-        &["take", "mail", "--url", "mail"],
+        &["take", "mail", "--url", "ftp://mail"],
+        &["take", "mail", "--url", ":7071"],
+        &["tube", "create", "x", "--kind", "fifo", "--ttl", "5s"],
+        &["tube", "create", "x", "--kind", "limfifottl"],
         &["tube", "create", "x", "--kind", "stack"],
         &["tube", "alter", "x"],
         &["serve", "--data", "a", "--store", "memory:"],
@@ -77,4 +80,15 @@ fn the_token_opens() {
     assert!(ran.err.contains("TASKYARD_TOKEN"), "{}", ran.err);
     serving.run(&["put", "mail", "x", "--token", "guess"]).ends(8);
     assert_eq!(serving.run(&["put", "mail", "x", "--token", "secret"]).good(), "0\n");
+}
+
+// People write an address as they write it elsewhere, and were told that it is none.
+#[test]
+fn an_address_needs_no_scheme() {
+    let rig = Rig::new();
+    let address = rig.serving.url.trim_start_matches("http://");
+    let put = run(&["put", "mail", "x", "--url", address]);
+    assert_eq!(put.good(), "0\n");
+    let port = address.rsplit(':').next().unwrap();
+    run(&["take", "mail", "--url", &format!("localhost:{port}")]).ends(0);
 }

@@ -1,5 +1,7 @@
 //! Help that teaches.
 
+use taskyard_store::OpenOptions;
+
 use crate::rig::run;
 
 /// Every command a client or an operator uses.
@@ -27,7 +29,7 @@ fn help_lists_every_command_and_exit_code() {
     for verb in VERBS {
         assert!(help.contains(&format!("\n  {verb} ")), "{verb} is not in\n{help}");
     }
-    for exit in 0..=8 {
+    for exit in 0..=11 {
         assert!(help.contains(&format!("\n  {exit}  ")), "{exit} is not in\n{help}");
     }
     assert!(help.contains("taskyard serve") && help.contains("ack mail 0"));
@@ -40,6 +42,15 @@ fn every_command_has_help_with_an_example() {
         assert!(help.contains("Examples:"), "{verb}:\n{help}");
         assert!(help.contains(&format!("taskyard {verb} ")), "{verb}:\n{help}");
     }
+}
+
+#[test]
+fn defaults_are_shown_as_people_write_them() {
+    let help = run(&["serve", "--help"]).good();
+    let memory = OpenOptions::default().memory_bytes >> 20;
+    assert!(help.contains(&format!("[default: {memory}MB]")), "{help}");
+    let help = run(&["put", "--help"]).good();
+    assert!(help.contains("line end at the end of what is read is left out"), "{help}");
 }
 
 #[test]

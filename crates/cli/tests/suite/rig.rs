@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -70,6 +70,67 @@ fn finish(command: &mut Command, input: &str) -> Ran {
     }
 }
 
+fn signal(child: &Child, name: &str) {
+    let kill = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+    assert!(kill.expect("kill is there").success());
+}
+
+/// A command that goes on running, read line by line. It is killed when this goes.
+pub struct Running {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    err: BufReader<ChildStderr>,
+}
+
+impl Running {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.expect("the binary starts");
+        let out = BufReader::new(child.stdout.take().expect("the output is piped"));
+        let err = BufReader::new(child.stderr.take().expect("the complaints are piped"));
+        Running { child, out, err }
+    }
+
+    /// The next line it prints.
+    pub fn line(&mut self) -> String {
+        next_line(&mut self.out)
+    }
+
+    /// The next line of its complaints.
+    pub fn complaint(&mut self) -> String {
+        next_line(&mut self.err)
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        signal(&self.child, name);
+    }
+
+    /// Waits until it and everything that writes to its output has ended.
+    pub fn ended(mut self) -> Ran {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).expect("the output is text");
+        self.err.read_to_string(&mut err).expect("the complaints are text");
+        let status = self.child.wait().expect("it ends");
+        Ran { exit: status.code().expect("the binary is not killed"), out, err }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn next_line(from: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).expect("the lines are text");
+    line
+}
+
 /// A running server. It is killed when this goes.
 pub struct Serving {
     child: Child,
@@ -82,7 +143,8 @@ impl Serving {
     /// Serves this folder on any free port.
     pub fn folder(folder: &Path, flags: &[&str]) -> Self {
         let mut command = binary();
-        command.args(["serve", "--http", "127.0.0.1:0", "--data"]).arg(folder).args(flags);
+        command.args(["serve", "--http", "127.0.0.1:0", "--iproto", "127.0.0.1:0", "--data"]);
+        command.arg(folder).args(flags);
         Serving::start(&mut command)
     }
 
@@ -113,9 +175,7 @@ impl Serving {
 
     /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        let kill = Command::new("kill").args(["-s", name, &id]).status();
-        assert!(kill.expect("kill is there").success());
+        signal(&self.child, name);
     }
 
     /// Waits for its end; answers what it still printed.

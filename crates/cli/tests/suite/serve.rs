@@ -1,8 +1,11 @@
 //! The server's first screen, its refusals to start, and its end.
 
+use std::fs;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
-use crate::rig::{Rig, Serving, binary, run};
+use crate::rig::{Ran, Rig, Serving, binary, run};
 
 /// The three lines to paste work as they are, in a shell.
 #[test]
@@ -11,12 +14,7 @@ fn the_first_screen_can_be_pasted() {
     let screen = &rig.serving.screen;
     assert!(screen.starts_with(&format!("taskyard {}", env!("CARGO_PKG_VERSION"))), "{screen}");
     assert!(screen.contains("durable") && screen.contains("0 in 0 tubes"), "{screen}");
-    let lines: Vec<&str> = screen.lines().filter(|line| line.contains(" mail")).collect();
-    assert_eq!(lines.len(), 3, "{screen}");
-    for line in lines {
-        let output = Command::new("sh").args(["-c", line.trim()]).output().unwrap();
-        assert!(output.status.success(), "{line}: {output:?}");
-    }
+    assert_eq!(paste(screen), 3, "{screen}");
     let stats = rig.run(&["stats", "--json"]).json();
     assert_eq!(stats[0]["calls"]["ack"], 1);
 }
@@ -54,21 +52,119 @@ fn it_refuses_to_start_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let serving = Serving::folder(folder.path(), &[]);
-    let second = run(&["serve", "--data", path, "--http", "127.0.0.1:0"]).ends(1);
+    let second = run(&["serve", "--data", path, "--http", "127.0.0.1:0"]).ends(10);
     assert!(second.err.contains("in use"), "{}", second.err);
     let address = serving.url.trim_start_matches("http://");
-    let busy = run(&["serve", "--store", "memory:", "--http", address]).ends(1);
+    let busy = run(&["serve", "--store", "memory:", "--http", address]).ends(9);
     assert!(busy.err.contains("--http"), "{}", busy.err);
     let exposed = run(&["serve", "--store", "memory:", "--http", "0.0.0.0:0"]).ends(1);
     assert!(exposed.err.contains("--insecure"), "{}", exposed.err);
-    let store = run(&["serve", "--store", "nowhere:"]).ends(1);
+    let store = run(&["serve", "--store", "nowhere:", "--http", "127.0.0.1:0"]).ends(11);
     assert!(store.err.contains("sqlite:DIR"), "{}", store.err);
+}
+
+// A server that could not listen had already made its folder, and left it behind empty.
+#[test]
+fn a_refused_server_leaves_nothing_behind() {
+    let rig = Rig::new();
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let address = rig.serving.url.trim_start_matches("http://");
+    run(&["serve", "--data", data.to_str().unwrap(), "--http", address]).ends(9);
+    run(&["serve", "--data", data.to_str().unwrap(), "--http", "0.0.0.0:0"]).ends(1);
+    assert!(!data.exists());
+}
+
+// An empty token, most often a secret that did not arrive, ran the server without any.
+#[test]
+fn an_empty_token_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    fs::write(&file, "\n").unwrap();
+    let serve = ["serve", "--store", "memory:", "--http", "127.0.0.1:0"];
+    for flags in [["--token", ""], ["--token", " "], ["--token-file", file.to_str().unwrap()]] {
+        let ran = run(&[&serve[..], &flags].concat()).ends(2);
+        assert!(ran.err.contains("empty") && ran.err.contains("unset"), "{}", ran.err);
+    }
+    let by_variable = binary().args(serve).env("TASKYARD_TOKEN", "").output().unwrap();
+    assert_eq!(by_variable.status.code(), Some(2), "{by_variable:?}");
 }
 
 #[test]
 fn strict_servers_make_no_tubes() {
     let rig = Rig::with(&["--strict-tubes"]);
-    rig.run(&["put", "mail", "x"]).ends(4);
-    rig.run(&["tube", "create", "mail"]).good();
-    rig.run(&["put", "mail", "x"]).good();
+    let refused = rig.run(&["put", "my mail", "x"]).ends(4);
+    assert!(refused.err.contains("taskyard tube create 'my mail'"), "{}", refused.err);
+    rig.run(&["tube", "create", "my mail"]).good();
+    rig.run(&["put", "my mail", "x"]).good();
+}
+
+// The lines to paste put into a tube that a strict server does not make.
+#[test]
+fn the_first_screen_of_a_strict_server_can_be_pasted() {
+    let rig = Rig::with(&["--strict-tubes"]);
+    assert_eq!(paste(&rig.serving.screen), 4);
+    assert_eq!(rig.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 1);
+}
+
+/// Runs the lines of the first screen that are there to be pasted; answers how many there are.
+fn paste(screen: &str) -> usize {
+    let lines: Vec<&str> = screen.lines().filter(|line| line.contains(" mail")).collect();
+    for line in &lines {
+        let output = Command::new("sh").args(["-c", line.trim()]).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
+    lines.len()
+}
+
+/// The address of a first screen's line for clients of Tarantool's queue.
+fn iproto(screen: &str) -> &str {
+    let line = screen.lines().find_map(|line| line.trim().strip_prefix("iproto "));
+    line.and_then(|line| line.split(' ').next()).expect("the screen has such a line")
+}
+
+#[test]
+fn clients_of_tarantools_queue_are_served_too() {
+    let rig = Rig::new();
+    let mut stream = TcpStream::connect(iproto(&rig.serving.screen)).unwrap();
+    let mut greeting = [0; 128];
+    stream.read_exact(&mut greeting).unwrap();
+    assert!(greeting.starts_with(b"Tarantool 2.11."));
+}
+
+#[test]
+fn a_busy_port_is_done_without_unless_somebody_asked_for_it() {
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap().to_string();
+    let memory = ["serve", "--store", "memory:", "--http", "127.0.0.1:0"];
+    let busy = finish_with(&memory, &["--iproto", &address]).ends(9);
+    assert!(busy.err.contains("--iproto off"), "{}", busy.err);
+    // Whoever else has the usual port: it is in use either way, but only ours stays so for sure.
+    if let Ok(_held) = TcpListener::bind("127.0.0.1:3301") {
+        let serving = Serving::start(binary().args(memory));
+        assert_eq!(iproto(&serving.screen), "off", "{}", serving.screen);
+    }
+    let serving = Serving::start(binary().args(memory).args(["--iproto", "off"]));
+    assert_eq!(iproto(&serving.screen), "off");
+}
+
+#[test]
+fn what_is_wrong_with_users_is_said_before_anything_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users.yaml");
+    std::fs::write(&users, "users:\n  - name: ann\n    grants: all\n").unwrap();
+    let path = users.to_str().unwrap();
+    let memory = ["serve", "--store", "memory:", "--http", "127.0.0.1:0"];
+    let refused = finish_with(&memory, &["--iproto-users", path]).ends(2);
+    assert!(refused.err.contains("needs either password"), "{}", refused.err);
+    let refused = finish_with(&memory, &["--iproto", "0.0.0.0:0"]).ends(1);
+    assert!(refused.err.contains("--iproto-users"), "{}", refused.err);
+    std::fs::write(&users, "users: [{name: ann, password: x, grants: all}]").unwrap();
+    let flags = ["--iproto", "0.0.0.0:0", "--iproto-users", path];
+    let serving = Serving::start(binary().args(memory).args(flags));
+    assert!(iproto(&serving.screen).starts_with("0.0.0.0:"));
+}
+
+fn finish_with(args: &[&str], flags: &[&str]) -> Ran {
+    run(&[args, flags].concat())
 }

@@ -85,6 +85,8 @@ fn options_of_a_put_arrive() {
     assert_eq!(task["due"], 4_102_444_800.0);
     assert_eq!(task["meta"], json!({"trace": 7}));
     assert_eq!(task["reason"]["name"], "not_due");
+    let shown = rig.run(&["peek", "mail", "0"]).good();
+    assert!(shown.contains("; due in ") && shown.contains("(2100-01-01T00:00:00Z)"), "{shown}");
     rig.run(&["put", "mail", "x", "--meta", "7"]).ends(2);
     rig.run(&["put", "mail", "x", "--ttl", "soon"]).ends(2);
 }
@@ -124,6 +126,8 @@ fn the_other_verbs() {
     rig.run(&["put", "mail", "a", "b", "c"]).good();
     let lease = rig.run(&["take", "mail", "--json"]).json()[0]["lease"].to_string();
     let name = format!("0:{lease}");
+    let shown = rig.run(&["peek", "mail", "0"]).good();
+    assert!(shown.contains("runs now; its lease ends in "), "{shown}");
     assert_eq!(rig.run(&["touch", "mail", &name, "--by", "5m"]).good(), "touched 0\n");
     assert_eq!(rig.run(&["release", "mail", &name, "--delay", "1h"]).good(), "released 0\n");
     assert_eq!(rig.run(&["bury", "mail", "0", "1"]).good(), "buried 0\nburied 1\n");

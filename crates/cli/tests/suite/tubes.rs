@@ -29,6 +29,18 @@ fn tubes_are_made_changed_and_dropped() {
     rig.run(&["tube", "show", "inbox"]).ends(4);
 }
 
+// The sub-queue of a first put was ignored, because a put makes tubes that have none.
+#[test]
+fn sub_queues_need_a_tube_that_has_them() {
+    let rig = Rig::new();
+    let put = ["put", "orders", "x", "--subqueue", "ann"];
+    let refused = rig.run(&put).ends(4);
+    assert!(refused.err.contains("tube create orders --kind utubettl"), "{}", refused.err);
+    assert!(rig.run(&["stats", "--json"]).json().is_empty(), "and no tube was made");
+    rig.run(&["tube", "create", "orders", "--kind", "utubettl"]).good();
+    rig.run(&put).good();
+}
+
 #[test]
 fn lists_say_who_holds_what() {
     let rig = Rig::new();

@@ -1,6 +1,12 @@
 //! The demo worker.
 
-use crate::rig::Rig;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::rig::{Rig, Running, Serving, binary, run};
 
 #[test]
 fn it_prints_and_acks() {
@@ -28,4 +34,121 @@ fn a_command_that_fails_gives_the_task_back() {
     assert!(ran.err.contains("released"), "{}", ran.err);
     let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
     assert_eq!((&task["state"], &task["attempts"]), (&"delayed".into(), &1.into()));
+}
+
+/// A worker on the tube `mail` of this server.
+fn worker(serving: &Serving, flags: &[&str]) -> Running {
+    let mut command = binary();
+    command.args(["worker", "mail"]).args(flags).env("TASKYARD_URL", &serving.url);
+    Running::start(&mut command)
+}
+
+/// A pipe with a name: who reads it waits until somebody opens it for writing.
+fn gate(folder: &Path) -> PathBuf {
+    let gate = folder.join("gate");
+    assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
+    gate
+}
+
+fn open(gate: &Path) {
+    fs::write(gate, "go\n").unwrap();
+}
+
+// A Ctrl-C killed the shell at once and gave the task back, while what the shell had started ran
+// on. The first signal now lets the command finish.
+#[test]
+fn the_first_signal_lets_the_command_finish() {
+    for signal in ["INT", "TERM", "HUP"] {
+        let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+        let gate = gate(folder.path());
+        rig.run(&["put", "mail", "a", "b"]).good();
+        let exec = format!("echo started; cat {}", gate.display());
+        let mut worker = worker(&rig.serving, &["--exec", &exec]);
+        assert_eq!(worker.line(), "started\n");
+        worker.signal(signal);
+        assert!(worker.complaint().contains("stopping when task 0 is done"));
+        open(&gate);
+        assert_eq!(worker.ended().ends(0).out, "go\n", "and nothing else was started");
+        let tube = &rig.run(&["stats", "--json"]).json()[0];
+        assert_eq!((&tube["calls"]["ack"], &tube["tasks"]["ready"]), (&json!(1), &json!(1)));
+    }
+}
+
+// Only the shell was killed, and its child kept running with a task that somebody else had.
+#[test]
+fn the_second_signal_kills_everything_and_gives_the_task_back() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let gate = gate(folder.path());
+    rig.run(&["put", "mail", "a"]).good();
+    let exec = format!("echo started; (cat {0}; cat {0}) & wait", gate.display());
+    let mut worker = worker(&rig.serving, &["--exec", &exec]);
+    assert_eq!(worker.line(), "started\n");
+    worker.signal("INT");
+    assert!(worker.complaint().contains("once more to kill it"));
+    worker.signal("TERM");
+    // This waits for the end of everything that holds the output, not only of the worker.
+    let ran = worker.ended().ends(0);
+    assert!(ran.out.is_empty() && ran.err.contains("given back"), "{ran:?}");
+    let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+    assert_eq!((&task["state"], &task["attempts"]), (&json!("ready"), &json!(0)));
+}
+
+#[test]
+fn a_signal_ends_a_worker_that_waits() {
+    let rig = Rig::new();
+    rig.run(&["put", "mail", "a"]).good();
+    let mut worker = worker(&rig.serving, &[]);
+    assert_eq!(worker.line(), "0 \"a\"\n");
+    worker.signal("TERM");
+    worker.ended().ends(0);
+}
+
+// A worker ended with its server, and somebody had to start it again by hand.
+#[test]
+fn it_waits_for_a_server_that_is_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let serving = Serving::folder(folder.path(), &[]);
+    serving.run(&["put", "mail", "before"]).good();
+    let mut worker = worker(&serving, &[]);
+    assert_eq!(worker.line(), "0 \"before\"\n");
+    let address = serving.url.trim_start_matches("http://").to_owned();
+    serving.signal("TERM");
+    serving.ended();
+    assert!(worker.complaint().contains("the server is away"));
+    let mut again = binary();
+    again.args(["serve", "--http", &address, "--data"]).arg(folder.path());
+    let serving = Serving::start(&mut again);
+    serving.run(&["put", "mail", "after"]).good();
+    assert_eq!(worker.line(), "1 \"after\"\n");
+    assert!(worker.complaint().ends_with("is back\n"));
+    worker.signal("TERM");
+    assert_eq!(worker.ended().ends(0).err, "", "it is said once");
+}
+
+#[test]
+fn a_drain_does_not_wait_for_a_server_that_never_answered() {
+    let ran = run(&["worker", "mail", "--drain", "--url", "http://127.0.0.1:1"]).ends(7);
+    assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+}
+
+#[test]
+fn a_long_command_keeps_its_task() {
+    for kind in ["fifottl", "fifo"] {
+        let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+        let gate = gate(folder.path());
+        rig.run(&["tube", "create", "mail", "--kind", kind]).good();
+        rig.run(&["put", "mail", "a"]).good();
+        let exec = format!("echo started; cat {}", gate.display());
+        let mut worker = worker(&rig.serving, &["--exec", &exec, "--lease", "3s", "--drain"]);
+        assert_eq!(worker.line(), "started\n");
+        let until = || {
+            let held = rig.run(&["tube", "deliveries", "mail", "--json"]).json();
+            held[0]["until"].as_f64().unwrap()
+        };
+        let first = until();
+        while until() <= first {}
+        open(&gate);
+        worker.ended().ends(0);
+        assert_eq!(rig.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 1);
+    }
 }

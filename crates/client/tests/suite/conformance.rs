@@ -85,7 +85,7 @@ fn name_holders(held: &[Task], reply: &mut Reply) {
         Reply::Tasks(tasks) => tasks.iter_mut().for_each(name),
         Reply::Finished(outcomes) => {
             let tasks = outcomes.iter_mut().filter_map(|outcome| match outcome {
-                Outcome::Done(task) => Some(&mut **task),
+                Outcome::Done(task) => task.as_deref_mut(),
                 Outcome::Stale | Outcome::Missing => None,
             });
             tasks.for_each(name);

@@ -2,6 +2,8 @@
 
 mod conformance;
 mod embedded;
+mod iproto;
+mod iproto_conformance;
 mod rig;
 mod server;
 mod typed;

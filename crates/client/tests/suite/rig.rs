@@ -4,10 +4,10 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use taskyard::{Client, Http};
+use taskyard::{Client, Http, Iproto};
 use taskyard_core::Timestamp;
 use taskyard_engine::{Engine, HandClock, Settings};
-use taskyard_server::{Config, Server, Token};
+use taskyard_server::{Config, IprotoConfig, Server, Token};
 use taskyard_store::{MemoryStore, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -20,6 +20,8 @@ pub struct Rig {
     pub engine: Engine,
     pub clock: Arc<HandClock>,
     pub http: Http,
+    /// Where the server speaks iproto.
+    pub iproto: SocketAddr,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<()>,
 }
@@ -31,7 +33,8 @@ pub fn clock() -> Arc<HandClock> {
 
 /// The usual settings, on any free port.
 pub fn config() -> Config {
-    Config::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    Config { iproto: Some(IprotoConfig::new(anywhere)), ..Config::new(anywhere) }
 }
 
 impl Rig {
@@ -40,12 +43,13 @@ impl Rig {
         let engine = Engine::start(store, clock.clone(), Settings::default());
         let server = Server::bind(config, engine.clone()).await.expect("a free port is found");
         let http = Http::new(&server.url()).expect("a server has a good address");
+        let iproto = server.iproto_address().expect("the usual settings have iproto");
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(async move {
             let stopped = async { drop(stopped.await) };
             server.run(stopped).await.expect("the server stops properly");
         });
-        Rig { engine, clock, http, stop, serving }
+        Rig { engine, clock, http, iproto, stop, serving }
     }
 
     /// A server over a store in memory.
@@ -63,6 +67,11 @@ impl Rig {
     /// A client of it.
     pub fn client(&self) -> Client<Http> {
         Client::new(self.http.clone())
+    }
+
+    /// A connection of its own over iproto.
+    pub fn connect(&self) -> Iproto {
+        Iproto::new(&self.iproto.to_string()).expect("a server has a good address")
     }
 
     /// Stops it properly; the store is free then.

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use taskyard_core::Error;
+use taskyard_core::{Error, TubeName};
 use taskyard_wire::Code;
 use taskyard_wire::http::ErrorAnswer;
 
@@ -20,10 +20,22 @@ impl Refusal {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Refusal { code, answer: Box::new(ErrorAnswer::new(code, message)) }
     }
+
+    /// A tube that is not there, and what to do about it.
+    pub fn no_tube(tube: TubeName, advice: &str) -> Self {
+        let message = format!("tube '{tube}' does not exist; {advice}");
+        let mut answer = ErrorAnswer::from(&Error::TubeNotFound(tube));
+        answer.error.message = message;
+        Refusal { code: Code::TubeNotFound, answer: Box::new(answer) }
+    }
 }
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
+        // Who takes or looks has most often mistyped the name; making such a tube would not help.
+        if let Error::TubeNotFound(tube) = error {
+            return Refusal::no_tube(tube, "GET /v1/tubes lists those there are");
+        }
         let code = Code::of(&error);
         if code == Code::Store {
             tracing::error!(%error, "a request failed");
@@ -46,5 +58,25 @@ impl IntoResponse for Refusal {
             headers.insert(header::WWW_AUTHENTICATE, scheme);
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Whoever mistyped the name of a tube in a take was told to create that tube.
+    #[test]
+    fn an_unknown_tube_is_answered_with_where_to_look() {
+        let refusal = Refusal::from(Error::TubeNotFound(TubeName::new("nope").unwrap()));
+        let detail = &refusal.answer.error;
+        assert_eq!(
+            (detail.code.as_str(), detail.tube.as_deref()),
+            ("tube_not_found", Some("nope"))
+        );
+        assert_eq!(
+            detail.message,
+            "tube 'nope' does not exist; GET /v1/tubes lists those there are"
+        );
     }
 }

@@ -14,7 +14,7 @@ use taskyard_wire::http::{
 };
 
 use super::finish::end;
-use super::request::{Asked, InTube, Json, OneTask};
+use super::request::{Asked, InTube, Json, OneTask, count};
 use super::route::QueryField;
 use super::tubes::infos;
 use super::{Refusal, Route, ok};
@@ -85,7 +85,7 @@ struct OneAsked {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeliveriesAsked {
-    #[serde(default = "count_default")]
+    #[serde(default = "count_default", deserialize_with = "count")]
     count: usize,
     #[serde(default)]
     show: bool,
@@ -94,7 +94,7 @@ struct DeliveriesAsked {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConsumersAsked {
-    #[serde(default = "count_default")]
+    #[serde(default = "count_default", deserialize_with = "count")]
     count: usize,
 }
 

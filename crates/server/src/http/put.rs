@@ -3,13 +3,19 @@
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
-use taskyard_core::{Command, Error, Kind, Reply, Result as CoreResult, TubeName, TubeOptions};
+use taskyard_core::{Command, Error, Kind, Reply, TubeName, TubeOptions};
 use taskyard_wire::Code;
 use taskyard_wire::http::{PutAnswer, PutRequest};
 
 use super::request::{InTube, Json};
 use super::{Refusal, Route, check_wait, ok};
 use crate::app::{App, Shared, misfit};
+
+/// What to do about an unknown tube where a put makes none.
+const STRICT: &str = "this server makes none by itself, so create it first: PUT /v1/tubes/TUBE";
+/// What to do about an unknown tube for tasks with sub-queues.
+const SUBQUEUES: &str = "a put would make it as fifottl, which has no sub-queues, so create it \
+                         first as utube or utubettl";
 
 /// The addresses of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -34,7 +40,10 @@ async fn put(
     check_wait(&app, "timeout", request.timeout.unwrap_or_default())?;
     let command = request.into_command(tube.clone())?;
     let reply = if app.strict_tubes {
-        app.ask(command).await?
+        app.ask(command).await.map_err(|error| match error {
+            Error::TubeNotFound(tube) => Refusal::no_tube(tube, STRICT),
+            error => error.into(),
+        })?
     } else {
         put_or_create(&app, tube, command).await?
     };
@@ -43,13 +52,44 @@ async fn put(
 }
 
 /// One command as long as the tube is there, three when it has to be created.
-async fn put_or_create(app: &App, tube: TubeName, command: Command) -> CoreResult<Reply> {
+async fn put_or_create(app: &App, tube: TubeName, command: Command) -> Result<Reply, Refusal> {
     // Cheap: the payloads are shared.
     match app.ask(command.clone()).await {
         Err(Error::TubeNotFound(_)) => {}
-        reply => return reply,
+        reply => return Ok(reply?),
+    }
+    if names_subqueues(&command) {
+        return Err(Refusal::no_tube(tube, SUBQUEUES));
     }
     let options = TubeOptions::new(Kind::FifoTtl);
     app.ask(Command::CreateTube { tube, options, if_not_exists: true }).await?;
-    app.ask(command).await
+    Ok(app.ask(command).await?)
+}
+
+/// Whether a tube made for these tasks would ignore what they say.
+fn names_subqueues(command: &Command) -> bool {
+    match command {
+        Command::Put { tasks, .. } => tasks.iter().any(|task| task.subqueue.is_some()),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_core::{Body, NewTask, Span};
+
+    use super::*;
+
+    // The first put of a task with a sub-queue made a tube that has none, and ignored it.
+    #[test]
+    fn a_task_with_a_sub_queue_needs_a_tube_that_has_them() {
+        let put = |subqueue: Option<&str>| {
+            let plain = NewTask::new(Body::new(b"\x01"));
+            let named = NewTask { subqueue: subqueue.map(Into::into), ..plain.clone() };
+            let tube = TubeName::new("orders").unwrap();
+            Command::Put { tube, tasks: vec![plain, named], wait: Span::ZERO }
+        };
+        assert!(!names_subqueues(&put(None)));
+        assert!(names_subqueues(&put(Some("ann"))));
+    }
 }

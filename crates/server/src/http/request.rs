@@ -2,9 +2,10 @@
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
 use taskyard_core::{Error, TaskId, TubeName};
+use taskyard_wire::http::parse_whole;
 use utoipa::ToSchema;
 
 use super::Refusal;
@@ -70,6 +71,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
         })?;
         Ok(Asked(asked))
     }
+}
+
+/// A number of entries in a query, however it is written: `3`, `3.0` or `3e0`.
+pub(super) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    let count = parse_whole(&String::deserialize(from)?).map_err(D::Error::custom)?;
+    Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 fn bad_address(message: String) -> Refusal {

@@ -15,10 +15,13 @@ use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Server};
 use taskyard_store::MemoryStore;
 
-/// The same requests in every run. Another number finds other mistakes: try one now and then.
+/// The same requests in every run. Another number in TASKYARD_SEED finds other mistakes: try one now
+/// and then.
 const SEED: &str = "20261115";
 /// How many requests of each kind an address gets, beside the hundreds that its limits suggest.
 const EXAMPLES: &str = "30";
+/// How many tasks the tubes may have: one kind needs a limit, and none shall meet it.
+const CAPACITY: u64 = 1_000_000;
 /// The longest the server lets anybody wait. The document says so too, so the fuzzer goes there.
 const WAIT_SECONDS_MAX: f64 = 0.05;
 
@@ -81,7 +84,8 @@ async fn furnish(client: &Client, url: &str) {
     let kinds = ["fifo", "fifottl", "limfifottl", "utube", "utubettl"];
     for (name, kind) in kinds.map(|kind| (kind, kind)).into_iter().chain([("kept", "fifottl")]) {
         let tube = format!("{url}/v1/tubes/{name}");
-        let created = client.put(&tube).json(&json!({ "kind": kind })).send().await.unwrap();
+        let options = json!({ "kind": kind, "capacity": CAPACITY });
+        let created = client.put(&tube).json(&options).send().await.unwrap();
         assert_eq!(created.status(), 201);
         let tasks = json!({ "tasks": vec![json!({ "data": 1 }); 20] });
         let put = client.post(format!("{tube}/put")).json(&tasks).send().await.unwrap();
@@ -114,10 +118,13 @@ fn fuzz(fuzzer: &Path, url: &str) -> Output {
     // It leaves notes for its next run where it is started; this one shall know nothing.
     let folder = tempfile::tempdir().unwrap();
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/schemathesis.toml");
+    let hooks = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openapi/hooks.py");
+    let seed = env::var("TASKYARD_SEED").unwrap_or_else(|_| SEED.into());
     let mut command = Command::new(fuzzer);
     command.current_dir(folder.path()).env("NO_PROXY", "127.0.0.1");
+    command.env("SCHEMATHESIS_HOOKS", hooks).env("PYTHONDONTWRITEBYTECODE", "1");
     command.args(["--config-file", settings, "run", &format!("{url}/openapi.json")]);
-    command.args(["--checks", "all", "--seed", SEED, "--max-examples", EXAMPLES]);
+    command.args(["--checks", "all", "--seed", &seed, "--max-examples", EXAMPLES]);
     command.args(["--generation-database", "none", "--request-timeout", "20"]);
     command.args(["--suppress-health-check", "all", "--warnings", "off", "--no-color"]);
     command.output().expect("schemathesis starts")

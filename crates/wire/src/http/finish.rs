@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::is_false;
 use super::seconds::{optional_span, seconds_of, span};
 use super::task::{Form, TaskAnswer};
+use super::whole;
 use super::words::{FinishWord, OutcomeWord};
 
 /// Which delivery: the task and, to be sure that it is still the caller's, the lease number.
@@ -16,9 +17,10 @@ use super::words::{FinishWord, OutcomeWord};
 #[serde(deny_unknown_fields)]
 pub struct Delivery {
     /// The task's number in the tube.
+    #[serde(deserialize_with = "whole::number")]
     pub id: u64,
     /// The number that take answered. Without it the current delivery is meant, whoever has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
 }
 
@@ -30,10 +32,10 @@ pub struct AckRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<Delivery>>,
     /// The one task, instead of `tasks`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Its lease number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
     /// Answer with the tasks as they are afterwards.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -48,10 +50,10 @@ pub struct ReleaseRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<Delivery>>,
     /// The one task, instead of `tasks`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Its lease number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
     /// Seconds before the tasks become ready again; at once when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,10 +74,10 @@ pub struct TouchRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<Delivery>>,
     /// The one task, instead of `tasks`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Its lease number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
     /// How many seconds more.
     pub seconds: f64,
@@ -102,9 +104,10 @@ pub struct FinishPart {
     /// How it ends or goes on.
     pub verb: FinishWord,
     /// The task's number in the tube.
+    #[serde(deserialize_with = "whole::number")]
     pub id: u64,
     /// The number that take answered. Without it the current delivery is meant, whoever has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
     /// For `release`: seconds before the task becomes ready again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,12 +139,12 @@ const fn yes() -> bool {
 impl AckRequest {
     /// What is asked, on the server's side, for an ack.
     pub fn into_ack(self, tube: TubeName) -> Result<Command> {
-        finish(tube, self.tasks, self.id, self.lease, Finish::Ack)
+        finish(tube, self.tasks, self.id, self.lease, Finish::Ack, self.show)
     }
 
     /// What is asked, on the server's side, for a bury.
     pub fn into_bury(self, tube: TubeName) -> Result<Command> {
-        finish(tube, self.tasks, self.id, self.lease, Finish::Bury)
+        finish(tube, self.tasks, self.id, self.lease, Finish::Bury, self.show)
     }
 }
 
@@ -150,7 +153,7 @@ impl ReleaseRequest {
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let delay = optional_span("delay", self.delay)?.unwrap_or(Span::ZERO);
         let release = Finish::Release { delay, counted: self.counted };
-        finish(tube, self.tasks, self.id, self.lease, release)
+        finish(tube, self.tasks, self.id, self.lease, release, self.show)
     }
 }
 
@@ -158,7 +161,7 @@ impl TouchRequest {
     /// What is asked, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let touch = Finish::Touch(span("seconds", self.seconds)?);
-        finish(tube, self.tasks, self.id, self.lease, touch)
+        finish(tube, self.tasks, self.id, self.lease, touch, self.show)
     }
 }
 
@@ -169,6 +172,7 @@ fn finish(
     id: Option<u64>,
     lease: Option<u64>,
     finish: Finish,
+    show: bool,
 ) -> Result<Command> {
     let deliveries = match (tasks, id) {
         (Some(tasks), None) if lease.is_none() => tasks,
@@ -189,7 +193,7 @@ fn finish(
         holder: holder(delivery.lease),
         finish,
     });
-    Ok(Command::Finish { tube, items: items.collect() })
+    Ok(Command::Finish { tube, items: items.collect(), show })
 }
 
 fn holder(lease: Option<u64>) -> Holder {
@@ -206,7 +210,7 @@ impl FinishRequest {
     /// What is asked, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let items = self.tasks.into_iter().map(FinishPart::into_item).collect::<Result<_>>()?;
-        Ok(Command::Finish { tube, items })
+        Ok(Command::Finish { tube, items, show: self.show })
     }
 }
 
@@ -270,7 +274,7 @@ impl FinishAnswer {
     pub fn new(outcomes: &[Outcome], show: Option<Form>) -> Self {
         let words: Vec<OutcomeWord> = outcomes.iter().map(OutcomeWord::from).collect();
         let task = |outcome: &Outcome, form| match outcome {
-            Outcome::Done(task) => Some(TaskAnswer::new(task, form)),
+            Outcome::Done(task) => task.as_ref().map(|task| TaskAnswer::new(task, form)),
             Outcome::Stale | Outcome::Missing => None,
         };
         FinishAnswer {
@@ -280,18 +284,24 @@ impl FinishAnswer {
         }
     }
 
-    /// What the client's caller gets, if the request said `show`.
+    /// What the client's caller gets.
     pub fn into_outcomes(self) -> Result<Vec<Outcome>> {
         let lacking = || Error::Store("the server's answer lacks the finished tasks".into());
-        let tasks = self.tasks.filter(|tasks| tasks.len() == self.outcomes.len());
-        let pairs = self.outcomes.into_iter().zip(tasks.ok_or_else(lacking)?);
-        let outcomes = pairs.map(|(word, task)| match word {
-            OutcomeWord::Done => {
-                Ok(Outcome::Done(Box::new(task.ok_or_else(lacking)?.into_task()?)))
-            }
-            OutcomeWord::Stale => Ok(Outcome::Stale),
-            OutcomeWord::Missing => Ok(Outcome::Missing),
-        });
+        let shown = self.tasks.is_some();
+        let tasks = self.tasks.unwrap_or_else(|| vec![None; self.outcomes.len()]);
+        if tasks.len() != self.outcomes.len() {
+            return Err(lacking());
+        }
+        let outcomes =
+            self.outcomes.into_iter().zip(tasks).map(|(word, task)| match (word, task) {
+                (OutcomeWord::Done, None) if shown => Err(lacking()),
+                (OutcomeWord::Done, task) => {
+                    let task = task.map(TaskAnswer::into_task).transpose()?;
+                    Ok(Outcome::Done(task.map(Box::new)))
+                }
+                (OutcomeWord::Stale, _) => Ok(Outcome::Stale),
+                (OutcomeWord::Missing, _) => Ok(Outcome::Missing),
+            });
         outcomes.collect()
     }
 }

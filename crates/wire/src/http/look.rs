@@ -7,13 +7,14 @@ use utoipa::ToSchema;
 use super::is_false;
 use super::seconds::moment_of;
 use super::task::{Form, TaskAnswer};
+use super::whole;
 
 /// How many buried tasks to bring back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KickRequest {
     /// At most how many, lowest priority number first.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "whole::number")]
     pub count: u64,
 }
 
@@ -29,6 +30,7 @@ pub struct KickAnswer {
 #[serde(deny_unknown_fields)]
 pub struct DeleteRequest {
     /// Their numbers in the tube.
+    #[serde(deserialize_with = "whole::list")]
     pub ids: Vec<u64>,
     /// Answer with the tasks as they were last.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -40,6 +42,7 @@ pub struct DeleteRequest {
 #[serde(deny_unknown_fields)]
 pub struct PeekRequest {
     /// Their numbers in the tube. Tasks that are not there are left out of the answer.
+    #[serde(deserialize_with = "whole::list")]
     pub ids: Vec<u64>,
     /// Always answer with `data_base64`: the payload byte for byte.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -122,7 +125,7 @@ impl DeleteRequest {
 
     /// What is asked, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Command {
-        Command::Delete { tube, ids: self.ids.into_iter().map(TaskId).collect() }
+        Command::Delete { tube, ids: self.ids.into_iter().map(TaskId).collect(), show: self.show }
     }
 }
 

@@ -27,12 +27,14 @@
 
 mod error;
 mod finish;
+mod fitting;
 mod look;
 mod put;
 mod seconds;
 mod take;
 mod task;
 mod tubes;
+mod whole;
 mod words;
 
 use serde::de::DeserializeOwned;
@@ -43,6 +45,7 @@ pub use error::{ErrorAnswer, ErrorDetail};
 pub use finish::{
     AckRequest, Delivery, FinishAnswer, FinishPart, FinishRequest, ReleaseRequest, TouchRequest,
 };
+pub use fitting::check_fitting;
 pub use look::{
     ConsumerAnswer, ConsumersAnswer, DeleteRequest, DeliveriesAnswer, DeliveryAnswer, KickAnswer,
     KickRequest, NothingAnswer, PeekRequest,
@@ -54,6 +57,7 @@ pub use task::{Form, ReasonAnswer, TaskAnswer};
 pub use tubes::{
     AlterRequest, CallCounts, CreateAnswer, CreateRequest, TaskCounts, TubeAnswer, TubesAnswer,
 };
+pub use whole::parse_whole;
 pub use words::{FinishWord, KindWord, OutcomeWord, StateWord};
 
 /// Reads a request. No body at all is an empty object, so that `take` needs none.

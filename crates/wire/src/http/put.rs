@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::present;
 use super::seconds::{optional_moment, optional_span, seconds_of};
+use super::whole;
 use super::words::StateWord;
 use crate::payload::{Packed, Payload};
 
@@ -29,7 +30,7 @@ pub struct PutRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_base64: Option<Packed>,
     /// Priority: smaller goes first. The tube's when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub pri: Option<u64>,
     /// Seconds after which the task is removed if nobody took it. The tube's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,6 +49,7 @@ pub struct PutRequest {
     pub subqueue: Option<String>,
     /// A small object that travels with the task, at most 1 KiB as MessagePack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub meta: Option<Payload>,
     /// The same as MessagePack in base64, for what JSON cannot hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +67,7 @@ pub struct PutTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_base64: Option<Packed>,
     /// Priority: smaller goes first. The tube's when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub pri: Option<u64>,
     /// Seconds after which the task is removed if nobody took it. The tube's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,6 +86,7 @@ pub struct PutTask {
     pub subqueue: Option<String>,
     /// A small object that travels with the task, at most 1 KiB as MessagePack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub meta: Option<Payload>,
     /// The same as MessagePack in base64, for what JSON cannot hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use super::is_false;
 use super::seconds::{optional_span, seconds_of, span};
 use super::task::{Form, TaskAnswer};
+use super::whole;
 
 /// How long a delivery lasts when the request does not say, in seconds.
 pub const LEASE_SECONDS_DEFAULT: f64 = 60.0;
@@ -17,7 +18,7 @@ pub const LEASE_SECONDS_DEFAULT: f64 = 60.0;
 #[serde(deny_unknown_fields)]
 pub struct TakeRequest {
     /// At most how many tasks, 1 to 10000; in tubes with sub-queues at most one of each.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "whole::number")]
     #[schema(minimum = 1, maximum = 10000)]
     pub count: u64,
     /// Seconds to wait for the first task; 0 answers at once.

@@ -7,7 +7,9 @@ use taskyard_core::{
 };
 use utoipa::ToSchema;
 
+use super::fitting::check_fitting;
 use super::seconds::{moment_of, optional_moment, optional_span, seconds_of};
+use super::whole;
 use super::words::KindWord;
 use super::{is_false, present};
 
@@ -21,10 +23,11 @@ pub struct CreateRequest {
     /// Whether its tasks may be forgotten at a restart, for speed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub temporary: bool,
-    /// Most tasks of any state, in a `limfifottl` tube; no limit when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Most tasks of any state; no limit when absent. A `limfifottl` tube needs one.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,
-    /// Time to live of a task whose put names none, in seconds.
+    /// Time to live of a task whose put names none, in seconds. Like `ttr`, `delay`, `pri` and
+    /// `ttl_kills_taken` only for the kinds that end in `ttl`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<f64>,
     /// Time to run of a task whose put names none, in seconds.
@@ -34,10 +37,10 @@ pub struct CreateRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
     /// Priority of a task whose put names none; smaller goes first.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole::number")]
     pub pri: u64,
     /// Bury a task instead of giving it back when this many deliveries have failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u32>,
     /// Let the ttl end a delivery, as Tarantool's queue does.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -48,6 +51,9 @@ pub struct CreateRequest {
     /// Leave an existing tube of that name as it is instead of refusing.
     #[serde(default, skip_serializing_if = "is_false")]
     pub if_not_exists: bool,
+    /// Ignore options that the kind does not have instead of refusing them.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub lenient: bool,
 }
 
 /// What to change about a tube. What is absent stays; `null` takes a limit away.
@@ -58,7 +64,7 @@ pub struct AlterRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
     /// Most tasks of any state; `null` is no limit.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     pub capacity: Option<Option<u64>>,
     /// Default time to live in seconds; `null` is none.
@@ -74,10 +80,10 @@ pub struct AlterRequest {
     #[schema(value_type = Option<f64>)]
     pub delay: Option<Option<f64>>,
     /// Default priority; smaller goes first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub pri: Option<u64>,
     /// Deliveries before a task is buried; `null` is no limit.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>)]
     pub attempts_max: Option<Option<u32>>,
 }
@@ -186,7 +192,8 @@ pub struct CallCounts {
 }
 
 impl CreateRequest {
-    /// The request for such a tube, on the client's side.
+    /// The request for such a tube, on the client's side. A program must not behave differently
+    /// when its tubes move from its own process to a server, so this is as lenient as the core.
     pub fn new(options: &TubeOptions, if_not_exists: bool) -> Self {
         CreateRequest {
             kind: options.kind.into(),
@@ -200,6 +207,7 @@ impl CreateRequest {
             ttl_kills_taken: options.ttl_kills_taken,
             paused: options.paused,
             if_not_exists,
+            lenient: true,
         }
     }
 
@@ -217,6 +225,9 @@ impl CreateRequest {
             ttl_kills_taken: self.ttl_kills_taken,
             paused: self.paused,
         };
+        if !self.lenient {
+            check_fitting(&options)?;
+        }
         Ok(Command::CreateTube { tube, options, if_not_exists: self.if_not_exists })
     }
 }

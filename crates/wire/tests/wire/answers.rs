@@ -107,7 +107,7 @@ fn peek_tells_why_not_now() {
 #[test]
 fn finish_gives_an_outcome_for_each() {
     let task = taken_task(Body::new(b"\x01"));
-    let outcomes = [Outcome::Done(Box::new(task)), Outcome::Stale, Outcome::Missing];
+    let outcomes = [Outcome::Done(Some(Box::new(task))), Outcome::Stale, Outcome::Missing];
     assert_eq!(
         text(&FinishAnswer::new(&outcomes, None)),
         r#"{"done":1,"outcomes":["done","stale","missing"]}"#

@@ -90,9 +90,9 @@ fn put_needs_exactly_one_payload() {
 fn put_refuses_what_it_does_not_know() {
     refused(put(r#"{"data": 1, "priority": 1}"#), "unknown field `priority`");
     refused(put(r#"{"tasks": [{"data": 1, "dealy": 1}]}"#), "unknown field `dealy`");
-    refused(put(r#"{"data": 1, "pri": -1}"#), "invalid value");
-    refused(put(r#"{"data": 1, "pri": 1.5}"#), "expected u64");
-    refused(put(r#"{"data": 1, "pri": 18446744073709551616}"#), "expected u64");
+    refused(put(r#"{"data": 1, "pri": -1}"#), "-1 is not a whole number");
+    refused(put(r#"{"data": 1, "pri": 1.5}"#), "1.5 is not a whole number");
+    refused(put(r#"{"data": 1, "pri": 18446744073709551616}"#), "not a whole number");
     refused(put(r#"[1]"#), "cannot be read");
     refused(put(r#"{"data": }"#), "line 1 column");
     refused(put("{\"data\": \"\u{fffd}\"} trailing"), "trailing characters");
@@ -160,7 +160,7 @@ fn take_defaults() {
 fn take_refuses() {
     refused(take(r#"{"count": 0}"#), "'count' is 0; ask for 1 to 10000");
     refused(take(r#"{"count": 10001}"#), "ask for 1 to 10000");
-    refused(take(r#"{"count": 1.5}"#), "expected u64");
+    refused(take(r#"{"count": 1.5}"#), "1.5 is not a whole number");
     refused(take(r#"{"wait": -1}"#), "'wait' is -1");
     refused(take(r#"{"lease": 0}"#), "'lease' is 0");
     refused(take(r#"{"timeout": 1}"#), "unknown field `timeout`");
@@ -172,7 +172,7 @@ fn item(id: u64, lease: Option<u64>, finish: Finish) -> FinishItem {
 }
 
 fn items(items: &[FinishItem]) -> Result<Command, Error> {
-    Ok(Command::Finish { tube: tube(), items: items.to_vec() })
+    Ok(Command::Finish { tube: tube(), items: items.to_vec(), show: false })
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn finish_refuses() {
     refused(ack(r#"{"id": 1, "tasks": []}"#), "both 'tasks' and one task");
     refused(ack(r#"{"lease": 1, "tasks": []}"#), "both 'tasks' and one task");
     refused(ack(r#"{"ids": [1]}"#), "unknown field `ids`");
-    refused(ack(r#"{"id": "1"}"#), "expected u64");
+    refused(ack(r#"{"id": "1"}"#), "expected a whole number");
     refused(ask(r#"{"id": 1}"#, TouchRequest::into_command), "missing field `seconds`");
     refused(ask(r#"{"id": 1, "seconds": -1}"#, TouchRequest::into_command), "'seconds' is -1");
     refused(ask(r#"{"id": 1, "delay": -1}"#, ReleaseRequest::into_command), "'delay' is -1");
@@ -231,7 +231,7 @@ fn tubes_are_made() {
     let made =
         |options, if_not_exists| Ok(Command::CreateTube { tube: tube(), options, if_not_exists });
     assert_eq!(create(""), made(TubeOptions::new(Kind::FifoTtl), false));
-    for kind in Kind::ALL {
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::LimFifoTtl) {
         let json = format!(r#"{{"kind": "{}"}}"#, kind.name());
         assert_eq!(create(&json), made(TubeOptions::new(kind), false));
     }
@@ -276,13 +276,13 @@ fn the_small_verbs() {
     let kick = |json| ask(json, |request: KickRequest, tube| plain(request.into_command(tube)));
     assert_eq!(kick(""), Ok(Command::Kick { tube: tube(), count: 1 }));
     assert_eq!(kick(r#"{"count": 5}"#), Ok(Command::Kick { tube: tube(), count: 5 }));
-    refused(kick(r#"{"count": -1}"#), "invalid value");
+    refused(kick(r#"{"count": -1}"#), "-1 is not a whole number");
 
     let ids = vec![TaskId(1), TaskId(2)];
     let delete = |json| ask(json, |request: DeleteRequest, tube| plain(request.into_command(tube)));
     assert_eq!(
         delete(r#"{"ids": [1, 2]}"#),
-        Ok(Command::Delete { tube: tube(), ids: ids.clone() })
+        Ok(Command::Delete { tube: tube(), ids: ids.clone(), show: false })
     );
     refused(delete("{}"), "missing field `ids`");
     let peek = |json| ask(json, |request: PeekRequest, tube| plain(request.into_command(tube)));

@@ -1,4 +1,4 @@
-//! What the tests use and cargo cannot bring: a browser with its driver, and Python programs.
+//! Programs that come as Debian packages.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,11 +10,11 @@ use crate::shell;
 const PACKAGES: &[Package] = &[
     Package { name: "chromium", proof: &["chromium", "--version"] },
     Package { name: "chromium-driver", proof: &["chromedriver", "--version"] },
+    Package { name: "nodejs", proof: &["node", "--version"] },
+    Package { name: "npm", proof: &["npm", "--version"] },
     Package { name: "python3-venv", proof: &["python3", "-c", "import ensurepip, venv"] },
+    Package { name: "tarantool", proof: &["tarantool", "--version"] },
 ];
-
-/// The Python programs that the tests use, each at the one version they are known to work with.
-const PYTHON: &[(&str, &str)] = &[("schemathesis", "4.32.5")];
 
 /// A Debian package, and the command that works once it is there. Asking the command instead of
 /// dpkg leaves other systems a chance.
@@ -23,47 +23,16 @@ struct Package {
     proof: &'static [&'static str],
 }
 
-/// Where the tools are.
-pub struct Tools {
-    chromium: PathBuf,
-    chromedriver: PathBuf,
-    schemathesis: PathBuf,
-}
-
-impl Tools {
-    /// The environment that tells the tests.
-    pub fn env(&self) -> [(&'static str, &Path); 3] {
-        [
-            ("TASKYARD_CHROMIUM", &self.chromium),
-            ("TASKYARD_CHROMEDRIVER", &self.chromedriver),
-            ("TASKYARD_SCHEMATHESIS", &self.schemathesis),
-        ]
-    }
-}
-
-/// Installs what is missing and says where everything is.
-pub fn prepare() -> Result<Tools, String> {
+/// Installs the packages whose programs do not work yet; without the right to, it says what to run.
+pub fn prepare() -> Result<(), String> {
     let missing = missing();
-    if !missing.is_empty() {
-        if !is_root() {
-            return Err(advice(&missing));
-        }
-        install(&missing)?;
+    if missing.is_empty() {
+        return Ok(());
     }
-    let python = python()?;
-    Ok(Tools {
-        chromium: locate("chromium")?,
-        chromedriver: locate("chromedriver")?,
-        schemathesis: python.join("bin/schemathesis"),
-    })
-}
-
-/// Prepares the tools and prints their places as lines for a shell.
-pub fn print() -> Result<(), String> {
-    for (name, path) in prepare()?.env() {
-        println!("export {name}='{}'", path.display());
+    if !is_root() {
+        return Err(advice(&missing));
     }
-    Ok(())
+    install(&missing)
 }
 
 fn missing() -> Vec<&'static str> {
@@ -149,37 +118,6 @@ impl Drop for NoServices {
             let _ = fs::rename(&self.saved, &self.policy);
         }
     }
-}
-
-fn locate(name: &str) -> Result<PathBuf, String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file())
-        .ok_or_else(|| format!("`{name}` is not in the PATH"))
-}
-
-/// Makes the folder of Python programs, or finds it as it should be.
-fn python() -> Result<PathBuf, String> {
-    let folder = shell::target().join("tools/python");
-    if PYTHON.iter().all(|(name, version)| has(&folder, name, version)) {
-        return Ok(folder);
-    }
-    let wanted = PYTHON.iter().map(|(name, version)| format!("{name}=={version}"));
-    let mut venv = shell::program("python3");
-    shell::run(venv.args(["-m", "venv", "--clear"]).arg(&folder).stdout(std::io::stderr()))?;
-    let mut pip = shell::program(folder.join("bin/python"));
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(wanted);
-    shell::run(pip.stdout(std::io::stderr()))?;
-    match PYTHON.iter().find(|(name, version)| !has(&folder, name, version)) {
-        None => Ok(folder),
-        Some((name, version)) => Err(format!("{name} {version} was installed but does not work")),
-    }
-}
-
-fn has(folder: &Path, name: &str, version: &str) -> bool {
-    shell::output(shell::program(folder.join("bin").join(name)).arg("--version"))
-        .is_ok_and(|printed| printed.split_whitespace().any(|word| word == version))
 }
 
 #[cfg(test)]

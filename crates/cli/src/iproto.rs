@@ -1,0 +1,160 @@
+//! The settings of `serve` for clients of Tarantool's queue.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs};
+
+use clap::Args;
+use taskyard_server::{BindError, Config, IprotoConfig, Server, Tls, Users};
+
+use crate::failure::Wrong;
+use crate::output::note;
+
+/// Where clients of Tarantool's queue look first.
+const ADDRESS_DEFAULT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 3301);
+
+/// How to serve clients of Tarantool's queue.
+#[derive(Debug, Args)]
+pub struct IprotoArgs {
+    /// Where to listen for clients of Tarantool's queue: an address, or off [default:
+    /// 127.0.0.1:3301, and off where that is in use].
+    #[arg(long, value_name = "ADDR|off", value_parser = address)]
+    iproto: Option<Address>,
+    /// What the names of their functions begin with.
+    #[arg(long, value_name = "NAME", default_value = "queue")]
+    iproto_prefix: String,
+    /// The YAML file that says who may do what there; without it everybody may do everything.
+    #[arg(long, value_name = "FILE")]
+    iproto_users: Option<PathBuf>,
+    /// Encrypt their connections, with the certificate in this PEM file.
+    #[arg(long, value_name = "FILE", requires = "iproto_tls_key")]
+    iproto_tls_cert: Option<PathBuf>,
+    /// The certificate's private key, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "iproto_tls_cert")]
+    iproto_tls_key: Option<PathBuf>,
+}
+
+/// Where to listen, or nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Address {
+    Off,
+    At(SocketAddr),
+}
+
+fn address(text: &str) -> Result<Address, String> {
+    match text {
+        "off" => Ok(Address::Off),
+        _ => text.parse().map(Address::At).map_err(|_| {
+            "give an address with a port, such as 127.0.0.1:3301, or the word off".into()
+        }),
+    }
+}
+
+impl IprotoArgs {
+    /// What they say; `None` is not to serve such clients.
+    pub fn config(&self) -> anyhow::Result<Option<IprotoConfig>> {
+        let address = match self.iproto {
+            Some(Address::Off) => return Ok(None),
+            Some(Address::At(address)) => address,
+            None => ADDRESS_DEFAULT,
+        };
+        let users = self.iproto_users.as_deref().map(read_users).transpose()?;
+        let tls = match (&self.iproto_tls_cert, &self.iproto_tls_key) {
+            (Some(certificate), Some(key)) => {
+                Some(Tls::read(certificate, key).map_err(|error| wrong(&error))?)
+            }
+            _ => None,
+        };
+        Ok(Some(IprotoConfig {
+            prefix: self.iproto_prefix.clone(),
+            users: users.unwrap_or_default(),
+            tls,
+            ..IprotoConfig::new(address)
+        }))
+    }
+
+    /// What to go on with after a refusal: where nobody asked for a port that is in use, it is done
+    /// without. Any other refusal stays one.
+    pub fn without(&self, config: Config, refusal: BindError) -> Result<Config, BindError> {
+        match refusal {
+            BindError::IprotoBusy(busy) if self.iproto.is_none() => {
+                note(format!(
+                    "{busy} is in use, so clients of Tarantool's queue are not served; choose \
+                     another address with --iproto, or say --iproto off"
+                ));
+                Ok(Config { iproto: None, ..config })
+            }
+            other => Err(other),
+        }
+    }
+}
+
+/// The line of the first screen.
+pub fn line(server: &Server) -> String {
+    match server.iproto_address() {
+        Some(address) => format!("{address} (clients of Tarantool's queue)"),
+        None => "off".into(),
+    }
+}
+
+fn read_users(path: &Path) -> anyhow::Result<Users> {
+    let path_shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|error| Wrong(format!("cannot read the users from {path_shown}: {error}")))?;
+    let users: Users = serde_saphyr::from_str(&text)
+        .map_err(|error| Wrong(format!("cannot understand the users in {path_shown}: {error}")))?;
+    if users.is_empty() {
+        let text = format!("there are no users in {path_shown}; list at least one under users:");
+        return Err(Wrong(text).into());
+    }
+    Ok(users)
+}
+
+fn wrong(error: &impl fmt::Display) -> Wrong {
+    Wrong(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn users(text: &str) -> Result<Users, String> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        read_users(file.path()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_address_or_off() {
+        assert_eq!(address("off"), Ok(Address::Off));
+        assert_eq!(address("127.0.0.1:3301"), Ok(Address::At(ADDRESS_DEFAULT)));
+        assert!(address("3301").unwrap_err().contains("127.0.0.1:3301"));
+    }
+
+    #[test]
+    fn a_file_lists_users() {
+        let text = "
+users:
+  - name: boss
+    password: secret
+    grants: all
+  - name: mailer
+    password_hash: vhvewKp0tNyweZQ+cFKAlsyphfg=
+    grants:
+      - tube: mail*
+        verbs: [put, take, ack]
+      - tube: '*'
+  - name: guest
+    grants: []
+";
+        assert!(!users(text).unwrap().is_empty());
+        assert!(users("users: []").unwrap_err().contains("no users"));
+        let refused = users("users:\n  - name: a\n    grants: all\n").unwrap_err();
+        assert!(refused.contains("needs either password"), "{refused}");
+        let refused = users("people: 7\n").unwrap_err();
+        assert!(refused.contains("people"), "{refused}");
+    }
+}

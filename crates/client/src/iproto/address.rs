@@ -1,0 +1,87 @@
+//! Where a server is, and as whom to speak to it.
+
+use std::fmt;
+
+use reqwest::Url;
+
+use crate::error::IprotoError;
+
+/// The port of Tarantool, and ours.
+const PORT: u16 = 3301;
+
+/// An address with its credentials.
+#[derive(Clone)]
+pub(super) struct Address {
+    pub host: String,
+    pub port: u16,
+    /// Name and password; without them one is a guest.
+    pub user: Option<(String, String)>,
+}
+
+impl Address {
+    /// The address in this text: `host:port`, or with scheme, user and password before it.
+    pub fn parse(text: &str) -> Result<Self, IprotoError> {
+        let wrong = || IprotoError::Address(text.to_owned());
+        let full = if text.contains("://") { text.to_owned() } else { format!("iproto://{text}") };
+        let url = Url::parse(&full).map_err(|_| wrong())?;
+        if url.scheme() != "iproto" || !matches!(url.path(), "" | "/") {
+            return Err(wrong());
+        }
+        let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
+        let user = match url.username() {
+            "" => None,
+            user => {
+                let password = decoded(url.password().unwrap_or_default()).ok_or_else(wrong)?;
+                Some((decoded(user).ok_or_else(wrong)?, password))
+            }
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Address { host, port: url.port().unwrap_or(PORT), user })
+    }
+}
+
+/// The text without its percent signs.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+impl fmt::Display for Address {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_understood() {
+        let parsed = |text| Address::parse(text).unwrap();
+        assert_eq!(parsed("127.0.0.1:3302").to_string(), "127.0.0.1:3302");
+        assert_eq!(parsed("example").port, 3301);
+        assert_eq!(parsed("iproto://[::1]:33").to_string(), "[::1]:33");
+        let full = parsed("iproto://ann:se%2Fcret@queue:3301");
+        assert_eq!(full.user, Some(("ann".into(), "se/cret".into())));
+        assert_eq!(full.to_string(), "queue:3301", "a password is not shown");
+        for bad in ["", "http://queue:3301", "iproto://", "queue:port", "queue:3301/path"] {
+            assert!(Address::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! One connection: callers leave requests in a buffer, one task writes it, another reads replies.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use taskyard_core::SessionId;
+use taskyard_wire::iproto::greeting::GREETING_BYTES;
+use taskyard_wire::iproto::{
+    Greeting, Operation, Shape, auth, encode_execute, encode_request, identify_args, next_frame,
+    parse_reply,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::address::Address;
+use super::waiting::{GROUP_MAX, Results, Takes, Waiting};
+use crate::error::IprotoError;
+
+/// How long a server may take to accept a connection and to say who it is.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Largest reply. Servers limit what they answer by far less.
+const REPLY_BYTES_MAX: usize = 1 << 30;
+/// How much is read at a time, at least.
+const READ_BYTES: usize = 64 << 10;
+
+/// A connection, closed when it is dropped.
+#[derive(Debug)]
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    tasks: [AbortHandle; 2],
+}
+
+#[derive(Debug)]
+struct Shared {
+    address: String,
+    state: Mutex<State>,
+    /// There is something to write.
+    bell: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    unsent: Vec<u8>,
+    waiting: Waiting,
+    /// Why nothing can be asked any more.
+    broken: Option<String>,
+}
+
+impl Link {
+    /// Connects, says who is there, and joins the session, if it is still known.
+    pub async fn connect(
+        address: &Address,
+        prefix: &str,
+        session: Option<SessionId>,
+    ) -> Result<Arc<Link>, IprotoError> {
+        let unreachable =
+            |why: String| IprotoError::Unreachable { address: address.to_string(), why };
+        let opened = timeout(CONNECT_MAX, open(address)).await;
+        let opened = opened.map_err(|_| unreachable("no answer in time".into()))?;
+        let (stream, greeting) = opened.map_err(|error| unreachable(error.to_string()))?;
+        let greeting = Greeting::parse(&greeting).map_err(|error| IprotoError::NotTaskyard {
+            address: address.to_string(),
+            what: error.to_string(),
+        })?;
+        let link = Link::start(stream, address.to_string());
+        if let Some((user, password)) = &address.user {
+            let scramble = Some(auth::scramble(password, &greeting.salt));
+            link.must(&Operation::Auth { user, scramble }).await?;
+        }
+        if session.is_some() {
+            let (name, args) = identify(prefix, session);
+            let call = Operation::Call { name: &name, args: &args, shape: Shape::Call };
+            match link.must(&call).await {
+                // The session is over: who names it from now on is told so by the queue.
+                Ok(()) | Err(IprotoError::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(link)
+    }
+
+    fn start(stream: TcpStream, address: String) -> Arc<Link> {
+        let (read, write) = stream.into_split();
+        let state = Mutex::default();
+        let shared = Arc::new(Shared { address, state, bell: Notify::new() });
+        let writing = tokio::spawn(write_all(shared.clone(), write));
+        let reading = tokio::spawn(read_all(shared.clone(), read));
+        let tasks = [writing.abort_handle(), reading.abort_handle()];
+        Arc::new(Link { shared, tasks })
+    }
+
+    /// Whether anything can be asked.
+    pub fn is_open(&self) -> bool {
+        self.shared.lock().broken.is_none()
+    }
+
+    /// Sends `count` requests, which `encode` writes with growing numbers from the one it is told, and
+    /// waits for all replies. When the caller goes away, what `takes` names is given back.
+    pub async fn ask(
+        &self,
+        count: usize,
+        takes: Takes,
+        encode: impl FnOnce(&mut Vec<u8>, u64),
+    ) -> Result<Results, IprotoError> {
+        if count == 0 || count > GROUP_MAX {
+            return Ok(Vec::new());
+        }
+        let (done, answered) = oneshot::channel();
+        {
+            let mut state = self.shared.lock();
+            if let Some(why) = &state.broken {
+                return Err(self.shared.unreachable(why));
+            }
+            let State { unsent, waiting, .. } = &mut *state;
+            encode(unsent, waiting.open(count, takes, done));
+        }
+        self.shared.bell.notify_one();
+        match answered.await {
+            Ok(results) => Ok(results),
+            Err(_) => {
+                let why = self.shared.lock().broken.clone();
+                Err(self.shared.unreachable(why.as_deref().unwrap_or("the connection ended")))
+            }
+        }
+    }
+
+    async fn must(&self, operation: &Operation<'_>) -> Result<(), IprotoError> {
+        let encode = |out: &mut Vec<u8>, sync| encode_request(out, sync, operation);
+        let results = self.ask(1, Takes::new(), encode).await?;
+        match results.into_iter().next() {
+            Some(Err(fault)) => Err(IprotoError::Refused(fault)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// The call that joins a session, or asks for that of the connection.
+pub(super) fn identify(prefix: &str, session: Option<SessionId>) -> (String, Vec<u8>) {
+    (format!("{prefix}.identify"), identify_args(session))
+}
+
+async fn open(address: &Address) -> io::Result<(TcpStream, [u8; GREETING_BYTES])> {
+    let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    // Requests are gathered before they are written.
+    stream.set_nodelay(true)?;
+    let mut greeting = [0; GREETING_BYTES];
+    stream.read_exact(&mut greeting).await?;
+    Ok((stream, greeting))
+}
+
+async fn write_all(shared: Arc<Shared>, mut stream: OwnedWriteHalf) {
+    let mut batch = Vec::new();
+    loop {
+        shared.bell.notified().await;
+        std::mem::swap(&mut batch, &mut shared.lock().unsent);
+        if let Err(error) = stream.write_all(&batch).await {
+            return shared.break_off(error.to_string());
+        }
+        batch.clear();
+    }
+}
+
+async fn read_all(shared: Arc<Shared>, mut stream: OwnedReadHalf) {
+    let mut bytes = Vec::new();
+    loop {
+        bytes.reserve(READ_BYTES);
+        match stream.read_buf(&mut bytes).await {
+            Ok(0) => return shared.break_off("the server closed the connection".into()),
+            Ok(_) => {}
+            Err(error) => return shared.break_off(error.to_string()),
+        }
+        match shared.take_in(&bytes) {
+            Ok(read) => drop(bytes.drain(..read)),
+            Err(why) => return shared.break_off(why),
+        }
+    }
+}
+
+impl Shared {
+    /// Takes in every whole reply and answers how many bytes these were.
+    fn take_in(&self, bytes: &[u8]) -> Result<usize, String> {
+        let (mut read, mut returns) = (0, Vec::new());
+        let mut state = self.lock();
+        while let Some(frame) =
+            next_frame(&bytes[read..], REPLY_BYTES_MAX).map_err(|error| error.to_string())?
+        {
+            let reply = parse_reply(frame.body).map_err(|error| error.to_string())?;
+            returns.extend(state.waiting.answer(&reply));
+            read += frame.consumed;
+        }
+        if !returns.is_empty() {
+            // Nobody waits for this one, and its number says so.
+            encode_execute(&mut state.unsent, 0, &returns);
+            self.bell.notify_one();
+        }
+        Ok(read)
+    }
+
+    /// Ends the connection; everybody who waits is told.
+    fn break_off(&self, why: String) {
+        let mut state = self.lock();
+        state.broken.get_or_insert(why);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        drop(waiting);
+    }
+
+    fn unreachable(&self, why: &str) -> IprotoError {
+        IprotoError::Unreachable { address: self.address.clone(), why: why.to_owned() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,205 @@
+//! The client over iproto: many requests on one connection, and what happens when it breaks.
+
+use std::time::Duration;
+
+use taskyard::{Call, Client, Iproto, IprotoError, Kind, Take, TaskId, TubeName, TubeOptions};
+use taskyard_core::{Command, Error, Execute, Holder, Outcome, Reply, Span};
+use taskyard_core::{Finish, FinishItem, SessionId};
+use tokio::net::TcpListener;
+
+use crate::rig::{Rig, block_on};
+
+#[test]
+fn a_task_is_put_taken_and_finished() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let client = Client::new(rig.connect());
+        let id = client.put("mail", "hello").await.expect("the tube is made by the first put");
+        let task = client.take("mail", Duration::ZERO).await.unwrap().expect("it is there");
+        assert_eq!((task.id(), task.data::<String>().unwrap().as_str()), (id, "hello"));
+        client.ack(&task).await.unwrap();
+        assert_eq!(client.stats("mail").await.unwrap().tasks.done, 1);
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_take_that_waits_holds_up_nobody_on_the_same_connection() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let client = Client::new(rig.connect());
+        client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
+        let waiting = client.take("mail", Duration::from_secs(60));
+        let putting = async {
+            // Answered while the take waits, because only this put lets it end.
+            while rig.engine.waiting().await.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            client.put("mail", &7).await
+        };
+        let (taken, put) = tokio::join!(waiting, putting);
+        assert_eq!(taken.unwrap().expect("the put woke it").id(), put.unwrap());
+        rig.stop().await;
+    });
+}
+
+/// A caller that goes away leaves its question with the server; the answer would be a task that nobody
+/// works at until its lease is over.
+#[test]
+fn what_is_taken_for_a_caller_who_left_goes_back() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let client = Client::new(rig.connect());
+        client.create("mail", TubeOptions::new(Kind::FifoTtl)).await.unwrap();
+        let impatient = tokio::spawn({
+            let client = client.clone();
+            async move { client.take("mail", Duration::from_secs(60)).await }
+        });
+        while rig.engine.waiting().await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        impatient.abort();
+        assert!(impatient.await.unwrap_err().is_cancelled());
+        let id = client.put("mail", &7).await.unwrap();
+        let task = client.take("mail", Duration::from_secs(60)).await.unwrap().expect("it is back");
+        assert_eq!(task.id(), id);
+        assert_eq!(task.task.attempts, 0, "nobody tried it");
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn several_calls_in_one_go() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let queue = rig.connect();
+        Client::new(queue.clone()).create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
+        let put = Call { function: "queue.tube.mail:put", args: &[0x91, 0xa2, b'h', b'i'] };
+        let unknown = Call { function: "queue.tube.none:put", args: &[0x91, 0x01] };
+        let results = queue.call_many(&[put, unknown, put]).await.unwrap();
+        let task = |id| [0xdd, 0, 0, 0, 1, 0x93, id, 0xa1, b'r', 0xa2, b'h', b'i'].to_vec();
+        assert_eq!(results[0], Ok(task(0)));
+        assert_eq!(results[1].as_ref().unwrap_err().code, 33);
+        assert_eq!(results[2], Ok(task(1)));
+        assert!(queue.call_many(&[]).await.unwrap().is_empty());
+        queue.ping().await.unwrap();
+        rig.stop().await;
+    });
+}
+
+/// The tasks of a session outlive its connection when the server was told so, and whoever connects
+/// again has them.
+#[test]
+fn a_new_connection_joins_the_session_of_the_old_one() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let proxy = Proxy::start(rig.iproto).await;
+        let queue = Iproto::new(&proxy.address).unwrap();
+        let client = Client::new(queue.clone());
+        client.put("mail", &7).await.unwrap();
+        let ttr = Span::from_secs(60);
+        must(&queue, Command::ConfigureSessions { ttr }).await;
+        let session = queue.identify().await.unwrap();
+        let id = take_as(&queue, session).await;
+        proxy.cut().await;
+        while let Err(error) = queue.ping().await {
+            assert!(matches!(error, IprotoError::Unreachable { .. }), "{error}");
+        }
+        assert_eq!(queue.identify().await.unwrap(), session, "it is the same session");
+        let item = FinishItem { id, holder: Holder::Session(session), finish: Finish::Ack };
+        let finish = Command::Finish {
+            tube: TubeName::new("mail").unwrap(),
+            items: vec![item],
+            show: false,
+        };
+        let Reply::Finished(outcomes) = must(&queue, finish).await else { panic!("no outcomes") };
+        assert_eq!(outcomes, [Outcome::Done(None)]);
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn without_a_server_every_call_says_so() {
+    block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let queue = Iproto::new(&address).unwrap();
+        let error = queue.ping().await.unwrap_err();
+        assert!(error.to_string().contains(&address), "{error}");
+        let replies = queue.execute(vec![Command::Tubes { tube: None }; 2]).await;
+        assert!(matches!(replies[..], [Err(Error::Store(_)), Err(Error::Store(_))]), "{replies:?}");
+    });
+}
+
+#[test]
+fn who_is_not_a_server_is_told_apart() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let http = rig.http.url().replace("http://", "");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let greeting = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut stream, &[b'x'; 128]).await.unwrap();
+        };
+        let queue = Iproto::new(&address).unwrap();
+        let (error, ()) = tokio::join!(queue.ping(), greeting);
+        assert!(matches!(error, Err(IprotoError::NotTaskyard { .. })), "{error:?}");
+        assert_ne!(http, address);
+        rig.stop().await;
+    });
+}
+
+async fn must(queue: &Iproto, command: Command) -> Reply {
+    queue.execute(vec![command]).await.remove(0).expect("it is done")
+}
+
+async fn take_as(queue: &Iproto, session: SessionId) -> TaskId {
+    let take = Take {
+        tube: TubeName::new("mail").unwrap(),
+        count: 1,
+        session: Some(session),
+        lease: None,
+        wait: Span::ZERO,
+    };
+    match must(queue, Command::Take(take)).await {
+        Reply::Taken(tasks) => tasks[0].id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Stands between a client and the server, so that connections can be cut.
+struct Proxy {
+    address: String,
+    cut: tokio::sync::mpsc::Sender<tokio::sync::oneshot::Sender<()>>,
+}
+
+impl Proxy {
+    async fn start(server: std::net::SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (cut, mut cuts) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<()>>(1);
+        tokio::spawn(async move {
+            loop {
+                let Ok((mut client, _)) = listener.accept().await else { return };
+                let Ok(mut server) = tokio::net::TcpStream::connect(server).await else { return };
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                    Some(done) = cuts.recv() => {
+                        drop((client, server));
+                        let _ = done.send(());
+                    }
+                }
+            }
+        });
+        Proxy { address, cut }
+    }
+
+    /// Cuts the connection.
+    async fn cut(&self) {
+        let (done, cut) = tokio::sync::oneshot::channel();
+        self.cut.send(done).await.expect("the proxy runs");
+        cut.await.expect("the proxy cuts");
+    }
+}

@@ -1,0 +1,269 @@
+//! Which commands a call means.
+
+use taskyard_core::{
+    Command, Finish, FinishItem, Holder, NewTask, SessionId, Span, Take, TaskId, TubeName,
+};
+use taskyard_wire::iproto::{
+    Answer, Ask, EvalAsk, faults, parse_call_with, parse_eval, parse_method, write_answer,
+};
+
+use super::access;
+use super::batch::{Joins, Wanted};
+use super::counters::Verb;
+use super::desk::{Caller, Desk};
+use super::users;
+
+/// What the queue says of itself: it runs as long as it answers.
+const RUNNING: &str = "RUNNING";
+
+impl Desk {
+    /// Serves a call of a function.
+    pub(super) fn call(&mut self, caller: Caller, name: &str, args: &[u8]) {
+        if !self.grants.sees_something() {
+            return self.deny(caller, &faults::denied(name, &self.user));
+        }
+        let asked = parse_call_with(&mut self.recent, &self.face.prefix, name, args);
+        match asked {
+            Ok(ask) if !access::allows(&self.grants, &ask) => {
+                let caller = Caller { verb: Verb::of(ask.verb()), ..caller };
+                self.deny(caller, &faults::denied(name, &self.user));
+            }
+            Ok(ask) => self.ask(caller, ask, None),
+            Err(fault) => self.deny(caller, &fault),
+        }
+    }
+
+    /// Serves an expression.
+    pub(super) fn eval(&mut self, caller: Caller, expression: &str, args: &[u8]) {
+        if !self.grants.allows_somewhere(users::Verb::Eval) {
+            return self.deny(caller, &faults::eval_denied(&self.user));
+        }
+        let eval = match parse_eval(&self.face.prefix, expression, args) {
+            Ok(eval) => eval,
+            Err(fault) => return self.deny(caller, &fault),
+        };
+        let caller = Caller { returns: eval.returns, ..caller };
+        let asked = match eval.ask {
+            EvalAsk::Ask(ask) => Ok(ask),
+            EvalAsk::OnVariable { variable, method, args } => {
+                match self.face.remembered(&variable) {
+                    Some(tube) => parse_method(tube, &method, &args),
+                    None => Err(faults::lua(format!(
+                        "attempt to index global '{variable}' (a nil value)"
+                    ))),
+                }
+            }
+            EvalAsk::Tube(tube) if self.grants.sees(tube.as_str()) => {
+                let exists = Command::Tubes { tube: Some(tube.clone()) };
+                let wanted = Wanted::Created { tube, variable: eval.assigns };
+                return self.push(caller, exists, wanted);
+            }
+            EvalAsk::Tube(_) => return self.deny(caller, &faults::eval_denied(&self.user)),
+            EvalAsk::Nothing => return self.tell(caller, &Answer::Nothing),
+        };
+        match asked {
+            Ok(ask) if !access::allows(&self.grants, &ask) => {
+                self.deny(caller, &faults::eval_denied(&self.user));
+            }
+            Ok(ask) => self.ask(caller, ask, eval.assigns),
+            Err(fault) => self.deny(caller, &fault),
+        }
+    }
+
+    /// Serves what was asked, in whichever way; an expression may remember the tube it makes.
+    fn ask(&mut self, caller: Caller, ask: Ask, variable: Option<String>) {
+        let caller = Caller { verb: Verb::of(ask.verb()), ..caller };
+        match ask {
+            Ask::Put { tube, task, wait } => {
+                let wanted = Wanted::Put(task.body.clone());
+                self.put(caller, tube, vec![task], wait, wanted);
+            }
+            Ask::PutMany { tube, tasks, wait } => {
+                let bodies = tasks.iter().map(|task| task.body.clone()).collect();
+                self.put(caller, tube, tasks, wait, Wanted::PutMany(bodies));
+            }
+            Ask::Take { tube, timeout } => self.take(caller, tube, 1, timeout, Wanted::Take),
+            Ask::TakeMany { tube, count, timeout } => {
+                self.take(caller, tube, count, timeout, Wanted::TakeMany);
+            }
+            Ask::Finish { tube, id, finish: Finish::Bury } => {
+                let items = vec![FinishItem { id, holder: Holder::Any, finish: Finish::Bury }];
+                self.push(caller, finished(tube, items), Wanted::There(id));
+            }
+            Ask::Finish { tube, id, finish } => {
+                let items = vec![self.held(id, finish)];
+                self.push(caller, finished(tube, items), Wanted::Held);
+            }
+            Ask::AckMany { tube, ids } => {
+                let items = ids.into_iter().map(|id| self.held(id, Finish::Ack)).collect();
+                self.push(caller, finished(tube, items), Wanted::Acked);
+            }
+            Ask::Identify { session } => self.identify(caller, session),
+            Ask::State => self.tell(caller, &Answer::Text(RUNNING)),
+            Ask::Cfg { ttr: None } => self.tell(caller, &Answer::Nothing),
+            Ask::CreateTube { tube, options, if_not_exists } => {
+                let wanted = Wanted::Created { tube: tube.clone(), variable };
+                self.push(caller, Command::CreateTube { tube, options, if_not_exists }, wanted);
+            }
+            Ask::TubeExists { name } => match TubeName::new(&name) {
+                Ok(tube) => self.push(caller, Command::Tubes { tube: Some(tube) }, Wanted::Exists),
+                Err(_) => self.tell(caller, &Answer::Flag(false)),
+            },
+            Ask::Execute(commands) => self.execute(caller, commands),
+            other => self.ask_plainly(caller, other),
+        }
+    }
+
+    /// Serves what means one command and nothing else.
+    fn ask_plainly(&mut self, caller: Caller, ask: Ask) {
+        let (command, wanted) = match ask {
+            Ask::Nothing { tube } => (Command::Tubes { tube: Some(tube) }, Wanted::Nothing),
+            Ask::Kick { tube, count } => {
+                let kicked = u64::try_from(count).unwrap_or(0);
+                (Command::Kick { tube, count: kicked }, Wanted::Kicked(count))
+            }
+            Ask::Peek { tube, id } => (Command::Peek { tube, ids: vec![id] }, Wanted::Peeked(id)),
+            Ask::Delete { tube, id } => {
+                (Command::Delete { tube, ids: vec![id], show: true }, Wanted::There(id))
+            }
+            Ask::Truncate { tube } => (Command::Truncate { tube }, Wanted::Nothing),
+            Ask::ReleaseAll { tube } => (Command::ReleaseAll { tube }, Wanted::Nothing),
+            Ask::Drop { tube } => (Command::DropTube { tube }, Wanted::True),
+            Ask::Statistics { tube: Some(tube) } => {
+                (Command::Tubes { tube: Some(tube) }, Wanted::Statistics)
+            }
+            Ask::Statistics { tube: None } => {
+                (Command::Tubes { tube: None }, Wanted::AllStatistics)
+            }
+            Ask::TubeNames => (Command::Tubes { tube: None }, Wanted::Names),
+            Ask::Cfg { ttr: Some(ttr) } => (Command::ConfigureSessions { ttr }, Wanted::Nothing),
+            other => {
+                let text = format!("{} is not served", other.verb());
+                return self.deny(caller, &faults::lua(text));
+            }
+        };
+        self.push(caller, command, wanted);
+    }
+
+    fn put(
+        &mut self,
+        caller: Caller,
+        tube: TubeName,
+        tasks: Vec<NewTask>,
+        wait: Span,
+        wanted: Wanted,
+    ) {
+        let command = Command::Put { tube, tasks, wait };
+        self.push_waiting(caller, command, wanted, !wait.is_zero());
+    }
+
+    fn take(
+        &mut self,
+        caller: Caller,
+        tube: TubeName,
+        count: usize,
+        timeout: Option<Span>,
+        wanted: Wanted,
+    ) {
+        if let Some(join) = self.sessions.join() {
+            self.batch.push(join, caller, Wanted::Joined(self.sessions.current()));
+        }
+        let wait = timeout.unwrap_or(Span::FOREVER);
+        let session = Some(self.sessions.current());
+        let command = Command::Take(Take { tube, count, session, lease: None, wait });
+        self.push_waiting(caller, command, wanted, !wait.is_zero());
+    }
+
+    fn held(&self, id: TaskId, finish: Finish) -> FinishItem {
+        FinishItem { id, holder: Holder::Session(self.sessions.current()), finish }
+    }
+
+    fn identify(&mut self, caller: Caller, session: Option<SessionId>) {
+        let current = self.sessions.current();
+        match session {
+            Some(other) if other != current || !self.sessions.is_joined() => {
+                self.submit();
+                let command = Command::JoinSession { session: other, create: false };
+                if self.admit(caller) {
+                    self.batch.push(command, caller, Wanted::Switched(other));
+                    self.launch_joining();
+                }
+            }
+            _ => match self.sessions.join() {
+                Some(join) => self.push(caller, join, Wanted::Session),
+                None => self.tell(caller, &Answer::Session(current)),
+            },
+        }
+    }
+
+    /// Runs native commands as one batch of their own.
+    fn execute(&mut self, caller: Caller, commands: Vec<Command>) {
+        let joins: Vec<_> = commands.iter().map(joins).collect();
+        let joined = joins.iter().filter(|joins| matches!(joins, Joins::Join(_))).count();
+        let joining = joins.iter().any(|joins| *joins != Joins::No);
+        if joining && commands.iter().any(waits) {
+            let text = "a batch that joins or leaves a session must not wait; send the takes and \
+                        puts that wait in another batch";
+            return self.deny(caller, &faults::lua(text));
+        }
+        if !self.sessions.has_room(joined) {
+            let text = "this connection has joined as many sessions as it may; leave some first";
+            return self.deny(caller, &faults::lua(text));
+        }
+        self.submit();
+        if !self.admit(caller) {
+            return;
+        }
+        self.batch.push_all(commands, caller, Wanted::Native(joins));
+        if joining {
+            self.launch_joining();
+        } else {
+            self.submit();
+        }
+    }
+
+    /// Adds a command that answers at once to those that go down together.
+    fn push(&mut self, caller: Caller, command: Command, wanted: Wanted) {
+        if self.admit(caller) {
+            self.batch.push(command, caller, wanted);
+        }
+    }
+
+    /// The same, but one that may wait goes down alone, behind those that came before it.
+    fn push_waiting(&mut self, caller: Caller, command: Command, wanted: Wanted, waits: bool) {
+        if waits {
+            self.submit();
+        }
+        self.push(caller, command, wanted);
+        if waits {
+            self.submit();
+        }
+    }
+
+    /// Answers without asking anybody.
+    pub(super) fn tell(&mut self, caller: Caller, answer: &Answer<'_>) {
+        self.face.counters.answered(caller.verb);
+        let answer = if caller.returns { answer } else { &Answer::Nothing };
+        write_answer(&mut self.answers, caller.sync, caller.shape, answer);
+    }
+}
+
+fn finished(tube: TubeName, items: Vec<FinishItem>) -> Command {
+    Command::Finish { tube, items, show: true }
+}
+
+fn joins(command: &Command) -> Joins {
+    match command {
+        Command::JoinSession { session, .. } => Joins::Join(*session),
+        Command::LeaveSession { session } => Joins::Leave(*session),
+        _ => Joins::No,
+    }
+}
+
+fn waits(command: &Command) -> bool {
+    match command {
+        Command::Take(take) => !take.wait.is_zero(),
+        Command::Put { wait, .. } => !wait.is_zero(),
+        _ => false,
+    }
+}

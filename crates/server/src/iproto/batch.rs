@@ -1,0 +1,138 @@
+//! Requests on their way through the engine.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use taskyard_core::{
+    Body, Command, Execute, Reply, Result as CoreResult, SessionId, TaskId, TubeName,
+};
+use taskyard_wire::iproto::Fault;
+
+use super::desk::Caller;
+use super::face::{Face, Of, Share};
+
+/// A request that is not answered yet: how to answer it.
+#[derive(Debug)]
+pub(super) struct Tag {
+    /// Who asks.
+    pub caller: Caller,
+    /// What is told.
+    pub wanted: Wanted,
+}
+
+/// What a client is told about the engine's reply.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// Nothing: nobody asked. This session was joined along the way.
+    Joined(SessionId),
+    /// Nothing: nobody asked. A session was left along the way.
+    Left,
+    /// The task that was put.
+    Put(Body),
+    /// The tasks that were put.
+    PutMany(Vec<Body>),
+    /// The task that was taken, if there was one.
+    Take,
+    /// The tasks that were taken.
+    TakeMany,
+    /// The task that was finished; it must be held by the session.
+    Held,
+    /// The task that was buried or deleted; it must be there.
+    There(TaskId),
+    /// Those tasks that were finished.
+    Acked,
+    /// How many tasks were kicked. Of a negative count, that count.
+    Kicked(i64),
+    /// The task that was looked at.
+    Peeked(TaskId),
+    /// Nothing but that it was done.
+    Nothing,
+    /// That it was done.
+    True,
+    /// Nothing but that the tube is there; an expression may remember it.
+    Created { tube: TubeName, variable: Option<String> },
+    /// The statistics of one tube.
+    Statistics,
+    /// The statistics of all tubes.
+    AllStatistics,
+    /// The names of all tubes.
+    Names,
+    /// Whether there is such a tube.
+    Exists,
+    /// The identity of the session.
+    Session,
+    /// The identity of the session that this connection belongs to from now on.
+    Switched(SessionId),
+    /// The replies to this many commands, as they are; sessions are joined and left among them.
+    Native(Vec<Joins>),
+}
+
+/// What a native command does to the sessions of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joins {
+    /// Nothing.
+    No,
+    /// Joins this one.
+    Join(SessionId),
+    /// Leaves this one.
+    Leave(SessionId),
+}
+
+/// Commands that go down together.
+pub(super) struct Batch {
+    /// What is asked.
+    pub commands: Vec<Command>,
+    /// How to answer, in the order of the commands.
+    pub tags: Vec<Tag>,
+    /// The requests among them.
+    pub share: Share,
+}
+
+/// What came back.
+pub(super) enum Landed {
+    /// Replies of the engine.
+    Replies { tags: Vec<Tag>, replies: Vec<CoreResult<Reply>>, share: Share },
+    /// The data of a SELECT.
+    Rows { caller: Caller, rows: Result<Vec<u8>, Fault>, share: Share },
+}
+
+/// Something that is under way.
+pub(super) type Flight = Pin<Box<dyn Future<Output = Landed> + Send>>;
+
+impl Batch {
+    /// An empty one.
+    pub fn new(face: Arc<Face>) -> Self {
+        let share = Share::new(face, Of::InFlight);
+        Batch { commands: Vec::new(), tags: Vec::new(), share }
+    }
+
+    /// Adds a command and how to answer it.
+    pub fn push(&mut self, command: Command, caller: Caller, wanted: Wanted) {
+        self.commands.push(command);
+        self.tags.push(Tag { caller, wanted });
+    }
+
+    /// Adds commands that are answered together.
+    pub fn push_all(&mut self, commands: Vec<Command>, caller: Caller, wanted: Wanted) {
+        self.commands.extend(commands);
+        self.tags.push(Tag { caller, wanted });
+    }
+
+    /// Takes everything out of it.
+    pub fn split(&mut self) -> Batch {
+        Batch {
+            commands: std::mem::take(&mut self.commands),
+            tags: std::mem::take(&mut self.tags),
+            share: self.share.split(),
+        }
+    }
+
+    /// Sends it down.
+    pub fn fly(self, face: Arc<Face>) -> Flight {
+        let Batch { commands, tags, share } = self;
+        Box::pin(async move {
+            let replies = face.engine.execute(commands).await;
+            Landed::Replies { tags, replies, share }
+        })
+    }
+}

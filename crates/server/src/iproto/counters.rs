@@ -1,0 +1,139 @@
+//! What iproto clients asked so far.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Every verb that is counted, and one for everything else.
+const VERBS: [&str; 32] = [
+    "call",
+    "put",
+    "put_many",
+    "take",
+    "take_many",
+    "ack",
+    "ack_many",
+    "release",
+    "touch",
+    "bury",
+    "kick",
+    "peek",
+    "delete",
+    "truncate",
+    "release_all",
+    "drop",
+    "statistics",
+    "identify",
+    "state",
+    "cfg",
+    "create_tube",
+    "tube",
+    "execute",
+    "eval",
+    "ping",
+    "id",
+    "auth",
+    "select",
+    "watch",
+    "unwatch",
+    "frame",
+    "other",
+];
+
+/// What iproto clients asked so far.
+pub(crate) struct Counters {
+    connections: Arc<AtomicUsize>,
+    /// Connections that were refused because there are too many.
+    pub refused_connections: AtomicU64,
+    /// Answered, by the place of the verb.
+    answered: [AtomicU64; VERBS.len()],
+    /// Refused, by the place of the verb and the code of the fault. Both are few.
+    refused: Mutex<BTreeMap<(Verb, u32), u64>>,
+}
+
+/// A connection that is counted as long as this is kept.
+pub(crate) struct Open(Arc<AtomicUsize>);
+
+/// The place of a verb among those that are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Verb(u8);
+
+impl Verb {
+    /// The verb of this name.
+    pub fn of(name: &str) -> Self {
+        let place = VERBS.iter().position(|verb| *verb == name);
+        Verb(place.unwrap_or(VERBS.len() - 1) as u8)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        VERBS[usize::from(self.0)]
+    }
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters {
+            connections: Arc::default(),
+            refused_connections: AtomicU64::new(0),
+            answered: std::array::from_fn(|_| AtomicU64::new(0)),
+            refused: Mutex::default(),
+        }
+    }
+}
+
+impl Counters {
+    /// Counts a connection.
+    pub fn open(&self) -> Open {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Open(self.connections.clone())
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request that was answered.
+    pub fn answered(&self, verb: Verb) {
+        self.answered[usize::from(verb.0)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a request that was refused.
+    pub fn refused(&self, verb: Verb, code: u32) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        *refused.entry((verb, code)).or_default() += 1;
+    }
+
+    /// Every count that is not zero: the verb, the code of the fault or 0, how often.
+    pub fn counts(&self) -> Vec<(&'static str, u32, u64)> {
+        let answered = self.answered.iter().zip(VERBS);
+        let answered = answered.map(|(count, verb)| (verb, 0, count.load(Ordering::Relaxed)));
+        let mut counts: Vec<_> = answered.filter(|count| count.2 > 0).collect();
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.extend(refused.iter().map(|((verb, code), count)| (verb.name(), *code, *count)));
+        counts
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_answered_and_what_is_refused_is_counted_apart() {
+        let counters = Counters::default();
+        counters.answered(Verb::of("put"));
+        counters.answered(Verb::of("put"));
+        counters.refused(Verb::of("take"), 33);
+        counters.answered(Verb::of("something else"));
+        let expected = [("put", 0, 2), ("other", 0, 1), ("take", 33, 1)];
+        assert_eq!(counters.counts(), expected);
+    }
+}

@@ -1,0 +1,147 @@
+//! What all iproto connections share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use taskyard_core::TubeName;
+use taskyard_core::limits::PENDING_BYTES_MAX;
+use taskyard_engine::Engine;
+
+use super::config::IprotoConfig;
+use super::counters::Counters;
+use super::tls::Tls;
+use super::users::Users;
+
+/// Most tubes that expressions may remember by name.
+const REMEMBERED_MAX: usize = 1_000;
+
+/// What all iproto connections share.
+pub(crate) struct Face {
+    /// Who runs the commands.
+    pub engine: Engine,
+    /// What the names of all functions begin with.
+    pub prefix: String,
+    /// Who may do what.
+    pub users: Users,
+    /// Largest frame, in bytes.
+    pub frame_bytes_max: usize,
+    /// Most requests of one connection that are not answered yet.
+    pub in_flight_max: usize,
+    /// What was asked so far.
+    pub counters: Counters,
+    /// The identity of this server in greetings.
+    pub instance: [u8; 16],
+    /// How connections are encrypted, if they are.
+    pub tls: Option<Tls>,
+    in_flight: Quota,
+    arriving: Quota,
+    remembered: Mutex<HashMap<String, TubeName>>,
+}
+
+/// A number that may not pass its limit.
+struct Quota {
+    used: AtomicUsize,
+    most: usize,
+}
+
+/// A share of what all connections may have together. It is free again when this is dropped.
+pub(crate) struct Share {
+    face: Arc<Face>,
+    of: Of,
+    amount: usize,
+}
+
+/// What is shared.
+#[derive(Clone, Copy)]
+pub(crate) enum Of {
+    /// Requests that are not answered yet.
+    InFlight,
+    /// Bytes of frames that are not complete yet.
+    Arriving,
+}
+
+impl Face {
+    /// What the configuration says.
+    pub fn new(config: IprotoConfig, engine: Engine, instance: [u8; 16]) -> Self {
+        let quota = |most| Quota { used: AtomicUsize::new(0), most };
+        Face {
+            engine,
+            prefix: config.prefix,
+            users: config.users,
+            frame_bytes_max: config.frame_bytes_max,
+            in_flight_max: config.in_flight_max,
+            counters: Counters::default(),
+            instance,
+            tls: config.tls,
+            in_flight: quota(config.in_flight_total_max),
+            arriving: quota(PENDING_BYTES_MAX.max(config.frame_bytes_max)),
+            remembered: Mutex::default(),
+        }
+    }
+
+    /// The tube that an expression of any connection has put into this variable.
+    pub fn remembered(&self, variable: &str) -> Option<TubeName> {
+        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.get(variable).cloned()
+    }
+
+    /// Puts a tube into a variable.
+    pub fn remember(&self, variable: String, tube: TubeName) {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        if remembered.len() < REMEMBERED_MAX || remembered.contains_key(&variable) {
+            remembered.insert(variable, tube);
+        }
+    }
+
+    fn quota(&self, of: Of) -> &Quota {
+        match of {
+            Of::InFlight => &self.in_flight,
+            Of::Arriving => &self.arriving,
+        }
+    }
+}
+
+impl Share {
+    /// Nothing yet.
+    pub fn new(face: Arc<Face>, of: Of) -> Self {
+        Share { face, of, amount: 0 }
+    }
+
+    /// How much it is.
+    pub fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Takes this much more, if all connections together stay within the limit.
+    pub fn grow(&mut self, by: usize) -> bool {
+        let quota = self.face.quota(self.of);
+        let before = quota.used.fetch_add(by, Ordering::Relaxed);
+        if before.saturating_add(by) > quota.most {
+            quota.used.fetch_sub(by, Ordering::Relaxed);
+            return false;
+        }
+        self.amount += by;
+        true
+    }
+
+    /// Gives everything back.
+    pub fn clear(&mut self) {
+        if self.amount > 0 {
+            self.face.quota(self.of).used.fetch_sub(self.amount, Ordering::Relaxed);
+            self.amount = 0;
+        }
+    }
+
+    /// Hands all of it over to another holder.
+    pub fn split(&mut self) -> Share {
+        let amount = std::mem::take(&mut self.amount);
+        Share { face: self.face.clone(), of: self.of, amount }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,338 @@
+//! Who may do what over iproto: users, their passwords, their grants.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use taskyard_wire::iproto::auth;
+
+use super::pattern::Pattern;
+
+/// The name of whoever did not say who they are.
+pub(crate) const GUEST: &str = "guest";
+
+/// Everybody who may connect, as the operator's file lists them. Without anybody in it the guest may
+/// do everything; with somebody in it the guest may do what its own entry says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Users {
+    users: Vec<User>,
+}
+
+/// Somebody who may connect.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Entry")]
+pub struct User {
+    name: String,
+    password: Option<Stored>,
+    grants: Grants,
+}
+
+/// What is kept of a password: enough to check it, not enough to use it. It is never printed.
+#[derive(Clone)]
+struct Stored([u8; 20]);
+
+/// What somebody may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grants {
+    /// Everything.
+    All,
+    /// What any of these allows.
+    List(Vec<Grant>),
+}
+
+/// Verbs on tubes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    /// The tubes, `*` for any part of a name; all tubes when it is left out.
+    #[serde(default)]
+    tube: Pattern,
+    /// The verbs; those of everyday work when they are left out.
+    #[serde(default = "Verb::everyday")]
+    verbs: Vec<Verb>,
+}
+
+/// What can be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each is the method of that name")]
+pub enum Verb {
+    Put,
+    Take,
+    Ack,
+    Release,
+    Touch,
+    Bury,
+    Kick,
+    Peek,
+    Delete,
+    Truncate,
+    ReleaseAll,
+    Create,
+    Drop,
+    Cfg,
+    Eval,
+    Execute,
+}
+
+/// Why somebody is not who they say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotKnown {
+    /// Nobody of this name.
+    User,
+    /// The password is another one.
+    Password,
+}
+
+impl Verb {
+    /// What a producer or a consumer needs.
+    fn everyday() -> Vec<Verb> {
+        use Verb::{Ack, Bury, Delete, Kick, Peek, Put, Release, Take, Touch};
+        vec![Put, Take, Ack, Release, Touch, Bury, Kick, Peek, Delete]
+    }
+}
+
+impl Users {
+    /// These users.
+    pub fn new(users: Vec<User>) -> Self {
+        Users { users }
+    }
+
+    /// Whether nobody is listed.
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty()
+    }
+
+    /// What somebody may do who did not say who they are.
+    pub(crate) fn guest(&self) -> Grants {
+        match self.find(GUEST) {
+            _ if self.is_empty() => Grants::All,
+            Some(guest) if guest.password.is_none() => guest.grants.clone(),
+            _ => Grants::List(Vec::new()),
+        }
+    }
+
+    /// What somebody may do who says to be `name` and shows this scramble of the salt.
+    pub(crate) fn authenticate(
+        &self,
+        name: &str,
+        scramble: Option<&[u8; 20]>,
+        salt: &[u8],
+    ) -> Result<Grants, NotKnown> {
+        let Some(user) = self.find(name) else {
+            return if name == GUEST { Ok(self.guest()) } else { Err(NotKnown::User) };
+        };
+        let known = match (&user.password, scramble) {
+            (None, _) => true,
+            (Some(stored), Some(scramble)) => auth::check(scramble, salt, &stored.0),
+            (Some(_), None) => false,
+        };
+        if known { Ok(user.grants.clone()) } else { Err(NotKnown::Password) }
+    }
+
+    fn find(&self, name: &str) -> Option<&User> {
+        self.users.iter().find(|user| user.name == name)
+    }
+}
+
+impl User {
+    /// A user with a password.
+    pub fn new(name: &str, password: &str, grants: Grants) -> Self {
+        let password = Some(Stored(auth::hash_password(password)));
+        User { name: name.into(), password, grants }
+    }
+
+    /// What somebody may do who does not say who they are.
+    pub fn guest(grants: Grants) -> Self {
+        User { name: GUEST.into(), password: None, grants }
+    }
+}
+
+impl Grants {
+    /// Whether this verb is allowed on this tube.
+    pub(crate) fn allows(&self, verb: Verb, tube: &str) -> bool {
+        self.any(|grant| grant.verbs.contains(&verb) && grant.tube.matches(tube))
+    }
+
+    /// Whether this verb, which is about no tube, is allowed.
+    pub(crate) fn allows_somewhere(&self, verb: Verb) -> bool {
+        self.any(|grant| grant.verbs.contains(&verb))
+    }
+
+    /// Whether this verb is allowed on all tubes.
+    pub(crate) fn allows_everywhere(&self, verb: Verb) -> bool {
+        self.any(|grant| grant.verbs.contains(&verb) && grant.tube.matches_all())
+    }
+
+    /// Whether this tube may be looked at: anything is allowed there.
+    pub(crate) fn sees(&self, tube: &str) -> bool {
+        self.any(|grant| grant.tube.matches(tube))
+    }
+
+    /// Whether all tubes may be looked at.
+    pub(crate) fn sees_everything(&self) -> bool {
+        self.any(|grant| grant.tube.matches_all())
+    }
+
+    /// Whether anything at all is allowed.
+    pub(crate) fn sees_something(&self) -> bool {
+        self.any(|_| true)
+    }
+
+    fn any(&self, allows: impl FnMut(&Grant) -> bool) -> bool {
+        match self {
+            Grants::All => true,
+            Grants::List(grants) => grants.iter().any(allows),
+        }
+    }
+}
+
+impl Grant {
+    /// These verbs on the tubes whose names fit the pattern.
+    pub fn new(tube: &str, verbs: &[Verb]) -> Self {
+        Grant { tube: Pattern::new(tube), verbs: verbs.into() }
+    }
+}
+
+/// A user as the operator writes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    password: Option<String>,
+    password_hash: Option<String>,
+    grants: Grants,
+}
+
+impl TryFrom<Entry> for User {
+    type Error = String;
+
+    fn try_from(entry: Entry) -> Result<Self, String> {
+        let Entry { name, password, password_hash, grants } = entry;
+        let password = match (password, password_hash) {
+            (Some(password), None) => Some(auth::hash_password(&password)),
+            (None, Some(hash)) => Some(stored_hash(&name, &hash)?),
+            (None, None) if name == GUEST => None,
+            _ => return Err(format!("user '{name}' needs either password or password_hash")),
+        };
+        Ok(User { name, password: password.map(Stored), grants })
+    }
+}
+
+fn stored_hash(name: &str, text: &str) -> Result<[u8; 20], String> {
+    let bytes = BASE64_STANDARD.decode(text.trim()).ok();
+    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
+        format!(
+            "password_hash of user '{name}' is not what Tarantool stores: the base64 of \
+             SHA1(SHA1(password)), 28 characters"
+        )
+    })
+}
+
+impl<'de> Deserialize<'de> for Grants {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AllOrList)
+    }
+}
+
+struct AllOrList;
+
+impl<'de> Visitor<'de> for AllOrList {
+    type Value = Grants;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the word all, or a list of grants with tube and verbs")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Grants, E> {
+        match text {
+            "all" => Ok(Grants::All),
+            _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Grants, A::Error> {
+        let mut grants = Vec::new();
+        while let Some(grant) = list.next_element()? {
+            grants.push(grant);
+        }
+        Ok(Grants::List(grants))
+    }
+}
+
+impl fmt::Debug for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stored(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn users(list: serde_json::Value) -> Result<Users, String> {
+        serde_json::from_value(json!({ "users": list })).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_says_who_may_do_what() {
+        let hash = BASE64_STANDARD.encode(auth::hash_password("secret"));
+        let users = users(json!([
+            { "name": "boss", "password": "secret", "grants": "all" },
+            { "name": "copy", "password_hash": hash, "grants": [{}] },
+            { "name": "lim", "password": "x", "grants": [
+                { "tube": "mail*", "verbs": ["put", "drop"] },
+            ]},
+        ]));
+        let users = users.unwrap();
+        let salt = [7; 32];
+        let shown = auth::scramble("secret", &salt);
+        let boss = users.authenticate("boss", Some(&shown), &salt).unwrap();
+        assert_eq!(boss, Grants::All);
+        let copy = users.authenticate("copy", Some(&shown), &salt).unwrap();
+        assert!(copy.allows(Verb::Take, "any") && !copy.allows(Verb::Drop, "any"));
+        let wrong = users.authenticate("lim", Some(&shown), &salt);
+        assert_eq!(wrong, Err(NotKnown::Password));
+        assert_eq!(users.authenticate("lim", None, &salt), Err(NotKnown::Password));
+        assert_eq!(users.authenticate("who", Some(&shown), &salt), Err(NotKnown::User));
+        let shown = auth::scramble("x", &salt);
+        let lim = users.authenticate("lim", Some(&shown), &salt).unwrap();
+        assert!(lim.allows(Verb::Put, "mails") && lim.allows(Verb::Drop, "mail"));
+        assert!(!lim.allows(Verb::Take, "mail") && !lim.allows(Verb::Put, "post"));
+        assert!(lim.sees("mail") && !lim.sees_everything() && lim.sees_something());
+        assert!(!users.guest().sees_something());
+    }
+
+    #[test]
+    fn a_guest_may_do_everything_only_where_nobody_is_listed() {
+        assert_eq!(Users::default().guest(), Grants::All);
+        let some = vec![Grant::new("open", &[Verb::Put])];
+        let users = Users::new(vec![User::guest(Grants::List(some.clone()))]);
+        assert_eq!(users.guest(), Grants::List(some));
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_file_is_said() {
+        for (entry, said) in [
+            (json!({ "name": "a", "grants": "all" }), "either password"),
+            (json!({ "name": "a", "password": "x", "grants": "most" }), "the word all"),
+            (json!({ "name": "a", "password": "x", "grants": [{ "verbs": ["fly"] }] }), "fly"),
+            (json!({ "name": "a", "password_hash": "abc", "grants": "all" }), "28 characters"),
+            (json!({ "name": "a", "password": "x", "grant": "all" }), "grant"),
+        ] {
+            let refused = users(json!([entry])).unwrap_err();
+            assert!(refused.contains(said), "{refused}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_printed() {
+        let user = User::new("a", "secret", Grants::All);
+        assert!(format!("{user:?}").contains("Stored(..)"));
+    }
+}

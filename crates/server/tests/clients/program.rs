@@ -1,0 +1,110 @@
+//! A client in another language, run as a program of its own.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::scenario::{self, Ability, Case};
+use crate::site::Site;
+
+/// How long a program may take for the whole scenario.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a program needs from outside.
+pub struct Tool {
+    /// The environment variable that tells where it is.
+    pub variable: &'static str,
+    /// Where it is otherwise, from the root of the repository.
+    pub usual: &'static str,
+}
+
+impl Tool {
+    /// Where it is; nothing when the tests are to go on without.
+    pub fn find(&self) -> Option<PathBuf> {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let place = env::var_os(self.variable).map_or_else(|| root.join(self.usual), PathBuf::from);
+        if place.exists() {
+            return Some(place);
+        }
+        let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
+        assert!(
+            embedded,
+            "nothing at {}; run `eval \"$(cargo xtask tools)\"` first, or set TASKYARD_EMBEDDED=1 \
+             to go without",
+            place.display()
+        );
+        println!("skipped: TASKYARD_EMBEDDED is set and {} is not there", place.display());
+        None
+    }
+}
+
+/// A program beside this file and what runs it.
+pub struct Program {
+    interpreter: PathBuf,
+    name: &'static str,
+    env: Option<(&'static str, PathBuf)>,
+    cannot: &'static [Ability],
+}
+
+impl Program {
+    pub fn new(interpreter: &Path, name: &'static str) -> Self {
+        Program { interpreter: interpreter.into(), name, env: None, cannot: &[] }
+    }
+
+    pub fn env(mut self, name: &'static str, value: &Path) -> Self {
+        self.env = Some((name, value.into()));
+        self
+    }
+
+    /// What its client cannot do.
+    pub fn cannot(mut self, cannot: &'static [Ability]) -> Self {
+        self.cannot = cannot;
+        self
+    }
+
+    /// Lets it play the whole scenario against a server of its own, and fails with all it said. Then
+    /// it has to show that it notices wrong answers.
+    pub async fn play(self) {
+        let site = Site::new().await;
+        let cases = scenario::cases(self.cannot);
+        let Said { success, text } = self.run(&site, &cases).await;
+        assert!(success, "{}: {text}", self.name);
+        // A program that stops early with success has not played.
+        let done = format!("played {} cases", cases.len());
+        assert!(text.lines().any(|line| line == done), "{}: {text}", self.name);
+        for case in scenario::wrong_cases(self.cannot) {
+            let Said { success, text } = self.run(&site, std::slice::from_ref(&case)).await;
+            assert!(!success && text.contains(&case.name), "{} goes on: {text}", self.name);
+        }
+    }
+
+    async fn run(&self, site: &Site, cases: &[Case]) -> Said {
+        // Whatever a program leaves where it is started goes away with the folder.
+        let folder = tempfile::tempdir().unwrap();
+        let scenario = folder.path().join("scenario.json");
+        fs::write(&scenario, json!(cases).to_string()).unwrap();
+        let programs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients"));
+        let mut command = Command::new(&self.interpreter);
+        command.current_dir(folder.path()).arg(programs.join(self.name)).arg(&scenario);
+        command.arg(site.address().ip().to_string()).arg(site.address().port().to_string());
+        command.envs(self.env.clone()).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let running = command.spawn().expect("the program starts");
+        let ended = tokio::time::timeout(LIMIT, running.wait_with_output()).await;
+        let output = ended.expect("the program ends in time").unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let text = format!("{}\n{}", output.status, String::from_utf8_lossy(&said));
+        Said { success: output.status.success(), text }
+    }
+}
+
+/// How a program ended, and all that it printed.
+struct Said {
+    success: bool,
+    text: String,
+}

@@ -1,0 +1,42 @@
+//! Users and passwords.
+
+use serde_json::json;
+
+use super::Case;
+
+/// The one who may do everything.
+pub const USER: &str = "ann";
+/// The one who may only put, and only into one tube.
+pub const LIMITED_USER: &str = "lim";
+pub const LIMITED_TUBE: &str = "inbox_fifo";
+/// The password of both.
+pub const PASSWORD: &str = "s3cret, and more";
+
+pub fn cases() -> Vec<Case> {
+    vec![passwords(), rights()]
+}
+
+fn passwords() -> Case {
+    let mut case = Case::new("users and passwords");
+    case.connect("a", USER, PASSWORD);
+    case.call("a", "queue.state", json!([])).gives(json!(["RUNNING"]));
+    case.connect("b", USER, "wrong").fails(47, "Incorrect password supplied for user 'ann'");
+    case.connect("c", "nobody", PASSWORD).fails(45, "User 'nobody' is not found");
+    case.call("a", "queue.state", json!([])).gives(json!(["RUNNING"]));
+    case
+}
+
+fn rights() -> Case {
+    let mut case = Case::with_tube("rights", "inbox", "fifo", "{}");
+    case.connect("b", LIMITED_USER, PASSWORD);
+    case.verb("b", "put", json!(["x"])).gives_task(0, "r", "x");
+    for verb in ["take", "peek", "drop"] {
+        let function = format!("queue.tube.{LIMITED_TUBE}:{verb}");
+        let text = format!("Execute access to function '{function}' is denied for user 'lim'");
+        case.call("b", function, json!([0])).fails(42, text);
+    }
+    case.eval("b", "return queue.state()", json!([]))
+        .fails(42, "Execute access to universe '' is denied for user 'lim'");
+    case.verb("a", "peek", json!([0])).gives_task(0, "r", "x");
+    case
+}

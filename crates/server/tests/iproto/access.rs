@@ -1,0 +1,154 @@
+//! Who may do what.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde_json::json;
+use taskyard_engine::{Engine, Settings, SystemClock};
+use taskyard_server::{
+    BindError, Config, Grant, Grants, IprotoConfig, Server, Token, User, Users, Verb,
+};
+use taskyard_store::MemoryStore;
+use taskyard_wire::iproto::{Operation, auth};
+
+use crate::rig::{Answer, Rig, Talk};
+
+async fn introduce(talk: &mut Talk, user: &str, password: &str) -> Answer {
+    let scramble = Some(auth::scramble(password, &talk.greeting.salt));
+    talk.ask(&Operation::Auth { user, scramble }).await
+}
+
+/// A server with a boss, and somebody who may do a few things.
+async fn guarded() -> Rig {
+    let grants = vec![
+        Grant::new("mail*", &[Verb::Put, Verb::Take, Verb::Ack]),
+        Grant::new("own", &[Verb::Create, Verb::Drop, Verb::Eval]),
+    ];
+    let boss = User::new("boss", "secret", Grants::All);
+    let lim = User::new("lim", "x", Grants::List(grants));
+    Rig::with(|config| config.users = Users::new(vec![boss, lim])).await
+}
+
+#[tokio::test]
+async fn a_guest_may_only_say_who_it_is() {
+    let rig = guarded().await;
+    let mut talk = rig.connect().await;
+    talk.ping().await;
+    let (_, id) = talk.request(&Operation::Id { version: 4, features: vec![] });
+    talk.send(&id).await;
+    talk.next_bytes().await.unwrap();
+    let denied = "Execute access to function 'queue.state' is denied for user 'guest'";
+    talk.refused("queue.state", json!([]), 42, denied).await;
+    talk.refused("queue.tube.mail:put", json!([1]), 42, "denied for user 'guest'").await;
+    let denied = talk.eval("return queue.state()", json!([])).await.unwrap_err();
+    assert_eq!(denied.code, 42);
+    let select =
+        Operation::Select { space: 281, index: 0, limit: 1, offset: 0, iterator: 2, key: &[0x90] };
+    let denied = talk.ask(&select).await.unwrap_err();
+    assert_eq!(denied.code, 42);
+}
+
+#[tokio::test]
+async fn a_password_must_be_right() {
+    let rig = guarded().await;
+    let mut talk = rig.connect().await;
+    let fault = introduce(&mut talk, "boss", "wrong").await.unwrap_err();
+    assert_eq!((fault.code, &*fault.text), (47, "Incorrect password supplied for user 'boss'"));
+    let fault = introduce(&mut talk, "who", "secret").await.unwrap_err();
+    assert_eq!((fault.code, &*fault.text), (45, "User 'who' is not found"));
+    let none = Operation::Auth { user: "boss", scramble: None };
+    assert_eq!(talk.ask(&none).await.unwrap_err().code, 47);
+    talk.refused("queue.state", json!([]), 42, "guest").await;
+    introduce(&mut talk, "boss", "secret").await.unwrap();
+    talk.done("queue.state", json!([])).await;
+    // A scramble is good for its own connection only.
+    let scramble = Some(auth::scramble("secret", &talk.greeting.salt));
+    let mut other = rig.connect().await;
+    let stolen = Operation::Auth { user: "boss", scramble };
+    assert_eq!(other.ask(&stolen).await.unwrap_err().code, 47);
+}
+
+#[tokio::test]
+async fn grants_say_which_verbs_on_which_tubes() {
+    let rig = guarded().await;
+    let mut boss = rig.connect().await;
+    introduce(&mut boss, "boss", "secret").await.unwrap();
+    for tube in ["mail", "mail2", "post"] {
+        boss.done("queue.create_tube", json!([tube, "fifo"])).await;
+    }
+    let mut lim = rig.connect().await;
+    introduce(&mut lim, "lim", "x").await.unwrap();
+    lim.done("queue.tube.mail:put", json!([1])).await;
+    lim.done("queue.tube.mail2:put_many", json!([[[1], [2]]])).await;
+    lim.done("queue.tube.mail:take", json!([0])).await;
+    lim.done("queue.tube.mail:ack", json!([0])).await;
+    lim.done("queue.statistics", json!(["mail"])).await;
+    lim.done("queue.state", json!([])).await;
+    assert_eq!(lim.done("queue.tube", json!(["mail"])).await, json!([true]));
+    for (name, args) in [
+        ("queue.tube.post:put", json!([1])),
+        ("queue.tube.mail:delete", json!([0])),
+        ("queue.tube.mail:drop", json!([])),
+        ("queue.tube.mail:truncate", json!([])),
+        ("queue.tube.mail:release_all", json!([])),
+        ("queue.statistics", json!([])),
+        ("queue.statistics", json!(["post"])),
+        ("queue.tube", json!([])),
+        ("queue.cfg", json!([{ "ttr": 5 }])),
+        ("queue.create_tube", json!(["another", "fifo"])),
+        ("taskyard.execute", json!([[]])),
+    ] {
+        let text = format!("Execute access to function '{name}' is denied for user 'lim'");
+        lim.refused(name, args, 42, &text).await;
+    }
+    lim.done("queue.create_tube", json!(["own", "fifo"])).await;
+    lim.done("queue.tube.own:drop", json!([])).await;
+}
+
+#[tokio::test]
+async fn a_guest_may_have_grants_of_its_own() {
+    let open = Grants::List(vec![Grant::new("open", &[Verb::Put, Verb::Create])]);
+    let users = Users::new(vec![User::guest(open)]);
+    let rig = Rig::with(|config| config.users = users).await;
+    let mut talk = rig.connect().await;
+    talk.done("queue.create_tube", json!(["open", "fifo"])).await;
+    talk.done("queue.tube.open:put", json!([1])).await;
+    talk.refused("queue.tube.open:take", json!([0]), 42, "'guest'").await;
+    let fault = talk.eval("return queue.state()", json!([])).await.unwrap_err();
+    assert_eq!(&*fault.text, "Execute access to universe '' is denied for user 'guest'");
+    let unknown = Operation::Auth { user: "guest", scramble: None };
+    talk.ask(&unknown).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_address_that_others_reach_needs_users() {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let everywhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    let bind = async |change: fn(&mut Config)| {
+        let mut config = Config::new(any);
+        config.token = Some(Token::new("secret").unwrap());
+        config.iproto = Some(IprotoConfig::new(everywhere));
+        change(&mut config);
+        let clock = Arc::new(SystemClock::new());
+        let store = Box::new(MemoryStore::default());
+        let engine = Engine::start(store, clock, Settings::default());
+        Server::bind(config, engine).await.map(|server| server.iproto_address())
+    };
+    let refused = bind(|_| {}).await;
+    assert!(matches!(refused, Err(BindError::IprotoExposed(address)) if address == everywhere));
+    assert!(bind(|config| config.insecure = true).await.is_ok());
+    let guarded = bind(|config| {
+        let users = Users::new(vec![User::new("boss", "secret", Grants::All)]);
+        config.iproto.as_mut().unwrap().users = users;
+    });
+    assert!(guarded.await.is_ok());
+}
+
+#[tokio::test]
+async fn a_busy_port_is_told_apart() {
+    let rig = Rig::new().await;
+    let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+    config.iproto = Some(IprotoConfig::new(rig.address));
+    let refused = Server::bind(config, rig.engine.clone()).await.map(|server| server.address());
+    assert!(matches!(refused, Err(BindError::IprotoBusy(address)) if address == rig.address));
+}

@@ -1,0 +1,114 @@
+//! The protocol by the byte.
+
+use serde_json::json;
+use taskyard_wire::iproto::Operation;
+use tokio::io::AsyncReadExt;
+
+use crate::rig::{Rig, Talk};
+
+/// PING with this sync, header only.
+const fn ping(sync: u8) -> [u8; 5] {
+    [0x82, 0x00, 0x40, 0x01, sync]
+}
+
+/// The answer to it.
+fn pong(sync: u8) -> Vec<u8> {
+    let mut bytes = vec![0xce, 0, 0, 0, 24, 0x83, 0x00, 0xce, 0, 0, 0, 0];
+    bytes.extend([0x01, 0xcf, 0, 0, 0, 0, 0, 0, 0, sync, 0x05, 0xce, 0, 0, 0, 1, 0x80]);
+    bytes
+}
+
+async fn expect(talk: &mut Talk, expected: &[u8]) {
+    let mut answered = vec![0; expected.len()];
+    talk.stream.read_exact(&mut answered).await.unwrap();
+    assert_eq!(answered, expected);
+}
+
+#[tokio::test]
+async fn the_greeting_is_what_clients_look_for() {
+    let rig = Rig::new().await;
+    let (one, other) = (rig.connect().await, rig.connect().await);
+    assert!(one.greeting.version.starts_with("2.11."));
+    assert_eq!(one.greeting.instance, other.greeting.instance);
+    assert_ne!(one.greeting.salt, other.greeting.salt);
+}
+
+#[tokio::test]
+async fn a_captured_conversation() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("q_fifottl", "fifottl").await;
+    // As tarantool-python sends it: the shortest length, the sync always 0, a schema version of 0.
+    let mut take = vec![0x26, 0x83, 0x00, 0x0a, 0x01, 0x00, 0x05, 0x00, 0x82, 0x22, 0xb9];
+    take.extend_from_slice(b"queue.tube.q_fifottl:take");
+    take.extend([0x21, 0x91, 0x00]);
+    talk.send(&take).await;
+    let nothing = [0x81, 0x30, 0xdd, 0, 0, 0, 0];
+    assert!(talk.next_bytes().await.unwrap().ends_with(&nothing));
+    talk.done("queue.tube.q_fifottl:put", json!(["hello"])).await;
+    let mut delete = vec![0x28, 0x83, 0x00, 0x0a, 0x01, 0x00, 0x05, 0x00, 0x82, 0x22, 0xbb];
+    delete.extend_from_slice(b"queue.tube.q_fifottl:delete");
+    delete.extend([0x21, 0x91, 0x00]);
+    talk.send(&delete).await;
+    let mut deleted = vec![0xce, 0, 0, 0, 0x28, 0x83, 0x00, 0xce, 0, 0, 0, 0];
+    deleted.extend([0x01, 0xcf, 0, 0, 0, 0, 0, 0, 0, 0, 0x05, 0xce, 0, 0, 0, 1]);
+    deleted.extend([0x81, 0x30, 0xdd, 0, 0, 0, 1, 0x93, 0x00, 0xa1, b'-', 0xa5]);
+    deleted.extend_from_slice(b"hello");
+    expect(&mut talk, &deleted).await;
+}
+
+#[tokio::test]
+async fn a_length_may_have_any_width() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    let lengths: [&[u8]; 5] =
+        [&[5], &[0xcc, 5], &[0xcd, 0, 5], &[0xce, 0, 0, 0, 5], &[0xcf, 0, 0, 0, 0, 0, 0, 0, 5]];
+    for (length, sync) in lengths.into_iter().zip(1..) {
+        talk.send(length).await;
+        talk.send(&ping(sync)).await;
+        expect(&mut talk, &pong(sync)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_frame_may_come_byte_by_byte() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    let args = crate::rig::packed(&json!(["x".repeat(300)]));
+    let name = "queue.tube.mail:put";
+    let shape = taskyard_wire::iproto::Shape::Call;
+    let (sync, bytes) = talk.request(&Operation::Call { name, args: &args, shape });
+    for byte in &bytes {
+        talk.send(&[*byte]).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(talk.answer_to(sync).await.unwrap()[0][0], 0);
+}
+
+#[tokio::test]
+async fn what_is_not_known_is_refused_and_the_connection_goes_on() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    // Type 99, sync 7, no body.
+    talk.send(&[5, 0x82, 0x00, 0x63, 0x01, 7]).await;
+    let (sync, answer) = talk.next().await.unwrap();
+    let fault = answer.unwrap_err();
+    assert_eq!((sync, fault.code), (7, 48));
+    assert_eq!(fault.text, "Unknown request type 99");
+    talk.ping().await;
+}
+
+#[tokio::test]
+async fn the_version_of_the_protocol_is_told_and_nothing_can_be_watched() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    let (_, bytes) = talk.request(&Operation::Id { version: 6, features: vec![2] });
+    talk.send(&bytes).await;
+    let told = talk.next_bytes().await.unwrap();
+    assert!(told.ends_with(b"\x55\x90\x5b\xa9chap-sha1"), "{told:02x?}");
+    let (_, watch) = talk.request(&Operation::Watch { key: "box.shutdown" });
+    let (_, unwatch) = talk.request(&Operation::Unwatch { key: "box.shutdown" });
+    talk.send(&watch).await;
+    talk.send(&unwatch).await;
+    // Neither has an answer.
+    talk.ping().await;
+}

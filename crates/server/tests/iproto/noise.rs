@@ -1,0 +1,106 @@
+//! Bytes that are no requests disturb nobody else.
+
+use fastrand::Rng;
+use serde_json::json;
+use taskyard_wire::iproto::{Operation, Shape, auth};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::rig::{Rig, packed};
+
+/// Sends bytes on a connection of its own and reads until the server closes, or nothing comes.
+async fn throw(rig: &Rig, bytes: &[u8]) {
+    let mut stream = TcpStream::connect(rig.address).await.unwrap();
+    // The server may close in the middle.
+    let _ = stream.write_all(bytes).await;
+    let _ = stream.shutdown().await;
+    let mut answered = Vec::new();
+    let _ = stream.read_to_end(&mut answered).await;
+}
+
+/// Requests of every kind that a client may send.
+fn requests(rng: &mut Rng) -> Vec<Vec<u8>> {
+    let args = packed(&json!([[["a"], ["b", { "delay": 1.5, "pri": 3 }]], { "ttl": 7 }]));
+    let key = packed(&json!([]));
+    let call = |name, shape| Operation::Call { name, args: &args, shape };
+    let operations = [
+        Operation::Ping,
+        Operation::Id { version: 6, features: vec![0, 1, 2] },
+        Operation::Auth { user: "guest", scramble: Some(auth::scramble("x", &[0; 32])) },
+        Operation::Select { space: 281, index: 0, limit: 9, offset: 0, iterator: 2, key: &key },
+        call("queue.tube.other:put_many", Shape::Call),
+        call("queue.tube.other:put", Shape::Call16),
+        call("queue.tube.other:take", Shape::Call),
+        call("queue.statistics", Shape::Call),
+        Operation::Eval { expression: "return queue.tube[name] ~= nil", args: &args },
+        Operation::Watch { key: "box.shutdown" },
+    ];
+    let encoded = operations.iter().map(|operation| {
+        let mut bytes = Vec::new();
+        taskyard_wire::iproto::encode_request(&mut bytes, rng.u64(..), operation);
+        bytes
+    });
+    encoded.collect()
+}
+
+#[tokio::test]
+async fn random_bytes_disturb_nobody() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = Rng::with_seed(seed);
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    talk.done("queue.create_tube", json!(["other", "fifottl"])).await;
+    for round in 0..100 {
+        let length = rng.usize(1..300);
+        let bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(length).collect();
+        throw(&rig, &bytes).await;
+        assert_eq!(talk.done("queue.tube.mail:put", json!([round])).await[0][0], round);
+    }
+}
+
+#[tokio::test]
+async fn damaged_requests_disturb_nobody() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = Rng::with_seed(seed);
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    talk.done("queue.create_tube", json!(["other", "fifottl"])).await;
+    for round in 0..200 {
+        let mut bytes = requests(&mut rng).concat();
+        for _ in 0..rng.usize(0..4) {
+            let at = rng.usize(..bytes.len());
+            bytes[at] = rng.u8(..);
+        }
+        bytes.truncate(rng.usize(..=bytes.len()));
+        throw(&rig, &bytes).await;
+        assert_eq!(talk.done("queue.tube.mail:put", json!([round])).await[0][0], round);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_ends_early_is_no_request() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    let (_, bytes) = talk.call_bytes("queue.tube.mail:put", &json!([1]), Shape::Call);
+    for end in 0..bytes.len() {
+        throw(&rig, &bytes[..end]).await;
+    }
+    rig.ready("mail", 0).await;
+}
+
+// A page in a browser may send a form here. What it writes must not become a request.
+#[tokio::test]
+async fn a_browser_gets_nowhere() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    let (_, put) = talk.call_bytes("queue.tube.mail:put", &json!([1]), Shape::Call);
+    for pad in 0..120 {
+        let path = "x".repeat(pad);
+        let mut bytes = format!("POST /{path} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes();
+        bytes.extend_from_slice(&put);
+        throw(&rig, &bytes).await;
+    }
+    rig.ready("mail", 0).await;
+}

@@ -1,0 +1,188 @@
+//! Every function, its answers and its refusals.
+
+use serde_json::{Value, json};
+
+use crate::rig::Rig;
+
+#[tokio::test]
+async fn a_task_is_put_taken_and_acknowledged() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifottl").await;
+    let put = talk.done("queue.tube.mail:put", json!([{ "to": "ann" }, {}])).await;
+    assert_eq!(put, json!([[0, "r", { "to": "ann" }]]));
+    let put = talk.done("queue.tube.mail:put", json!(["later", { "delay": 5.5 }])).await;
+    assert_eq!(put, json!([[1, "~", "later"]]));
+    let taken = talk.done("queue.tube.mail:take", json!([0])).await;
+    assert_eq!(taken, json!([[0, "t", { "to": "ann" }]]));
+    assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await, json!([]));
+    let acked = talk.done("queue.tube.mail:ack", json!([0])).await;
+    assert_eq!(acked, json!([[0, "-", { "to": "ann" }]]));
+    talk.refused("queue.tube.mail:ack", json!([0]), 32, "Task was not taken").await;
+    talk.refused("queue.tube.mail:ack", json!([77]), 32, "Task was not taken").await;
+}
+
+#[tokio::test]
+async fn the_other_verbs() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifottl").await;
+    for data in 0..3 {
+        talk.done("queue.tube.mail:put", json!([data])).await;
+    }
+    talk.done("queue.tube.mail:take", json!([0])).await;
+    let touched = talk.done("queue.tube.mail:touch", json!([0, 2.5])).await;
+    assert_eq!(touched, json!([[0, "t", 0]]));
+    assert_eq!(talk.done("queue.tube.mail:touch", json!([0, 0])).await, json!([]));
+    let released = talk.done("queue.tube.mail:release", json!([0, []])).await;
+    assert_eq!(released, json!([[0, "r", 0]]));
+    assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await[0][0], 0);
+    let released = talk.done("queue.tube.mail:release", json!([0, { "delay": 60 }])).await;
+    assert_eq!(released, json!([[0, "~", 0]]));
+    assert_eq!(talk.done("queue.tube.mail:bury", json!([1])).await, json!([[1, "!", 1]]));
+    assert_eq!(talk.done("queue.tube.mail:bury", json!([1])).await, json!([[1, "!", 1]]));
+    assert_eq!(talk.done("queue.tube.mail:peek", json!([1])).await, json!([[1, "!", 1]]));
+    assert_eq!(talk.done("queue.tube.mail:kick", json!([5])).await, json!([1]));
+    assert_eq!(talk.done("queue.tube.mail:kick", json!([])).await, json!([0]));
+    assert_eq!(talk.done("queue.tube.mail:kick", json!([-1])).await, json!([-1]));
+    assert_eq!(talk.done("queue.tube.mail:delete", json!([2])).await, json!([[2, "-", 2]]));
+    for verb in ["peek", "delete", "bury"] {
+        let name = format!("queue.tube.mail:{verb}");
+        talk.refused(&name, json!([2]), 32, "Task 2 not found").await;
+    }
+    for verb in ["release", "touch"] {
+        let name = format!("queue.tube.mail:{verb}");
+        talk.refused(&name, json!([1, 1.0]), 32, "").await;
+    }
+    talk.done("queue.tube.mail:take", json!([0])).await;
+    talk.refused("queue.tube.mail:drop", json!([]), 32, "There are taken tasks").await;
+    assert_eq!(talk.done("queue.tube.mail:release_all", json!([])).await, json!([]));
+    assert_eq!(talk.done("queue.tube.mail:truncate", json!([])).await, json!([]));
+    assert_eq!(talk.done("queue.tube.mail:drop", json!([])).await, json!([true]));
+    talk.refused("queue.tube.mail:drop", json!([]), 33, "'queue.tube.mail:drop'").await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_named() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    for name in ["queue.tube.post:put", "queue.tube.mail:fly", "queue.fly", "fly", "queue.tube.x"] {
+        talk.refused(name, json!([1]), 33, &format!("Procedure '{name}' is not defined")).await;
+    }
+    talk.done("queue.tube.mail:put", json!([1])).await;
+    talk.done("queue.tube.mail:take", json!([0])).await;
+    let text = "fifo queue does not support touch";
+    talk.refused("queue.tube.mail:touch", json!([0, 1]), 32, text).await;
+    talk.refused("queue.create_tube", json!(["mail", "fifo"]), 32, "already exists").await;
+    talk.refused("queue.create_tube", json!(["a", "lifo"]), 32, "Unknown tube type lifo").await;
+    talk.refused("queue.tube.mail:put", json!([]), 39, "Tuple field 3").await;
+}
+
+#[tokio::test]
+async fn the_queue_itself() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    let options = json!({ "if_not_exists": true, "temporary": true });
+    for name in ["queue.create_tube", "queue.schema.create_tube"] {
+        assert_eq!(talk.done(name, json!(["mail", "fifo", options])).await, json!([]));
+    }
+    assert_eq!(talk.done("queue.state", json!([])).await, json!(["RUNNING"]));
+    assert_eq!(talk.done("queue.tube", json!([])).await, json!([["mail"]]));
+    assert_eq!(talk.done("queue.tube", json!(["mail"])).await, json!([true]));
+    assert_eq!(talk.done("queue.tube", json!(["post"])).await, json!([false]));
+    assert_eq!(talk.done("queue.tube", json!(["a/b"])).await, json!([false]));
+    assert_eq!(talk.done("queue.cfg", json!([{}])).await, json!([]));
+    talk.refused("queue.cfg", json!([{ "ttr": -1 }]), 32, "Invalid value of ttr: -1").await;
+}
+
+#[tokio::test]
+async fn statistics_have_always_the_same_keys() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifottl").await;
+    let mut expected = json!({
+        "tasks": { "ready": 0, "taken": 0, "buried": 0, "delayed": 0, "done": 0, "total": 0 },
+        "calls": {
+            "ack": 0, "bury": 0, "delete": 0, "kick": 0, "put": 0, "release": 0, "take": 0,
+            "touch": 0, "ttl": 0, "ttr": 0, "delay": 0,
+        },
+    });
+    assert_eq!(talk.done("queue.statistics", json!(["mail"])).await, json!([expected]));
+    talk.done("queue.tube.mail:put", json!([1])).await;
+    talk.done("queue.tube.mail:take", json!([0])).await;
+    talk.done("queue.tube.mail:ack", json!([0])).await;
+    expected["tasks"]["done"] = json!(1);
+    for verb in ["put", "take", "ack"] {
+        expected["calls"][verb] = json!(1);
+    }
+    assert_eq!(talk.done("queue.stats", json!(["mail"])).await, json!([expected]));
+    assert_eq!(talk.done("queue.statistics", json!([])).await, json!([{ "mail": expected }]));
+    talk.refused("queue.statistics", json!(["post"]), 32, "attempt to index a nil value").await;
+}
+
+#[tokio::test]
+async fn the_old_shape_puts_each_result_into_a_list() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    talk.done("queue.create_tube", json!(["mail", "limfifottl", { "capacity": 1 }])).await;
+    for (name, args, shape) in [
+        ("queue.tube.mail:put", json!(["a"]), json!([[0, "r", "a"]])),
+        ("queue.tube.mail:put", json!(["b"]), json!([[null]])),
+        ("queue.tube.mail:take", json!([0]), json!([[0, "t", "a"]])),
+        ("queue.tube.mail:take", json!([0]), json!([])),
+        ("queue.tube.mail:kick", json!([1]), json!([[0]])),
+        ("queue.state", json!([]), json!([["RUNNING"]])),
+        ("queue.tube", json!(["mail"]), json!([[true]])),
+        ("queue.tube", json!([]), json!([["mail"]])),
+        ("queue.tube.mail:truncate", json!([]), json!([])),
+    ] {
+        assert_eq!(talk.call_16(name, args).await.unwrap(), shape, "{name}");
+    }
+    let statistics = talk.call_16("queue.statistics", json!(["mail"])).await.unwrap();
+    assert_eq!(statistics[0][0]["calls"]["put"], 1);
+    let full = talk.done("queue.tube.mail:put", json!(["c"])).await;
+    assert_eq!(full, json!([[1, "r", "c"]]));
+    assert_eq!(talk.done("queue.tube.mail:put", json!(["d"])).await, json!([null]));
+}
+
+#[tokio::test]
+async fn many_tasks_at_once() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifottl").await;
+    let tasks = json!([["a"], ["b", { "pri": 7 }], ["c", { "delay": 60 }]]);
+    let put = talk.done("queue.tube.mail:put_many", json!([tasks])).await;
+    assert_eq!(put, json!([[[0, "r", "a"], [1, "r", "b"], [2, "~", "c"]]]));
+    let taken = talk.done("queue.tube.mail:take_many", json!([10, 0])).await;
+    assert_eq!(taken, json!([[[0, "t", "a"], [1, "t", "b"]]]));
+    assert_eq!(talk.done("queue.tube.mail:take_many", json!([10, 0])).await, json!([[]]));
+    let acked = talk.done("queue.tube.mail:ack_many", json!([[0, 2, 1, 77]])).await;
+    assert_eq!(acked, json!([[[0, "-", "a"], [1, "-", "b"]]]));
+}
+
+#[tokio::test]
+async fn payloads_come_back_as_they_were_sent() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    for (data, id) in [json!(null), json!([]), json!({ "a": [1.5, -1, "ü"] })].iter().zip(0..) {
+        let put = talk.done("queue.tube.mail:put", json!([data])).await;
+        assert_eq!(put, json!([[id, "r", data]]));
+        let acked = async {
+            talk.done("queue.tube.mail:take", json!([0])).await;
+            talk.done("queue.tube.mail:ack", json!([id])).await
+        };
+        assert_eq!(acked.await, json!([[id, "-", data]]));
+    }
+    let large = "x".repeat(200_000);
+    talk.done("queue.tube.mail:put", json!([large])).await;
+    let taken = talk.done("queue.tube.mail:take", json!([0])).await;
+    assert_eq!(taken[0][2], Value::String(large));
+    let too_large = "x".repeat((1 << 20) + 1);
+    talk.refused("queue.tube.mail:put", json!([too_large]), 32, "the limit is 1048576").await;
+}
+
+#[tokio::test]
+async fn the_prefix_is_the_operators_choice() {
+    let rig = Rig::with(|config| config.prefix = "my.jobs".into()).await;
+    let mut talk = rig.connect().await;
+    talk.done("my.jobs.create_tube", json!(["mail", "fifo"])).await;
+    talk.done("my.jobs.tube.mail:put", json!([1])).await;
+    talk.refused("queue.tube.mail:put", json!([1]), 33, "queue.tube.mail:put").await;
+    talk.refused("my.jobs.tube.no:put", json!([1]), 33, "'my.jobs.tube.no:put'").await;
+}

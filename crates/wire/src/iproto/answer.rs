@@ -1,0 +1,143 @@
+//! What a call answers, in the shape the client asked for.
+
+use taskyard_core::{Body, SessionId, State, TaskId, TubeName, TubeStats};
+
+use super::pack::{self, Out};
+use super::reply::{Shape, write_ok};
+
+/// What a call answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer<'a> {
+    /// No result at all.
+    Nothing,
+    /// One result, nil.
+    Nil,
+    /// One task.
+    Task {
+        /// Its number.
+        id: TaskId,
+        /// Where it stands.
+        state: State,
+        /// Its payload, MessagePack; empty stands for nil.
+        data: &'a [u8],
+    },
+    /// A list of tasks.
+    Tasks(Vec<(TaskId, State, Option<Body>)>),
+    /// A number.
+    Number(i64),
+    /// Text.
+    Text(&'a str),
+    /// Yes or no.
+    Flag(bool),
+    /// The identity of a session.
+    Session(SessionId),
+    /// The statistics of one tube.
+    Stats(&'a TubeStats),
+    /// The statistics of all tubes.
+    AllStats(&'a [(TubeName, TubeStats)]),
+    /// The names of tubes.
+    Names(&'a [TubeName]),
+    /// A MessagePack value that is written already.
+    Raw(&'a [u8]),
+}
+
+/// Writes the reply with this answer.
+pub fn write_answer(out: &mut Vec<u8>, sync: u64, shape: Shape, answer: &Answer<'_>) {
+    write_ok(out, sync, |out| {
+        if matches!(answer, Answer::Nothing) {
+            return pack::array32(out, 0);
+        }
+        pack::array32(out, 1);
+        // The old shape puts each result into a list, unless it is one.
+        if shape == Shape::Call16 && !is_list(answer) {
+            pack::array(out, 1);
+        }
+        write_value(out, answer);
+    });
+}
+
+const fn is_list(answer: &Answer<'_>) -> bool {
+    matches!(answer, Answer::Task { .. } | Answer::Tasks(_) | Answer::Names(_))
+}
+
+fn write_value(out: &mut Out, answer: &Answer<'_>) {
+    match answer {
+        Answer::Nothing => {}
+        Answer::Nil => pack::nil(out),
+        Answer::Task { id, state, data } => write_task(out, *id, *state, data),
+        Answer::Tasks(tasks) => {
+            pack::array(out, tasks.len());
+            for (id, state, body) in tasks {
+                let data = body.as_ref().map_or(&[][..], Body::payload);
+                write_task(out, *id, *state, data);
+            }
+        }
+        Answer::Number(number) => pack::int(out, *number),
+        Answer::Text(text) => pack::str(out, text),
+        Answer::Flag(flag) => pack::bool(out, *flag),
+        Answer::Session(session) => pack::str_bytes(out, &session.0),
+        Answer::Stats(stats) => write_stats(out, stats),
+        Answer::AllStats(all) => {
+            pack::map(out, all.len());
+            for (tube, stats) in *all {
+                pack::str(out, tube.as_str());
+                write_stats(out, stats);
+            }
+        }
+        Answer::Names(names) => {
+            pack::array(out, names.len());
+            names.iter().for_each(|name| pack::str(out, name.as_str()));
+        }
+        Answer::Raw(bytes) => out.extend_from_slice(bytes),
+    }
+}
+
+fn write_task(out: &mut Out, id: TaskId, state: State, data: &[u8]) {
+    pack::array(out, 3);
+    pack::uint(out, id.0);
+    // Every state's letter is ASCII: text of one byte.
+    out.extend_from_slice(&[0xa1, state.letter() as u8]);
+    if data.is_empty() {
+        pack::nil(out);
+    } else {
+        out.extend_from_slice(data);
+    }
+}
+
+fn write_stats(out: &mut Out, stats: &TubeStats) {
+    let (tasks, calls) = (&stats.tasks, &stats.calls);
+    pack::map(out, 2);
+    pack::str(out, "tasks");
+    let counts = [
+        ("ready", tasks.ready),
+        ("taken", tasks.taken),
+        ("buried", tasks.buried),
+        ("delayed", tasks.delayed),
+        ("done", tasks.done),
+        ("total", tasks.total()),
+    ];
+    write_counts(out, &counts);
+    pack::str(out, "calls");
+    let counts = [
+        ("ack", calls.ack),
+        ("bury", calls.bury),
+        ("delete", calls.delete),
+        ("kick", calls.kick),
+        ("put", calls.put),
+        ("release", calls.release),
+        ("take", calls.take),
+        ("touch", calls.touch),
+        ("ttl", calls.ttl),
+        ("ttr", calls.ttr),
+        ("delay", calls.delay),
+    ];
+    write_counts(out, &counts);
+}
+
+fn write_counts(out: &mut Out, counts: &[(&str, u64)]) {
+    pack::map(out, counts.len());
+    for (name, count) in counts {
+        pack::str(out, name);
+        pack::uint(out, *count);
+    }
+}

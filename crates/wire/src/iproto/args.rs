@@ -1,0 +1,106 @@
+//! The arguments of a call, one after the other.
+
+use taskyard_core::{Body, Span, TaskId};
+
+use super::faults::{lua, malformed, missing_data, missing_key, wrong_key};
+use super::reader::{Reader, Value};
+use super::reply::Fault;
+use crate::payload::check_msgpack;
+
+/// What is left of a list of arguments.
+#[derive(Clone, Copy)]
+pub(super) struct Args<'a> {
+    reader: Reader<'a>,
+    left: u32,
+}
+
+impl<'a> Args<'a> {
+    /// The arguments in a MessagePack list.
+    pub fn new(list: &'a [u8]) -> Result<Self, Fault> {
+        let mut reader = Reader::new(list);
+        let left = reader.array().map_err(|_| malformed())?;
+        Ok(Args { reader, left })
+    }
+
+    /// The bytes of the next argument; `None` when there are no more.
+    pub fn raw(&mut self) -> Result<Option<&'a [u8]>, Fault> {
+        if !self.advance() {
+            return Ok(None);
+        }
+        self.reader.raw().map(Some).map_err(|_| malformed())
+    }
+
+    /// The next argument; one that is missing is nil, as in Lua. Of a list or map this is the
+    /// header, and what it holds is passed over.
+    pub fn value(&mut self) -> Result<Value<'a>, Fault> {
+        Ok(match self.raw()? {
+            Some(raw) => Reader::new(raw).value().map_err(|_| malformed())?,
+            None => Value::Nil,
+        })
+    }
+
+    /// The number of a task; `key_parts` is how many the upstream key has, for the text of the error.
+    pub fn id(&mut self, key_parts: u32) -> Result<TaskId, Fault> {
+        match self.value()? {
+            Value::Nil => Err(missing_key(key_parts)),
+            value => task_id(&value),
+        }
+    }
+
+    /// A number of seconds; `None` for nil.
+    pub fn seconds(&mut self) -> Result<Option<Span>, Fault> {
+        seconds(&self.value()?)
+    }
+
+    /// The payload of a task, byte for byte.
+    pub fn body(&mut self) -> Result<Body, Fault> {
+        if !self.advance() {
+            return Err(missing_data());
+        }
+        let (raw, nested) = self.reader.raw_nested().map_err(|_| malformed())?;
+        // Plain values have no depth; the second look is only for what may be too deep.
+        if nested {
+            check_msgpack(raw).map_err(|error| lua(format!("the data of a task is {error}")))?;
+        }
+        Ok(Body::new(raw))
+    }
+
+    /// Steps to the next argument, if there is one.
+    fn advance(&mut self) -> bool {
+        let more = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        more
+    }
+}
+
+/// A list inside the arguments, of at most `limit` values.
+pub(super) fn list<'a>(
+    raw: &'a [u8],
+    what: &str,
+    limit: usize,
+) -> Result<(Args<'a>, usize), Fault> {
+    let args = Args::new(raw).map_err(|_| lua(format!("{what} must be a list")))?;
+    let count = args.left as usize;
+    if count > limit {
+        return Err(lua(format!("{what} has {count} entries, the limit is {limit}; send less")));
+    }
+    Ok((args, count))
+}
+
+/// A task's number, if the value is one.
+pub(super) fn task_id(value: &Value<'_>) -> Result<TaskId, Fault> {
+    value.unsigned().map(TaskId).ok_or_else(wrong_key)
+}
+
+/// Seconds as a span: negative is none, more than a century is for ever. `None` for nil.
+pub(super) fn seconds(value: &Value<'_>) -> Result<Option<Span>, Fault> {
+    if *value == Value::Nil {
+        return Ok(None);
+    }
+    let Some(seconds) = value.number() else {
+        let text = format!("attempt to compare {} with number", value.lua_type());
+        return Err(lua(text));
+    };
+    // Not a number compares as neither more nor less; zero is the harmless reading.
+    Ok(Some(Span::from_secs_f64(seconds).unwrap_or_default()))
+}

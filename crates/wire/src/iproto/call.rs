@@ -1,0 +1,420 @@
+//! Calls by name: which function, and what its arguments say.
+
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{
+    Command, Finish, Kind, NewTask, SessionId, Span, TaskId, TubeName, TubeOptions,
+};
+
+use super::args::{Args, list, task_id};
+use super::faults::{lua, missing_key, no_statistics, not_defined};
+use super::native::{EXECUTE, decode_commands};
+use super::options::{read_cfg, read_create, read_put, read_release};
+use super::reader::Value;
+use super::reply::Fault;
+
+/// What is asked of the queue.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ask {
+    /// Add a task.
+    Put {
+        /// Where to.
+        tube: TubeName,
+        /// What to add.
+        task: NewTask,
+        /// How long to wait for room in a full tube.
+        wait: Span,
+    },
+    /// Add tasks, all or none.
+    PutMany {
+        /// Where to.
+        tube: TubeName,
+        /// What to add.
+        tasks: Vec<NewTask>,
+        /// How long to wait for room: the longest that any of them names.
+        wait: Span,
+    },
+    /// Deliver a task.
+    Take {
+        /// From where.
+        tube: TubeName,
+        /// How long to wait: `None` is for ever.
+        timeout: Option<Span>,
+    },
+    /// Deliver tasks.
+    TakeMany {
+        /// From where.
+        tube: TubeName,
+        /// At most how many.
+        count: usize,
+        /// How long to wait for the first: `None` is for ever.
+        timeout: Option<Span>,
+    },
+    /// End or prolong a delivery: ack, release, touch and bury.
+    Finish {
+        /// Which tube.
+        tube: TubeName,
+        /// Which task.
+        id: TaskId,
+        /// What to do.
+        finish: Finish,
+    },
+    /// Acknowledge tasks; those that are not this session's are left out of the answer.
+    AckMany {
+        /// Which tube.
+        tube: TubeName,
+        /// Which tasks.
+        ids: Vec<TaskId>,
+    },
+    /// Answer nothing, if there is such a tube: a touch by no time.
+    Nothing {
+        /// Which tube.
+        tube: TubeName,
+    },
+    /// Bring buried tasks back.
+    Kick {
+        /// Which tube.
+        tube: TubeName,
+        /// At most how many; a negative number is answered as it is.
+        count: i64,
+    },
+    /// Show a task.
+    Peek {
+        /// Which tube.
+        tube: TubeName,
+        /// Which task.
+        id: TaskId,
+    },
+    /// Remove a task.
+    Delete {
+        /// Which tube.
+        tube: TubeName,
+        /// Which task.
+        id: TaskId,
+    },
+    /// Remove all tasks.
+    Truncate {
+        /// Which tube.
+        tube: TubeName,
+    },
+    /// Give back all taken tasks.
+    ReleaseAll {
+        /// Which tube.
+        tube: TubeName,
+    },
+    /// Remove the tube.
+    Drop {
+        /// Which tube.
+        tube: TubeName,
+    },
+    /// What tubes have and what was done to them.
+    Statistics {
+        /// Which tube; `None` is all.
+        tube: Option<TubeName>,
+    },
+    /// Who am I, or: I am this session.
+    Identify {
+        /// The session to join.
+        session: Option<SessionId>,
+    },
+    /// Does the queue run?
+    State,
+    /// Settings of the queue.
+    Cfg {
+        /// How long a session without connections keeps its tasks, if that is to change.
+        ttr: Option<Span>,
+    },
+    /// Make a tube.
+    CreateTube {
+        /// Its name.
+        tube: TubeName,
+        /// What it does.
+        options: TubeOptions,
+        /// Whether an existing one may stay.
+        if_not_exists: bool,
+    },
+    /// The names of all tubes.
+    TubeNames,
+    /// Is there such a tube?
+    TubeExists {
+        /// Its name, which need not be a good one.
+        name: String,
+    },
+    /// Our own call: any commands, in one batch.
+    Execute(Vec<Command>),
+}
+
+impl Ask {
+    /// The verb's name: what grants name.
+    pub const fn verb(&self) -> &'static str {
+        match self {
+            Ask::Put { .. } => "put",
+            Ask::PutMany { .. } => "put_many",
+            Ask::Take { .. } => "take",
+            Ask::TakeMany { .. } => "take_many",
+            Ask::Finish { finish: Finish::Ack, .. } => "ack",
+            Ask::Finish { finish: Finish::Release { .. }, .. } => "release",
+            Ask::Finish { finish: Finish::Bury, .. } => "bury",
+            Ask::Finish { finish: Finish::Touch(_), .. } | Ask::Nothing { .. } => "touch",
+            Ask::AckMany { .. } => "ack_many",
+            Ask::Kick { .. } => "kick",
+            Ask::Peek { .. } => "peek",
+            Ask::Delete { .. } => "delete",
+            Ask::Truncate { .. } => "truncate",
+            Ask::ReleaseAll { .. } => "release_all",
+            Ask::Drop { .. } => "drop",
+            Ask::Statistics { .. } => "statistics",
+            Ask::Identify { .. } => "identify",
+            Ask::State => "state",
+            Ask::Cfg { .. } => "cfg",
+            Ask::CreateTube { .. } => "create_tube",
+            Ask::TubeNames | Ask::TubeExists { .. } => "tube",
+            Ask::Execute(_) => "execute",
+        }
+    }
+
+    /// The tube it is about, if it is about one.
+    pub const fn tube(&self) -> Option<&TubeName> {
+        match self {
+            Ask::Put { tube, .. }
+            | Ask::PutMany { tube, .. }
+            | Ask::Take { tube, .. }
+            | Ask::TakeMany { tube, .. }
+            | Ask::Finish { tube, .. }
+            | Ask::AckMany { tube, .. }
+            | Ask::Nothing { tube }
+            | Ask::Kick { tube, .. }
+            | Ask::Peek { tube, .. }
+            | Ask::Delete { tube, .. }
+            | Ask::Truncate { tube }
+            | Ask::ReleaseAll { tube }
+            | Ask::Drop { tube }
+            | Ask::CreateTube { tube, .. } => Some(tube),
+            Ask::Statistics { tube } => tube.as_ref(),
+            Ask::Identify { .. }
+            | Ask::State
+            | Ask::Cfg { .. }
+            | Ask::TubeNames
+            | Ask::TubeExists { .. }
+            | Ask::Execute(_) => None,
+        }
+    }
+}
+
+/// The tube names a connection used last, so that a call need not make its name anew.
+#[derive(Clone, Debug, Default)]
+pub struct RecentTubes {
+    names: [Option<TubeName>; 4],
+    next: usize,
+}
+
+impl RecentTubes {
+    /// The name, if it may be one.
+    fn name(&mut self, name: &str) -> Option<TubeName> {
+        let known = self.names.iter().flatten().find(|known| known.as_str() == name);
+        if let Some(known) = known {
+            return Some(known.clone());
+        }
+        let new = TubeName::new(name).ok()?;
+        self.names[self.next] = Some(new.clone());
+        self.next = (self.next + 1) % self.names.len();
+        Some(new)
+    }
+}
+
+/// What a call of `name` with these arguments asks; `prefix` is what the queue is called, `queue`
+/// unless the operator chose otherwise.
+pub fn parse_call(prefix: &str, name: &str, args: &[u8]) -> Result<Ask, Fault> {
+    parse_call_with(&mut RecentTubes::default(), prefix, name, args)
+}
+
+/// The same for a connection that remembers the names of its tubes.
+pub fn parse_call_with(
+    recent: &mut RecentTubes,
+    prefix: &str,
+    name: &str,
+    args: &[u8],
+) -> Result<Ask, Fault> {
+    let undefined = || not_defined(name);
+    let inside = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('.'));
+    if let Some(method) = inside.and_then(|rest| rest.strip_prefix("tube.")) {
+        let (tube, method) = method.rsplit_once(':').ok_or_else(undefined)?;
+        let tube = recent.name(tube).ok_or_else(undefined)?;
+        return on_tube(tube, method, Args::new(args)?).unwrap_or_else(|| Err(undefined()));
+    }
+    if name == EXECUTE {
+        return execute(args);
+    }
+    parse_function(prefix, inside.ok_or_else(undefined)?, args)
+}
+
+/// What a call of a tube's method with these arguments asks.
+pub fn parse_method(tube: TubeName, method: &str, args: &[u8]) -> Result<Ask, Fault> {
+    let name = tube.clone();
+    let undefined = || not_defined(&format!("queue.tube.{name}:{method}"));
+    on_tube(tube, method, Args::new(args)?).unwrap_or_else(|| Err(undefined()))
+}
+
+/// What a call of a function of the queue asks: the name without the prefix.
+pub(super) fn parse_function(prefix: &str, function: &str, args: &[u8]) -> Result<Ask, Fault> {
+    let undefined = || not_defined(&format!("{prefix}.{function}"));
+    on_queue(function, Args::new(args)?).unwrap_or_else(|| Err(undefined()))
+}
+
+/// The methods of a tube; `None` for one that it does not have.
+fn on_tube(tube: TubeName, method: &str, mut args: Args<'_>) -> Option<Result<Ask, Fault>> {
+    Some(match method {
+        "put" => put(tube, &mut args),
+        "take" => args.seconds().map(|timeout| Ask::Take { tube, timeout }),
+        "ack" => finish(tube, &mut args, Finish::Ack),
+        "release" => release(tube, &mut args),
+        "touch" => touch(tube, &mut args),
+        "bury" => args.id(1).map(|id| Ask::Finish { tube, id, finish: Finish::Bury }),
+        "kick" => kick(tube, &mut args),
+        "peek" => args.id(1).map(|id| Ask::Peek { tube, id }),
+        "delete" => args.id(1).map(|id| Ask::Delete { tube, id }),
+        "truncate" => Ok(Ask::Truncate { tube }),
+        "release_all" => Ok(Ask::ReleaseAll { tube }),
+        "drop" => Ok(Ask::Drop { tube }),
+        "put_many" => put_many(tube, &mut args),
+        "take_many" => take_many(tube, &mut args),
+        "ack_many" => ack_many(tube, &mut args),
+        _ => return None,
+    })
+}
+
+/// The functions of the queue; `None` for one that it does not have.
+fn on_queue(function: &str, mut args: Args<'_>) -> Option<Result<Ask, Fault>> {
+    Some(match function {
+        "statistics" | "stats" => statistics(&mut args),
+        "identify" => identify(&mut args),
+        "state" => Ok(Ask::State),
+        "cfg" => args.raw().and_then(read_cfg).map(|ttr| Ask::Cfg { ttr }),
+        "create_tube" | "schema.create_tube" => create_tube(&mut args),
+        "tube" => tube(&mut args),
+        _ => return None,
+    })
+}
+
+fn put(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let (task, wait) = new_task(args)?;
+    Ok(Ask::Put { tube, task, wait })
+}
+
+fn put_many(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let (mut items, count) =
+        list(args.raw()?.unwrap_or_default(), "the argument of put_many", BATCH_TASKS_MAX)?;
+    let mut tasks = Vec::with_capacity(count);
+    let mut longest = Span::ZERO;
+    while let Some(item) = items.raw()? {
+        let (mut item, _) = list(item, "each task of put_many", usize::MAX)?;
+        let (task, wait) = new_task(&mut item)?;
+        tasks.push(task);
+        longest = longest.max(wait);
+    }
+    Ok(Ask::PutMany { tube, tasks, wait: longest })
+}
+
+/// The data of a task and its options, and how long its put may wait.
+fn new_task(args: &mut Args<'_>) -> Result<(NewTask, Span), Fault> {
+    let mut task = NewTask::new(args.body()?);
+    let wait = read_put(args.raw()?, &mut task)?;
+    Ok((task, wait))
+}
+
+fn take_many(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let count = args.value()?.unsigned().and_then(|count| usize::try_from(count).ok());
+    let count = count.ok_or_else(|| lua("take_many needs the number of tasks to take"))?;
+    let timeout = args.seconds()?;
+    Ok(Ask::TakeMany { tube, count, timeout })
+}
+
+fn ack_many(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let (mut items, count) =
+        list(args.raw()?.unwrap_or_default(), "the argument of ack_many", BATCH_TASKS_MAX)?;
+    let ids = (0..count).map(|_| task_id(&items.value()?)).collect::<Result<_, _>>()?;
+    Ok(Ask::AckMany { tube, ids })
+}
+
+fn finish(tube: TubeName, args: &mut Args<'_>, finish: Finish) -> Result<Ask, Fault> {
+    Ok(Ask::Finish { tube, id: args.id(2)?, finish })
+}
+
+fn release(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let id = args.id(2)?;
+    let delay = read_release(args.raw()?)?;
+    Ok(Ask::Finish { tube, id, finish: Finish::Release { delay, counted: true } })
+}
+
+fn touch(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let id = args.value()?;
+    let more = args.seconds()?.filter(|more| !more.is_zero());
+    let Some(more) = more else { return Ok(Ask::Nothing { tube }) };
+    if id == Value::Nil {
+        return Err(missing_key(2));
+    }
+    Ok(Ask::Finish { tube, id: task_id(&id)?, finish: Finish::Touch(more) })
+}
+
+fn kick(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let count = match args.value()? {
+        Value::Nil => 1,
+        Value::Uint(count) => i64::try_from(count).unwrap_or(i64::MAX),
+        Value::Int(count) => count,
+        // The cast cuts to what fits, and makes zero of what is not a number.
+        Value::Float(count) => count as i64,
+        _ => return Err(lua("'for' limit must be a number")),
+    };
+    Ok(Ask::Kick { tube, count })
+}
+
+fn statistics(args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let tube = match args.value()? {
+        Value::Nil => None,
+        value => {
+            Some(text(&value).and_then(|name| TubeName::new(name).ok()).ok_or_else(no_statistics)?)
+        }
+    };
+    Ok(Ask::Statistics { tube })
+}
+
+fn identify(args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let session = match args.value()? {
+        Value::Nil => None,
+        Value::Str(bytes) | Value::Bin(bytes) if bytes.len() == 16 => bytes.try_into().ok(),
+        _ => return Err(lua("Invalid UUID format.")),
+    };
+    Ok(Ask::Identify { session: session.map(SessionId) })
+}
+
+fn create_tube(args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let (name, kind) = (args.value()?, args.value()?);
+    let kind_name = text(&kind).unwrap_or(kind.lua_type());
+    let known = Kind::from_name(kind_name);
+    let kind = known.ok_or_else(|| lua(format!("Unknown tube type {kind_name}")))?;
+    let name = text(&name).ok_or_else(|| lua("a tube name must be text"))?;
+    let tube = TubeName::new(name).map_err(|error| lua(error.to_string()))?;
+    let (options, if_not_exists) = read_create(args.raw()?, kind)?;
+    Ok(Ask::CreateTube { tube, options, if_not_exists })
+}
+
+fn tube(args: &mut Args<'_>) -> Result<Ask, Fault> {
+    match args.value()? {
+        Value::Nil => Ok(Ask::TubeNames),
+        Value::Str(name) | Value::Bin(name) => {
+            Ok(Ask::TubeExists { name: String::from_utf8_lossy(name).into_owned() })
+        }
+        _ => Err(lua("argument #1 should be string or nil")),
+    }
+}
+
+fn execute(args: &[u8]) -> Result<Ask, Fault> {
+    let batch = Args::new(args)?.raw()?.ok_or_else(|| lua("execute needs a batch of commands"))?;
+    decode_commands(batch).map(Ask::Execute)
+}
+
+fn text<'a>(value: &Value<'a>) -> Option<&'a str> {
+    match value {
+        Value::Str(bytes) | Value::Bin(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}

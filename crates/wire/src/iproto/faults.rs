@@ -1,0 +1,123 @@
+//! The errors of the queue, with the numbers and texts that its clients know.
+
+use taskyard_core::{Error, TaskId};
+
+use super::reply::Fault;
+
+/// The number of errors that the queue's own code raises.
+pub const LUA: u32 = 32;
+
+/// An error with the number of the queue's own errors.
+pub fn lua(text: impl Into<std::borrow::Cow<'static, str>>) -> Fault {
+    Fault::new(LUA, text)
+}
+
+/// What to answer when the queue refuses: `function` is the name that was called.
+pub fn fault_of(error: &Error, function: &str) -> Fault {
+    match error {
+        Error::TubeNotFound(_) => not_defined(function),
+        Error::TubeExists(tube) => lua(format!("Space '{tube}' already exists")),
+        Error::TubeHasTaken(_) => lua("There are taken tasks in the tube"),
+        Error::TubeHasConsumers(_) => lua("There are consumers connected the tube"),
+        Error::TaskNotFound(_, id) => not_found(*id),
+        Error::Unsupported { kind, verb } => lua(format!("{kind} queue does not support {verb}")),
+        Error::SessionUnknown(session) => lua(format!("The UUID {session} is unknown.")),
+        other => lua(other.to_string()),
+    }
+}
+
+/// No such function, tube or method.
+pub fn not_defined(function: &str) -> Fault {
+    Fault::new(33, format!("Procedure '{function}' is not defined"))
+}
+
+/// The task is not this session's to finish.
+pub fn not_taken() -> Fault {
+    lua("Task was not taken")
+}
+
+/// No such task.
+pub fn not_found(id: TaskId) -> Fault {
+    lua(format!("Task {id} not found"))
+}
+
+/// The user may not call this.
+pub fn denied(function: &str, user: &str) -> Fault {
+    let text = format!("Execute access to function '{function}' is denied for user '{user}'");
+    Fault::new(42, text)
+}
+
+/// The user may not run expressions.
+pub fn eval_denied(user: &str) -> Fault {
+    Fault::new(42, format!("Execute access to universe '' is denied for user '{user}'"))
+}
+
+/// The user may not read this space.
+pub fn read_denied(space: &str, user: &str) -> Fault {
+    Fault::new(42, format!("Read access to space '{space}' is denied for user '{user}'"))
+}
+
+/// No such user, or another password. The two are told with one text, so that nobody can try out
+/// which users there are.
+pub fn wrong_password() -> Fault {
+    Fault::new(47, "User not found or supplied credentials are invalid")
+}
+
+/// The password is not this user's, as older servers tell it.
+pub fn incorrect_password(user: &str) -> Fault {
+    Fault::new(47, format!("Incorrect password supplied for user '{user}'"))
+}
+
+/// There is no such user, as older servers tell it.
+pub fn no_user(user: &str) -> Fault {
+    Fault::new(45, format!("User '{user}' is not found"))
+}
+
+/// A type of request that we do not serve.
+pub fn unknown_type(kind: u64) -> Fault {
+    Fault::new(48, format!("Unknown request type {kind}"))
+}
+
+/// No such space.
+pub fn no_space(space: u64) -> Fault {
+    Fault::new(36, format!("Space '#{space}' does not exist"))
+}
+
+/// The statistics of a tube that is not there.
+pub fn no_statistics() -> Fault {
+    lua("attempt to index a nil value")
+}
+
+/// The store is not open yet.
+pub fn not_ready() -> Fault {
+    Fault::new(116, "Instance bootstrap hasn't finished yet")
+}
+
+/// An id of another type than a number that is whole and not negative.
+pub(super) fn wrong_key() -> Fault {
+    let text = "Supplied key type of part 0 does not match index part type: expected unsigned";
+    Fault::new(18, text)
+}
+
+/// No id at all where the key has `expected` parts.
+pub(super) fn missing_key(expected: u32) -> Fault {
+    let got = expected - 1;
+    let text = format!("Invalid key part count in an exact match (expected {expected}, got {got})");
+    Fault::new(19, text)
+}
+
+/// A priority that is not whole or is negative.
+pub(super) fn wrong_pri() -> Fault {
+    let text = "Tuple field 6 type does not match one required by operation: expected unsigned";
+    Fault::new(23, text)
+}
+
+/// A put without data.
+pub(super) fn missing_data() -> Fault {
+    Fault::new(39, "Tuple field 3 required by space format is missing")
+}
+
+/// Arguments that are not well-formed.
+pub(super) fn malformed() -> Fault {
+    Fault::new(20, "Invalid MsgPack - packet body")
+}

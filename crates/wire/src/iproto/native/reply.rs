@@ -1,0 +1,88 @@
+//! Replies.
+
+use taskyard_core::{Error, Outcome, Placed, Reply, TaskId};
+
+use super::row::{Result, RowReader, RowWriter, Wrong};
+use super::{error, task, tube};
+use crate::iproto::pack::Out;
+
+const NOTHING: u64 = 0;
+const CREATED: u64 = 1;
+const TUBES: u64 = 2;
+const PUT: u64 = 3;
+const TAKEN: u64 = 4;
+const FINISHED: u64 = 5;
+const KICKED: u64 = 6;
+const TASKS: u64 = 7;
+const SESSION: u64 = 8;
+const TICKED: u64 = 9;
+/// A refusal instead of a reply.
+pub(super) const REFUSED: u64 = 15;
+
+pub(super) fn write(out: &mut Out, reply: &Reply) {
+    let mut row = RowWriter::begin(out);
+    match reply {
+        Reply::Nothing => row.uint(NOTHING),
+        Reply::Created(new) => row.uint(CREATED).bool(*new),
+        Reply::Tubes(tubes) => row.uint(TUBES).list(tubes, tube::write_info),
+        Reply::Put(placed) => row.uint(PUT).list(placed, write_placed),
+        Reply::Taken(tasks) => row.uint(TAKEN).list(tasks, task::write),
+        Reply::Finished(outcomes) => row.uint(FINISHED).list(outcomes, write_outcome),
+        Reply::Kicked(count) => row.uint(KICKED).uint(*count),
+        Reply::Tasks(tasks) => row.uint(TASKS).list(tasks, task::write),
+        Reply::Session(session) => row.uint(SESSION).session(*session),
+        Reply::Ticked(count) => row.uint(TICKED).uint(*count as u64),
+    };
+    row.end();
+}
+
+pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<std::result::Result<Reply, Error>> {
+    Ok(Ok(match row.uint()? {
+        NOTHING => Reply::Nothing,
+        CREATED => Reply::Created(row.bool()?),
+        TUBES => Reply::Tubes(row.rows(tube::read_info)?),
+        PUT => Reply::Put(row.rows(read_placed)?),
+        TAKEN => Reply::Taken(row.rows(task::read)?),
+        FINISHED => Reply::Finished(row.rows(read_outcome)?),
+        KICKED => Reply::Kicked(row.uint()?),
+        TASKS => Reply::Tasks(row.rows(task::read)?),
+        SESSION => Reply::Session(row.session()?),
+        TICKED => Reply::Ticked(row.usize()?),
+        REFUSED => return error::read(row).map(Err),
+        _ => return Err(Wrong("a reply that this version does not know")),
+    }))
+}
+
+fn write_placed(out: &mut Out, placed: &Placed) {
+    let state = |out: &mut Out| task::write_state(out, placed.state);
+    RowWriter::begin(out).uint(placed.id.0).field(state).end();
+}
+
+fn read_placed(row: &mut RowReader<'_, '_>) -> Result<Placed> {
+    Ok(Placed { id: TaskId(row.uint()?), state: task::read_state(row)? })
+}
+
+fn write_outcome(out: &mut Out, outcome: &Outcome) {
+    let mut row = RowWriter::begin(out);
+    match outcome {
+        Outcome::Done(shown) => {
+            row.uint(0).optional(shown.as_deref(), task::write);
+        }
+        Outcome::Stale => {
+            row.uint(1);
+        }
+        Outcome::Missing => {
+            row.uint(2);
+        }
+    }
+    row.end();
+}
+
+fn read_outcome(row: &mut RowReader<'_, '_>) -> Result<Outcome> {
+    Ok(match row.uint()? {
+        0 => Outcome::Done(row.optional_row(task::read)?.map(Box::new)),
+        1 => Outcome::Stale,
+        2 => Outcome::Missing,
+        _ => return Err(Wrong("an outcome that this version does not know")),
+    })
+}

@@ -1,0 +1,191 @@
+//! Tasks, new and as answers show them.
+
+use taskyard_core::{Body, Lease, NewTask, Reason, State, Task, TaskId};
+
+use super::row::{Result, RowReader, RowWriter, Wrong, write_session, write_span, write_time};
+use crate::iproto::pack::{self, Out};
+use crate::iproto::reader::{Reader, Value};
+use crate::payload::{PayloadError, check_msgpack};
+
+pub(super) fn write_new(out: &mut Out, task: &NewTask) {
+    RowWriter::begin(out)
+        .field(|out| write_body(out, &task.body))
+        .optional(task.pri, pack::uint)
+        .optional(task.ttl, write_span)
+        .optional(task.ttr, write_span)
+        .optional(task.delay, write_span)
+        .optional(task.at, write_time)
+        .optional(task.subqueue.as_deref(), pack::str)
+        .end();
+}
+
+pub(super) fn read_new(row: &mut RowReader<'_, '_>) -> Result<NewTask> {
+    let body = read_body(row)?.ok_or(Wrong("a task without a payload"))?;
+    check_body(&body)?;
+    Ok(NewTask {
+        body,
+        pri: row.optional_uint()?,
+        ttl: row.optional_span()?,
+        ttr: row.optional_span()?,
+        delay: row.optional_span()?,
+        at: row.optional_time()?,
+        subqueue: row.optional_key()?,
+    })
+}
+
+/// Whatever comes from outside is one MessagePack value, and its meta a map.
+fn check_body(body: &Body) -> Result<()> {
+    check_msgpack(body.payload()).map_err(|error| match error {
+        PayloadError::TooDeep => Wrong("a payload is nested too deep; flatten it"),
+        _ => Wrong("a payload is not one MessagePack value"),
+    })?;
+    let Some(meta) = body.meta() else { return Ok(()) };
+    let map = matches!(Reader::new(meta).value(), Ok(Value::Map(_)));
+    if map && check_msgpack(meta).is_ok() { Ok(()) } else { Err(Wrong("meta is not a map")) }
+}
+
+/// A payload is binary; with a meta it is a list of both.
+fn write_body(out: &mut Out, body: &Body) {
+    match body.meta() {
+        None => pack::bin(out, body.payload()),
+        Some(meta) => {
+            pack::array(out, 2);
+            pack::bin(out, body.payload());
+            pack::bin(out, meta);
+        }
+    }
+}
+
+fn read_body(row: &mut RowReader<'_, '_>) -> Result<Option<Body>> {
+    match row.value()? {
+        Value::Nil => Ok(None),
+        Value::Bin(payload) => Ok(Some(Body::new(payload))),
+        Value::Array(2) => {
+            let (payload, meta) = row.two_runs()?;
+            Ok(Some(Body::with_meta(payload, meta)))
+        }
+        _ => Err(Wrong("not a payload")),
+    }
+}
+
+pub(super) fn write(out: &mut Out, task: &Task) {
+    let delivery = task.lease.is_some()
+        || task.lease_until.is_some()
+        || task.session.is_some()
+        || task.start.is_some();
+    RowWriter::begin(out)
+        .uint(task.id.0)
+        .field(|out| write_state(out, task.state))
+        .uint(task.pri)
+        .time(task.created)
+        .time(task.expires)
+        .span(task.ttr)
+        .uint(task.attempts.into())
+        .field(|out| write_reason(out, task.reason))
+        .optional(task.body.as_ref(), write_body)
+        .optional(delivery.then_some(task), write_delivery)
+        .optional(task.previous_start, write_time)
+        .optional(task.due, write_time)
+        .optional(task.subqueue.as_deref(), pack::str)
+        .end();
+}
+
+pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Task> {
+    let mut task = Task {
+        id: TaskId(row.uint()?),
+        state: read_state(row)?,
+        pri: row.uint()?,
+        created: row.time()?,
+        expires: row.time()?,
+        ttr: row.span()?,
+        attempts: row.u32()?,
+        reason: row.row(read_reason)?,
+        body: read_body(row)?,
+        due: None,
+        start: None,
+        previous_start: None,
+        subqueue: None,
+        session: None,
+        lease: None,
+        lease_until: None,
+    };
+    row.optional_row(|row| read_delivery(row, &mut task))?;
+    task.previous_start = row.optional_time()?;
+    task.due = row.optional_time()?;
+    task.subqueue = row.optional_key()?;
+    Ok(task)
+}
+
+/// What is only there while somebody holds the task.
+fn write_delivery(out: &mut Out, task: &Task) {
+    RowWriter::begin(out)
+        .optional(task.lease.map(|lease| lease.0), pack::uint)
+        .optional(task.lease_until, write_time)
+        .optional(task.start, write_time)
+        .optional(task.session, write_session)
+        .end();
+}
+
+fn read_delivery(row: &mut RowReader<'_, '_>, task: &mut Task) -> Result<()> {
+    task.lease = row.optional_uint()?.map(Lease);
+    task.lease_until = row.optional_time()?;
+    task.start = row.optional_time()?;
+    task.session = row.optional_session()?;
+    Ok(())
+}
+
+pub(super) fn write_state(out: &mut Out, state: State) {
+    pack::uint(
+        out,
+        match state {
+            State::Ready => 0,
+            State::Taken => 1,
+            State::Delayed => 2,
+            State::Buried => 3,
+            State::Done => 4,
+        },
+    );
+}
+
+pub(super) fn read_state(row: &mut RowReader<'_, '_>) -> Result<State> {
+    Ok(match row.uint()? {
+        0 => State::Ready,
+        1 => State::Taken,
+        2 => State::Delayed,
+        3 => State::Buried,
+        4 => State::Done,
+        _ => return Err(Wrong("a state that this version does not know")),
+    })
+}
+
+fn write_reason(out: &mut Out, reason: Reason) {
+    let (number, due) = match reason {
+        Reason::WaitsForConsumer => (0, None),
+        Reason::Running => (1, None),
+        Reason::NotDue(due) => (2, Some(due)),
+        Reason::TubePaused => (3, None),
+        Reason::SubqueueBusy => (4, None),
+        Reason::Buried => (5, None),
+        Reason::AttemptsUsedUp => (6, None),
+        Reason::Expired => (7, None),
+        Reason::Finished => (8, None),
+        // The core's list may grow before this one does.
+        _ => (0, None),
+    };
+    RowWriter::variant(out, number).optional(due, write_time).end();
+}
+
+fn read_reason(row: &mut RowReader<'_, '_>) -> Result<Reason> {
+    Ok(match row.uint()? {
+        0 => Reason::WaitsForConsumer,
+        1 => Reason::Running,
+        2 => Reason::NotDue(row.time()?),
+        3 => Reason::TubePaused,
+        4 => Reason::SubqueueBusy,
+        5 => Reason::Buried,
+        6 => Reason::AttemptsUsedUp,
+        7 => Reason::Expired,
+        8 => Reason::Finished,
+        _ => return Err(Wrong("a reason that this version does not know")),
+    })
+}

@@ -1,0 +1,168 @@
+//! Tables of options: what they may hold, and what is passed over.
+
+use std::sync::Arc;
+
+use taskyard_core::{Kind, NewTask, Span, TubeOptions};
+
+use super::args::seconds;
+use super::faults::{lua, malformed, wrong_pri};
+use super::reader::{Reader, Value};
+use super::reply::Fault;
+
+/// Calls `each` for the pairs of a table with names for keys. A missing table, nil and a list have
+/// none: an empty table of PHP arrives as an empty list.
+fn pairs<'a>(
+    table: Option<&'a [u8]>,
+    mut each: impl FnMut(&'a [u8], Value<'a>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let Some(table) = table else { return Ok(()) };
+    let mut reader = Reader::new(table);
+    let count = match reader.value().map_err(|_| malformed())? {
+        Value::Nil | Value::Array(_) => return Ok(()),
+        Value::Map(count) => count,
+        other => {
+            let kind = other.lua_type();
+            return Err(lua(format!("attempt to index local 'opts' (a {kind} value)")));
+        }
+    };
+    for _ in 0..count {
+        let key = reader.raw().map_err(|_| malformed())?;
+        let value = reader.raw().map_err(|_| malformed())?;
+        let key = Reader::new(key).value().map_err(|_| malformed())?;
+        let value = Reader::new(value).value().map_err(|_| malformed())?;
+        if let Value::Str(name) | Value::Bin(name) = key {
+            // In Lua a pair with nil is not there.
+            if value != Value::Nil {
+                each(name, value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads the options of a put into the task; answers how long to wait for room.
+pub(super) fn read_put(table: Option<&[u8]>, task: &mut NewTask) -> Result<Span, Fault> {
+    let mut wait = Span::ZERO;
+    pairs(table, |name, value| {
+        match name {
+            b"pri" => task.pri = Some(value.unsigned().ok_or_else(wrong_pri)?),
+            b"ttl" => task.ttl = seconds(&value)?,
+            b"ttr" => task.ttr = seconds(&value)?,
+            b"delay" => task.delay = seconds(&value)?,
+            b"utube" => task.subqueue = Some(to_text(&value)?),
+            b"timeout" => wait = seconds(&value)?.unwrap_or_default(),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(wait)
+}
+
+/// Reads the delay of a release. Other options are passed over, as upstream does.
+pub(super) fn read_release(table: Option<&[u8]>) -> Result<Span, Fault> {
+    let mut delay = Span::ZERO;
+    pairs(table, |name, value| {
+        if name == b"delay" {
+            delay = seconds(&value)?.unwrap_or_default();
+        }
+        Ok(())
+    })?;
+    Ok(delay)
+}
+
+/// Reads what a tube is to do; answers also whether an existing one may stay.
+///
+/// A `delay` is not among the options of a tube upstream, and passed over like all it does not know.
+pub(super) fn read_create(table: Option<&[u8]>, kind: Kind) -> Result<(TubeOptions, bool), Fault> {
+    let mut options = TubeOptions::new(kind);
+    let mut if_not_exists = false;
+    pairs(table, |name, value| {
+        match name {
+            b"temporary" => options.temporary = is_true(&value),
+            b"if_not_exists" => if_not_exists = is_true(&value),
+            b"ttl" => options.ttl = seconds(&value)?,
+            b"ttr" => options.ttr = seconds(&value)?,
+            b"pri" => options.pri = value.unsigned().ok_or_else(wrong_pri)?,
+            b"capacity" if kind == Kind::LimFifoTtl => options.capacity = capacity(&value)?,
+            b"ttl_kills_taken" => options.ttl_kills_taken = is_true(&value),
+            b"attempts_max" => options.attempts_max = attempts_max(&value)?,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((options, if_not_exists))
+}
+
+/// Reads what `cfg` sets: how long a session without connections keeps its tasks.
+pub(super) fn read_cfg(table: Option<&[u8]>) -> Result<Option<Span>, Fault> {
+    let mut ttr = None;
+    pairs(table, |name, value| {
+        match name {
+            b"ttr" => {
+                let good = value.number().filter(|seconds| *seconds >= 0.0);
+                let Some(seconds) = good else { return Err(invalid_value("ttr", &value)) };
+                ttr = Span::from_secs_f64(seconds);
+            }
+            // A server that stands alone is as good as its own replica set.
+            b"in_replicaset" if matches!(value, Value::Bool(_)) => {}
+            b"in_replicaset" => return Err(invalid_value("in_replicaset", &value)),
+            _ => return Err(lua(format!("Unknown option {}", String::from_utf8_lossy(name)))),
+        }
+        Ok(())
+    })?;
+    Ok(ttr)
+}
+
+fn invalid_value(name: &str, value: &Value<'_>) -> Fault {
+    let value = to_text(value).unwrap_or_else(|_| value.lua_type().into());
+    lua(format!("Invalid value of {name}: {value}"))
+}
+
+/// What Lua takes for true: everything but false and nil.
+fn is_true(value: &Value<'_>) -> bool {
+    !matches!(value, Value::Bool(false) | Value::Nil)
+}
+
+/// Most tasks of a tube; zero is no limit.
+fn capacity(value: &Value<'_>) -> Result<Option<u64>, Fault> {
+    let count = value
+        .number()
+        .ok_or_else(|| lua(format!("attempt to compare {} with number", value.lua_type())))?;
+    Ok(if count >= 1.0 { Some(count as u64) } else { None })
+}
+
+fn attempts_max(value: &Value<'_>) -> Result<Option<u32>, Fault> {
+    let count = value.unsigned().and_then(|count| u32::try_from(count).ok());
+    let count = count.ok_or_else(|| invalid_value("attempts_max", value))?;
+    Ok((count > 0).then_some(count))
+}
+
+/// The value as Lua's `tostring` writes it.
+fn to_text(value: &Value<'_>) -> Result<Arc<str>, Fault> {
+    Ok(match *value {
+        Value::Nil => "nil".into(),
+        Value::Bool(value) => value.to_string().into(),
+        Value::Uint(value) => value.to_string().into(),
+        Value::Int(value) => value.to_string().into(),
+        Value::Float(value) => float_text(value).into(),
+        Value::Str(bytes) | Value::Bin(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => text.into(),
+            Err(_) => return Err(lua("the name of a sub-queue must be UTF-8")),
+        },
+        Value::Ext | Value::Array(_) | Value::Map(_) => {
+            return Err(lua(format!("a {} cannot name a sub-queue", value.lua_type())));
+        }
+    })
+}
+
+/// Whole numbers without a point, very large and very small ones with an exponent.
+fn float_text(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() {
+        if value.is_nan() { "nan".into() } else { format!("{value}") }
+    } else if size != 0.0 && !(1e-4..1e15).contains(&size) {
+        format!("{value:e}")
+    } else {
+        format!("{value}")
+    }
+}

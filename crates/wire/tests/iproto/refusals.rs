@@ -1,0 +1,223 @@
+//! Wrong calls: the number and the text of each refusal.
+
+use taskyard_core::{Error, SessionId, TaskId, TubeName};
+use taskyard_wire::iproto::{Fault, fault_of, faults, parse_call};
+
+use crate::hex::{args, hex};
+
+fn call(name: &str, arguments: &[u8]) -> (u32, String) {
+    let Fault { code, text } = parse_call("queue", name, arguments).expect_err(name);
+    (code, text.into_owned())
+}
+
+/// Each row: a function, its arguments as JSON, the code, and what the text contains.
+const TABLE: &[(&str, &str, u32, &str)] = &[
+    ("tube.t:put", "[]", 39, "Tuple field 3 required by space format is missing"),
+    (
+        "tube.t:put",
+        r#"[1, {"pri": -1}]"#,
+        23,
+        "Tuple field 6 type does not match one required by operation: expected unsigned",
+    ),
+    ("tube.t:put", r#"[1, {"pri": 1.5}]"#, 23, "Tuple field 6 type does not match"),
+    ("tube.t:put", r#"[1, {"pri": "1"}]"#, 23, "Tuple field 6 type does not match"),
+    ("tube.t:put", r#"[1, {"ttl": "1"}]"#, 32, "attempt to compare string with number"),
+    ("tube.t:put", r#"[1, {"ttr": true}]"#, 32, "attempt to compare boolean with number"),
+    ("tube.t:put", r#"[1, {"delay": {}}]"#, 32, "attempt to compare table with number"),
+    ("tube.t:put", r#"[1, {"timeout": "x"}]"#, 32, "attempt to compare string with number"),
+    ("tube.t:put", r#"[1, {"utube": [1]}]"#, 32, "a table cannot name a sub-queue"),
+    ("tube.t:put", "[1, 5]", 32, "attempt to index local 'opts' (a number value)"),
+    ("tube.t:put", r#"[1, "x"]"#, 32, "attempt to index local 'opts' (a string value)"),
+    ("tube.t:put", "[1, true]", 32, "attempt to index local 'opts' (a boolean value)"),
+    ("tube.t:take", r#"["1"]"#, 32, "attempt to compare string with number"),
+    ("tube.t:take", "[{}]", 32, "attempt to compare table with number"),
+    ("tube.t:take", "[true]", 32, "attempt to compare boolean with number"),
+    ("tube.t:ack", "[]", 19, "Invalid key part count in an exact match (expected 2, got 1)"),
+    ("tube.t:ack", "[null]", 19, "Invalid key part count in an exact match (expected 2, got 1)"),
+    (
+        "tube.t:ack",
+        r#"["1"]"#,
+        18,
+        "Supplied key type of part 0 does not match index part type: expected unsigned",
+    ),
+    ("tube.t:ack", "[-1]", 18, "Supplied key type of part 0"),
+    ("tube.t:ack", "[1.5]", 18, "Supplied key type of part 0"),
+    ("tube.t:ack", "[[1]]", 18, "Supplied key type of part 0"),
+    ("tube.t:release", "[]", 19, "(expected 2, got 1)"),
+    ("tube.t:release", r#"["x"]"#, 18, "Supplied key type of part 0"),
+    ("tube.t:release", r#"[1, {"delay": "x"}]"#, 32, "attempt to compare string with number"),
+    ("tube.t:release", "[1, 5]", 32, "attempt to index local 'opts' (a number value)"),
+    ("tube.t:touch", r#"[1, "x"]"#, 32, "attempt to compare string with number"),
+    ("tube.t:touch", "[null, 5]", 19, "(expected 2, got 1)"),
+    ("tube.t:touch", "[-1, 5]", 18, "Supplied key type of part 0"),
+    ("tube.t:bury", "[]", 19, "(expected 1, got 0)"),
+    ("tube.t:bury", "[true]", 18, "Supplied key type of part 0"),
+    ("tube.t:kick", r#"["1"]"#, 32, "'for' limit must be a number"),
+    ("tube.t:kick", "[{}]", 32, "'for' limit must be a number"),
+    ("tube.t:peek", "[]", 19, "Invalid key part count in an exact match (expected 1, got 0)"),
+    ("tube.t:peek", r#"["1"]"#, 18, "Supplied key type of part 0"),
+    ("tube.t:delete", "[]", 19, "(expected 1, got 0)"),
+    ("tube.t:delete", "[{}]", 18, "Supplied key type of part 0"),
+    ("tube.t:put_many", "[]", 32, "put_many must be a list"),
+    ("tube.t:put_many", "[5]", 32, "put_many must be a list"),
+    ("tube.t:put_many", "[[5]]", 32, "each task of put_many must be a list"),
+    ("tube.t:put_many", "[[[]]]", 39, "Tuple field 3 required"),
+    ("tube.t:put_many", r#"[[[1, {"pri": -1}]]]"#, 23, "Tuple field 6"),
+    ("tube.t:take_many", "[]", 32, "take_many needs the number of tasks"),
+    ("tube.t:take_many", "[-1]", 32, "take_many needs the number of tasks"),
+    ("tube.t:take_many", r#"[1, "x"]"#, 32, "attempt to compare string with number"),
+    ("tube.t:ack_many", "[5]", 32, "ack_many must be a list"),
+    ("tube.t:ack_many", r#"[["x"]]"#, 18, "Supplied key type of part 0"),
+    ("tube.t:ack_many", "[[null]]", 18, "Supplied key type of part 0"),
+    ("statistics", r#"["a/b"]"#, 32, "attempt to index a nil value"),
+    ("stats", "[5]", 32, "attempt to index a nil value"),
+    ("identify", r#"["short"]"#, 32, "Invalid UUID format."),
+    ("identify", "[5]", 32, "Invalid UUID format."),
+    ("cfg", r#"[{"ttr": -1}]"#, 32, "Invalid value of ttr: -1"),
+    ("cfg", r#"[{"ttr": "x"}]"#, 32, "Invalid value of ttr: x"),
+    ("cfg", r#"[{"in_replicaset": 1}]"#, 32, "Invalid value of in_replicaset: 1"),
+    ("cfg", r#"[{"zz": 1}]"#, 32, "Unknown option zz"),
+    ("cfg", "[5]", 32, "attempt to index local 'opts' (a number value)"),
+    ("create_tube", r#"["t", "x"]"#, 32, "Unknown tube type x"),
+    ("create_tube", r#"["t"]"#, 32, "Unknown tube type nil"),
+    ("create_tube", r#"[5, "fifo"]"#, 32, "a tube name must be text"),
+    ("create_tube", r#"["", "fifo"]"#, 32, "a tube name must not be empty"),
+    ("create_tube", r#"["a/b", "fifo"]"#, 32, "a tube name must not contain '/'"),
+    ("create_tube", r#"["t", "fifo", 5]"#, 32, "attempt to index local 'opts' (a number value)"),
+    (
+        "create_tube",
+        r#"["t", "fifottl", {"ttl": "x"}]"#,
+        32,
+        "attempt to compare string with number",
+    ),
+    ("create_tube", r#"["t", "fifottl", {"pri": -1}]"#, 23, "Tuple field 6"),
+    ("create_tube", r#"["t", "limfifottl", {"capacity": "x"}]"#, 32, "attempt to compare string"),
+    (
+        "create_tube",
+        r#"["t", "fifo", {"attempts_max": -1}]"#,
+        32,
+        "Invalid value of attempts_max: -1",
+    ),
+    ("tube", "[5]", 32, "argument #1 should be string or nil"),
+];
+
+#[test]
+fn the_table_of_wrong_arguments() {
+    for (name, arguments, code, text) in TABLE {
+        let found = call(&format!("queue.{name}"), &args(arguments));
+        assert_eq!(found.0, *code, "{name}{arguments}: {}", found.1);
+        assert!(found.1.contains(text), "{name}{arguments}: {}", found.1);
+    }
+}
+
+#[test]
+fn what_is_not_there_is_not_defined() {
+    for name in [
+        "",
+        "queue",
+        "queue.",
+        "queue.x",
+        "queue._VERSION",
+        "queuestate",
+        "other.state",
+        "queue.tube.",
+        "queue.tube.t",
+        "queue.tube.t:",
+        "queue.tube.t:x",
+        "queue.tube.:take",
+        "queue.tube.a/b:take",
+        "queue.tube.a:b:take",
+        "queue.tube.t.take",
+        "taskyard.other",
+    ] {
+        assert_eq!(call(name, &[0x90]), (33, format!("Procedure '{name}' is not defined")));
+    }
+}
+
+#[test]
+fn arguments_that_are_not_well_formed() {
+    for arguments in ["", "05", "80", "91", "91 a5 61", "91 c1", "dd ffffffff"] {
+        let found = call("queue.tube.t:put", &hex(arguments));
+        assert_eq!(found, (20, "Invalid MsgPack - packet body".into()), "{arguments}");
+    }
+}
+
+#[test]
+fn data_that_is_nested_too_deep() {
+    let put = |depth: usize| {
+        let mut arguments = vec![0x91];
+        arguments.extend(std::iter::repeat_n(0x91, depth));
+        arguments.push(0x00);
+        parse_call("queue", "queue.tube.t:put", &arguments)
+    };
+    assert!(put(64).is_ok());
+    let Fault { code, text } = put(65).unwrap_err();
+    assert_eq!(code, 32);
+    assert!(text.contains("nested deeper than 64 levels"), "{text}");
+    assert!(put(1_000_000).is_err());
+}
+
+#[test]
+fn lists_longer_than_a_batch() {
+    let many = hex("91 dd 00002711");
+    let (code, text) = call("queue.tube.t:ack_many", &[&many[..], &[0x01; 10_001]].concat());
+    assert_eq!(code, 32);
+    assert!(text.contains("10001") && text.contains("10000"), "{text}");
+}
+
+#[test]
+fn what_the_queue_refuses() {
+    let tube = TubeName::new("t").unwrap();
+    let function = "queue.tube.t:put";
+    let mut session = [0; 16];
+    session[..8].copy_from_slice(&[0xba, 0x99, 0x88, 0xc5, 0x88, 0x48, 0xc6, 0x4b]);
+    for (error, code, text) in [
+        (Error::TubeNotFound(tube.clone()), 33, "Procedure 'queue.tube.t:put' is not defined"),
+        (Error::TubeExists(tube.clone()), 32, "Space 't' already exists"),
+        (Error::TubeHasTaken(tube.clone()), 32, "There are taken tasks in the tube"),
+        (Error::TubeHasConsumers(tube.clone()), 32, "There are consumers connected the tube"),
+        (Error::TaskNotFound(tube.clone(), TaskId(7)), 32, "Task 7 not found"),
+        (
+            Error::Unsupported { kind: "fifo", verb: "touch" },
+            32,
+            "fifo queue does not support touch",
+        ),
+        (
+            Error::SessionUnknown(SessionId(session)),
+            32,
+            "The UUID c58899ba-4888-4bc6-0000-000000000000 is unknown.",
+        ),
+        (Error::Overloaded("too much"), 32, "overloaded: too much; try again a little later"),
+        (Error::Invalid("no".into()), 32, "no"),
+    ] {
+        assert_eq!(fault_of(&error, function), Fault::new(code, text));
+    }
+}
+
+#[test]
+fn refusals_of_the_server() {
+    for (fault, code, text) in [
+        (faults::not_taken(), 32, "Task was not taken"),
+        (faults::not_found(TaskId(3)), 32, "Task 3 not found"),
+        (
+            faults::denied("queue.tube.gr:put", "lim"),
+            42,
+            "Execute access to function 'queue.tube.gr:put' is denied for user 'lim'",
+        ),
+        (faults::eval_denied("lim"), 42, "Execute access to universe '' is denied for user 'lim'"),
+        (
+            faults::read_denied("_queue", "lim"),
+            42,
+            "Read access to space '_queue' is denied for user 'lim'",
+        ),
+        (faults::no_user("u"), 45, "User 'u' is not found"),
+        (faults::incorrect_password("u"), 47, "Incorrect password supplied for user 'u'"),
+        (faults::wrong_password(), 47, "User not found or supplied credentials are invalid"),
+        (faults::unknown_type(99), 48, "Unknown request type 99"),
+        (faults::no_space(7), 36, "Space '#7' does not exist"),
+        (faults::no_statistics(), 32, "attempt to index a nil value"),
+        (faults::not_ready(), 116, "Instance bootstrap hasn't finished yet"),
+    ] {
+        assert_eq!(fault, Fault::new(code, text));
+    }
+}

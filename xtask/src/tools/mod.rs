@@ -1,0 +1,65 @@
+//! What the tests use and cargo cannot bring: a browser with its driver, Python programs, and the
+//! clients that other people wrote for Tarantool's queue.
+
+mod debian;
+mod node;
+mod python;
+
+use std::path::PathBuf;
+
+/// Where the tools are.
+pub struct Tools {
+    chromium: PathBuf,
+    chromedriver: PathBuf,
+    node: PathBuf,
+    node_modules: PathBuf,
+    python: PathBuf,
+    tarantool: PathBuf,
+}
+
+impl Tools {
+    /// The environment that tells the tests.
+    pub fn env(&self) -> [(&'static str, PathBuf); 7] {
+        let bin = self.python.join("bin");
+        [
+            ("TASKYARD_CHROMIUM", self.chromium.clone()),
+            ("TASKYARD_CHROMEDRIVER", self.chromedriver.clone()),
+            ("TASKYARD_NODE", self.node.clone()),
+            ("TASKYARD_NODE_MODULES", self.node_modules.clone()),
+            ("TASKYARD_PYTHON", bin.join("python")),
+            ("TASKYARD_SCHEMATHESIS", bin.join("schemathesis")),
+            ("TASKYARD_TARANTOOL", self.tarantool.clone()),
+        ]
+    }
+}
+
+/// Installs what is missing and says where everything is.
+pub fn prepare() -> Result<Tools, String> {
+    debian::prepare()?;
+    let python = python::prepare()?;
+    let node = locate("node")?;
+    Ok(Tools {
+        chromium: locate("chromium")?,
+        chromedriver: locate("chromedriver")?,
+        node_modules: node::prepare(&node)?,
+        node,
+        python,
+        tarantool: locate("tarantool")?,
+    })
+}
+
+/// Prepares the tools and prints their places as lines for a shell.
+pub fn print() -> Result<(), String> {
+    for (name, path) in prepare()?.env() {
+        println!("export {name}='{}'", path.display());
+    }
+    Ok(())
+}
+
+fn locate(name: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .ok_or_else(|| format!("`{name}` is not in the PATH"))
+}
