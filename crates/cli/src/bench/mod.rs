@@ -7,6 +7,7 @@ mod cost;
 mod disk;
 mod durable;
 mod http;
+mod iproto;
 mod load;
 mod memory;
 mod report;
@@ -43,6 +44,9 @@ pub struct BenchArgs {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    /// A running Tarantool with its queue module as the global `queue`, to be measured beside ours.
+    #[arg(long, value_name = "HOST:PORT")]
+    tarantool: Option<String>,
     /// What a child process of the benchmark does.
     #[arg(long, hide = true)]
     child: Option<resident::Child>,
@@ -63,6 +67,8 @@ enum Part {
     Backlog,
     /// Puts over HTTP.
     Http,
+    /// What programs for Tarantool's queue get.
+    Iproto,
     /// Memory with many tasks, and opening them again.
     Resident,
 }
@@ -116,6 +122,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Http) {
         http::measure(&mut report, folder, size).await?;
+    }
+    if wanted(Part::Iproto) {
+        iproto::measure(&mut report, folder, size, args.tarantool.as_deref()).await?;
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;

@@ -164,15 +164,15 @@ impl Worker<'_> {
     }
 
     async fn finish(&self, task: &Task, ended: Ended) -> anyhow::Result<()> {
-        let finish = match ended {
-            Ended::Done => Finish::Ack,
+        let (finish, news) = match ended {
+            Ended::Done => (Finish::Ack, None),
             Ended::Failed(why) => {
-                output::note(format!("task {}: {why}; released", task.id));
-                Finish::Release { delay: self.args.retry, counted: true }
+                let release = Finish::Release { delay: self.args.retry, counted: true };
+                (release, Some(format!("{why}; released")))
             }
             Ended::Interrupted => {
-                output::note(format!("task {}: killed; given back", task.id));
-                Finish::Release { delay: Span::ZERO, counted: false }
+                let release = Finish::Release { delay: Span::ZERO, counted: false };
+                (release, Some("killed; given back".into()))
             }
             Ended::Lost => {
                 output::note(format!("task {} is no longer ours; left alone", task.id));
@@ -189,6 +189,8 @@ impl Worker<'_> {
         let done_before = again && finish == Finish::Ack && outcome == Outcome::Missing;
         if !matches!(outcome, Outcome::Done(_)) && !done_before {
             output::note(format!("task {} was no longer ours when it ended", task.id));
+        } else if let Some(news) = news {
+            output::note(format!("task {}: {news}", task.id));
         }
         Ok(())
     }

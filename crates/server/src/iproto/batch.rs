@@ -11,6 +11,9 @@ use taskyard_wire::iproto::Fault;
 use super::desk::Caller;
 use super::face::{Face, Of, Share};
 
+/// For how many commands there is room in a batch from the beginning, at most.
+const USUAL_MAX: usize = 1_024;
+
 /// A request that is not answered yet: how to answer it.
 #[derive(Debug)]
 pub(super) struct Tag {
@@ -86,6 +89,8 @@ pub(super) struct Batch {
     pub tags: Vec<Tag>,
     /// The requests among them.
     pub share: Share,
+    /// How many the batch before this had: this one will probably have as many.
+    usual: usize,
 }
 
 /// What came back.
@@ -103,11 +108,16 @@ impl Batch {
     /// An empty one.
     pub fn new(face: Arc<Face>) -> Self {
         let share = Share::new(face, Of::InFlight);
-        Batch { commands: Vec::new(), tags: Vec::new(), share }
+        Batch { commands: Vec::new(), tags: Vec::new(), share, usual: 0 }
     }
 
     /// Adds a command and how to answer it.
     pub fn push(&mut self, command: Command, caller: Caller, wanted: Wanted) {
+        if self.tags.is_empty() {
+            // Not before something comes: most connections are idle and need no memory then.
+            self.commands.reserve(self.usual);
+            self.tags.reserve(self.usual);
+        }
         self.commands.push(command);
         self.tags.push(Tag { caller, wanted });
     }
@@ -120,16 +130,18 @@ impl Batch {
 
     /// Takes everything out of it.
     pub fn split(&mut self) -> Batch {
+        self.usual = self.tags.len().min(USUAL_MAX);
         Batch {
             commands: std::mem::take(&mut self.commands),
             tags: std::mem::take(&mut self.tags),
             share: self.share.split(),
+            usual: 0,
         }
     }
 
     /// Sends it down.
     pub fn fly(self, face: Arc<Face>) -> Flight {
-        let Batch { commands, tags, share } = self;
+        let Batch { commands, tags, share, .. } = self;
         Box::pin(async move {
             let replies = face.engine.execute(commands).await;
             Landed::Replies { tags, replies, share }

@@ -145,3 +145,50 @@ impl Drop for Share {
         self.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use taskyard_engine::{Settings, SystemClock};
+    use taskyard_store::MemoryStore;
+
+    use super::*;
+
+    fn face() -> Arc<Face> {
+        let clock = Arc::new(SystemClock::new());
+        let store = Box::new(MemoryStore::default());
+        let engine = Engine::start(store, clock, Settings::default());
+        let mut config = IprotoConfig::new(([127, 0, 0, 1], 0).into());
+        config.in_flight_total_max = 3;
+        Arc::new(Face::new(config, engine, [0; 16]))
+    }
+
+    #[test]
+    fn shares_stay_within_the_limit_and_come_back() {
+        let face = face();
+        let mut one = Share::new(face.clone(), Of::InFlight);
+        let mut two = Share::new(face.clone(), Of::InFlight);
+        assert!(one.grow(2) && !two.grow(2) && two.grow(1));
+        let handed_over = one.split();
+        assert_eq!((one.amount(), handed_over.amount()), (0, 2));
+        drop(one);
+        assert!(!two.grow(1));
+        drop(handed_over);
+        assert!(two.grow(2) && !two.grow(1));
+        two.clear();
+        assert!(two.grow(3));
+        assert!(Share::new(face, Of::Arriving).grow(1_000), "the other limit is another one");
+    }
+
+    #[test]
+    fn variables_are_limited() {
+        let face = face();
+        let tube = |name| TubeName::new(name).unwrap();
+        for number in 0..REMEMBERED_MAX {
+            face.remember(number.to_string(), tube("a"));
+        }
+        face.remember("one more".into(), tube("a"));
+        face.remember("7".into(), tube("b"));
+        assert_eq!(face.remembered("one more"), None);
+        assert_eq!(face.remembered("7"), Some(tube("b")));
+    }
+}

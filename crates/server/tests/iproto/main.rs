@@ -15,6 +15,7 @@ mod pipelining;
 mod rig;
 mod sessions;
 mod spaces;
+mod storm;
 mod tls;
 mod verbs;
 mod waiting;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use taskyard_core::{Command, Execute, Reply, Result, Span, Timestamp, TubeName};
 use taskyard_engine::{Engine, HandClock, Settings};
 use taskyard_server::{Config, IprotoConfig, Server};
-use taskyard_store::MemoryStore;
+use taskyard_store::{MemoryStore, Store};
 use taskyard_wire::iproto::{
     Fault, Greeting, Operation, Shape, encode_request, next_frame, parse_reply,
 };
@@ -48,12 +48,16 @@ impl Rig {
     }
 
     pub async fn with_all(change: impl FnOnce(&mut Config)) -> Self {
+        Rig::on(Box::new(MemoryStore::default()), change).await
+    }
+
+    /// A server over this store.
+    pub async fn on(store: Box<dyn Store>, change: impl FnOnce(&mut Config)) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut config = Config::new(any);
         config.iproto = Some(IprotoConfig::new(any));
         change(&mut config);
         let clock = Arc::new(HandClock::new(Timestamp::from_micros(1_000_000_000)));
-        let store = Box::new(MemoryStore::default());
         let engine = Engine::start(store, clock.clone(), Settings::default());
         let server = Server::bind(config, engine.clone()).await.unwrap();
         let (http, address) = (server.address(), server.iproto_address().unwrap());

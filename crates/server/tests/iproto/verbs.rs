@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use taskyard_store::OpenOptions;
+
 use crate::rig::Rig;
 
 #[tokio::test]
@@ -175,6 +177,37 @@ async fn payloads_come_back_as_they_were_sent() {
     assert_eq!(taken[0][2], Value::String(large));
     let too_large = "x".repeat((1 << 20) + 1);
     talk.refused("queue.tube.mail:put", json!([too_large]), 32, "the limit is 1048576").await;
+}
+
+// The answers to ack and its like show what the task carried, also when that is on disk only.
+#[tokio::test]
+async fn payloads_on_disk_are_shown_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().display());
+    let options = OpenOptions { memory_bytes: 0, accept_loss: false };
+    let rig = Rig::on(taskyard_store::open(&url, &options).unwrap(), |_| {}).await;
+    let mut talk = rig.with_tube("mail", "fifottl").await;
+    let data = |id: u64| format!("{id}").repeat(1_000);
+    for id in 0..6 {
+        talk.done("queue.tube.mail:put", json!([data(id)])).await;
+    }
+    for id in 0..5 {
+        assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await[0][2], data(id));
+    }
+    for (verb, args, id, state) in [
+        ("touch", json!([0, 5]), 0, "t"),
+        ("ack", json!([0]), 0, "-"),
+        ("release", json!([1]), 1, "r"),
+        ("bury", json!([2]), 2, "!"),
+        ("peek", json!([2]), 2, "!"),
+        ("delete", json!([5]), 5, "-"),
+    ] {
+        let answer = talk.done(&format!("queue.tube.mail:{verb}"), args).await;
+        assert_eq!(answer, json!([[id, state, data(id)]]), "{verb}");
+    }
+    let acked = talk.done("queue.tube.mail:ack_many", json!([[3, 4]])).await;
+    assert_eq!(acked, json!([[[3, "-", data(3)], [4, "-", data(4)]]]));
+    rig.stop().await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -47,6 +47,13 @@ pub fn write_answer(out: &mut Vec<u8>, sync: u64, shape: Shape, answer: &Answer<
         if matches!(answer, Answer::Nothing) {
             return pack::array32(out, 0);
         }
+        // The old shape makes a row of each tuple in a list, and of an empty list one empty row.
+        if let (Shape::Call16, Answer::Tasks(tasks)) = (shape, answer)
+            && !tasks.is_empty()
+        {
+            pack::array32(out, tasks.len());
+            return write_tasks(out, tasks);
+        }
         pack::array32(out, 1);
         // The old shape puts each result into a list, unless it is one.
         if shape == Shape::Call16 && !is_list(answer) {
@@ -67,10 +74,7 @@ fn write_value(out: &mut Out, answer: &Answer<'_>) {
         Answer::Task { id, state, data } => write_task(out, *id, *state, data),
         Answer::Tasks(tasks) => {
             pack::array(out, tasks.len());
-            for (id, state, body) in tasks {
-                let data = body.as_ref().map_or(&[][..], Body::payload);
-                write_task(out, *id, *state, data);
-            }
+            write_tasks(out, tasks);
         }
         Answer::Number(number) => pack::int(out, *number),
         Answer::Text(text) => pack::str(out, text),
@@ -89,6 +93,12 @@ fn write_value(out: &mut Out, answer: &Answer<'_>) {
             names.iter().for_each(|name| pack::str(out, name.as_str()));
         }
         Answer::Raw(bytes) => out.extend_from_slice(bytes),
+    }
+}
+
+fn write_tasks(out: &mut Out, tasks: &[(TaskId, State, Option<Body>)]) {
+    for (id, state, body) in tasks {
+        write_task(out, *id, *state, body.as_ref().map_or(&[], Body::payload));
     }
 }
 

@@ -26,8 +26,11 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    /// A greeting with our version.
-    pub fn new(instance: [u8; 16], salt: [u8; 32]) -> Self {
+    /// A greeting with our version. Any bytes will do: those that tell the version and the variant of a
+    /// uuid are set, because Tarantool's own client refuses to connect to what is none.
+    pub fn new(mut instance: [u8; 16], salt: [u8; 32]) -> Self {
+        instance[6] = instance[6] & 0x0f | 0x40;
+        instance[8] = instance[8] & 0x3f | 0x80;
         Greeting { version: VERSION.into(), instance, salt }
     }
 

@@ -9,10 +9,12 @@ fn greeting() -> Greeting {
     Greeting::new([0xab; 16], salt)
 }
 
+/// Random bytes were printed as they came, and one server in eight could not be reached with
+/// Tarantool's own client: it checks that the identity is a uuid.
 #[test]
 fn the_greeting_stands_as_documented() {
     let bytes = greeting().encode();
-    let line = "Tarantool 2.11.5 (Binary) abababab-abab-abab-abab-abababababab";
+    let line = "Tarantool 2.11.5 (Binary) abababab-abab-4bab-abab-abababababab";
     assert_eq!(&bytes[..line.len()], line.as_bytes());
     assert!(bytes[line.len()..63].iter().all(|byte| *byte == b' '));
     assert_eq!(bytes[63], b'\n');

@@ -1,0 +1,124 @@
+//! The queue over iproto: what programs written for Tarantool's queue get, beside Tarantool itself where
+//! there is one.
+//!
+//! The server runs in this process on threads of its own, durable, and the load speaks to it over TCP
+//! through the public client.
+
+mod batches;
+mod handover;
+mod load;
+mod parked;
+mod sequence;
+mod subqueues;
+mod window;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, anyhow};
+use taskyard::{Iproto, OpenOptions};
+use taskyard_engine::{Engine, Settings, SystemClock};
+use taskyard_server::{Config, IprotoConfig, Server};
+use tokio::sync::oneshot;
+
+use super::report::{Report, Row, Target};
+use super::{Size, store_in};
+
+/// What Tarantool 2.6 with its queue made on two cores of such a machine, with a sync of its log for each
+/// group of commits: printed where none is there to be measured.
+const TARANTOOL: [(&str, &str); 6] = [
+    ("put, 64 in flight", "73-109k"),
+    ("take, 64 in flight", "37-44k"),
+    ("ack, 64 in flight", "34-41k"),
+    ("put, 16 connections", "26-34k"),
+    ("put, take, ack, 16 connections", "8-10k"),
+    ("put, take, ack, one connection", "1.7-2.3k"),
+];
+
+/// What we want of the same.
+const WANTED: [f64; 6] = [200_000.0, 150_000.0, 150_000.0, 45_000.0, 15_000.0, 3_500.0];
+
+pub async fn measure(
+    report: &mut Report,
+    folder: &Path,
+    size: Size,
+    tarantool: Option<&str>,
+) -> Result<()> {
+    let server = Running::start(&store_in(folder, "iproto"))?;
+    let ours = basics(&server.address, size).await.context("over iproto")?;
+    let theirs = match tarantool {
+        Some(address) => Some(basics(address, size).await.context("with Tarantool")?),
+        None => None,
+    };
+    for (place, (what, reference)) in TARANTOOL.into_iter().enumerate() {
+        let beside = match &theirs {
+            Some(theirs) => {
+                let ratio = ours[place] / theirs[place];
+                format!("Tarantool in this run {:.0}/s: {ratio:.1} times", theirs[place])
+            }
+            None => format!("durable; Tarantool with fsync on such a machine: {reference}"),
+        };
+        report.add(Row {
+            what: format!("iproto {what}"),
+            figure: ours[place],
+            unit: "/s",
+            target: Some(Target::AtLeast(WANTED[place])),
+            note: beside,
+        });
+    }
+    batches::measure(report, &server.address, size).await?;
+    handover::measure(report, &server.address, size).await?;
+    parked::measure(report, &server.address, size).await?;
+    subqueues::measure(report, &server.address, size).await?;
+    server.stop()
+}
+
+/// The six figures that can be had from any server of the protocol.
+async fn basics(address: &str, size: Size) -> Result<[f64; 6]> {
+    let [put, take, ack] = window::measure(address, size).await?;
+    let sixteen = sequence::puts(address, 16, size.seconds).await?;
+    let cycles = sequence::cycles(address, 16, size.seconds).await?;
+    let alone = sequence::cycles(address, 1, size.seconds).await?;
+    Ok([put, take, ack, sixteen, cycles, alone])
+}
+
+/// A server with threads of its own.
+struct Running {
+    address: String,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<Result<()>>,
+}
+
+impl Running {
+    fn start(store: &str) -> Result<Running> {
+        let store = taskyard_store::open(store, &OpenOptions::default())?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
+        let anywhere = "127.0.0.1:0".parse()?;
+        let iproto = Some(IprotoConfig::new(anywhere));
+        let config = Config { iproto, ..Config::new(anywhere) };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (bound, address) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(async {
+                let server = Server::bind(config, engine).await?;
+                let address = server.iproto_address().context("there is no iproto")?;
+                bound.send(address.to_string())?;
+                Ok(server.run(async { _ = stopped.await }).await?)
+            })
+        });
+        let address = address.recv().context("the server does not start")?;
+        Ok(Running { address, stop, thread })
+    }
+
+    fn stop(self) -> Result<()> {
+        drop(self.stop);
+        self.thread.join().map_err(|_| anyhow!("the server failed"))?
+    }
+}
+
+/// A connection of its own.
+fn connect(address: &str) -> Result<Iproto> {
+    Ok(Iproto::new(address)?)
+}

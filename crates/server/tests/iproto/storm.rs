@@ -1,0 +1,99 @@
+//! Many clients at once, some of which leave in the middle of their work.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use fastrand::Rng;
+use serde_json::json;
+use taskyard_wire::iproto::Shape;
+use tokio::task::{JoinSet, yield_now};
+
+use crate::rig::{Rig, Talk};
+
+const PRODUCERS: u64 = 3;
+const CONSUMERS: u64 = 6;
+const TASKS: u64 = 300;
+
+/// How often each task was acknowledged.
+type Acked = Arc<Mutex<BTreeMap<u64, usize>>>;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_task_is_acknowledged_once_whoever_leaves() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifottl").await;
+    let acked = Acked::default();
+    let mut clients = JoinSet::new();
+    for number in 0..PRODUCERS {
+        clients.spawn(produce(rig.address, Rng::with_seed(seed ^ number)));
+    }
+    for number in 0..CONSUMERS {
+        let rng = Rng::with_seed(seed ^ (100 + number));
+        clients.spawn(consume(rig.address, rng, acked.clone()));
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap();
+    }
+    let acked = acked.lock().unwrap().clone();
+    assert_eq!(acked.len() as u64, PRODUCERS * TASKS);
+    assert!(acked.values().all(|times| *times == 1), "{acked:?}");
+    rig.connections(1).await;
+    let tasks = talk.done("queue.statistics", json!(["mail"])).await[0]["tasks"].clone();
+    assert_eq!((&tasks["total"], &tasks["done"]), (&json!(0), &json!(PRODUCERS * TASKS)));
+}
+
+/// Puts tasks in bursts of any size.
+async fn produce(address: SocketAddr, mut rng: Rng) {
+    let mut talk = Talk::new(address).await;
+    let mut left = TASKS;
+    while left > 0 {
+        let burst = rng.u64(1..=left.min(50));
+        let mut bytes = Vec::new();
+        for _ in 0..burst {
+            let args = json!(["x".repeat(rng.usize(..2_000)), { "pri": rng.u8(..3) }]);
+            bytes.extend(talk.call_bytes("queue.tube.mail:put", &args, Shape::Call).1);
+        }
+        talk.send(&bytes).await;
+        for _ in 0..burst {
+            talk.next().await.unwrap().1.unwrap();
+        }
+        left -= burst;
+    }
+}
+
+/// Takes several tasks at once and acknowledges them, or leaves with what it has.
+async fn consume(address: SocketAddr, mut rng: Rng, acked: Acked) {
+    let all = (PRODUCERS * TASKS) as usize;
+    let mut talk = Talk::new(address).await;
+    while acked.lock().unwrap().len() < all {
+        let mut bytes = Vec::new();
+        let count = rng.usize(1..20);
+        for _ in 0..count {
+            bytes.extend(talk.call_bytes("queue.tube.mail:take", &json!([0]), Shape::Call).1);
+        }
+        talk.send(&bytes).await;
+        if rng.u8(..10) == 0 {
+            // Without a look at the answers.
+            talk = Talk::new(address).await;
+            continue;
+        }
+        let mut taken = Vec::new();
+        for _ in 0..count {
+            taken.extend(talk.next().await.unwrap().1.unwrap()[0][0].as_u64());
+        }
+        if rng.u8(..10) == 0 {
+            talk = Talk::new(address).await;
+            continue;
+        }
+        for id in &taken {
+            let done = talk.done("queue.tube.mail:ack", json!([id])).await;
+            assert_eq!(done[0][1], "-");
+            *acked.lock().unwrap().entry(*id).or_default() += 1;
+        }
+        if taken.is_empty() {
+            yield_now().await;
+        }
+    }
+}
