@@ -124,7 +124,7 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
         http::measure(&mut report, folder, size).await?;
     }
     if wanted(Part::Iproto) {
-        iproto::measure(&mut report, folder, size, args.tarantool.as_deref()).await?;
+        iproto::measure(&mut report, folder, size, args.tarantool.as_deref())?;
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;

@@ -10,9 +10,8 @@ use taskyard_wire::iproto::{
     Greeting, Operation, Shape, auth, encode_execute, encode_request, identify_args, next_frame,
     parse_reply,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -41,6 +40,7 @@ struct Shared {
     state: Mutex<State>,
     /// There is something to write.
     bell: Notify,
+    stream: TcpStream,
 }
 
 #[derive(Debug, Default)]
@@ -85,11 +85,10 @@ impl Link {
     }
 
     fn start(stream: TcpStream, address: String) -> Arc<Link> {
-        let (read, write) = stream.into_split();
         let state = Mutex::default();
-        let shared = Arc::new(Shared { address, state, bell: Notify::new() });
-        let writing = tokio::spawn(write_all(shared.clone(), write));
-        let reading = tokio::spawn(read_all(shared.clone(), read));
+        let shared = Arc::new(Shared { address, state, bell: Notify::new(), stream });
+        let writing = tokio::spawn(write_all(shared.clone()));
+        let reading = tokio::spawn(read_all(shared.clone()));
         let tasks = [writing.abort_handle(), reading.abort_handle()];
         Arc::new(Link { shared, tasks })
     }
@@ -118,8 +117,14 @@ impl Link {
             }
             let State { unsent, waiting, .. } = &mut *state;
             encode(unsent, waiting.open(count, takes, done));
+            if state.waiting.is_single() {
+                // Nobody else is likely to have something to send along, so there is nothing to gather.
+                self.shared.write_some(&mut state);
+            }
+            if !state.unsent.is_empty() {
+                self.shared.bell.notify_one();
+            }
         }
-        self.shared.bell.notify_one();
         match answered.await {
             Ok(results) => Ok(results),
             Err(_) => {
@@ -159,25 +164,30 @@ async fn open(address: &Address) -> io::Result<(TcpStream, [u8; GREETING_BYTES])
     Ok((stream, greeting))
 }
 
-async fn write_all(shared: Arc<Shared>, mut stream: OwnedWriteHalf) {
-    let mut batch = Vec::new();
+/// Writes what callers have left, and goes on where the connection was full.
+async fn write_all(shared: Arc<Shared>) {
     loop {
         shared.bell.notified().await;
-        std::mem::swap(&mut batch, &mut shared.lock().unsent);
-        if let Err(error) = stream.write_all(&batch).await {
-            return shared.break_off(error.to_string());
+        while !shared.lock().unsent.is_empty() {
+            if let Err(error) = shared.stream.writable().await {
+                return shared.break_off(error.to_string());
+            }
+            shared.write_some(&mut shared.lock());
         }
-        batch.clear();
     }
 }
 
-async fn read_all(shared: Arc<Shared>, mut stream: OwnedReadHalf) {
+async fn read_all(shared: Arc<Shared>) {
     let mut bytes = Vec::new();
     loop {
+        if let Err(error) = shared.stream.readable().await {
+            return shared.break_off(error.to_string());
+        }
         bytes.reserve(READ_BYTES);
-        match stream.read_buf(&mut bytes).await {
+        match shared.stream.try_read_buf(&mut bytes) {
             Ok(0) => return shared.break_off("the server closed the connection".into()),
             Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => return shared.break_off(error.to_string()),
         }
         match shared.take_in(&bytes) {
@@ -188,6 +198,19 @@ async fn read_all(shared: Arc<Shared>, mut stream: OwnedReadHalf) {
 }
 
 impl Shared {
+    /// Writes as much as the connection takes now.
+    fn write_some(&self, state: &mut State) {
+        match self.stream.try_write(&state.unsent) {
+            Ok(written) => drop(state.unsent.drain(..written)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                // The reading task finds out too, and tells everybody.
+                state.unsent.clear();
+                state.broken.get_or_insert(error.to_string());
+            }
+        }
+    }
+
     /// Takes in every whole reply and answers how many bytes these were.
     fn take_in(&self, bytes: &[u8]) -> Result<usize, String> {
         let (mut read, mut returns) = (0, Vec::new());

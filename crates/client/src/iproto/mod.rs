@@ -112,7 +112,7 @@ impl Iproto {
                 encode_request(out, sync, &call);
             }
         });
-        Ok(replies.await?)
+        replies.await
     }
 
     /// The session of this connection, made if there is none. Tasks taken in its name return when the

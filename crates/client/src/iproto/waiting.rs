@@ -43,6 +43,11 @@ impl Waiting {
         self.next << PLACE_BITS
     }
 
+    /// Whether nobody but the latest waits.
+    pub fn is_single(&self) -> bool {
+        self.groups.len() == 1
+    }
+
     /// Takes a reply in. Answers the commands that give back what nobody waits for any more.
     pub fn answer(&mut self, reply: &ReplyFrame<'_>) -> Vec<Command> {
         let number = reply.sync >> PLACE_BITS;

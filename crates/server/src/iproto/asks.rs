@@ -11,6 +11,7 @@ use super::access;
 use super::batch::{Joins, Wanted};
 use super::counters::Verb;
 use super::desk::{Caller, Desk};
+use super::flights::Patience;
 use super::users;
 
 /// What the queue says of itself: it runs as long as it answers.
@@ -201,7 +202,8 @@ impl Desk {
         let joins: Vec<_> = commands.iter().map(joins).collect();
         let joined = joins.iter().filter(|joins| matches!(joins, Joins::Join(_))).count();
         let joining = joins.iter().any(|joins| *joins != Joins::No);
-        if joining && commands.iter().any(waits) {
+        let patience = if commands.iter().any(waits) { Patience::Waits } else { Patience::None };
+        if joining && patience == Patience::Waits {
             let text = "a batch that joins or leaves a session must not wait; send the takes and \
                         puts that wait in another batch";
             return self.deny(caller, &faults::lua(text));
@@ -218,7 +220,7 @@ impl Desk {
         if joining {
             self.launch_joining();
         } else {
-            self.submit();
+            self.submit_as(patience);
         }
     }
 
@@ -236,7 +238,7 @@ impl Desk {
         }
         self.push(caller, command, wanted);
         if waits {
-            self.submit();
+            self.submit_as(Patience::Waits);
         }
     }
 

@@ -28,8 +28,8 @@ pub(super) struct Tag {
 pub(super) enum Wanted {
     /// Nothing: nobody asked. This session was joined along the way.
     Joined(SessionId),
-    /// Nothing: nobody asked. A session was left along the way.
-    Left,
+    /// Nothing: nobody asked. This session was left along the way.
+    Left(SessionId),
     /// The task that was put.
     Put(Body),
     /// The tasks that were put.

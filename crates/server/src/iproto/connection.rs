@@ -136,7 +136,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Whether nothing is left to do.
     fn is_done(&self) -> bool {
-        self.desk.is_closing() || self.stopping && self.desk.is_idle()
+        let flights = &self.desk.flights;
+        self.desk.is_closing() && flights.is_calm() || self.stopping && flights.is_idle()
     }
 
     fn may_read(&self) -> bool {

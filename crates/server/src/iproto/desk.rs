@@ -1,10 +1,7 @@
 //! Where frames become commands and replies become answers; knows no socket.
 
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use taskyard_core::SessionId;
 use taskyard_wire::iproto::{
     Fault, Operation, RecentTubes, Shape, faults, next_frame, parse_request, write_empty,
@@ -13,15 +10,18 @@ use taskyard_wire::iproto::{
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
-use super::batch::{Batch, Flight, Landed};
+use super::batch::Batch;
 use super::counters::Verb;
 use super::face::Face;
+use super::flights::Flights;
 use super::sessions::Sessions;
 use super::users::{GUEST, Grants, NotKnown};
 
 /// When this many bytes of answers are not sent yet, no more are made and nothing more is read.
-const UNSENT_BYTES_MAX: usize = 1 << 20;
+pub(super) const UNSENT_BYTES_MAX: usize = 1 << 20;
 
+/// Largest frame of somebody who has not said who they are and must, in bytes.
+const STRANGER_BYTES_MAX: usize = 16 << 10;
 /// From this size on a frame is parsed aside, so that it does not hold up other connections.
 const ASIDE_BYTES: usize = 512 << 10;
 
@@ -35,11 +35,8 @@ pub(super) struct Desk {
     /// What the next call of the engine is about.
     pub(super) batch: Batch,
     /// What is under way.
-    flights: FuturesUnordered<Flight>,
-    /// Sessions are being joined or left: nothing else begins until that is done, because what follows
-    /// depends on it.
-    joining: Option<Flight>,
-    in_flight: usize,
+    pub(super) flights: Flights,
+    pub(super) in_flight: usize,
     salt: [u8; 32],
     pub(super) user: String,
     pub(super) grants: Grants,
@@ -60,14 +57,6 @@ pub(super) struct Caller {
     pub returns: bool,
 }
 
-/// How far the landings came.
-pub(super) struct Landings {
-    /// There may be more, but too many answers are not sent yet.
-    pub interrupted: bool,
-    /// What was held up may go on.
-    pub resumed: bool,
-}
-
 impl Desk {
     /// The desk of a new connection, which begins with the greeting.
     pub fn new(face: Arc<Face>, salt: [u8; 32], session: [u8; 16], greeting: &[u8]) -> Self {
@@ -76,8 +65,7 @@ impl Desk {
             sessions: Sessions::new(SessionId(session)),
             recent: RecentTubes::default(),
             batch: Batch::new(face.clone()),
-            flights: FuturesUnordered::new(),
-            joining: None,
+            flights: Flights::default(),
             in_flight: 0,
             salt,
             user: GUEST.into(),
@@ -88,14 +76,9 @@ impl Desk {
         }
     }
 
-    /// Whether the connection is to be closed once everything is sent.
+    /// Whether the connection is to be closed.
     pub fn is_closing(&self) -> bool {
         self.closing
-    }
-
-    /// Whether nothing is under way.
-    pub fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.joining.is_none()
     }
 
     /// Whether somebody has said who they are.
@@ -105,14 +88,14 @@ impl Desk {
 
     /// Whether more frames are welcome now.
     pub fn may_eat(&self) -> bool {
-        self.joining.is_none() && !self.closing && self.answers.len() < UNSENT_BYTES_MAX
+        !self.flights.is_joining() && !self.closing && self.answers.len() < UNSENT_BYTES_MAX
     }
 
     /// Serves all whole frames at the start of the bytes; answers how many bytes they had.
     pub fn eat(&mut self, bytes: &[u8]) -> usize {
         let mut eaten = 0;
-        while self.joining.is_none() && !self.closing {
-            match next_frame(&bytes[eaten..], self.face.frame_bytes_max) {
+        while !self.flights.is_joining() && !self.closing {
+            match next_frame(&bytes[eaten..], self.frame_bytes_max()) {
                 Ok(Some(frame)) => {
                     eaten += frame.consumed;
                     if frame.body.len() >= ASIDE_BYTES && may_step_aside() {
@@ -127,6 +110,12 @@ impl Desk {
         }
         self.submit();
         eaten
+    }
+
+    /// Whoever may do nothing yet need not send much.
+    fn frame_bytes_max(&self) -> usize {
+        let most = self.face.frame_bytes_max;
+        if self.grants.sees_something() { most } else { most.min(STRANGER_BYTES_MAX) }
     }
 
     /// Refuses a frame for which there is no room, and with it the connection.
@@ -227,81 +216,6 @@ impl Desk {
         }
         self.in_flight += 1;
         true
-    }
-
-    /// Sends down what has been gathered.
-    pub(super) fn submit(&mut self) {
-        if !self.batch.tags.is_empty() {
-            let flight = self.batch.split().fly(self.face.clone());
-            self.launch(flight);
-        }
-    }
-
-    /// Begins something. What it asks of the engine is asked before this returns, so that commands
-    /// go down in the order in which they arrived.
-    pub(super) fn launch(&mut self, mut flight: Flight) {
-        // Whoever lands later is asked again with the connection's own waker.
-        match flight.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(landed) => self.land(landed),
-            Poll::Pending => self.flights.push(flight),
-        }
-    }
-
-    /// Sends down a batch by which sessions are joined or left.
-    pub(super) fn launch_joining(&mut self) {
-        let mut flight = self.batch.split().fly(self.face.clone());
-        match flight.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(landed) => self.land(landed),
-            Poll::Pending => self.joining = Some(flight),
-        }
-    }
-
-    /// Answers what has come back.
-    pub fn poll_landings(&mut self, cx: &mut Context<'_>) -> Landings {
-        let mut resumed = false;
-        if let Some(joining) = &mut self.joining
-            && let Poll::Ready(landed) = joining.as_mut().poll(cx)
-        {
-            self.joining = None;
-            self.land(landed);
-            resumed = true;
-        }
-        while self.answers.len() < UNSENT_BYTES_MAX {
-            match self.flights.poll_next_unpin(cx) {
-                Poll::Ready(Some(landed)) => self.land(landed),
-                _ => return Landings { interrupted: false, resumed },
-            }
-        }
-        Landings { interrupted: true, resumed }
-    }
-
-    fn land(&mut self, landed: Landed) {
-        match landed {
-            Landed::Replies { tags, replies, share } => {
-                self.in_flight -= share.amount();
-                self.answer_all(tags, replies);
-            }
-            Landed::Rows { caller, rows, share } => {
-                self.in_flight -= share.amount();
-                self.answer_rows(caller, rows);
-            }
-        }
-    }
-
-    /// Ends it: what is under way is abandoned, what was taken for it and what its sessions hold goes
-    /// back to the tubes.
-    pub async fn leave(mut self) {
-        drop(std::mem::take(&mut self.flights));
-        if let Some(joining) = self.joining.take() {
-            // Whether a session was joined decides whether it must be left.
-            let landed = joining.await;
-            self.land(landed);
-            // A switch of sessions leaves the old one behind it.
-            while let Some(landed) = self.flights.next().await {
-                self.land(landed);
-            }
-        }
-        self.sessions.leave(&self.face.engine).await;
     }
 }
 

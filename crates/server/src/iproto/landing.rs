@@ -1,7 +1,8 @@
 //! What a client is told about the replies of the engine.
 
 use taskyard_core::{
-    Body, Command, Error, Outcome, Placed, Reply, Result as CoreResult, State, Task, TaskId,
+    Body, Command, Error, Outcome, Placed, Reply, Result as CoreResult, SessionId, State, Task,
+    TaskId,
 };
 use taskyard_wire::iproto::{Answer, Fault, encode_replies, fault_of, faults, write_ok};
 
@@ -54,7 +55,11 @@ impl Desk {
                 self.sessions.not_joined(*session);
                 return Ok(());
             }
-            (Wanted::Joined(_) | Wanted::Left, _) => return Ok(()),
+            (Wanted::Left(session), Err(Error::Overloaded(_))) => {
+                self.sessions.leave_later(*session);
+                return Ok(());
+            }
+            (Wanted::Joined(_) | Wanted::Left(_), _) => return Ok(()),
             (Wanted::Session, Err(_)) => self.sessions.not_joined(self.sessions.current()),
             (Wanted::Switched(session), Ok(_)) => self.switch(caller, *session),
             (Wanted::Created { tube, variable: Some(variable) }, Ok(_)) => {
@@ -151,9 +156,13 @@ impl Desk {
     }
 
     /// Goes over to another session and leaves the one before.
-    fn switch(&mut self, caller: Caller, session: taskyard_core::SessionId) {
+    fn switch(&mut self, caller: Caller, session: SessionId) {
         if let Some(before) = self.sessions.switch(session) {
-            self.batch.push(Command::LeaveSession { session: before }, caller, Wanted::Left);
+            self.batch.push(
+                Command::LeaveSession { session: before },
+                caller,
+                Wanted::Left(before),
+            );
             self.submit();
         }
     }

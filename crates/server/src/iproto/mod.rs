@@ -2,8 +2,8 @@
 //!
 //! A connection is one task and no more. `connection` moves bytes, `arrival` keeps what is not a whole
 //! frame yet, and `desk` turns frames into commands: all that arrive with one read go down to the
-//! engine together, and their answers leave in one write. What may wait flies alone, so that answers
-//! come in any order. `asks` says which commands a call means, `landing` what the client is told about
+//! engine together, and their answers leave in one write. What may wait flies alone (`flights`), so that
+//! answers come in any order. `asks` says which commands a call means, `landing` what the client is told about
 //! their replies.
 
 mod access;
@@ -15,6 +15,7 @@ mod connection;
 mod counters;
 mod desk;
 mod face;
+mod flights;
 mod landing;
 mod pattern;
 mod select;

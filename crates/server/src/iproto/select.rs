@@ -14,6 +14,7 @@ use taskyard_wire::iproto::{
 use super::batch::Landed;
 use super::desk::{Caller, Desk};
 use super::face::Face;
+use super::flights::Patience;
 
 /// Most tasks that one answer shows of those that are held.
 const TAKEN_MAX: usize = 100_000;
@@ -50,10 +51,11 @@ impl Desk {
             return;
         }
         let (face, share) = (self.face.clone(), self.batch.share.split());
-        self.launch(Box::pin(async move {
+        let flight = Box::pin(async move {
             let rows = rows(&face, space, &wish).await;
             Landed::Rows { caller, rows, share }
-        }));
+        });
+        self.launch(flight, Patience::None);
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) struct Sessions {
     current: SessionId,
     /// Whether the queue knows of it.
     joined: bool,
+    /// What else is to be left with the connection.
     native: Vec<SessionId>,
 }
 
@@ -58,6 +59,11 @@ impl Sessions {
     pub fn switch(&mut self, to: SessionId) -> Option<SessionId> {
         let before = std::mem::replace(&mut self.current, to);
         std::mem::replace(&mut self.joined, true).then_some(before)
+    }
+
+    /// Notes that a session is still to be left, at the latest with the connection.
+    pub fn leave_later(&mut self, session: SessionId) {
+        self.native.push(session);
     }
 
     /// Whether this many more sessions may be joined by native commands.

@@ -121,6 +121,19 @@ async fn a_guest_may_have_grants_of_its_own() {
 }
 
 #[tokio::test]
+async fn a_stranger_may_not_send_much() {
+    let rig = guarded().await;
+    let mut talk = rig.connect().await;
+    talk.send(&[0xce, 0, 1, 0, 0]).await;
+    assert_eq!(talk.next().await.unwrap().1.unwrap_err().code, 20);
+    assert!(talk.next().await.is_none(), "the connection is closed");
+    let mut boss = rig.connect().await;
+    introduce(&mut boss, "boss", "secret").await.unwrap();
+    boss.done("queue.create_tube", json!(["mail", "fifo"])).await;
+    boss.done("queue.tube.mail:put", json!(["x".repeat(100_000)])).await;
+}
+
+#[tokio::test]
 async fn an_address_that_others_reach_needs_users() {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let everywhere = SocketAddr::from(([0, 0, 0, 0], 0));

@@ -90,6 +90,20 @@ async fn a_request_that_ends_early_is_no_request() {
     rig.ready("mail", 0).await;
 }
 
+#[tokio::test]
+async fn what_came_before_the_noise_is_answered() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    let (sync, mut bytes) = talk.call_bytes("queue.tube.mail:put", &json!([1]), Shape::Call);
+    bytes.push(0xc1);
+    talk.send(&bytes).await;
+    let mut answers = [talk.next().await.unwrap(), talk.next().await.unwrap()];
+    answers.sort_by_key(|answer| answer.0);
+    assert_eq!(answers[0].1.as_ref().unwrap_err().code, 20);
+    assert_eq!(answers[1], (sync, Ok(json!([[0, "r", 1]]))));
+    assert!(talk.next().await.is_none(), "the connection is closed");
+}
+
 // A page in a browser may send a form here. What it writes must not become a request.
 #[tokio::test]
 async fn a_browser_gets_nowhere() {

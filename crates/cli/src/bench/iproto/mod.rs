@@ -39,7 +39,20 @@ const TARANTOOL: [(&str, &str); 6] = [
 /// What we want of the same.
 const WANTED: [f64; 6] = [200_000.0, 150_000.0, 150_000.0, 45_000.0, 15_000.0, 3_500.0];
 
-pub async fn measure(
+/// Runs the load on one thread, as a client program would.
+pub fn measure(
+    report: &mut Report,
+    folder: &Path,
+    size: Size,
+    tarantool: Option<&str>,
+) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let load = || runtime.block_on(measure_all(report, folder, size, tarantool));
+    // The runtime of the other parts stands still meanwhile.
+    std::thread::scope(|scope| scope.spawn(load).join()).map_err(|_| anyhow!("the load failed"))?
+}
+
+async fn measure_all(
     report: &mut Report,
     folder: &Path,
     size: Size,
