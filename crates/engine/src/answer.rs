@@ -1,12 +1,18 @@
 //! The way of an answer back to its caller, and of tasks that nobody received back to their tube.
 
+use std::time::{Duration, Instant};
+
 use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, Holder, Reply, Result, Span, Task, TubeName,
 };
 use taskyard_store::{BodyKey, Store, Unloaded, fill};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::inbox::{Inbox, JobId};
+
+/// How long a caller looks for its answer before it sleeps: a little more than a sync of a good disk.
+const LOOKOUT: Duration = Duration::from_micros(150);
 
 /// What the loop answers to one caller.
 #[derive(Debug)]
@@ -94,6 +100,8 @@ pub(crate) struct Receipt<'a> {
     job: JobId,
     /// Whether the loop may keep the job for long, so that it must be told when the caller leaves.
     waits: bool,
+    /// Whether jobs come one after the other, as of a single caller.
+    alone: bool,
     receiver: oneshot::Receiver<Answer>,
     /// The answer, while it is not complete.
     answer: Option<Answer>,
@@ -108,14 +116,35 @@ impl<'a> Receipt<'a> {
         waits: bool,
         receiver: oneshot::Receiver<Answer>,
     ) -> Self {
-        Receipt { inbox, job, waits, receiver, answer: None, settled: false }
+        let alone = !waits && inbox.begin_asking();
+        Receipt { inbox, job, waits, alone, receiver, answer: None, settled: false }
+    }
+
+    /// Looks for the answer for a moment without sleeping, letting other tasks run in between. Only who
+    /// asks alone does: to be woken takes as long as the disk does, and nobody else needs the core.
+    async fn look_out(&mut self) -> Option<Answer> {
+        if !self.alone {
+            return None;
+        }
+        let begin = Instant::now();
+        while self.inbox.is_asked_by_one() && begin.elapsed() < LOOKOUT {
+            match self.receiver.try_recv() {
+                Ok(answer) => return Some(answer),
+                Err(TryRecvError::Closed) => return None,
+                Err(TryRecvError::Empty) => tokio::task::yield_now().await,
+            }
+        }
+        None
     }
 
     /// The replies, with all their bodies; `None` when the loop is no more.
     pub async fn replies(mut self, store: &dyn Store) -> Option<Vec<Result<Reply>>> {
-        let answer = (&mut self.receiver).await;
+        let answer = match self.look_out().await {
+            Some(answer) => Some(answer),
+            None => (&mut self.receiver).await.ok(),
+        };
         self.settled = true;
-        let answer = self.answer.insert(answer.ok()?);
+        let answer = self.answer.insert(answer?);
         if !answer.unloaded.is_empty() {
             let keys = answer.unloaded.iter().map(|place| place.key).collect();
             let loaded = load(self.inbox, store, keys).await;
@@ -136,6 +165,9 @@ async fn load(inbox: &Inbox, store: &dyn Store, keys: Vec<BodyKey>) -> Vec<Resul
 
 impl Drop for Receipt<'_> {
     fn drop(&mut self) {
+        if !self.waits {
+            self.inbox.end_asking();
+        }
         if !self.settled {
             // Closing first decides the race with the loop: either its answer is here already, or
             // it learns that nobody listens.

@@ -1,7 +1,7 @@
 //! Where callers leave their commands and the loop picks them up.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::time::{Duration, Instant};
@@ -72,11 +72,18 @@ pub(crate) struct Inbox {
     bell: Condvar,
     /// Changes whenever something is left here, so that the loop can look without the lock.
     arrivals: AtomicU64,
+    /// Callers whose jobs do not wait for anything but the loop.
+    asking: AtomicUsize,
+    /// How many of the latest found nobody else asking.
+    single_file: AtomicUsize,
 }
 
 /// How long the loop looks out for a next command before it sleeps: about what it takes to wake it.
 /// A caller that asks one thing after the other then need not wake it each time.
 const LOOKOUT: Duration = Duration::from_micros(50);
+
+/// So many callers one after the other are believed to be one.
+const SINGLE_FILE: usize = 16;
 
 #[derive(Debug, Default)]
 struct Pending {
@@ -145,6 +152,26 @@ impl Inbox {
         pending.next_job += 1;
         pending.push(Job { id, commands, items, bytes: 0, takes: Vec::new(), reply: None });
         self.ring(pending);
+    }
+
+    /// Notes one more caller who waits for the loop; whether it and those before it came one after the
+    /// other.
+    pub fn begin_asking(&self) -> bool {
+        if self.asking.fetch_add(1, Ordering::Relaxed) > 0 {
+            self.single_file.store(0, Ordering::Relaxed);
+            return false;
+        }
+        self.single_file.fetch_add(1, Ordering::Relaxed) >= SINGLE_FILE
+    }
+
+    /// Whether only one caller waits for the loop.
+    pub fn is_asked_by_one(&self) -> bool {
+        self.asking.load(Ordering::Relaxed) == 1
+    }
+
+    /// Notes that such a caller has its answer, or left.
+    pub fn end_asking(&self) {
+        self.asking.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Tells the loop that the caller of this job is gone.
