@@ -16,7 +16,7 @@ const HELP: &str = "\
 Taskyard's chores.
 
   cargo xtask test                 everything, the same as CI: formatting, lints, tidy, all tests
-  cargo xtask test --embedded      the same without a browser and Python; their tests say they are skipped
+  cargo xtask test --embedded      the same without browser, Python, Node, Tarantool; their tests say they are skipped
   cargo xtask test put_many        only the tests whose name contains `put_many`, with all tools
   cargo xtask tidy                 the house rules a program can check; each complaint says what to do
   cargo xtask tidy --fix           also copy the examples into the documents again

@@ -24,7 +24,8 @@ pub struct IprotoArgs {
     /// What the names of their functions begin with.
     #[arg(long, value_name = "NAME", default_value = "queue")]
     iproto_prefix: String,
-    /// The YAML file that says who may do what there; without it everybody may do everything.
+    /// The YAML file that says who may do what there; without it everybody
+    /// may do everything or, where there is a token, user admin with the token as password.
     #[arg(long, value_name = "FILE")]
     iproto_users: Option<PathBuf>,
     /// Encrypt their connections, with the certificate in this PEM file.
@@ -92,9 +93,12 @@ impl IprotoArgs {
 
 /// The line of the first screen.
 pub fn line(server: &Server) -> String {
-    match server.iproto_address() {
-        Some(address) => format!("{address} (clients of Tarantool's queue)"),
-        None => "off".into(),
+    match (server.iproto_address(), server.iproto_admin()) {
+        (Some(address), Some(admin)) => {
+            format!("{address} (clients of Tarantool's queue; user {admin}, password: the token)")
+        }
+        (Some(address), None) => format!("{address} (clients of Tarantool's queue)"),
+        (None, _) => "off".into(),
     }
 }
 

@@ -40,6 +40,11 @@ impl Token {
         Ok(Token(text.into()))
     }
 
+    /// The token itself, for a password that is the same.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
     /// Refuses a request that does not show the token.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let mut values = headers.get_all(AUTHORIZATION).iter();

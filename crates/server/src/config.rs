@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use taskyard_core::limits::{BATCH_BYTES_MAX, CONNECTIONS_MAX};
 
 use crate::auth::Token;
-use crate::iproto::IprotoConfig;
+use crate::iproto::{Grants, IprotoConfig, User, Users};
 
 /// Largest request, in bytes: a full batch as base64, and room for what stands around it.
 pub(crate) const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 2;
@@ -14,6 +14,9 @@ pub(crate) const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 2;
 /// The longest wait unless the operator sets another, in seconds: about as long as the usual proxies
 /// keep a silent connection open.
 pub(crate) const WAIT_SECONDS_MAX: f64 = 300.0;
+
+/// The user whose password is the token, where no users are listed.
+pub(crate) const ADMIN: &str = "admin";
 
 /// What an operator sets.
 #[derive(Clone, Debug)]
@@ -57,6 +60,17 @@ impl Config {
         }
     }
 
+    /// With a token and no users, whoever knows the token may do everything over iproto too: as the user
+    /// [`ADMIN`], with the token as password. Nobody else may do anything there.
+    pub(crate) fn share_token(mut self) -> Self {
+        if let (Some(token), Some(iproto)) = (&self.token, &mut self.iproto)
+            && iproto.users.is_empty()
+        {
+            iproto.users = Users::new(vec![User::new(ADMIN, token.text(), Grants::All)]);
+        }
+        self
+    }
+
     /// Refuses an address that others can reach while nothing keeps them out.
     pub(crate) fn check(&self) -> Result<(), BindError> {
         if self.insecure {
@@ -91,8 +105,8 @@ pub enum BindError {
     Busy(SocketAddr),
     /// Others could reach the iproto address and nothing would keep them out.
     #[error(
-        "{0} can be reached from other machines and there are no users, the token does not count \
-         there; give --iproto-users, listen on 127.0.0.1, say --iproto off, or say --insecure"
+        "{0} can be reached from other machines and there are neither users nor a token; give \
+         --iproto-users or TASKYARD_TOKEN, listen on 127.0.0.1, say --iproto off, or say --insecure"
     )]
     IprotoExposed(SocketAddr),
     /// Somebody else listens on the iproto address.

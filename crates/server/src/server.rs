@@ -11,7 +11,7 @@ use taskyard_engine::Engine;
 use tokio::net::TcpListener;
 
 use crate::app::{App, Shared};
-use crate::config::{BindError, Config};
+use crate::config::{ADMIN, BindError, Config};
 use crate::connections::Connections;
 use crate::guard::Hosts;
 use crate::http::router;
@@ -26,6 +26,8 @@ pub struct Server {
     address: SocketAddr,
     iproto: Option<TcpListener>,
     iproto_address: Option<SocketAddr>,
+    /// Whether the token is the only password over iproto.
+    token_admits: bool,
     app: Shared,
 }
 
@@ -33,6 +35,9 @@ impl Server {
     /// Listens on the configured addresses. Refused are addresses that others can reach while nothing
     /// keeps them out.
     pub async fn bind(config: Config, engine: Engine) -> Result<Self, BindError> {
+        let users = config.iproto.as_ref().is_some_and(|iproto| !iproto.users.is_empty());
+        let token_admits = config.iproto.is_some() && config.token.is_some() && !users;
+        let config = config.share_token();
         config.check()?;
         let (http, address) = listen(config.http, BindError::new).await?;
         let (iproto, iproto_address) = match &config.iproto {
@@ -48,7 +53,7 @@ impl Server {
         let hosts = Hosts::new(address, config.host_names.clone());
         let document = openapi::document(config.wait_seconds_max);
         let app = App::new(config, engine, hosts, document.into(), instance);
-        Ok(Server { http, address, iproto, iproto_address, app: Arc::new(app) })
+        Ok(Server { http, address, iproto, iproto_address, token_admits, app: Arc::new(app) })
     }
 
     /// Where it listens for HTTP.
@@ -59,6 +64,11 @@ impl Server {
     /// Where it listens for clients of Tarantool's queue, if it does.
     pub fn iproto_address(&self) -> Option<SocketAddr> {
         self.iproto_address
+    }
+
+    /// The user whose password over iproto is the token, if that is how it is.
+    pub fn iproto_admin(&self) -> Option<&'static str> {
+        self.token_admits.then_some(ADMIN)
     }
 
     /// How it is called from this machine, for the first screen of `serve`.

@@ -134,12 +134,11 @@ async fn a_stranger_may_not_send_much() {
 }
 
 #[tokio::test]
-async fn an_address_that_others_reach_needs_users() {
+async fn an_address_that_others_reach_needs_users_or_a_token() {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let everywhere = SocketAddr::from(([0, 0, 0, 0], 0));
     let bind = async |change: fn(&mut Config)| {
         let mut config = Config::new(any);
-        config.token = Some(Token::new("secret").unwrap());
         config.iproto = Some(IprotoConfig::new(everywhere));
         change(&mut config);
         let clock = Arc::new(SystemClock::new());
@@ -150,11 +149,23 @@ async fn an_address_that_others_reach_needs_users() {
     let refused = bind(|_| {}).await;
     assert!(matches!(refused, Err(BindError::IprotoExposed(address)) if address == everywhere));
     assert!(bind(|config| config.insecure = true).await.is_ok());
+    assert!(bind(|config| config.token = Token::new("secret").ok()).await.is_ok());
     let guarded = bind(|config| {
         let users = Users::new(vec![User::new("boss", "secret", Grants::All)]);
         config.iproto.as_mut().unwrap().users = users;
     });
     assert!(guarded.await.is_ok());
+}
+
+/// A token kept strangers out of HTTP alone: over iproto everybody on the machine was let in.
+#[tokio::test]
+async fn the_token_is_a_password_where_there_are_no_users() {
+    let rig = Rig::with_all(|config| config.token = Token::new("secret").ok()).await;
+    let mut talk = rig.connect().await;
+    talk.refused("queue.state", json!([]), 42, "denied for user 'guest'").await;
+    assert_eq!(introduce(&mut talk, "admin", "wrong").await.unwrap_err().code, 47);
+    introduce(&mut talk, "admin", "secret").await.unwrap();
+    talk.done("queue.create_tube", json!(["mail", "fifo"])).await;
 }
 
 #[tokio::test]
