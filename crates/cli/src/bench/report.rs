@@ -1,7 +1,11 @@
 //! The table that a benchmark prints.
 
-use comfy_table::{Cell, CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde_json::{Value, json};
+
+/// How wide the table is where nobody can tell how wide it may be.
+const WIDTH: u16 = 120;
 
 /// One measured thing.
 pub struct Row {
@@ -41,11 +45,15 @@ impl Report {
     pub fn table(&self) -> Table {
         let mut table = Table::new();
         table.load_style(UTF8_HORIZONTAL_ONLY);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        if !table.is_tty() {
+            table.set_width(WIDTH);
+        }
         table.set_header(["what", "figure", "unit", "asked", "", "how"]);
         for row in &self.rows {
             let (asked, mark) = match row.target {
-                None => (String::new(), ""),
-                Some(target) => (target.words(), if target.met(row.figure) { "yes" } else { "NO" }),
+                None => (String::new(), String::new()),
+                Some(target) => (target.words(), target.verdict(row.figure)),
             };
             table.add_row([
                 Cell::new(&row.what),
@@ -79,6 +87,15 @@ impl Target {
         match self {
             Target::AtLeast(least) => figure >= least,
             Target::AtMost(most) => figure <= most,
+        }
+    }
+
+    /// Whether it is reached or, if not, how far it is.
+    fn verdict(self, figure: f64) -> String {
+        match self {
+            _ if self.met(figure) => "reached".into(),
+            Target::AtLeast(asked) => format!("{:.0} %", figure / asked * 100.0),
+            Target::AtMost(asked) => format!("{:.1} times", figure / asked),
         }
     }
 

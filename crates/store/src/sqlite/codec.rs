@@ -94,6 +94,13 @@ impl Sum {
     }
 }
 
+/// Whether the columns of a new task's row that may be empty are.
+pub(super) fn is_plain(record: &Record) -> bool {
+    let due = matches!(record.standing, StoredState::Delayed(_));
+    let times = record.expires != Timestamp::NEVER || record.ttr != Span::FOREVER;
+    !(due || times) && record.previous_start.is_none() && record.subqueue.is_none()
+}
+
 /// The columns of a task's row that may change.
 pub(super) struct TaskColumns {
     pub state: i64,
@@ -128,12 +135,6 @@ impl TaskColumns {
         };
         columns.sum = columns.checksum(key, record.subqueue.as_deref());
         columns
-    }
-
-    /// Whether the columns that may be empty are.
-    pub fn is_plain(&self) -> bool {
-        let rare = [self.due, self.expires, self.ttr, self.previous_start];
-        rare.iter().all(Option::is_none)
     }
 
     fn checksum(&self, key: i64, subqueue: Option<&str>) -> i64 {

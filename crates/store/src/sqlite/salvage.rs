@@ -274,7 +274,7 @@ impl<'a> Rescue<'a> {
 
     /// Adds a task, unless there is one of that key.
     fn add_task(&mut self, key: i64, record: &Record, body: &Body) -> Result<bool, RowError> {
-        let added = Insert::new(self.new)?.add(key, record, body)? == 1;
+        let added = Insert::new(self.new)?.add(&(key, record, body))? == 1;
         if added {
             self.head.add(key);
         }

@@ -2,10 +2,10 @@
 
 use rusqlite::{Connection, ErrorCode, params};
 use taskyard_core::record::{Change, Record};
-use taskyard_core::{Body, Changes, Error, Machine, TaskId};
+use taskyard_core::{Changes, Error, Machine, TaskId};
 
 use super::codec::{self, Head, TaskColumns};
-use super::insert::Insert;
+use super::insert::{Insert, NewRow};
 use super::seal::Seal;
 
 /// How many lease numbers are reserved on disk at a time.
@@ -197,20 +197,13 @@ impl Writer {
         Ok(())
     }
 
-    fn insert(
-        &mut self,
-        inserts: &[(i64, &Record, &Body)],
-        head: &mut Head,
-    ) -> Result<(), WriteError> {
+    fn insert(&mut self, inserts: &[NewRow<'_>], head: &mut Head) -> Result<(), WriteError> {
         if inserts.is_empty() {
             return Ok(());
         }
         self.step()?;
-        let mut insert = Insert::new(&self.db)?;
-        for (key, record, body) in inserts {
-            expect_rows(*key, insert.add(*key, record, body)?, 1)?;
-            head.add(*key);
-        }
+        Insert::new(&self.db)?.add_all(inserts, expect_rows)?;
+        inserts.iter().for_each(|row| head.add(row.0));
         Ok(())
     }
 
@@ -299,7 +292,7 @@ impl Writer {
 struct Plan<'a> {
     cleared: Vec<u32>,
     tubes: Vec<u32>,
-    inserts: Vec<(i64, &'a Record, &'a Body)>,
+    inserts: Vec<NewRow<'a>>,
     updates: Vec<(i64, &'a Record)>,
     /// Keys, ascending.
     removed: Vec<i64>,

@@ -106,7 +106,7 @@ struct Running {
 impl Running {
     fn start(store: &str) -> Result<Running> {
         let store = taskyard_store::open(store, &OpenOptions::default())?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let runtime = crate::serve::runtime()?;
         let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
         let anywhere = "127.0.0.1:0".parse()?;
         let iproto = Some(IprotoConfig::new(anywhere));
