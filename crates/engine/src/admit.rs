@@ -135,6 +135,8 @@ impl Running {
             return self.jobs.answer(place, refusal);
         }
         let side = if matches!(command, Command::Take(_)) { Side::Take } else { Side::Put };
+        // For somebody who does not wait, there is always room in front of those who do.
+        let instead = wait.is_zero().then(|| refusal.clone());
         let waiter = Waiter {
             place,
             side,
@@ -151,7 +153,7 @@ impl Running {
                     self.impatient.push(id);
                 }
             }
-            Err(error) => self.jobs.answer(place, Err(error)),
+            Err(error) => self.jobs.answer(place, instead.unwrap_or(Err(error))),
         }
     }
 

@@ -63,6 +63,8 @@ async fn too_many_who_wait_are_overload() {
     assert_eq!(rig.settled().await, WAITERS_MAX);
     let refused = rig.run(take("mail", 1, MINUTE)).await;
     assert!(matches!(refused, Err(Error::Overloaded(_))), "{refused:?}");
+    // A take that does not wait was overload too, though it needs no place among those who do.
+    assert_eq!(rig.take("mail", 1).await, []);
     drop(waiting);
     assert_eq!(rig.settled().await, 0);
 }
