@@ -138,23 +138,42 @@ impl TaskColumns {
     }
 
     fn checksum(&self, key: i64, subqueue: Option<&str>) -> i64 {
-        Sum::new(key)
-            .number(self.state)
-            .optional(self.due)
-            .number(self.pri)
-            .number(self.created)
-            .optional(self.expires)
-            .optional(self.ttr)
-            .number(self.attempts)
-            .optional(self.previous_start)
-            .bytes(subqueue.unwrap_or("").as_bytes())
-            .finish()
+        let subqueue = subqueue.unwrap_or("").as_bytes();
+        let pair = |number: Option<i64>| [i64::from(number.is_some()), number.unwrap_or(0)];
+        let fields = [
+            [key, self.state],
+            pair(self.due),
+            [self.pri, self.created],
+            pair(self.expires),
+            pair(self.ttr),
+            // The attempts and the pair after them stand one place off.
+            [self.attempts, i64::from(self.previous_start.is_some())],
+            [self.previous_start.unwrap_or(0), subqueue.len() as i64],
+        ];
+        sum_of(fields.as_flattened(), subqueue)
     }
 }
 
 /// The checksum of a body.
 pub(super) fn body_sum(key: i64, meta: Option<&[u8]>, data: &[u8]) -> i64 {
-    Sum::new(key).bytes(meta.unwrap_or(&[])).bytes(data).finish()
+    match meta {
+        None => sum_of(&[key, 0, data.len() as i64], data),
+        Some(meta) => Sum::new(key).bytes(meta).bytes(data).finish(),
+    }
+}
+
+/// The checksum of numbers followed by bytes: the same as of a [`Sum`] over them, and faster, because
+/// how many numbers there are is known.
+fn sum_of(numbers: &[i64], bytes: &[u8]) -> i64 {
+    const NUMBERS_MAX: usize = 16;
+    let mut run = [[0; 8]; NUMBERS_MAX];
+    for (place, number) in run.iter_mut().zip(numbers) {
+        *place = number.to_le_bytes();
+    }
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(run[..numbers.len()].as_flattened());
+    hasher.update(bytes);
+    i64::from(hasher.finalize())
 }
 
 /// The columns [`read_task`] wants, in its order.
@@ -364,5 +383,43 @@ impl Head {
             return Err(RowError::Damaged("the checksum of its head row is wrong".into()));
         }
         Ok(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Databases keep the sums they were written with, so both ways must give the same for ever.
+    #[test]
+    fn the_fast_sums_are_the_slow_ones() {
+        for (some, subqueue) in [(None, None), (Some(7), Some("key")), (Some(0), Some(""))] {
+            let columns = TaskColumns {
+                state: 2,
+                due: some,
+                pri: -1,
+                created: 1_700_000_000_000_000,
+                expires: some.map(|number| number + 1),
+                ttr: some.map(|number| number + 2),
+                attempts: 9,
+                previous_start: some.map(|number| number + 3),
+                sum: 0,
+            };
+            let slow = Sum::new(5)
+                .number(columns.state)
+                .optional(columns.due)
+                .number(columns.pri)
+                .number(columns.created)
+                .optional(columns.expires)
+                .optional(columns.ttr)
+                .number(columns.attempts)
+                .optional(columns.previous_start)
+                .bytes(subqueue.unwrap_or("").as_bytes())
+                .finish();
+            assert_eq!(columns.checksum(5, subqueue), slow);
+        }
+        let slow = Sum::new(5).bytes(&[]).bytes(b"data").finish();
+        assert_eq!(body_sum(5, None, b"data"), slow);
+        assert_ne!(body_sum(5, Some(b"meta"), b"data"), slow);
     }
 }
