@@ -1,6 +1,6 @@
 //! Where callers leave their commands and the loop picks them up.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
@@ -10,6 +10,7 @@ use taskyard_core::limits::{
     BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_ITEMS_MAX,
 };
 use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
+use taskyard_store::Elsewhere;
 use tokio::sync::oneshot;
 
 use crate::answer::{Answer, engine_stopped};
@@ -50,6 +51,15 @@ pub(crate) enum Question {
     Counts(oneshot::Sender<BTreeMap<TubeName, WaitingCount>>),
 }
 
+/// In which tubes other servers may have made something takeable or room.
+#[derive(Debug, Default)]
+pub(crate) struct Rumours {
+    /// These.
+    pub tubes: BTreeSet<TubeName>,
+    /// Or any.
+    pub anything: bool,
+}
+
 /// What the loop has to do next.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
@@ -57,6 +67,8 @@ pub(crate) struct Work {
     pub jobs: VecDeque<Job>,
     /// Jobs whose callers are gone.
     pub gone: Vec<JobId>,
+    /// What other servers did.
+    pub elsewhere: Rumours,
     /// Answered when the jobs are done: nothing is left of what was asked before them.
     pub questions: Vec<Question>,
     /// Nothing may wait any more.
@@ -93,6 +105,7 @@ struct Pending {
     bytes: usize,
     next_job: JobId,
     gone: Vec<JobId>,
+    elsewhere: Rumours,
     /// Each with the number of the first job that came after it.
     questions: VecDeque<(JobId, Question)>,
     phase: Phase,
@@ -181,6 +194,16 @@ impl Inbox {
             pending.gone.push(job);
             self.ring(pending);
         }
+    }
+
+    /// Tells the loop what another server did.
+    pub fn hear(&self, what: Elsewhere) {
+        let mut pending = self.lock();
+        match what {
+            Elsewhere::Tube(tube) => _ = pending.elsewhere.tubes.insert(tube),
+            Elsewhere::Anything => pending.elsewhere.anything = true,
+        }
+        self.ring(pending);
     }
 
     /// Asks the loop something; a loop that is no more drops the question.
@@ -286,6 +309,12 @@ impl Wake for Inbox {
     }
 }
 
+impl Rumours {
+    fn is_empty(&self) -> bool {
+        self.tubes.is_empty() && !self.anything
+    }
+}
+
 impl Pending {
     fn push(&mut self, job: Job) {
         self.commands += job.commands.len();
@@ -297,6 +326,7 @@ impl Pending {
     fn is_idle(&self) -> bool {
         self.jobs.is_empty()
             && self.gone.is_empty()
+            && self.elsewhere.is_empty()
             && self.questions.is_empty()
             && !self.rung
             && self.phase == Phase::Running
@@ -312,6 +342,7 @@ impl Pending {
         Work {
             jobs,
             gone: std::mem::take(&mut self.gone),
+            elsewhere: std::mem::take(&mut self.elsewhere),
             questions,
             stopping,
             last: stopping && all,

@@ -15,7 +15,7 @@ use taskyard_store::{Executed, Store};
 
 use crate::admit::Gate;
 use crate::clock::Clock;
-use crate::inbox::{Inbox, Job, Question, Work};
+use crate::inbox::{Inbox, Job, Question, Rumours, Work};
 use crate::jobs::{Jobs, Place};
 use crate::tick::Ticks;
 use crate::waiters::{Side, WaiterId, Waiters};
@@ -27,6 +27,8 @@ pub(crate) struct Running {
     clock: Arc<dyn Clock>,
     waker: Waker,
     ticks: Ticks,
+    /// When to look what other servers did, if there may be any.
+    next_poll: Option<Timestamp>,
     pub(crate) now: Timestamp,
     pub(crate) stopping: bool,
     pub(crate) jobs: Jobs,
@@ -71,7 +73,10 @@ impl Running {
     /// Everything the loop needs. To be called on the thread that will run it.
     pub fn new(inbox: Arc<Inbox>, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         let now = clock.now();
+        let ears = inbox.clone();
+        store.watch(Arc::new(move |what| ears.hear(what)));
         Running {
+            next_poll: store.poll_every().map(|every| now + every),
             inbox,
             store,
             clock,
@@ -104,7 +109,7 @@ impl Running {
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
-        let deadlines = [self.ticks.next(), self.waiters.next_deadline()];
+        let deadlines = [self.ticks.next(), self.waiters.next_deadline(), self.next_poll];
         deadlines.into_iter().flatten().min()
     }
 
@@ -113,6 +118,7 @@ impl Running {
         self.now = self.clock.now();
         self.stopping = work.stopping;
         self.let_go(work.gone);
+        self.listen(work.elsewhere);
         if self.stopping {
             self.dismiss_everybody();
         } else if let Some(tick) = self.ticks.due(self.now) {
@@ -130,6 +136,24 @@ impl Running {
             self.answer_question(question);
         }
         work.jobs
+    }
+
+    /// Notes where other servers may have something for those who wait here.
+    fn listen(&mut self, mut elsewhere: Rumours) {
+        if let (Some(due), Some(every)) = (self.next_poll, self.store.poll_every())
+            && due <= self.now
+        {
+            self.next_poll = Some(self.now + every);
+            elsewhere.anything = true;
+        }
+        if elsewhere.anything {
+            self.ticks.ask(self.now);
+            elsewhere.tubes.extend(self.waiters.tubes());
+        }
+        for tube in elsewhere.tubes {
+            self.want(Side::Take, tube.clone(), None);
+            self.want(Side::Put, tube, None);
+        }
     }
 
     /// Runs batches until nobody who waits can be served any more.

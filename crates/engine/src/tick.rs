@@ -20,6 +20,11 @@ impl Ticks {
         Ticks { wanted: Some(now), not_before: now }
     }
 
+    /// Wants a tick soon: others may have given the store something to do.
+    pub fn ask(&mut self, now: Timestamp) {
+        self.wanted = Some(self.wanted.map_or(now, |wanted| wanted.min(now)));
+    }
+
     /// When to tick next.
     pub fn next(&self) -> Option<Timestamp> {
         self.wanted.map(|wanted| wanted.max(self.not_before))

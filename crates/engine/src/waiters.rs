@@ -140,6 +140,11 @@ impl Waiters {
         self.deadlines.first().map(|first| first.0)
     }
 
+    /// The tubes where anybody waits.
+    pub fn tubes(&self) -> impl Iterator<Item = TubeName> {
+        self.takes.keys().chain(self.puts.keys()).cloned()
+    }
+
     /// Everybody, in the order of their arrival.
     pub fn ids(&self) -> Vec<WaiterId> {
         let mut ids: Vec<_> = self.waiters.keys().copied().collect();

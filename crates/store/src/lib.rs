@@ -17,8 +17,11 @@ pub mod conformance;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
-use taskyard_core::{Body, Command, Effects, Error, Reply, TaskId, Timestamp};
+use taskyard_core::{
+    Body, Command, Effects, Error, Reply, Span, TaskId, Timestamp, TubeName,
+};
 
 pub use error::OpenError;
 pub use memory::MemoryStore;
@@ -45,8 +48,31 @@ pub trait Store: Send + Sync + 'static {
     /// What the store can do, so that tests and users know what to expect.
     fn capabilities(&self) -> Capabilities;
 
+    /// Asks to be told what other servers of a shared store do. Notices may be lost, which is what
+    /// [`Store::poll_every`] is for. Stores of one server have nothing to tell.
+    fn watch(&self, watcher: Watcher) {
+        drop(watcher);
+    }
+
+    /// How often to look what others did, if there may be others.
+    fn poll_every(&self) -> Option<Span> {
+        None
+    }
+
     /// Finishes everything under way. Nothing may be asked afterwards.
     fn close(&self) -> Pending<'_, Result<(), Error>>;
+}
+
+/// Who wants to know what others do.
+pub type Watcher = Arc<dyn Fn(Elsewhere) + Send + Sync>;
+
+/// What another server did to a shared store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// Tasks may have become takeable, or room free, in this tube.
+    Tube(TubeName),
+    /// Anything may have happened.
+    Anything,
 }
 
 /// What came of a batch.

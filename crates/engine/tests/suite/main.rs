@@ -5,6 +5,7 @@
 
 mod batches;
 mod bodies;
+mod elsewhere;
 mod ending;
 mod producers;
 mod rig;
