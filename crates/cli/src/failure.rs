@@ -95,9 +95,13 @@ fn exit_of(error: &anyhow::Error) -> Exit {
 /// How `serve` ends when it cannot even start.
 fn exit_of_start(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     match cause.downcast_ref() {
-        Some(BindError::Busy(_) | BindError::IprotoBusy(_) | BindError::Denied(_)) => {
-            return Some(Exit::AddressBusy);
-        }
+        Some(
+            BindError::Busy(_)
+            | BindError::IprotoBusy(_)
+            | BindError::Denied(_)
+            | BindError::Exposed(_)
+            | BindError::IprotoExposed(_),
+        ) => return Some(Exit::AddressBusy),
         Some(_) => return None,
         None => {}
     }

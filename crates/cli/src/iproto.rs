@@ -55,7 +55,15 @@ fn address(text: &str) -> Result<Address, String> {
 impl IprotoArgs {
     /// What they say; `None` is not to serve such clients.
     pub fn config(&self) -> anyhow::Result<Option<IprotoConfig>> {
+        if !is_prefix(&self.iproto_prefix) {
+            let text = "--iproto-prefix must be a name such as queue or box.queue";
+            return Err(Wrong(text.into()).into());
+        }
         let address = match self.iproto {
+            Some(Address::Off) if self.iproto_users.is_some() || self.iproto_tls_cert.is_some() => {
+                let text = "--iproto off leaves nothing for users or certificates to guard";
+                return Err(Wrong(text.into()).into());
+            }
             Some(Address::Off) => return Ok(None),
             Some(Address::At(address)) => address,
             None => ADDRESS_DEFAULT,
@@ -75,6 +83,11 @@ impl IprotoArgs {
         }))
     }
 
+    /// Whether there is a list of users.
+    pub fn has_users(&self) -> bool {
+        self.iproto_users.is_some()
+    }
+
     /// What to go on with after a refusal: where nobody asked for a port that is in use, it is done
     /// without. Any other refusal stays one.
     pub fn without(&self, config: Config, refusal: BindError) -> Result<Config, BindError> {
@@ -92,14 +105,28 @@ impl IprotoArgs {
 }
 
 /// The line of the first screen.
-pub fn line(server: &Server) -> String {
-    match (server.iproto_address(), server.iproto_admin()) {
-        (Some(address), Some(admin)) => {
-            format!("{address} (clients of Tarantool's queue; user {admin}, password: the token)")
-        }
-        (Some(address), None) => format!("{address} (clients of Tarantool's queue)"),
-        (None, _) => "off".into(),
+pub fn line(server: &Server, args: &IprotoArgs) -> String {
+    let Some(address) = server.iproto_address() else { return "off".into() };
+    let mut line = format!("{address} (clients of Tarantool's queue");
+    if let Some(admin) = server.iproto_admin() {
+        line.push_str(&format!("; user {admin}, password: the token"));
     }
+    if args.iproto_users.is_some() {
+        line.push_str("; users only");
+    }
+    if args.iproto_tls_cert.is_some() {
+        line.push_str("; TLS only");
+    }
+    line + ")"
+}
+
+/// Whether this is a dotted name, as Lua has them.
+fn is_prefix(text: &str) -> bool {
+    let is_name = |name: &str| {
+        let first = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+        first && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    text.split('.').all(is_name)
 }
 
 fn read_users(path: &Path) -> anyhow::Result<Users> {
@@ -129,6 +156,12 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
         read_users(file.path()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_prefix_is_a_dotted_name() {
+        assert!(["queue", "box.queue", "_q2"].into_iter().all(is_prefix));
+        assert!(["", "a.", "a:b", "2a", "a b"].into_iter().all(|text| !is_prefix(text)));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::connect::{URL_DEFAULT, misfit};
 use crate::failure::Wrong;
 use crate::iproto::IprotoArgs;
-use crate::output::quoted;
+use crate::output::{note, quoted};
 use crate::units::Size;
 use crate::{iproto, output, units};
 
@@ -117,7 +117,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             }
         };
         // A person who closes the terminal's pipe still wants the server.
-        let _ = output::bytes(first_screen(&server, &found, args.strict_tubes).as_bytes());
+        let _ = output::bytes(first_screen(&server, &found, &args).as_bytes());
         server.run(stop_at_first(stop, again)).await.context("cannot stop properly")?;
         let _ = output::line(goodbye(&found));
         Ok(Exit::Ok)
@@ -152,6 +152,11 @@ impl ServeArgs {
                 TokenError::Empty => Wrong(format!("{error}; {WITHOUT_TOKEN}")),
                 TokenError::NotVisible => Wrong(error.to_string()),
             })?;
+        if token.is_none() && self.iproto.has_users() {
+            note(
+                "users guard iproto alone; HTTP is open to everybody on this machine without a token",
+            );
+        }
         Ok(Config {
             token,
             insecure: self.insecure,
@@ -214,7 +219,7 @@ async fn tubes(engine: &Engine) -> anyhow::Result<Vec<TubeInfo>> {
 }
 
 /// What a newcomer sees: what runs where, and lines to paste.
-fn first_screen(server: &Server, found: &Found, strict: bool) -> String {
+fn first_screen(server: &Server, found: &Found, args: &ServeArgs) -> String {
     let durable = if found.durable {
         "durable: what is acknowledged is on disk"
     } else {
@@ -238,8 +243,8 @@ fn first_screen(server: &Server, found: &Found, strict: bool) -> String {
         env!("CARGO_PKG_VERSION"),
         found.url,
         server.url(),
-        iproto::line(server),
-        to_paste(server, &free_name(&found.tubes), strict),
+        iproto::line(server, &args.iproto),
+        to_paste(server, &free_name(&found.tubes), args.strict_tubes),
     )
 }
 

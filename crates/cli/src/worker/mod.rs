@@ -4,6 +4,7 @@ mod command;
 mod server;
 mod stop;
 
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -56,8 +57,11 @@ pub struct WorkerArgs {
     connect: ConnectArgs,
 }
 
-/// How long one take waits; Ctrl-C ends it at any time.
-const WAIT: Span = Span::from_secs(60);
+/// How long one take waits. A worker that stops waits for its last take, because what the server gave it
+/// meanwhile would stay taken until its lease is over: so this is also how long a stop may take.
+const WAIT: Span = Span::from_secs(1);
+/// How long a stop waits for a server that does not answer.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// The shortest pause between two requests for more time.
 const KEEP_MIN: Duration = Duration::from_millis(10);
 
@@ -88,11 +92,12 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     async fn run(&self) -> anyhow::Result<Exit> {
-        loop {
+        while !self.stop.is_asked() {
+            let mut taking = pin!(self.take());
             let taken = tokio::select! {
                 biased;
-                () = self.stop.asked() => return Ok(Exit::Ok),
-                taken = self.take() => taken?,
+                () = self.stop.asked() => return self.leave(taking).await,
+                taken = taking.as_mut() => taken?,
             };
             match taken {
                 Some(task) => {
@@ -103,6 +108,25 @@ impl Worker<'_> {
                 None => {}
             }
         }
+        Ok(Exit::Ok)
+    }
+
+    /// Gives back what the take under way brings, if it brings something.
+    async fn leave(
+        &self,
+        taking: Pin<&mut impl Future<Output = anyhow::Result<Option<Task>>>>,
+    ) -> anyhow::Result<Exit> {
+        let taken = tokio::select! {
+            taken = taking, if !self.server.is_away() => taken?,
+            () = self.stop.insisted() => None,
+            () = tokio::time::sleep(FAREWELL) => None,
+            else => None,
+        };
+        if let Some(task) = taken {
+            let release = Finish::Release { delay: Span::ZERO, counted: false };
+            self.end_once(&task, release).await?;
+        }
+        Ok(Exit::Ok)
     }
 
     async fn take(&self) -> anyhow::Result<Option<Task>> {

@@ -53,6 +53,11 @@ impl Server {
         }
     }
 
+    /// Whether the latest question got no answer.
+    pub fn is_away(&self) -> bool {
+        self.away.get()
+    }
+
     /// Asks one time only.
     pub async fn ask_once(&self, command: Command) -> Result<Reply, HttpError> {
         self.http.ask(command).await

@@ -29,6 +29,11 @@ impl Stop {
         Ok(Stop(receiver))
     }
 
+    /// Whether somebody has asked.
+    pub fn is_asked(&self) -> bool {
+        *self.0.borrow() > 0
+    }
+
     /// Ready once somebody has asked.
     pub async fn asked(&self) {
         self.times(1).await;

@@ -46,8 +46,11 @@ pub fn measure(
     size: Size,
     tarantool: Option<&str>,
 ) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let load = || runtime.block_on(measure_all(report, folder, size, tarantool));
+    let load = || {
+        // Made and dropped on that thread: a runtime cannot be dropped inside another one.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(measure_all(report, folder, size, tarantool))
+    };
     // The runtime of the other parts stands still meanwhile.
     std::thread::scope(|scope| scope.spawn(load).join()).map_err(|_| anyhow!("the load failed"))?
 }
