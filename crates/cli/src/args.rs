@@ -12,6 +12,7 @@ use crate::put::PutArgs;
 use crate::serve::ServeArgs;
 use crate::stats::StatsArgs;
 use crate::take::TakeArgs;
+use crate::top::TopArgs;
 use crate::tube::TubeArgs;
 use crate::worker::WorkerArgs;
 
@@ -76,6 +77,8 @@ pub enum Verb {
     Peek(PeekArgs),
     /// Show what the tubes have and what was done to them.
     Stats(StatsArgs),
+    /// Watch the tubes live: what they have, and what is done to them a second.
+    Top(TopArgs),
     /// Make, change, show and remove tubes.
     Tube(TubeArgs),
     /// Take, print and ack tasks until Ctrl-C; with --exec run a command for each.

@@ -169,7 +169,7 @@ mod tests {
         for (failed, exit) in [
             (anyhow::Error::from(BindError::Busy(address)), Exit::AddressBusy),
             (BindError::Denied(address).into(), Exit::AddressBusy),
-            (BindError::Exposed(address).into(), Exit::Failure),
+            (BindError::Exposed(address).into(), Exit::AddressBusy),
             (OpenError::InUse("data".into()).into(), Exit::FolderBusy),
             (OpenError::UnknownUrl("nowhere:".into()).into(), Exit::StoreUnknown),
         ] {

@@ -16,6 +16,7 @@ mod put;
 mod serve;
 mod stats;
 mod take;
+mod top;
 mod tube;
 mod worker;
 
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Verb::Delete(args) => delete::run(args),
         Verb::Peek(args) => peek::run(args),
         Verb::Stats(args) => stats::run(args),
+        Verb::Top(args) => top::run(args),
         Verb::Tube(args) => tube::run(args),
         Verb::Worker(args) => worker::run(args),
         Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),

@@ -6,5 +6,6 @@ mod help;
 mod rig;
 mod serve;
 mod tasks;
+mod top;
 mod tubes;
 mod worker;

@@ -1,0 +1,105 @@
+//! `top`: a live view of a server, as `htop` is one of processes.
+//!
+//! `sample` asks and compares two answers, `view` is what a person chose to see, `screen` draws it,
+//! `live` owns the terminal. `columns` and `text` are plain functions that `print` uses too.
+
+mod columns;
+mod live;
+mod print;
+mod sample;
+mod screen;
+mod stop;
+mod text;
+mod view;
+
+use std::time::Duration;
+
+use clap::Args;
+use taskyard_core::Span;
+use taskyard_wire::Exit;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::connect::{ConnectArgs, block_on};
+use crate::{output, units};
+
+use columns::{Column, Order};
+use print::Source;
+use view::{Choice, View};
+
+/// Faster than this nobody reads, and a zero would be a storm.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Slower than this is no live view.
+const INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What to show.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A line for each tube: tasks by state, consumers that wait, puts, takes and acks a second over the
+last interval, and when time alone next changes something in it (a delay, a ttl, a lease that ends).
+
+Keys:
+  q, Esc, Ctrl-C       quit
+  left, right, < and >  order by another column
+  r                    reverse the order
+  /                    show only tubes with this in their name; Enter keeps it, Esc takes it away
+  up, down, PgUp, PgDn, Home, End   scroll
+
+A server that is away is waited for. Where the output is no terminal, one table is printed, measured
+over one interval; a server that is away is then an error.
+
+Examples:
+  taskyard top                             live, until q
+  taskyard top --interval 5s --sort ready  the fullest tubes first
+  taskyard top --filter mail               only tubes with mail in their name
+  taskyard top --once                      one table
+  taskyard top --json                      a line of JSON each second, until Ctrl-C
+  taskyard top --json | jq .total.rates.put")]
+pub struct TopArgs {
+    /// How often to ask, from 100ms to 1d.
+    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "1s")]
+    interval: Span,
+    /// The column to order by.
+    #[arg(long, value_name = "COLUMN", default_value = "tube")]
+    sort: Column,
+    /// Turn the order round.
+    #[arg(long)]
+    reverse: bool,
+    /// Show only tubes with this in their name, in capitals or not.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    filter: String,
+    /// Print one table, measured over one interval, and end.
+    #[arg(long)]
+    once: bool,
+    /// Print one JSON object a line each interval; with --once only one.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Shows the server.
+pub fn run(args: TopArgs) -> anyhow::Result<Exit> {
+    let http = args.connect.http()?;
+    let interval = Duration::from(args.interval).clamp(INTERVAL_MIN, INTERVAL_MAX);
+    let order = Order { column: args.sort, reversed: args.reverse };
+    let choice = Choice { order, filter: args.filter };
+    block_on(async {
+        if args.json {
+            print::json(Source::new(http, ticks(interval)), &choice, args.once).await?;
+        } else if args.once || !output::is_for_people() {
+            print::table(Source::new(http, ticks(interval)), &choice).await?;
+        } else {
+            let view = View::new(http.url(), interval, choice);
+            live::run(http, view).await?;
+        }
+        Ok(Exit::Ok)
+    })
+}
+
+/// A clock that ticks at once and then every interval; what is late makes no two ticks follow each
+/// other, because rates over a moment say nothing.
+fn ticks(every: Duration) -> Interval {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}

@@ -1,0 +1,304 @@
+//! What the server said when, and what two answers tell together.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use taskyard::{Http, HttpError};
+use taskyard_core::{Error, Kind};
+use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
+
+/// How long an answer may take before the server counts as away.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Two answers closer than this say nothing about a second.
+const SECONDS_MIN: f64 = 0.001;
+
+/// One answer of the server.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// When it came.
+    pub at: Instant,
+    /// The same moment in seconds since 1970, by this machine's clock.
+    pub time: f64,
+    /// How long it took.
+    pub latency: Duration,
+    /// What it said.
+    pub tubes: Vec<TubeAnswer>,
+}
+
+/// Asks the server once.
+pub async fn look(http: Http) -> Result<Sample, HttpError> {
+    let asked = Instant::now();
+    let answer = tokio::time::timeout(ANSWER_MAX, http.tubes(None)).await;
+    let tubes = answer.unwrap_or_else(|_| {
+        let why = format!("nothing came in {} s", ANSWER_MAX.as_secs());
+        Err(HttpError::Unreachable { url: http.url(), why })
+    })?;
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    Ok(Sample { at: Instant::now(), time, latency: asked.elapsed(), tubes })
+}
+
+/// How often something was done a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Rates {
+    pub put: f64,
+    pub take: f64,
+    pub ack: f64,
+}
+
+/// The rates between two counts; none when they were counted anew meanwhile.
+pub fn rates(old: &CallCounts, new: &CallCounts, seconds: f64) -> Option<Rates> {
+    if seconds < SECONDS_MIN {
+        return None;
+    }
+    let rate = |new: u64, old: u64| Some(new.checked_sub(old)? as f64 / seconds);
+    Some(Rates {
+        put: rate(new.put, old.put)?,
+        take: rate(new.take, old.take)?,
+        ack: rate(new.ack, old.ack)?,
+    })
+}
+
+/// One tube as it is shown.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    pub name: String,
+    pub kind: &'static str,
+    pub paused: bool,
+    pub tasks: TaskCounts,
+    pub consumers: u64,
+    /// When time alone next changes something in it, in seconds since 1970.
+    pub next_wakeup: Option<f64>,
+    /// Unknown for a tube that is new since the answer before.
+    pub rates: Option<Rates>,
+}
+
+/// All tubes together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Total {
+    pub tubes: usize,
+    pub tasks: TaskCounts,
+    pub consumers: u64,
+    pub rates: Option<Rates>,
+}
+
+/// What is shown of one answer and the one before it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// When the answer came, in seconds since 1970.
+    pub time: f64,
+    /// How many seconds it took.
+    pub latency: f64,
+    /// Over how many seconds the rates were measured; none without an answer before.
+    pub seconds: Option<f64>,
+    pub total: Total,
+    pub tubes: Vec<Row>,
+}
+
+impl Report {
+    /// Compares an answer with the one before it.
+    pub fn new(new: &Sample, old: Option<&Sample>) -> Self {
+        let seconds = old.map(|old| new.at.saturating_duration_since(old.at).as_secs_f64());
+        let mut before: HashMap<_, &CallCounts> = HashMap::new();
+        for tube in old.iter().flat_map(|old| &old.tubes) {
+            // A tube that was removed and made again has its name but another number.
+            before.insert((tube.number, tube.name.as_str()), &tube.calls);
+        }
+        let tubes: Vec<Row> = new
+            .tubes
+            .iter()
+            .map(|tube| {
+                let old = before.get(&(tube.number, tube.name.as_str()));
+                let rates =
+                    old.zip(seconds).and_then(|(old, seconds)| rates(old, &tube.calls, seconds));
+                row(tube, rates)
+            })
+            .collect();
+        let latency = new.latency.as_secs_f64();
+        Report { time: new.time, latency, seconds, total: total(&tubes, seconds.is_some()), tubes }
+    }
+}
+
+fn row(tube: &TubeAnswer, rates: Option<Rates>) -> Row {
+    Row {
+        name: tube.name.clone(),
+        kind: Kind::from(tube.kind).name(),
+        paused: tube.paused,
+        tasks: tube.tasks,
+        consumers: tube.consumers,
+        next_wakeup: tube.next_wakeup,
+        rates,
+    }
+}
+
+/// The sums. Nothing says that the numbers of an answer can be added, so they stop at the largest.
+fn total(rows: &[Row], measured: bool) -> Total {
+    let sum = |count: fn(&Row) -> u64| rows.iter().map(count).fold(0, u64::saturating_add);
+    let tasks = TaskCounts {
+        ready: sum(|row| row.tasks.ready),
+        taken: sum(|row| row.tasks.taken),
+        buried: sum(|row| row.tasks.buried),
+        delayed: sum(|row| row.tasks.delayed),
+        done: sum(|row| row.tasks.done),
+        total: sum(|row| row.tasks.total),
+    };
+    let known = rows.iter().filter_map(|row| row.rates);
+    let rates = known.fold(Rates::default(), |sum, more| Rates {
+        put: sum.put + more.put,
+        take: sum.take + more.take,
+        ack: sum.ack + more.ack,
+    });
+    // After a restart every tube is counted anew: a zero would be a lie.
+    let any = measured && (rows.is_empty() || rows.iter().any(|row| row.rates.is_some()));
+    let rates = any.then_some(rates);
+    Total { tubes: rows.len(), tasks, consumers: sum(|row| row.consumers), rates }
+}
+
+/// Remembers what is needed to judge the next answer.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    before: Option<Sample>,
+    reached: bool,
+}
+
+/// What an answer, or its absence, means.
+#[derive(Debug)]
+pub enum Seen {
+    Here(Report),
+    Away(HttpError),
+}
+
+impl Tracker {
+    /// Judges the next answer. An error is one that trying again will not mend.
+    pub fn note(&mut self, answer: Result<Sample, HttpError>) -> Result<Seen, HttpError> {
+        match answer {
+            Ok(sample) => {
+                let report = Report::new(&sample, self.before.as_ref());
+                self.before = Some(sample);
+                self.reached = true;
+                Ok(Seen::Here(report))
+            }
+            Err(error) if self.reached || may_come(&error) => {
+                // What happened while it was away belongs to no interval.
+                self.before = None;
+                Ok(Seen::Away(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether a server that never answered may do so later.
+fn may_come(error: &HttpError) -> bool {
+    match error {
+        HttpError::Unreachable { .. } => true,
+        HttpError::Refused { error, .. } => {
+            matches!(error, Error::ShuttingDown | Error::Overloaded(_))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A tube as the server shows it, with these puts, takes and acks so far.
+    pub fn tube(number: u32, name: &str, [put, take, ack]: [u64; 3]) -> TubeAnswer {
+        let answer = json!({
+            "name": name, "number": number, "kind": "fifottl", "temporary": false, "pri": 0,
+            "ttl_kills_taken": false, "paused": false, "takeable": 0, "consumers": 2,
+            "tasks": {
+                "ready": put - take, "taken": take - ack, "buried": 0, "delayed": 0,
+                "done": ack, "total": put - ack,
+            },
+            "calls": {
+                "put": put, "take": take, "ack": ack, "bury": 0, "delete": 0, "kick": 0,
+                "release": 0, "touch": 0, "ttl": 0, "ttr": 0, "delay": 0,
+            },
+        });
+        serde_json::from_value(answer).unwrap()
+    }
+
+    /// Answers one after the other, so many milliseconds apart.
+    pub fn samples(millis: u64, answers: [Vec<TubeAnswer>; 2]) -> [Sample; 2] {
+        let start = Instant::now();
+        let mut nth = 0;
+        answers.map(|tubes| {
+            let after = Duration::from_millis(millis * nth);
+            nth += 1;
+            let time = 1000.0 + after.as_secs_f64();
+            Sample { at: start + after, time, latency: Duration::from_micros(850), tubes }
+        })
+    }
+
+    /// What is shown after the second of these.
+    pub fn report(millis: u64, answers: [Vec<TubeAnswer>; 2]) -> Report {
+        let [old, new] = samples(millis, answers);
+        Report::new(&new, Some(&old))
+    }
+
+    fn away() -> HttpError {
+        HttpError::Unreachable { url: "http://x".into(), why: "refused".into() }
+    }
+
+    #[test]
+    fn rates_are_what_was_done_in_the_time_that_passed() {
+        let report =
+            report(500, [vec![tube(1, "a", [10, 5, 5])], vec![tube(1, "a", [110, 55, 6])]]);
+        let rates = Some(Rates { put: 200.0, take: 100.0, ack: 2.0 });
+        assert_eq!((report.tubes[0].rates, report.total.rates), (rates, rates));
+        assert_eq!(report.seconds, Some(0.5));
+    }
+
+    #[test]
+    fn a_tube_that_was_made_again_is_another_one() {
+        let report = report(1000, [vec![tube(1, "a", [1, 0, 0])], vec![tube(2, "a", [9, 0, 0])]]);
+        assert_eq!((report.tubes[0].rates, report.total.rates), (None, None));
+    }
+
+    #[test]
+    fn a_server_that_counts_anew_has_no_rates_for_an_interval() {
+        let report = report(1000, [vec![tube(1, "a", [9, 9, 9])], vec![tube(1, "a", [10, 3, 1])]]);
+        assert_eq!(report.tubes[0].rates, None);
+    }
+
+    #[test]
+    fn answers_at_the_same_moment_do_not_divide_by_zero() {
+        let report = report(0, [vec![tube(1, "a", [0, 0, 0])], vec![tube(1, "a", [5, 0, 0])]]);
+        assert_eq!(report.tubes[0].rates, None);
+    }
+
+    #[test]
+    fn impossible_numbers_are_added_without_a_panic() {
+        let most = || vec![tube(1, "a", [u64::MAX, 0, 0]), tube(2, "b", [u64::MAX, 0, 0])];
+        assert_eq!(report(1000, [most(), most()]).total.tasks.ready, u64::MAX);
+    }
+
+    #[test]
+    fn an_empty_server_does_nothing_a_second() {
+        assert_eq!(report(1000, [vec![], vec![]]).total.rates, Some(Rates::default()));
+    }
+
+    #[test]
+    fn what_happened_while_the_server_was_away_is_no_rate() {
+        let [old, new] = samples(1000, [vec![tube(1, "a", [0; 3])], vec![tube(1, "a", [9, 0, 0])]]);
+        let mut tracker = Tracker::default();
+        assert!(matches!(tracker.note(Err(away())), Ok(Seen::Away(_))));
+        assert!(matches!(tracker.note(Ok(old)), Ok(Seen::Here(_))));
+        assert!(matches!(tracker.note(Err(away())), Ok(Seen::Away(_))));
+        let Ok(Seen::Here(report)) = tracker.note(Ok(new)) else { panic!("it is back") };
+        assert_eq!((report.seconds, report.tubes[0].rates), (None, None));
+    }
+
+    #[test]
+    fn only_a_server_that_was_there_is_forgiven_everything() {
+        let mut tracker = Tracker::default();
+        assert!(tracker.note(Err(HttpError::Unauthorized("no".into()))).is_err());
+        let [sample, _] = samples(1000, [vec![], vec![]]);
+        tracker.note(Ok(sample)).unwrap();
+        assert!(tracker.note(Err(HttpError::Unauthorized("no".into()))).is_ok());
+    }
+}

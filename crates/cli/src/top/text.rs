@@ -1,0 +1,187 @@
+//! Numbers, times and names as a person reads them.
+
+use super::columns::Column;
+use super::sample::{Rates, Report, Row};
+use crate::output::printable;
+
+/// What stands in a cell, for a screen that has little room.
+pub fn cell(row: &Row, column: Column, now: f64) -> String {
+    match column {
+        Column::Tube => label(row),
+        Column::Kind => row.kind.to_owned(),
+        Column::Ready => count(row.tasks.ready),
+        Column::Taken => count(row.tasks.taken),
+        Column::Delayed => count(row.tasks.delayed),
+        Column::Buried => count(row.tasks.buried),
+        Column::Done => count(row.tasks.done),
+        Column::Waiting => count(row.consumers),
+        Column::Put => rate(row.rates.map(|rates| rates.put)),
+        Column::Take => rate(row.rates.map(|rates| rates.take)),
+        Column::Ack => rate(row.rates.map(|rates| rates.ack)),
+        Column::Wake => row.next_wakeup.map_or_else(|| "-".into(), |wake| until(wake - now)),
+    }
+}
+
+/// What stands behind the name of a tube whose deliveries are stopped.
+pub const PAUSED: &str = " (paused)";
+
+/// The name of a tube, and whether it is paused.
+pub fn label(row: &Row) -> String {
+    shown(&row.name) + if row.paused { PAUSED } else { "" }
+}
+
+/// A name that can steer neither the terminal nor the direction of the writing around it.
+pub fn shown(name: &str) -> String {
+    let mut safe = String::with_capacity(name.len());
+    for char in printable(name).chars() {
+        if matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+        {
+            safe.extend(char.escape_unicode());
+        } else {
+            safe.push(char);
+        }
+    }
+    safe
+}
+
+/// A count in at most seven characters.
+pub fn count(count: u64) -> String {
+    const UNITS: [(u64, &str); 5] = [
+        (1_000_000_000_000_000_000, "E"),
+        (1_000_000_000_000_000, "P"),
+        (1_000_000_000_000, "T"),
+        (1_000_000_000, "G"),
+        (1_000_000, "M"),
+    ];
+    let unit = UNITS.into_iter().find(|(unit, _)| count >= *unit && count >= 10_000_000);
+    match unit {
+        Some((unit, name)) => format!("{:.1}{name}", count as f64 / unit as f64),
+        None => count.to_string(),
+    }
+}
+
+/// How often a second; a dash where nobody knows yet.
+pub fn rate(rate: Option<f64>) -> String {
+    match rate {
+        None => "-".into(),
+        Some(0.0) => "0".into(),
+        Some(rate) if rate < 9.95 => format!("{rate:.1}"),
+        // Beyond this the cast stops at the largest number, which is as good as any.
+        Some(rate) => count(rate.round() as u64),
+    }
+}
+
+/// How far away a moment is.
+pub fn until(seconds: f64) -> String {
+    let seconds = seconds.ceil().max(0.0) as u64;
+    match seconds {
+        0 => "now".into(),
+        1..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// How long an answer took.
+pub fn latency(seconds: f64) -> String {
+    let millis = seconds * 1e3;
+    if millis < 10.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
+}
+
+/// The sums in one line.
+pub fn totals(report: &Report) -> String {
+    let (total, tasks) = (&report.total, &report.total.tasks);
+    let tubes = if total.tubes == 1 { "tube" } else { "tubes" };
+    format!(
+        "{} {tubes}: {} ready, {} taken, {} delayed, {} buried, {} done; {} waiting",
+        total.tubes,
+        count(tasks.ready),
+        count(tasks.taken),
+        count(tasks.delayed),
+        count(tasks.buried),
+        count(tasks.done),
+        count(total.consumers),
+    )
+}
+
+/// Finds one of the rates.
+type OneRate = fn(&Rates) -> f64;
+
+/// What the three rates are called, and where to find them.
+pub const RATES: [(&str, OneRate); 3] =
+    [("put/s", |rates| rates.put), ("take/s", |rates| rates.take), ("ack/s", |rates| rates.ack)];
+
+/// The newest of these as bars, the highest of them eight eighths high.
+pub fn spark(values: &[f64], width: usize) -> String {
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let newest = &values[values.len().saturating_sub(width)..];
+    let highest = newest.iter().copied().fold(0.0, f64::max);
+    let bar = |value: &f64| {
+        let eighths = if highest > 0.0 { (value / highest * 8.0).ceil() } else { 0.0 };
+        BARS[(eighths as usize).min(8)]
+    };
+    newest.iter().map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_fit_into_seven_characters() {
+        for (number, text) in [
+            (0, "0"),
+            (9_999_999, "9999999"),
+            (10_000_000, "10.0M"),
+            (1_234_567_890, "1.2G"),
+            (u64::MAX, "18.4E"),
+        ] {
+            assert_eq!(count(number), text);
+        }
+    }
+
+    #[test]
+    fn rates_are_exact_where_they_are_small() {
+        for (number, text) in [
+            (None, "-"),
+            (Some(0.0), "0"),
+            (Some(0.25), "0.2"),
+            (Some(9.96), "10"),
+            (Some(12_345.6), "12346"),
+            (Some(f64::INFINITY), "18.4E"),
+        ] {
+            assert_eq!(rate(number), text);
+        }
+    }
+
+    #[test]
+    fn moments_are_told_by_how_far_they_are() {
+        for (seconds, text) in [
+            (-5.0, "now"),
+            (0.2, "1s"),
+            (59.0, "59s"),
+            (61.0, "1m"),
+            (90_000.0, "25h"),
+            (864_000.0, "10d"),
+            (f64::NAN, "now"),
+        ] {
+            assert_eq!(until(seconds), text);
+        }
+    }
+
+    #[test]
+    fn names_steer_nothing() {
+        assert_eq!(shown("a\u{1b}[2Jb"), r"a\u{1b}[2Jb");
+        assert_eq!(shown("a\u{202e}b\u{9b}"), r"a\u{202e}b\u{9b}");
+        assert_eq!(shown("почта 郵便"), "почта 郵便");
+    }
+
+    #[test]
+    fn bars_show_the_newest_against_the_highest() {
+        assert_eq!(spark(&[9.0, 0.0, 1.0, 4.0, 8.0], 4), " ▁▄█");
+        assert_eq!(spark(&[0.0, 0.0], 4), "  ");
+        assert_eq!(spark(&[], 4), "");
+        assert_eq!(spark(&[1.0], 0), "");
+    }
+}
