@@ -9,6 +9,8 @@
 mod error;
 mod memory;
 mod open;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -19,9 +21,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use taskyard_core::{
-    Body, Command, Effects, Error, Reply, Span, TaskId, Timestamp, TubeName,
-};
+use taskyard_core::{Body, Command, Effects, Error, Reply, Span, TaskId, Timestamp, TubeName};
 
 pub use error::OpenError;
 pub use memory::MemoryStore;

@@ -17,7 +17,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens the store that `url` names: `memory:` or `sqlite:DIR`.
+/// Opens the store that `url` names: `memory:`, `sqlite:DIR` or `postgres://…`.
 pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Box::new(MemoryStore::default())),
@@ -25,6 +25,11 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
         Some(("sqlite", folder)) if !folder.is_empty() => {
             let store = crate::sqlite::SqliteStore::open(std::path::Path::new(folder), options)?;
             Ok(Box::new(store))
+        }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => {
+            use crate::postgres::{Clock, PostgresStore};
+            Ok(Box::new(PostgresStore::open(url, Clock::Database)?))
         }
         _ => Err(OpenError::UnknownUrl(url.to_owned())),
     }

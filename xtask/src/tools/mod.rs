@@ -1,4 +1,4 @@
-//! What the tests use and cargo cannot bring: a browser with its driver, Python programs, and the
+//! What the tests use and cargo cannot bring: a browser with its driver, PostgreSQL, Python programs, and the
 //! clients that other people wrote for Tarantool's queue.
 
 mod debian;
@@ -6,6 +6,9 @@ mod node;
 mod python;
 
 use std::path::PathBuf;
+
+/// Debian keeps PostgreSQL's programs out of the PATH, by version.
+const POSTGRES: &str = "/usr/lib/postgresql/15/bin";
 
 /// Where the tools are.
 pub struct Tools {
@@ -19,13 +22,14 @@ pub struct Tools {
 
 impl Tools {
     /// The environment that tells the tests.
-    pub fn env(&self) -> [(&'static str, PathBuf); 7] {
+    pub fn env(&self) -> [(&'static str, PathBuf); 8] {
         let bin = self.python.join("bin");
         [
             ("TASKYARD_CHROMIUM", self.chromium.clone()),
             ("TASKYARD_CHROMEDRIVER", self.chromedriver.clone()),
             ("TASKYARD_NODE", self.node.clone()),
             ("TASKYARD_NODE_MODULES", self.node_modules.clone()),
+            ("TASKYARD_POSTGRES", POSTGRES.into()),
             ("TASKYARD_PYTHON", bin.join("python")),
             ("TASKYARD_SCHEMATHESIS", bin.join("schemathesis")),
             ("TASKYARD_TARANTOOL", self.tarantool.clone()),

@@ -7,25 +7,26 @@ use std::time::Duration;
 use taskyard_core::SessionId;
 use taskyard_wire::iproto::greeting::GREETING_BYTES;
 use taskyard_wire::iproto::{
-    Greeting, Operation, Shape, auth, encode_execute, encode_request, identify_args, next_frame,
-    parse_reply,
+    Greeting, Operation, Shape, auth, encode_execute, encode_request, faults, identify_args,
+    next_frame, parse_reply,
 };
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::address::Address;
-use super::waiting::{GROUP_MAX, Results, Takes, Waiting};
+use super::unsent::Unsent;
+use super::waiting::{GROUP_MAX, NOBODY, Results, Takes, Waiting};
 use crate::error::IprotoError;
 
-/// How long a server may take to accept a connection and to say who it is.
-const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Largest reply. Servers limit what they answer by far less.
 const REPLY_BYTES_MAX: usize = 1 << 30;
 /// How much is read at a time, at least.
 const READ_BYTES: usize = 64 << 10;
+/// What is kept of the memory for replies when none is on its way.
+const IDLE_BYTES_MAX: usize = 1 << 20;
 
 /// A connection, closed when it is dropped.
 #[derive(Debug)]
@@ -45,24 +46,32 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    unsent: Vec<u8>,
+    unsent: Unsent,
     waiting: Waiting,
     /// Why nothing can be asked any more.
     broken: Option<String>,
 }
 
 impl Link {
-    /// Connects, says who is there, and joins the session, if it is still known.
+    /// Connects, says who is there, and joins the session, if it is still known: all that in the time
+    /// that is given for it.
     pub async fn connect(
         address: &Address,
         prefix: &str,
         session: Option<SessionId>,
+        within: Duration,
     ) -> Result<Arc<Link>, IprotoError> {
-        let unreachable =
-            |why: String| IprotoError::Unreachable { address: address.to_string(), why };
-        let opened = timeout(CONNECT_MAX, open(address)).await;
-        let opened = opened.map_err(|_| unreachable("no answer in time".into()))?;
-        let (stream, greeting) = opened.map_err(|error| unreachable(error.to_string()))?;
+        let connected = timeout(within, Link::greet(address, prefix, session)).await;
+        connected.unwrap_or_else(|_| Err(unreachable(address, "no answer in time".into())))
+    }
+
+    async fn greet(
+        address: &Address,
+        prefix: &str,
+        session: Option<SessionId>,
+    ) -> Result<Arc<Link>, IprotoError> {
+        let opened = open(address).await;
+        let (stream, greeting) = opened.map_err(|error| unreachable(address, error.to_string()))?;
         let greeting = Greeting::parse(&greeting).map_err(|error| IprotoError::NotTaskyard {
             address: address.to_string(),
             what: error.to_string(),
@@ -106,8 +115,12 @@ impl Link {
         takes: Takes,
         encode: impl FnOnce(&mut Vec<u8>, u64),
     ) -> Result<Results, IprotoError> {
-        if count == 0 || count > GROUP_MAX {
+        if count == 0 {
             return Ok(Vec::new());
+        }
+        if count > GROUP_MAX {
+            let text = format!("{count} calls in one go, the limit is {GROUP_MAX}; send fewer");
+            return Err(IprotoError::Refused(faults::lua(text)));
         }
         let (done, answered) = oneshot::channel();
         {
@@ -116,7 +129,7 @@ impl Link {
                 return Err(self.shared.unreachable(why));
             }
             let State { unsent, waiting, .. } = &mut *state;
-            encode(unsent, waiting.open(count, takes, done));
+            encode(unsent.end(), waiting.open(count, takes, done));
             if state.waiting.is_single() {
                 // Nobody else is likely to have something to send along, so there is nothing to gather.
                 self.shared.write_some(&mut state);
@@ -155,13 +168,32 @@ pub(super) fn identify(prefix: &str, session: Option<SessionId>) -> (String, Vec
     (format!("{prefix}.identify"), identify_args(session))
 }
 
+fn unreachable(address: &Address, why: String) -> IprotoError {
+    IprotoError::Unreachable { address: address.to_string(), why }
+}
+
 async fn open(address: &Address) -> io::Result<(TcpStream, [u8; GREETING_BYTES])> {
-    let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    let mut stream = connect_to(address).await?;
     // Requests are gathered before they are written.
     stream.set_nodelay(true)?;
     let mut greeting = [0; GREETING_BYTES];
     stream.read_exact(&mut greeting).await?;
     Ok((stream, greeting))
+}
+
+/// Connects to the first that answers of those that have this name.
+async fn connect_to(address: &Address) -> io::Result<TcpStream> {
+    let mut refusal = io::Error::new(io::ErrorKind::NotFound, "nobody has this name");
+    for to in lookup_host((address.host.as_str(), address.port)).await? {
+        let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // A take may wait for days; a server that is gone meanwhile must not be waited for.
+        socket.set_keepalive(true)?;
+        match socket.connect(to).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
 }
 
 /// Writes what callers have left, and goes on where the connection was full.
@@ -194,14 +226,17 @@ async fn read_all(shared: Arc<Shared>) {
             Ok(read) => drop(bytes.drain(..read)),
             Err(why) => return shared.break_off(why),
         }
+        if bytes.len() < READ_BYTES {
+            bytes.shrink_to(IDLE_BYTES_MAX);
+        }
     }
 }
 
 impl Shared {
     /// Writes as much as the connection takes now.
     fn write_some(&self, state: &mut State) {
-        match self.stream.try_write(&state.unsent) {
-            Ok(written) => drop(state.unsent.drain(..written)),
+        match self.stream.try_write(state.unsent.rest()) {
+            Ok(written) => state.unsent.advance(written),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 // The reading task finds out too, and tells everybody.
@@ -219,12 +254,17 @@ impl Shared {
             next_frame(&bytes[read..], REPLY_BYTES_MAX).map_err(|error| error.to_string())?
         {
             let reply = parse_reply(frame.body).map_err(|error| error.to_string())?;
+            if reply.sync == 0
+                && let Some(fault) = reply.fault()
+            {
+                // This answers no request: it says why the connection ends.
+                return Err(fault.text.into_owned());
+            }
             returns.extend(state.waiting.answer(&reply));
             read += frame.consumed;
         }
         if !returns.is_empty() {
-            // Nobody waits for this one, and its number says so.
-            encode_execute(&mut state.unsent, 0, &returns);
+            encode_execute(state.unsent.end(), NOBODY, &returns);
             self.bell.notify_one();
         }
         Ok(read)
@@ -245,5 +285,22 @@ impl Shared {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    // A take without end never ended when its server was gone without a word.
+    #[tokio::test]
+    async fn a_silent_server_is_asked_whether_it_is_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let stream = connect_to(&Address::parse(&address).unwrap()).await.unwrap();
+        let socket = TcpSocket::from_std_stream(stream.into_std().unwrap());
+        assert!(socket.keepalive().unwrap());
     }
 }

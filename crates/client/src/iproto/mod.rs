@@ -1,25 +1,32 @@
 //! Commands over iproto, the binary protocol of Tarantool, on one connection for everybody.
 //!
 //! Requests of all callers leave together and replies come back in any order, so a take that waits
-//! holds up nobody. `address` says where, `link` is one connection with its two tasks, `waiting` knows
-//! who waits for which reply.
+//! holds up nobody. `address` says where, `connecting` sees that there is a connection, `link` is one with its
+//! two tasks, `unsent` what it has to write, `waiting` knows who waits for which reply.
 
 mod address;
+mod connecting;
 mod link;
+mod unsent;
 mod waiting;
 
 use std::fmt;
-use std::sync::{Arc, Mutex as Lock, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use taskyard_core::{Command, Error, Execute, Kind, Reply, Result, SessionId, TubeOptions};
 use taskyard_wire::iproto::{Fault, Operation, Shape, decode_executed, encode_execute};
 use taskyard_wire::iproto::{encode_request, reply_session};
-use tokio::sync::Mutex;
 
 use crate::error::IprotoError;
 use address::Address;
+use connecting::Connector;
 use link::Link;
 use waiting::Takes;
+
+/// How long a server may take to accept a connection, to say who it is and to let somebody in, unless
+/// another time is set.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// A server, spoken to over iproto. Cheap to clone: clones share one connection, over which any number of
 /// requests may be under way.
@@ -27,19 +34,18 @@ use waiting::Takes;
 /// When the connection breaks, what was asked may have been done or not, and those who asked are told
 /// so. The next request makes a new connection, which joins the session of the old one: the tasks held
 /// by that session are still there if the server was told to wait for it (`queue.cfg{ttr = …}`).
+///
+/// The protocol cannot take a question back. When the caller of a take that waits goes away (a timeout
+/// around it, a `select!`), the take goes on waiting at the server until its own time is over; a task that
+/// comes for it is given back at once, without counting as an attempt, but [`Iproto::call`] does not know
+/// what it takes and gives nothing back. Whoever loops should therefore ask for the time they want to wait,
+/// rather than for longer and give up: up to ten thousand forgotten takes may wait on one connection.
+///
+/// The connection is not encrypted.
 #[derive(Clone)]
 pub struct Iproto {
-    shared: Arc<Shared>,
+    connector: Arc<Connector>,
     strict: bool,
-}
-
-struct Shared {
-    address: Address,
-    prefix: String,
-    /// Locked while somebody connects, so that only one does.
-    link: Mutex<Option<Arc<Link>>>,
-    /// The session that a new connection joins.
-    session: Lock<Option<SessionId>>,
 }
 
 /// One call of a function.
@@ -55,25 +61,24 @@ impl Iproto {
     /// The server at this address: `host:port` or `iproto://user:password@host:port`. Nothing is sent
     /// yet.
     pub fn new(address: &str) -> Result<Self, IprotoError> {
-        let shared = Shared {
-            address: Address::parse(address)?,
-            prefix: "queue".into(),
-            link: Mutex::new(None),
-            session: Lock::new(None),
-        };
-        Ok(Iproto { shared: Arc::new(shared), strict: false })
+        let connector = Connector::new(Address::parse(address)?, "queue", CONNECT_MAX);
+        Ok(Iproto { connector: Arc::new(connector), strict: false })
     }
 
     /// The same for a server whose functions begin with another word than `queue`. Makes a connection of
     /// its own.
     pub fn with_prefix(self, prefix: &str) -> Self {
-        let shared = Shared {
-            address: self.shared.address.clone(),
-            prefix: prefix.to_owned(),
-            link: Mutex::new(None),
-            session: Lock::new(None),
-        };
-        Iproto { shared: Arc::new(shared), strict: self.strict }
+        let Connector { address, within, .. } = &*self.connector;
+        let connector = Connector::new(address.clone(), prefix, *within);
+        Iproto { connector: Arc::new(connector), strict: self.strict }
+    }
+
+    /// The same with another time in which a connection must be there, instead of ten seconds. Makes a
+    /// connection of its own.
+    pub fn connect_within(self, within: Duration) -> Self {
+        let Connector { address, prefix, .. } = &*self.connector;
+        let connector = Connector::new(address.clone(), prefix, within);
+        Iproto { connector: Arc::new(connector), strict: self.strict }
     }
 
     /// The same, but a put into a tube that does not exist is refused.
@@ -83,7 +88,7 @@ impl Iproto {
 
     /// The address, without a password that may stand in it.
     pub fn address(&self) -> String {
-        self.shared.address.to_string()
+        self.connector.address.to_string()
     }
 
     /// Asks whether the server is there.
@@ -96,7 +101,7 @@ impl Iproto {
     /// Calls a function and answers its results, a MessagePack list.
     pub async fn call(&self, function: &str, args: &[u8]) -> Result<Vec<u8>, IprotoError> {
         let mut results = self.call_many(&[Call { function, args }]).await?;
-        results.pop().ok_or_else(|| self.shared.broken())?.map_err(IprotoError::Refused)
+        results.pop().ok_or_else(|| self.broken())?.map_err(IprotoError::Refused)
     }
 
     /// Sends several calls in one go and waits for all of them: a result for each, in their order.
@@ -127,10 +132,10 @@ impl Iproto {
     }
 
     async fn join(&self, session: Option<SessionId>) -> Result<SessionId, IprotoError> {
-        let (function, args) = link::identify(&self.shared.prefix, session);
+        let (function, args) = link::identify(&self.connector.prefix, session);
         let results = self.call(&function, &args).await?;
-        let session = reply_session(&results).map_err(|error| self.shared.misunderstood(&error))?;
-        *self.shared.session() = Some(session);
+        let session = reply_session(&results).map_err(|error| self.misunderstood(&error))?;
+        *self.connector.session() = Some(session);
         Ok(session)
     }
 
@@ -139,9 +144,9 @@ impl Iproto {
         let takes = waiting::takes_of(commands);
         let encode = |out: &mut Vec<u8>, sync| encode_execute(out, sync, commands);
         let replies = link.ask(1, takes, encode).await?.pop();
-        let data = replies.ok_or_else(|| self.shared.broken())?.map_err(IprotoError::Refused)?;
-        let replies = decode_executed(&data).map_err(|error| self.shared.misunderstood(&error))?;
-        if replies.len() == commands.len() { Ok(replies) } else { Err(self.shared.broken()) }
+        let data = replies.ok_or_else(|| self.broken())?.map_err(IprotoError::Refused)?;
+        let replies = decode_executed(&data).map_err(|error| self.misunderstood(&error))?;
+        if replies.len() == commands.len() { Ok(replies) } else { Err(self.broken()) }
     }
 
     /// Makes the tube that a refused put was for, and puts again.
@@ -159,21 +164,7 @@ impl Iproto {
 
     /// The connection, a new one if there is none or the last one broke.
     async fn link(&self) -> Result<Arc<Link>, IprotoError> {
-        let mut current = self.shared.link.lock().await;
-        if let Some(link) = &*current
-            && link.is_open()
-        {
-            return Ok(link.clone());
-        }
-        let session = *self.shared.session();
-        let link = Link::connect(&self.shared.address, &self.shared.prefix, session).await?;
-        Ok(current.insert(link).clone())
-    }
-}
-
-impl Shared {
-    fn session(&self) -> std::sync::MutexGuard<'_, Option<SessionId>> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connector.link().await
     }
 
     fn broken(&self) -> IprotoError {
@@ -185,7 +176,7 @@ impl Shared {
     }
 
     fn not_taskyard(&self, what: String) -> IprotoError {
-        IprotoError::NotTaskyard { address: self.address.to_string(), what }
+        IprotoError::NotTaskyard { address: self.address(), what }
     }
 }
 

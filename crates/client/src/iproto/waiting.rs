@@ -16,6 +16,8 @@ pub(super) type Takes = Vec<(usize, TubeName)>;
 const PLACE_BITS: u32 = 20;
 /// Most requests in a group.
 pub(super) const GROUP_MAX: usize = 1 << PLACE_BITS;
+/// The number of a request for whose reply nobody waits: no group comes that far.
+pub(super) const NOBODY: u64 = u64::MAX;
 
 /// Everybody who waits on one connection.
 #[derive(Debug, Default)]
@@ -36,7 +38,7 @@ struct Group {
 impl Waiting {
     /// Opens a group; answers the number of its first request.
     pub fn open(&mut self, count: usize, takes: Takes, done: oneshot::Sender<Results>) -> u64 {
-        // Zero is what a server answers to whatever it could not read.
+        // Zero is the number of what answers no request.
         self.next += 1;
         let results = (0..count).map(|_| None).collect();
         self.groups.insert(self.next, Group { results, missing: count, done, takes });

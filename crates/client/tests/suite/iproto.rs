@@ -5,6 +5,9 @@ use std::time::Duration;
 use taskyard::{Call, Client, Iproto, IprotoError, Kind, Take, TaskId, TubeName, TubeOptions};
 use taskyard_core::{Command, Error, Execute, Holder, Outcome, Reply, Span};
 use taskyard_core::{Finish, FinishItem, SessionId};
+use taskyard_store::MemoryStore;
+use taskyard_wire::iproto::Greeting;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 use crate::rig::{Rig, block_on};
@@ -136,17 +139,99 @@ fn without_a_server_every_call_says_so() {
 fn who_is_not_a_server_is_told_apart() {
     block_on(async {
         let rig = Rig::in_memory().await;
+        // Over HTTP nobody is greeted.
         let http = rig.http.url().replace("http://", "");
+        let queue = Iproto::new(&http).unwrap().connect_within(Duration::from_millis(50));
+        let error = queue.ping().await.unwrap_err();
+        assert!(error.to_string().contains("no answer in time"), "{error}");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let greeting = async {
             let (mut stream, _) = listener.accept().await.unwrap();
-            tokio::io::AsyncWriteExt::write_all(&mut stream, &[b'x'; 128]).await.unwrap();
+            stream.write_all(&[b'x'; 128]).await.unwrap();
         };
         let queue = Iproto::new(&address).unwrap();
         let (error, ()) = tokio::join!(queue.ping(), greeting);
         assert!(matches!(error, Err(IprotoError::NotTaskyard { .. })), "{error:?}");
-        assert_ne!(http, address);
+        rig.stop().await;
+    });
+}
+
+/// Only the greeting had to come in time: a server that said nothing after it was waited for without end,
+/// and everybody else waited for whoever connected, one after the other.
+#[test]
+fn callers_share_what_comes_of_connecting() {
+    block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let silent = tokio::spawn(async move {
+            let mut greeted = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let greeting = Greeting::new([0; 16], [0; 32]).encode();
+                stream.write_all(&greeting).await.unwrap();
+                greeted.push(stream);
+                if greeted.len() == 2 {
+                    return greeted;
+                }
+            }
+        });
+        let queue = Iproto::new(&format!("iproto://ann:secret@{address}")).unwrap();
+        let queue = queue.connect_within(Duration::from_millis(50));
+        // The first one to ask goes away, and takes nothing from the others.
+        let first = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.ping().await }
+        });
+        tokio::task::yield_now().await;
+        first.abort();
+        let (one, two, three) = tokio::join!(queue.ping(), queue.ping(), queue.ping());
+        for outcome in [one, two, three] {
+            let error = outcome.unwrap_err();
+            assert!(error.to_string().contains("no answer in time"), "{error}");
+        }
+        assert!(!silent.is_finished(), "they connected once");
+        queue.ping().await.unwrap_err();
+        silent.await.unwrap();
+    });
+}
+
+#[test]
+fn a_server_without_room_says_so() {
+    block_on(async {
+        let mut config = crate::rig::config();
+        config.iproto.as_mut().unwrap().connections_max = 1;
+        let rig = Rig::start(Box::new(MemoryStore::default()), crate::rig::clock(), config).await;
+        let (one, two) = (rig.connect(), rig.connect());
+        one.ping().await.unwrap();
+        let error = two.ping().await.unwrap_err();
+        assert!(error.to_string().contains("overloaded"), "{error}");
+        one.ping().await.unwrap();
+        rig.stop().await;
+    });
+}
+
+/// More calls than can be numbered were not sent, and answered as if there had been none.
+#[test]
+fn too_many_calls_in_one_go_are_refused() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let call = Call { function: "queue.state", args: &[0x90] };
+        let error = rig.connect().call_many(&vec![call; (1 << 20) + 1]).await.unwrap_err();
+        assert!(matches!(&error, IprotoError::Refused(fault) if fault.text.contains("send fewer")));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_batch_larger_than_the_connection_takes_at_once_arrives() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let client = Client::new(rig.connect());
+        let data = "x".repeat(500_000);
+        let put = client.put_many("mail", &vec![data; 40]).await.unwrap();
+        assert_eq!(put.len(), 40);
+        assert_eq!(client.stats("mail").await.unwrap().tasks.ready, 40);
         rig.stop().await;
     });
 }

@@ -8,9 +8,10 @@ use taskyard_wire::iproto::{
 };
 
 use super::access;
-use super::batch::{Joins, Wanted};
+use super::batch::{Joins, Tag, Wanted};
 use super::counters::Verb;
 use super::desk::{Caller, Desk};
+use super::expected::{Size, size_of, size_of_all};
 use super::flights::Patience;
 use super::users;
 
@@ -48,9 +49,10 @@ impl Desk {
             EvalAsk::Ask(ask) => Ok(ask),
             EvalAsk::OnVariable { variable, method, args } => {
                 match self.face.remembered(&variable) {
-                    Some(tube) => parse_method(tube, &method, &args),
+                    Some(tube) => parse_method(&self.face.prefix, tube, &method, &args),
                     None => Err(faults::lua(format!(
-                        "attempt to index global '{variable}' (a nil value)"
+                        "attempt to index global '{}' (a nil value)",
+                        faults::shown(&variable)
                     ))),
                 }
             }
@@ -155,7 +157,13 @@ impl Desk {
         wanted: Wanted,
     ) {
         let command = Command::Put { tube, tasks, wait };
-        self.push_waiting(caller, command, wanted, !wait.is_zero());
+        if wait.is_zero() {
+            return self.push(caller, command, wanted);
+        }
+        // What may wait goes down alone, behind what came before it.
+        self.submit();
+        self.push(caller, command, wanted);
+        self.submit_as(Patience::Waits);
     }
 
     fn take(
@@ -166,13 +174,20 @@ impl Desk {
         timeout: Option<Span>,
         wanted: Wanted,
     ) {
+        let session = self.sessions.current();
         if let Some(join) = self.sessions.join() {
-            self.batch.push(join, caller, Wanted::Joined(self.sessions.current()));
+            self.add(caller, join, Wanted::Joined(session));
         }
         let wait = timeout.unwrap_or(Span::FOREVER);
-        let session = Some(self.sessions.current());
-        let command = Command::Take(Take { tube, count, session, lease: None, wait });
-        self.push_waiting(caller, command, wanted, !wait.is_zero());
+        let take = Take { tube, count, session: Some(session), lease: None, wait };
+        if wait.is_zero() {
+            return self.push(caller, Command::Take(take), wanted);
+        }
+        self.submit();
+        if self.admit(caller) {
+            let charge = self.expected.add(Size::Small);
+            self.launch_take(take, Tag { caller, wanted, charge });
+        }
     }
 
     fn held(&self, id: TaskId, finish: Finish) -> FinishItem {
@@ -186,14 +201,19 @@ impl Desk {
                 self.submit();
                 let command = Command::JoinSession { session: other, create: false };
                 if self.admit(caller) {
-                    self.batch.push(command, caller, Wanted::Switched(other));
+                    self.add(caller, command, Wanted::Switched(other));
                     self.launch_joining();
                 }
             }
-            _ => match self.sessions.join() {
-                Some(join) => self.push(caller, join, Wanted::Session),
-                None => self.tell(caller, &Answer::Session(current)),
-            },
+            _ if self.sessions.is_joined() => self.tell(caller, &Answer::Session(current)),
+            _ => {
+                // Only what is admitted is sent, and only what is sent is joined.
+                if self.admit(caller)
+                    && let Some(join) = self.sessions.join()
+                {
+                    self.add(caller, join, Wanted::Session(current));
+                }
+            }
         }
     }
 
@@ -216,7 +236,8 @@ impl Desk {
         if !self.admit(caller) {
             return;
         }
-        self.batch.push_all(commands, caller, Wanted::Native(joins));
+        let charge = self.expected.add(size_of_all(&commands));
+        self.batch.push_all(commands, Tag { caller, wanted: Wanted::Native(joins), charge });
         if joining {
             self.launch_joining();
         } else {
@@ -227,19 +248,14 @@ impl Desk {
     /// Adds a command that answers at once to those that go down together.
     fn push(&mut self, caller: Caller, command: Command, wanted: Wanted) {
         if self.admit(caller) {
-            self.batch.push(command, caller, wanted);
+            self.add(caller, command, wanted);
         }
     }
 
-    /// The same, but one that may wait goes down alone, behind those that came before it.
-    fn push_waiting(&mut self, caller: Caller, command: Command, wanted: Wanted, waits: bool) {
-        if waits {
-            self.submit();
-        }
-        self.push(caller, command, wanted);
-        if waits {
-            self.submit_as(Patience::Waits);
-        }
+    /// The same for what was admitted, or need not be.
+    pub(super) fn add(&mut self, caller: Caller, command: Command, wanted: Wanted) {
+        let charge = self.expected.add(size_of(&command));
+        self.batch.push(command, Tag { caller, wanted, charge });
     }
 
     /// Answers without asking anybody.

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::vec;
 
 use taskyard_core::{
     Body, Command, Execute, Reply, Result as CoreResult, SessionId, TaskId, TubeName,
@@ -9,6 +10,7 @@ use taskyard_core::{
 use taskyard_wire::iproto::Fault;
 
 use super::desk::Caller;
+use super::expected::Charge;
 use super::face::{Face, Of, Share};
 
 /// For how many commands there is room in a batch from the beginning, at most.
@@ -21,6 +23,8 @@ pub(super) struct Tag {
     pub caller: Caller,
     /// What is told.
     pub wanted: Wanted,
+    /// How large its answer is expected to be.
+    pub charge: Charge,
 }
 
 /// What a client is told about the engine's reply.
@@ -62,8 +66,8 @@ pub(super) enum Wanted {
     Names,
     /// Whether there is such a tube.
     Exists,
-    /// The identity of the session.
-    Session,
+    /// The identity of this session, which was joined along the way.
+    Session(SessionId),
     /// The identity of the session that this connection belongs to from now on.
     Switched(SessionId),
     /// The replies to this many commands, as they are; sessions are joined and left among them.
@@ -96,9 +100,15 @@ pub(super) struct Batch {
 /// What came back.
 pub(super) enum Landed {
     /// Replies of the engine.
-    Replies { tags: Vec<Tag>, replies: Vec<CoreResult<Reply>>, share: Share },
+    Replies {
+        /// How to answer, as far as that is not done.
+        tags: vec::IntoIter<Tag>,
+        /// The replies that belong to them.
+        replies: vec::IntoIter<CoreResult<Reply>>,
+        share: Share,
+    },
     /// The data of a SELECT.
-    Rows { caller: Caller, rows: Result<Vec<u8>, Fault>, share: Share },
+    Rows { caller: Caller, rows: Result<Vec<u8>, Fault>, charge: Charge, share: Share },
 }
 
 /// Something that is under way.
@@ -112,20 +122,20 @@ impl Batch {
     }
 
     /// Adds a command and how to answer it.
-    pub fn push(&mut self, command: Command, caller: Caller, wanted: Wanted) {
+    pub fn push(&mut self, command: Command, tag: Tag) {
         if self.tags.is_empty() {
             // Not before something comes: most connections are idle and need no memory then.
             self.commands.reserve(self.usual);
             self.tags.reserve(self.usual);
         }
         self.commands.push(command);
-        self.tags.push(Tag { caller, wanted });
+        self.tags.push(tag);
     }
 
     /// Adds commands that are answered together.
-    pub fn push_all(&mut self, commands: Vec<Command>, caller: Caller, wanted: Wanted) {
+    pub fn push_all(&mut self, commands: Vec<Command>, tag: Tag) {
         self.commands.extend(commands);
-        self.tags.push(Tag { caller, wanted });
+        self.tags.push(tag);
     }
 
     /// Takes everything out of it.
@@ -143,8 +153,8 @@ impl Batch {
     pub fn fly(self, face: Arc<Face>) -> Flight {
         let Batch { commands, tags, share, .. } = self;
         Box::pin(async move {
-            let replies = face.engine.execute(commands).await;
-            Landed::Replies { tags, replies, share }
+            let replies = face.engine.execute(commands).await.into_iter();
+            Landed::Replies { tags: tags.into_iter(), replies, share }
         })
     }
 }

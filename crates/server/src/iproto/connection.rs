@@ -8,34 +8,35 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use taskyard_wire::iproto::Greeting;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::arrival::{Arrival, Brought};
 use super::desk::Desk;
-use super::face::Face;
+use super::face::{Face, Of, Share};
+use super::farewell::{FAREWELL_MAX, say_goodbye, turn_away};
 use crate::connections::told;
 
 /// How long somebody who must say who they are may take to do so.
 const INTRODUCTION_MAX: Duration = Duration::from_secs(60);
-/// How long the last words to a client are seen through.
-const FAREWELL_MAX: Duration = Duration::from_secs(2);
-/// What is kept of the memory for answers while nothing is asked.
-const IDLE_BYTES_MAX: usize = 32 << 10;
-/// Answers that were sent are forgotten at the latest when they are this many bytes.
+/// Answers that were sent are forgotten at the earliest when they are this many bytes.
 const SENT_BYTES_MAX: usize = 1 << 20;
 
 /// Serves one connection from its greeting to its end.
-pub(crate) async fn serve(stream: TcpStream, face: Arc<Face>, closing: watch::Receiver<bool>) {
-    match &face.tls {
-        None => serve_stream(stream, face, closing).await,
-        Some(tls) => {
-            if let Some(stream) = tls.accept(stream).await {
-                serve_stream(stream, face.clone(), closing).await;
-            }
-        }
+pub(crate) async fn serve(stream: TcpStream, face: Arc<Face>, mut closing: watch::Receiver<bool>) {
+    let mut place = Share::new(face.clone(), Of::Connections);
+    if !place.grow(1) {
+        return turn_away(stream, face).await;
+    }
+    let Some(tls) = &face.tls else { return serve_stream(stream, face, closing).await };
+    let accepted = tokio::select! {
+        accepted = tls.accept(stream) => accepted,
+        () = told(&mut closing) => None,
+    };
+    if let Some(stream) = accepted {
+        serve_stream(stream, face.clone(), closing).await;
     }
 }
 
@@ -104,13 +105,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Goes on until the connection has ended.
     fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            let landed = self.desk.poll_landings(cx);
-            if landed.resumed {
+            let interrupted = self.desk.poll_landings(cx);
+            if self.desk.may_go_on() {
                 self.arrival.again(|bytes| self.desk.eat(bytes));
                 continue;
             }
             let all_sent = self.poll_send(cx)?.is_ready();
-            if all_sent && landed.interrupted {
+            if all_sent && (interrupted || self.desk.may_go_on()) {
                 continue;
             }
             if all_sent && self.is_done() {
@@ -120,7 +121,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let error = "nobody said who they are in time";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, error)));
             }
-            if !self.may_read() {
+            let may_read = self.may_read();
+            if self.arrival.poll_stalled(cx, may_read).is_ready() {
+                self.desk.refuse_arrival("the rest of a large request did not come in time");
+                continue;
+            }
+            if !may_read {
                 return Poll::Pending;
             }
             let read =
@@ -129,7 +135,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Brought::Bytes) => {}
                 Poll::Ready(Brought::End) => return Poll::Ready(Ok(())),
-                Poll::Ready(Brought::TooMuch) => self.desk.refuse_arrival(),
+                Poll::Ready(Brought::TooMuch) => {
+                    let why = "overloaded: too many bytes of large requests are on their way";
+                    self.desk.refuse_arrival(why);
+                }
             }
         }
     }
@@ -140,7 +149,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.desk.is_closing() && flights.is_calm() || self.stopping && flights.is_idle()
     }
 
-    fn may_read(&self) -> bool {
+    fn may_read(&mut self) -> bool {
         !self.stopping && self.desk.may_eat()
     }
 
@@ -161,8 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
         self.sent = 0;
-        self.desk.answers.clear();
-        self.desk.answers.shrink_to(IDLE_BYTES_MAX);
+        self.desk.forget_answers();
         if self.unflushed {
             std::task::ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
             self.unflushed = false;
@@ -170,9 +178,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// A client that always reads a little less than there is must not make the answers grow.
+    /// A client that always reads a little less than there is must not make the answers grow. Not more is
+    /// moved than was sent.
     fn forget_sent(&mut self) {
-        if self.sent > SENT_BYTES_MAX {
+        if self.sent > SENT_BYTES_MAX.max(self.desk.answers.len() / 2) {
             self.desk.answers.drain(..self.sent);
             self.sent = 0;
         }
@@ -188,12 +197,4 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             None => Poll::Pending,
         }
     }
-}
-
-/// Closes so that what was written last arrives: unread bytes would reset the connection.
-async fn say_goodbye<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> io::Result<()> {
-    stream.shutdown().await?;
-    let mut unread = [0; 4096];
-    while stream.read(&mut unread).await? > 0 {}
-    Ok(())
 }

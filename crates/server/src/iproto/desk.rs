@@ -12,14 +12,19 @@ use tokio::task::block_in_place;
 
 use super::batch::Batch;
 use super::counters::Verb;
-use super::face::Face;
+use super::expected::Expected;
+use super::face::{Face, Of, Share};
 use super::flights::Flights;
 use super::sessions::Sessions;
 use super::users::{GUEST, Grants, NotKnown};
 
 /// When this many bytes of answers are not sent yet, no more are made and nothing more is read.
 pub(super) const UNSENT_BYTES_MAX: usize = 1 << 20;
+/// The same while other connections have so much that is not sent that there is no room for more.
+const UNSENT_BYTES_MIN: usize = 64 << 10;
 
+/// What is kept of the memory for answers while nothing is asked.
+const IDLE_BYTES_MAX: usize = 32 << 10;
 /// Largest frame of somebody who has not said who they are and must, in bytes.
 const STRANGER_BYTES_MAX: usize = 16 << 10;
 /// From this size on a frame is parsed aside, so that it does not hold up other connections.
@@ -37,6 +42,12 @@ pub(super) struct Desk {
     /// What is under way.
     pub(super) flights: Flights,
     pub(super) in_flight: usize,
+    /// How large the answers to that will be.
+    pub(super) expected: Expected,
+    /// What of the answers of all connections are those of this one.
+    unsent: Share,
+    /// Whether frames have arrived that must wait.
+    held: bool,
     salt: [u8; 32],
     pub(super) user: String,
     pub(super) grants: Grants,
@@ -67,6 +78,9 @@ impl Desk {
             batch: Batch::new(face.clone()),
             flights: Flights::default(),
             in_flight: 0,
+            expected: Expected::default(),
+            unsent: Share::new(face.clone(), Of::Unsent),
+            held: false,
             salt,
             user: GUEST.into(),
             grants: face.users.guest(),
@@ -86,15 +100,46 @@ impl Desk {
         self.introduced
     }
 
-    /// Whether more frames are welcome now.
-    pub fn may_eat(&self) -> bool {
-        !self.flights.is_joining() && !self.closing && self.answers.len() < UNSENT_BYTES_MAX
+    /// Whether frames have arrived that could not be served, and now can.
+    pub fn may_go_on(&mut self) -> bool {
+        self.held && self.may_eat()
     }
 
-    /// Serves all whole frames at the start of the bytes; answers how many bytes they had.
+    /// Whether more frames are welcome now: nothing decides what they mean, and the answers to those
+    /// before them are not too many.
+    pub fn may_eat(&mut self) -> bool {
+        !self.flights.is_joining() && !self.closing && self.expected.has_room() && self.may_answer()
+    }
+
+    /// Whether more answers may be made. A few are always allowed, more as long as those of all
+    /// connections have room.
+    pub(super) fn may_answer(&mut self) -> bool {
+        match self.answers.len() {
+            ..UNSENT_BYTES_MIN => true,
+            UNSENT_BYTES_MIN..UNSENT_BYTES_MAX => {
+                self.unsent.amount() > 0 || self.unsent.grow(UNSENT_BYTES_MAX)
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets the answers, which are all sent.
+    pub fn forget_answers(&mut self) {
+        self.answers.clear();
+        self.answers.shrink_to(IDLE_BYTES_MAX);
+        self.unsent.clear();
+    }
+
+    /// Serves the whole frames at the start of the bytes, as many as may be served now; answers how many
+    /// bytes they had.
     pub fn eat(&mut self, bytes: &[u8]) -> usize {
         let mut eaten = 0;
-        while !self.flights.is_joining() && !self.closing {
+        self.held = false;
+        while !self.closing && eaten < bytes.len() {
+            if !self.may_eat() {
+                self.held = true;
+                break;
+            }
             match next_frame(&bytes[eaten..], self.frame_bytes_max()) {
                 Ok(Some(frame)) => {
                     eaten += frame.consumed;
@@ -118,12 +163,9 @@ impl Desk {
         if self.grants.sees_something() { most } else { most.min(STRANGER_BYTES_MAX) }
     }
 
-    /// Refuses a frame for which there is no room, and with it the connection.
-    pub fn refuse_arrival(&mut self) {
-        self.refuse_frame(
-            0,
-            &faults::lua("overloaded: too many bytes of requests are on their way"),
-        );
+    /// Refuses a frame that cannot be waited for, and with it the connection.
+    pub fn refuse_arrival(&mut self, why: &'static str) {
+        self.refuse_frame(0, &faults::lua(why));
     }
 
     /// Refuses bytes after which nothing can be understood any more.
@@ -135,8 +177,7 @@ impl Desk {
     fn serve(&mut self, frame: &[u8]) {
         let request = match parse_request(frame) {
             Ok(request) => request,
-            // Whoever sends this speaks another protocol, perhaps by the hand of somebody else.
-            Err(bad) if bad.fault.code == 20 => return self.refuse_frame(bad.sync, &bad.fault),
+            Err(bad) if bad.broken => return self.refuse_frame(bad.sync, &bad.fault),
             Err(bad) => return self.refuse(bad.sync, Verb::of("other"), &bad.fault),
         };
         let sync = request.sync;
@@ -172,8 +213,9 @@ impl Desk {
         match self.face.users.authenticate(user, scramble, &self.salt) {
             Ok(grants) => {
                 self.user = user.into();
+                // Whoever may do nothing has not become anybody.
+                self.introduced = grants.sees_something();
                 self.grants = grants;
-                self.introduced = true;
                 self.empty(caller);
             }
             Err(NotKnown::User) => self.deny(caller, &faults::no_user(user)),
@@ -223,4 +265,32 @@ impl Desk {
 fn may_step_aside() -> bool {
     let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
     flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::MultiThread)
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_engine::{Engine, Settings, SystemClock};
+    use taskyard_store::MemoryStore;
+    use taskyard_wire::iproto::{encode_request, next_frame, parse_reply};
+
+    use super::*;
+    use crate::iproto::config::IprotoConfig;
+    use crate::iproto::users::{User, Users};
+
+    // A stranger could say to be the guest, who may do nothing, and keep the connection for ever.
+    #[test]
+    fn whoever_may_do_nothing_is_not_introduced() {
+        let store = Box::new(MemoryStore::default());
+        let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
+        let mut config = IprotoConfig::new(([127, 0, 0, 1], 0).into());
+        config.users = Users::new(vec![User::new("boss", "secret", Grants::All)]);
+        let face = Arc::new(Face::new(config, engine, [0; 16]));
+        let mut desk = Desk::new(face, [0; 32], [1; 16], &[]);
+        let mut bytes = Vec::new();
+        encode_request(&mut bytes, 1, &Operation::Auth { user: GUEST, scramble: None });
+        desk.eat(&bytes);
+        let frame = next_frame(&desk.answers, 1_000).unwrap().unwrap();
+        assert_eq!(parse_reply(frame.body).unwrap().fault(), None);
+        assert!(!desk.is_introduced());
+    }
 }

@@ -3,18 +3,23 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use taskyard_core::TubeName;
 use taskyard_core::limits::PENDING_BYTES_MAX;
 use taskyard_engine::Engine;
+use tokio::sync::Semaphore;
 
 use super::config::IprotoConfig;
 use super::counters::Counters;
+use super::leaving::Leaving;
 use super::tls::Tls;
 use super::users::Users;
 
 /// Most tubes that expressions may remember by name.
 const REMEMBERED_MAX: usize = 1_000;
+/// Most connections at once that are told that there is no room for them.
+const FAREWELLS_MAX: usize = 64;
 
 /// What all iproto connections share.
 pub(crate) struct Face {
@@ -34,8 +39,18 @@ pub(crate) struct Face {
     pub instance: [u8; 16],
     /// How connections are encrypted, if they are.
     pub tls: Option<Tls>,
+    /// How long a large frame may make no progress.
+    pub stall_max: Duration,
+    /// Most connections.
+    pub connections_max: usize,
+    /// One permit for each that may still be told that there is no room.
+    pub farewells: Semaphore,
+    /// Sessions that could not be left yet.
+    pub leaving: Leaving,
+    connections: Quota,
     in_flight: Quota,
     arriving: Quota,
+    unsent: Quota,
     remembered: Mutex<HashMap<String, TubeName>>,
 }
 
@@ -55,10 +70,14 @@ pub(crate) struct Share {
 /// What is shared.
 #[derive(Clone, Copy)]
 pub(crate) enum Of {
+    /// Connections.
+    Connections,
     /// Requests that are not answered yet.
     InFlight,
     /// Bytes of frames that are not complete yet.
     Arriving,
+    /// Bytes of answers that are not sent yet.
+    Unsent,
 }
 
 impl Face {
@@ -74,8 +93,14 @@ impl Face {
             counters: Counters::default(),
             instance,
             tls: config.tls,
+            stall_max: config.stall_max.max(Duration::from_millis(1)),
+            connections_max: config.connections_max,
+            farewells: Semaphore::new(FAREWELLS_MAX),
+            leaving: Leaving::default(),
+            connections: quota(config.connections_max),
             in_flight: quota(config.in_flight_total_max),
-            arriving: quota(PENDING_BYTES_MAX.max(config.frame_bytes_max)),
+            arriving: quota(config.arriving_bytes_max.max(config.frame_bytes_max)),
+            unsent: quota(PENDING_BYTES_MAX),
             remembered: Mutex::default(),
         }
     }
@@ -96,8 +121,10 @@ impl Face {
 
     fn quota(&self, of: Of) -> &Quota {
         match of {
+            Of::Connections => &self.connections,
             Of::InFlight => &self.in_flight,
             Of::Arriving => &self.arriving,
+            Of::Unsent => &self.unsent,
         }
     }
 }
@@ -125,11 +152,24 @@ impl Share {
         true
     }
 
+    /// Makes it this much, if all connections together stay within the limit.
+    pub fn resize(&mut self, to: usize) -> bool {
+        if to > self.amount {
+            return self.grow(to - self.amount);
+        }
+        self.shrink(self.amount - to);
+        true
+    }
+
     /// Gives everything back.
     pub fn clear(&mut self) {
-        if self.amount > 0 {
-            self.face.quota(self.of).used.fetch_sub(self.amount, Ordering::Relaxed);
-            self.amount = 0;
+        self.shrink(self.amount);
+    }
+
+    fn shrink(&mut self, by: usize) {
+        if by > 0 {
+            self.face.quota(self.of).used.fetch_sub(by, Ordering::Relaxed);
+            self.amount -= by;
         }
     }
 
@@ -162,6 +202,11 @@ mod tests {
         Arc::new(Face::new(config, engine, [0; 16]))
     }
 
+    /// Whether there is room for this much.
+    fn one_of(face: &Arc<Face>, amount: usize) -> bool {
+        Share::new(face.clone(), Of::InFlight).grow(amount)
+    }
+
     #[test]
     fn shares_stay_within_the_limit_and_come_back() {
         let face = face();
@@ -176,6 +221,7 @@ mod tests {
         assert!(two.grow(2) && !two.grow(1));
         two.clear();
         assert!(two.grow(3));
+        assert!(two.resize(1) && one_of(&face, 2) && two.resize(3) && !two.resize(4));
         assert!(Share::new(face, Of::Arriving).grow(1_000), "the other limit is another one");
     }
 

@@ -1,39 +1,73 @@
 //! What a client is told about the replies of the engine.
 
+use std::vec;
+
 use taskyard_core::{
     Body, Command, Error, Outcome, Placed, Reply, Result as CoreResult, SessionId, State, Task,
     TaskId,
 };
 use taskyard_wire::iproto::{Answer, Fault, encode_replies, fault_of, faults, write_ok};
 
-use super::batch::{Tag, Wanted};
+use super::batch::{Landed, Tag, Wanted};
 use super::desk::{Caller, Desk};
+use super::leaving;
 
 impl Desk {
-    /// Answers a batch.
-    pub(super) fn answer_all(&mut self, tags: Vec<Tag>, replies: Vec<CoreResult<Reply>>) {
-        let mut replies = replies.into_iter();
-        for Tag { caller, wanted } in tags {
-            if let Wanted::Native(joins) = wanted {
-                let replies: Vec<_> = replies.by_ref().take(joins.len()).collect();
-                self.sessions.note(&joins, &replies);
-                self.face.counters.answered(caller.verb);
-                write_ok(&mut self.answers, caller.sync, |out| {
-                    // A list of one result.
-                    out.push(0x91);
-                    encode_replies(out, &replies);
-                });
-                continue;
+    /// Answers what has come back, until too many answers are not sent; what is left over then waits.
+    pub(super) fn answer_some(&mut self, landed: Landed) -> Option<Landed> {
+        let (mut tags, mut replies, share) = match landed {
+            Landed::Replies { tags, replies, share } => (tags, replies, share),
+            Landed::Rows { caller, rows, charge, share } if self.may_answer() => {
+                self.in_flight -= share.amount();
+                self.expected.settle(charge, 0);
+                self.answer_rows(caller, rows);
+                return None;
             }
+            rows @ Landed::Rows { .. } => return Some(rows),
+        };
+        while self.may_answer()
+            && let Some(tag) = tags.next()
+        {
+            self.answer_one(tag, &mut replies);
+        }
+        if tags.len() > 0 {
+            return Some(Landed::Replies { tags, replies, share });
+        }
+        self.in_flight -= share.amount();
+        None
+    }
+
+    /// Answers all of what decides about sessions, which are only few, however much is not sent.
+    pub(super) fn answer_whole(&mut self, landed: Landed) {
+        if let Landed::Replies { tags, mut replies, share } = landed {
+            self.in_flight -= share.amount();
+            tags.for_each(|tag| self.answer_one(tag, &mut replies));
+        }
+    }
+
+    fn answer_one(&mut self, tag: Tag, replies: &mut vec::IntoIter<CoreResult<Reply>>) {
+        let Tag { caller, wanted, charge } = tag;
+        let before = self.answers.len();
+        if let Wanted::Native(joins) = wanted {
+            let replies: Vec<_> = replies.take(joins.len()).collect();
+            self.sessions.note(&joins, &replies);
+            self.face.counters.answered(caller.verb);
+            write_ok(&mut self.answers, caller.sync, |out| {
+                // A list of one result.
+                out.push(0x91);
+                encode_replies(out, &replies);
+            });
+        } else {
             let reply = replies.next().unwrap_or_else(|| Err(misfit()));
             if let Err(fault) = self.answer(caller, wanted, reply) {
                 self.deny(caller, &fault);
             }
         }
+        self.expected.settle(charge, self.answers.len() - before);
     }
 
     /// Answers the data of a SELECT.
-    pub(super) fn answer_rows(&mut self, caller: Caller, rows: Result<Vec<u8>, Fault>) {
+    fn answer_rows(&mut self, caller: Caller, rows: Result<Vec<u8>, Fault>) {
         match rows {
             Ok(rows) => {
                 self.face.counters.answered(caller.verb);
@@ -55,12 +89,12 @@ impl Desk {
                 self.sessions.not_joined(*session);
                 return Ok(());
             }
-            (Wanted::Left(session), Err(Error::Overloaded(_))) => {
-                self.sessions.leave_later(*session);
+            (Wanted::Left(session), Err(error)) if leaving::may_pass(error) => {
+                self.face.leave_later(vec![*session]);
                 return Ok(());
             }
             (Wanted::Joined(_) | Wanted::Left(_), _) => return Ok(()),
-            (Wanted::Session, Err(_)) => self.sessions.not_joined(self.sessions.current()),
+            (Wanted::Session(session), Err(_)) => self.sessions.not_joined(*session),
             (Wanted::Switched(session), Ok(_)) => self.switch(caller, *session),
             (Wanted::Created { tube, variable: Some(variable) }, Ok(_)) => {
                 self.face.remember(variable.clone(), tube.clone());
@@ -136,7 +170,7 @@ impl Desk {
             (Wanted::True, _) => self.told(caller, &Answer::Flag(true)),
             (Wanted::Exists, _) => self.told(caller, &Answer::Flag(true)),
             (Wanted::Nothing | Wanted::Created { .. }, _) => self.told(caller, &Answer::Nothing),
-            (Wanted::Session | Wanted::Switched(_), Reply::Session(session)) => {
+            (Wanted::Session(_) | Wanted::Switched(_), Reply::Session(session)) => {
                 self.told(caller, &Answer::Session(session))
             }
             (Wanted::Statistics, Reply::Tubes(tubes)) => match tubes.first() {
@@ -155,14 +189,11 @@ impl Desk {
         }
     }
 
-    /// Goes over to another session and leaves the one before.
+    /// Goes over to another session, with the takes that wait, and leaves the one before.
     fn switch(&mut self, caller: Caller, session: SessionId) {
         if let Some(before) = self.sessions.switch(session) {
-            self.batch.push(
-                Command::LeaveSession { session: before },
-                caller,
-                Wanted::Left(before),
-            );
+            self.take_along(session);
+            self.add(caller, Command::LeaveSession { session: before }, Wanted::Left(before));
             self.submit();
         }
     }

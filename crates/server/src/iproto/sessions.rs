@@ -1,17 +1,14 @@
 //! The queue sessions of one connection.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use taskyard_core::{Command, Error, Execute, Reply, Result as CoreResult, SessionId};
-use taskyard_engine::Engine;
-use tokio::time::sleep;
+use taskyard_core::{Command, Reply, Result as CoreResult, SessionId};
 
 use super::batch::Joins;
+use super::face::Face;
 
 /// Most sessions that one connection may join by native commands.
 const NATIVE_MAX: usize = 1_000;
-/// How long to wait before a session is left once more when too much waits before the engine.
-const BREATHER: Duration = Duration::from_millis(100);
 
 /// The queue sessions of one connection: its own, and those joined by native commands.
 pub(super) struct Sessions {
@@ -39,7 +36,7 @@ impl Sessions {
         self.joined
     }
 
-    /// The command that tells the queue of the session, the first time.
+    /// The command that tells the queue of the session, the first time. It must be sent.
     pub fn join(&mut self) -> Option<Command> {
         if self.joined {
             return None;
@@ -61,17 +58,13 @@ impl Sessions {
         std::mem::replace(&mut self.joined, true).then_some(before)
     }
 
-    /// Notes that a session is still to be left, at the latest with the connection.
-    pub fn leave_later(&mut self, session: SessionId) {
-        self.native.push(session);
-    }
-
     /// Whether this many more sessions may be joined by native commands.
     pub fn has_room(&self, joins: usize) -> bool {
         self.native.len() + joins <= NATIVE_MAX
     }
 
-    /// Notes what native commands did.
+    /// Notes what native commands did. The connection's own session is among those that they may join
+    /// once more and leave.
     pub fn note(&mut self, joins: &[Joins], replies: &[CoreResult<Reply>]) {
         for (joins, reply) in joins.iter().zip(replies) {
             match (joins, reply) {
@@ -79,6 +72,8 @@ impl Sessions {
                 (Joins::Leave(session), Ok(_)) => {
                     if let Some(place) = self.native.iter().position(|known| known == session) {
                         self.native.swap_remove(place);
+                    } else {
+                        self.not_joined(*session);
                     }
                 }
                 _ => {}
@@ -87,18 +82,8 @@ impl Sessions {
     }
 
     /// Leaves them all: what they hold returns to its tubes, if nobody else is in them.
-    pub async fn leave(self, engine: &Engine) {
+    pub async fn leave(self, face: &Arc<Face>) {
         let own = self.joined.then_some(self.current);
-        let mut left: Vec<_> = own.into_iter().chain(self.native).collect();
-        while !left.is_empty() {
-            let commands = left.iter().map(|session| Command::LeaveSession { session: *session });
-            let replies = engine.execute(commands.collect()).await;
-            let mut replies = replies.into_iter();
-            // Tasks must not stay with somebody who is gone because the queue is busy.
-            left.retain(|_| matches!(replies.next(), Some(Err(Error::Overloaded(_)))));
-            if !left.is_empty() {
-                sleep(BREATHER).await;
-            }
-        }
+        face.leave(own.into_iter().chain(self.native).collect()).await;
     }
 }

@@ -1,5 +1,6 @@
 //! Who may do what over iproto: users, their passwords, their grants.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use base64::Engine as _;
@@ -16,9 +17,33 @@ pub(crate) const GUEST: &str = "guest";
 /// Everybody who may connect, as the operator's file lists them. Without anybody in it the guest may
 /// do everything; with somebody in it the guest may do what its own entry says.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "List")]
 pub struct Users {
     users: Vec<User>,
+}
+
+/// All users as the operator writes them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    users: Vec<User>,
+}
+
+impl TryFrom<List> for Users {
+    type Error = String;
+
+    fn try_from(list: List) -> Result<Self, String> {
+        let mut names = HashSet::new();
+        for User { name, .. } in &list.users {
+            if name.is_empty() {
+                return Err("a user has an empty name".into());
+            }
+            if !names.insert(name.as_str()) {
+                return Err(format!("user '{name}' is listed twice; keep one of the two"));
+            }
+        }
+        Ok(Users { users: list.users })
+    }
 }
 
 /// Somebody who may connect.
@@ -328,6 +353,16 @@ mod tests {
             let refused = users(json!([entry])).unwrap_err();
             assert!(refused.contains(said), "{refused}");
         }
+    }
+
+    // The first of two users of one name won without a word, and the other could not come in.
+    #[test]
+    fn a_name_is_listed_once() {
+        let user = |name| json!({ "name": name, "password": "x", "grants": "all" });
+        assert!(users(json!([user("a"), user("b")])).is_ok());
+        let refused = users(json!([user("a"), user("b"), user("a")])).unwrap_err();
+        assert!(refused.contains("'a' is listed twice"), "{refused}");
+        assert!(users(json!([user("")])).unwrap_err().contains("empty"));
     }
 
     #[test]

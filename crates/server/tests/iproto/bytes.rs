@@ -94,6 +94,14 @@ async fn what_is_not_known_is_refused_and_the_connection_goes_on() {
     let fault = answer.unwrap_err();
     assert_eq!((sync, fault.code), (7, 48));
     assert_eq!(fault.text, "Unknown request type 99");
+    // Type 5 with a body that would be wrong for any other, which closed the connection.
+    talk.send(&[8, 0x82, 0x00, 0x05, 0x01, 8, 0x81, 0x21, 0x05]).await;
+    let (sync, answer) = talk.next().await.unwrap();
+    assert_eq!((sync, answer.unwrap_err().code), (8, 48));
+    // So did a function whose name is no text.
+    talk.send(&[9, 0x82, 0x00, 0x0a, 0x01, 9, 0x81, 0x22, 0xa1, 0xff]).await;
+    let (sync, answer) = talk.next().await.unwrap();
+    assert_eq!((sync, answer.unwrap_err().code), (9, 20));
     talk.ping().await;
 }
 

@@ -1,6 +1,10 @@
 //! What is too large or too many is refused, clearly and alone.
 
+use std::time::Duration;
+
 use serde_json::json;
+use taskyard_wire::iproto::Shape;
+use tokio::io::AsyncWriteExt;
 
 use crate::rig::{Rig, Talk};
 
@@ -36,7 +40,7 @@ async fn connections_of_both_kinds_are_counted_together() {
     let mut http = tokio::net::TcpStream::connect(rig.http).await.unwrap();
     one.ping().await;
     // The server has let the other one in as soon as it answers.
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::AsyncReadExt;
     http.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     assert!(http.read(&mut [0; 512]).await.unwrap() > 0);
     let mut third = tokio::net::TcpStream::connect(rig.address).await.unwrap();
@@ -49,6 +53,97 @@ async fn connections_of_both_kinds_are_counted_together() {
         }
     }
     one.ping().await;
+}
+
+// Where there was no room a client was closed without a word, and clients of this kind could keep the
+// operator out.
+#[tokio::test]
+async fn a_client_for_whom_there_is_no_room_is_told_so() {
+    let rig = Rig::with(|config| config.connections_max = 1).await;
+    let mut one = rig.connect().await;
+    one.ping().await;
+    let mut two = rig.connect().await;
+    let (sync, answer) = two.next().await.unwrap();
+    let fault = answer.unwrap_err();
+    assert_eq!((sync, fault.code), (0, 32));
+    assert!(fault.text.contains("overloaded: the server has 1 connections"), "{fault:?}");
+    assert!(two.next().await.is_none(), "the connection is closed");
+    let refused = "taskyard_iproto_connections_refused_total 1";
+    assert!(rig.metrics().await.lines().any(|line| line == refused), "HTTP has room of its own");
+    drop(one);
+    loop {
+        let mut next = rig.connect().await;
+        let (sync, bytes) = next.request(&taskyard_wire::iproto::Operation::Ping);
+        // The server may close while this is written.
+        let _ = next.stream.write_all(&bytes).await;
+        if next.next().await.is_some_and(|(answered, _)| answered == sync) {
+            break;
+        }
+    }
+}
+
+/// Announces a frame of this many bytes and sends so many of them.
+async fn announce(rig: &Rig, announced: u32, sent: usize) -> Talk {
+    let mut talk = rig.connect().await;
+    let mut bytes = vec![0xce];
+    bytes.extend_from_slice(&announced.to_be_bytes());
+    bytes.resize(sent, 0);
+    // A server that has no room may close in the middle.
+    let _ = talk.stream.write_all(&bytes).await;
+    talk
+}
+
+// Four clients that sent large requests and stopped in the middle closed every other connection of which
+// a read ended inside a frame, however small that was.
+#[tokio::test]
+async fn slow_clients_do_not_close_others() {
+    let rig = Rig::with(|config| {
+        config.frame_bytes_max = 400_000;
+        config.arriving_bytes_max = 400_000;
+    });
+    let rig = rig.await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    // Together they are too much, so that one of them has all there is when the other one is refused.
+    let mut one = announce(&rig, 390_000, 380_000).await;
+    let mut two = announce(&rig, 390_000, 380_000).await;
+    let (refused, answer) = tokio::select! {
+        answer = one.next() => (1, answer),
+        answer = two.next() => (2, answer),
+    };
+    let fault = answer.unwrap().1.unwrap_err();
+    assert!(fault.text.contains("overloaded: too many bytes"), "{fault:?}");
+    let args = json!(["x".repeat(50_000)]);
+    let (sync, put) = talk.call_bytes("queue.tube.mail:put", &args, Shape::Call);
+    let (start, end) = put.split_at(30_000);
+    talk.send(start).await;
+    // Whoever answers has read what was sent before; so does everybody else by now.
+    rig.connect().await.ping().await;
+    talk.send(end).await;
+    assert_eq!(talk.answer_to(sync).await.unwrap()[0][0], 0);
+    drop(if refused == 1 { two } else { one });
+    // What it had is free again.
+    rig.connections(2).await;
+    let mut three = announce(&rig, 390_000, 380_000).await;
+    three.send(&[0; 10_005]).await;
+    let fault = three.next().await.unwrap().1.unwrap_err();
+    assert_eq!(fault.code, 20, "it was read to its end: {fault:?}");
+}
+
+// A client that stopped in the middle of a large request kept the memory for it as long as it liked.
+#[tokio::test]
+async fn a_large_request_that_does_not_come_on_is_given_up() {
+    let rig = Rig::with(|config| config.stall_max = Duration::from_millis(20)).await;
+    let mut talk = rig.connect().await;
+    // The beginning of a small one may take its time.
+    talk.send(&[5, 0x82, 0x00]).await;
+    let mut stalled = announce(&rig, 400_000, 300_000).await;
+    let (sync, answer) = stalled.next().await.unwrap();
+    let fault = answer.unwrap_err();
+    assert_eq!((sync, fault.code), (0, 32));
+    assert!(fault.text.contains("did not come in time"), "{fault:?}");
+    assert!(stalled.next().await.is_none(), "the connection is closed");
+    talk.send(&[0x40, 0x01, 9]).await;
+    assert_eq!(talk.next().await.unwrap(), (9, Ok(json!(null))));
 }
 
 #[tokio::test]

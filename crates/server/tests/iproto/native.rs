@@ -1,5 +1,6 @@
 //! Our own call: a batch of commands as they are.
 
+use serde_json::json;
 use taskyard_core::tube::Kind;
 use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, Holder, NewTask, Outcome, Reply, Result, SessionId,
@@ -93,6 +94,28 @@ async fn sessions_joined_in_a_batch_are_left_with_the_connection() {
     rig.ready("mail", 1).await;
     drop(leaving);
     rig.ready("mail", 2).await;
+}
+
+// A connection that left its own session by a command left it once more when it closed: the tasks of
+// others in that session were given back under them.
+#[tokio::test]
+async fn a_connection_leaves_its_own_session_once() {
+    let rig = Rig::new().await;
+    let mut one = rig.connect().await;
+    execute(&mut one, &[create(), put(b"\x01"), put(b"\x02")]).await;
+    let session = SessionId(one.identity().await);
+    let mut two = rig.connect().await;
+    two.identify(&session.0).await.unwrap();
+    two.done("queue.tube.mail:take", json!([0])).await;
+    execute(&mut one, &[Command::LeaveSession { session }]).await;
+    drop(one);
+    rig.connections(1).await;
+    two.done("queue.tube.mail:ack", json!([0])).await;
+    // Whoever left can come back.
+    execute(&mut two, &[Command::LeaveSession { session }]).await;
+    let taken = two.done("queue.tube.mail:take", json!([0])).await;
+    assert_eq!(taken, json!([[1, "t", 2]]));
+    assert_eq!(two.identity().await, session.0);
 }
 
 #[tokio::test]

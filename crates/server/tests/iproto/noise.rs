@@ -20,19 +20,24 @@ async fn throw(rig: &Rig, bytes: &[u8]) {
 
 /// Requests of every kind that a client may send.
 fn requests(rng: &mut Rng) -> Vec<Vec<u8>> {
-    let args = packed(&json!([[["a"], ["b", { "delay": 1.5, "pri": 3 }]], { "ttl": 7 }]));
-    let key = packed(&json!([]));
-    let call = |name, shape| Operation::Call { name, args: &args, shape };
+    let many = packed(&json!([[["a"], ["b", { "delay": 1.5, "pri": 3 }]]]));
+    let one = packed(&json!(["c", { "ttl": 7 }]));
+    let (first, none) = (packed(&json!([0])), packed(&json!([])));
+    let call = |name, args, shape| Operation::Call { name, args, shape };
     let operations = [
         Operation::Ping,
         Operation::Id { version: 6, features: vec![0, 1, 2] },
         Operation::Auth { user: "guest", scramble: Some(auth::scramble("x", &[0; 32])) },
-        Operation::Select { space: 281, index: 0, limit: 9, offset: 0, iterator: 2, key: &key },
-        call("queue.tube.other:put_many", Shape::Call),
-        call("queue.tube.other:put", Shape::Call16),
-        call("queue.tube.other:take", Shape::Call),
-        call("queue.statistics", Shape::Call),
-        Operation::Eval { expression: "return queue.tube[name] ~= nil", args: &args },
+        Operation::Select { space: 281, index: 0, limit: 9, offset: 0, iterator: 2, key: &none },
+        Operation::Select { space: 514, index: 0, limit: 9, offset: 0, iterator: 2, key: &none },
+        call("queue.tube.other:put_many", &many, Shape::Call),
+        call("queue.tube.other:put", &one, Shape::Call16),
+        call("queue.tube.other:take", &first, Shape::Call),
+        call("queue.tube.other:ack", &first, Shape::Call),
+        call("queue.tube.empty:take", &none, Shape::Call),
+        call("queue.identify", &none, Shape::Call),
+        call("queue.statistics", &none, Shape::Call),
+        Operation::Eval { expression: "return queue.tube.other:peek(...)", args: &first },
         Operation::Watch { key: "box.shutdown" },
     ];
     let encoded = operations.iter().map(|operation| {
@@ -67,6 +72,7 @@ async fn damaged_requests_disturb_nobody() {
     let rig = Rig::new().await;
     let mut talk = rig.with_tube("mail", "fifo").await;
     talk.done("queue.create_tube", json!(["other", "fifottl"])).await;
+    talk.done("queue.create_tube", json!(["empty", "fifottl"])).await;
     for round in 0..200 {
         let mut bytes = requests(&mut rng).concat();
         for _ in 0..rng.usize(0..4) {
@@ -77,6 +83,25 @@ async fn damaged_requests_disturb_nobody() {
         throw(&rig, &bytes).await;
         assert_eq!(talk.done("queue.tube.mail:put", json!([round])).await[0][0], round);
     }
+}
+
+// The take had a table for its timeout and the expression a name that nobody knows, so that the damaged
+// ones were never near a tube.
+#[tokio::test]
+async fn requests_that_are_not_damaged_are_served() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("other", "fifottl").await;
+    talk.done("queue.create_tube", json!(["empty", "fifottl"])).await;
+    talk.done("queue.tube.other:put", json!([0])).await;
+    let mut bytes = Vec::new();
+    for mut request in requests(&mut Rng::with_seed(7)) {
+        bytes.append(&mut request);
+    }
+    talk.send(&bytes).await;
+    rig.consumers("empty", 1).await;
+    let tasks = rig.connect().await.done("queue.statistics", json!(["other"])).await;
+    let tasks = &tasks[0]["tasks"];
+    assert_eq!((&tasks["done"], &tasks["total"]), (&json!(1), &json!(3)), "{tasks}");
 }
 
 #[tokio::test]

@@ -109,6 +109,14 @@ impl Rig {
         metrics.text().await.unwrap()
     }
 
+    /// How many requests with this verb were answered.
+    pub async fn answered(&self, verb: &str) -> u64 {
+        let line = format!("taskyard_iproto_requests_total{{verb=\"{verb}\",code=\"0\"}} ");
+        let metrics = self.metrics().await;
+        let count = metrics.lines().find_map(|found| found.strip_prefix(&line));
+        count.map_or(0, |count| count.parse().unwrap())
+    }
+
     /// Waits until that many iproto connections are there; those that are not have left their sessions.
     pub async fn connections(&self, count: usize) {
         let line = format!("taskyard_iproto_connections {count}");

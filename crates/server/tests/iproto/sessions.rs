@@ -1,6 +1,12 @@
 //! Sessions: what a client holds returns when it leaves, unless it comes back in time.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use serde_json::json;
+use taskyard_core::{Body, Command, Error, Timestamp};
+use taskyard_store::{BodyKey, Capabilities, Executed, MemoryStore, Pending, Store};
+use tokio::task::yield_now;
 
 use crate::rig::Rig;
 
@@ -130,4 +136,117 @@ async fn ttr_is_the_time_of_a_delivery() {
     rig.advance(6);
     talk.refused("queue.tube.mail:ack", json!([0]), 32, "Task was not taken").await;
     rig.ready("mail", 1).await;
+}
+
+// A take that waited stayed in the session that its connection left: it was answered that the session is
+// unknown or, where sessions outlive their connections, with a task that nobody could finish.
+#[tokio::test]
+async fn takes_that_wait_go_along_to_another_session() {
+    for ttr in [0, 3_600] {
+        let rig = Rig::new().await;
+        let mut one = rig.with_tube("mail", "fifottl").await;
+        one.done("queue.cfg", json!([{ "ttr": ttr }])).await;
+        let session = one.identity().await;
+        let mut two = rig.connect().await;
+        let first = two.post("queue.tube.mail:take", json!([])).await;
+        let second = two.post("queue.tube.mail:take_many", json!([5, 60])).await;
+        rig.consumers("mail", 2).await;
+        two.identify(&[7; 16]).await.unwrap_err();
+        two.identify(&session).await.unwrap();
+        rig.consumers("mail", 2).await;
+        one.done("queue.tube.mail:put", json!(["a"])).await;
+        assert_eq!(two.answer_to(first).await.unwrap(), json!([[0, "t", "a"]]), "in their order");
+        one.done("queue.tube.mail:put", json!(["b"])).await;
+        assert_eq!(two.answer_to(second).await.unwrap(), json!([[[1, "t", "b"]]]));
+        two.done("queue.tube.mail:ack", json!([0])).await;
+        one.done("queue.tube.mail:ack", json!([1])).await;
+        let last = two.post("queue.tube.mail:take", json!([60])).await;
+        rig.consumers("mail", 1).await;
+        rig.advance(61);
+        assert_eq!(two.answer_to(last).await.unwrap(), json!([]));
+    }
+}
+
+// An identify that came while too much was under way was refused but counted as done: every take after it
+// was told that the session is unknown.
+#[tokio::test]
+async fn an_identify_that_is_refused_can_be_tried_again() {
+    let rig = Rig::with(|config| config.in_flight_max = 1).await;
+    let mut talk = rig.connect().await;
+    talk.done("queue.create_tube", json!(["mail", "limfifottl", { "capacity": 1 }])).await;
+    talk.done("queue.tube.mail:put", json!([1])).await;
+    let waiting = talk.post("queue.tube.mail:put", json!([2, { "timeout": 60 }])).await;
+    while rig.engine.waiting().await.is_empty() {
+        yield_now().await;
+    }
+    talk.refused("queue.identify", json!([]), 32, "not answered yet").await;
+    rig.connect().await.done("queue.tube.mail:delete", json!([0])).await;
+    assert_eq!(talk.answer_to(waiting).await.unwrap(), json!([[1, "r", 2]]));
+    assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await, json!([[1, "t", 2]]));
+    talk.identity().await;
+}
+
+/// A store in memory in which nobody can leave a session while it is stuck.
+struct Sticky {
+    store: MemoryStore,
+    stuck: Arc<AtomicBool>,
+    refused: Arc<AtomicUsize>,
+}
+
+impl Store for Sticky {
+    fn execute(&self, now: Timestamp, mut commands: Vec<Command>) -> Pending<'_, Executed> {
+        if !self.stuck.load(Ordering::Relaxed) {
+            return self.store.execute(now, commands);
+        }
+        let leaves = |command: &Command| matches!(command, Command::LeaveSession { .. });
+        let refused: Vec<_> = (0..commands.len()).filter(|at| leaves(&commands[*at])).collect();
+        self.refused.fetch_add(refused.len(), Ordering::Relaxed);
+        commands.retain(|command| !leaves(command));
+        let others = self.store.execute(now, commands);
+        Box::pin(async move {
+            let mut executed = others.await;
+            for at in refused {
+                executed.replies.insert(at, Err(Error::Store("the disk is full".into())));
+            }
+            executed
+        })
+    }
+
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
+        self.store.load(keys)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn close(&self) -> Pending<'_, Result<(), Error>> {
+        self.store.close()
+    }
+}
+
+// A client that left while the disk was full kept its tasks until the server started again: its session
+// was left once, in vain.
+#[tokio::test]
+async fn a_session_that_cannot_be_left_is_left_later() {
+    let (stuck, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let store =
+        Sticky { store: MemoryStore::default(), stuck: stuck.clone(), refused: refused.clone() };
+    let rig = Rig::on(Box::new(store), |_| {}).await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    talk.done("queue.tube.mail:put_many", json!([[[1], [2], [3]]])).await;
+    let (mut leaving, mut switching) = (rig.connect().await, rig.connect().await);
+    leaving.done("queue.tube.mail:take_many", json!([2, 0])).await;
+    switching.done("queue.tube.mail:take", json!([0])).await;
+    let session = talk.identity().await;
+    stuck.store(true, Ordering::Relaxed);
+    drop(leaving);
+    // Whoever goes over to another session leaves one too.
+    switching.identify(&session).await.unwrap();
+    while refused.load(Ordering::Relaxed) < 4 {
+        yield_now().await;
+    }
+    rig.ready("mail", 0).await;
+    stuck.store(false, Ordering::Relaxed);
+    rig.ready("mail", 3).await;
 }

@@ -1,6 +1,11 @@
 //! The spaces that can be read.
 
 use serde_json::{Value, json};
+use taskyard_core::tube::Kind;
+use taskyard_core::{
+    Body, Command, Execute, NewTask, Reply, SessionId, Span, Take, TubeName, TubeOptions,
+};
+use taskyard_server::{Grant, Grants, User, Users, Verb};
 use taskyard_wire::iproto::{Operation, parse_reply};
 
 use crate::rig::{Answer, Rig, Talk, packed};
@@ -67,4 +72,86 @@ async fn tubes_consumers_and_taken_tasks_are_rows() {
     rig.ready("mail", 1).await;
     assert_eq!(count(&mut talk, 513).await, 0);
     assert_eq!(count(&mut talk, 514).await, 0);
+}
+
+/// Makes a tube and takes this many tasks from it, as somebody does who says nothing here.
+async fn take_many(rig: &Rig, name: &str, count: usize) {
+    let tube = TubeName::new(name).unwrap();
+    let options = TubeOptions::new(Kind::Fifo);
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    let session = SessionId([7; 16]);
+    let join = Command::JoinSession { session, create: true };
+    let mut commands = vec![create, join];
+    for start in (0..count).step_by(10_000) {
+        let count = (count - start).min(10_000);
+        let tasks = vec![NewTask::new(Body::new(&[0xc0])); count];
+        commands.push(Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO });
+        let (tube, session, wait) = (tube.clone(), Some(session), Span::ZERO);
+        commands.push(Command::Take(Take { tube, count, session, lease: None, wait }));
+    }
+    let replies = rig.engine.execute(commands).await;
+    let taken = replies.iter().map(|reply| match reply {
+        Ok(Reply::Taken(tasks)) => tasks.len(),
+        _ => 0,
+    });
+    assert_eq!(taken.sum::<usize>(), count);
+}
+
+/// The rows of the taken tasks with this key.
+async fn taken(talk: &mut Talk, index: u64, key: Value, limit: u64) -> Answer {
+    let key = packed(&key);
+    let select = Operation::Select { space: 514, index, limit, offset: 0, iterator: 0, key: &key };
+    talk.ask(&select).await
+}
+
+// The list of taken tasks ended at ten thousand of a tube without a word, and a task behind them was not
+// found by its key either.
+#[tokio::test]
+async fn all_taken_tasks_are_shown_and_each_is_found() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    take_many(&rig, "many", 12_000).await;
+    assert_eq!(count(&mut talk, 514).await, 12_000);
+    let row = taken(&mut talk, 1, json!([1, 11_500]), 10).await.unwrap();
+    assert_eq!((row.as_array().unwrap().len(), &row[0][2]), (1, &json!(11_500)), "{row}");
+    let session = row[0][0].clone();
+    let same = taken(&mut talk, 0, json!([session, 1, 11_500]), 10).await.unwrap();
+    assert_eq!(same, row);
+    for nothing in [json!([0, 11_500]), json!([1, 12_000]), json!([9])] {
+        assert_eq!(taken(&mut talk, 1, nothing, 10).await.unwrap(), json!([]));
+    }
+    let few = taken(&mut talk, 1, json!([]), 3).await.unwrap();
+    assert_eq!(few.as_array().unwrap().len(), 3);
+    // What somebody holds can be looked at; what is ready is not held.
+    talk.done("queue.tube.mail:put", json!([1])).await;
+    assert_eq!(taken(&mut talk, 1, json!([0, 0]), 10).await.unwrap(), json!([]));
+}
+
+#[tokio::test]
+async fn more_taken_tasks_than_can_be_looked_at_are_an_error() {
+    let rig = Rig::new().await;
+    take_many(&rig, "many", 100_001).await;
+    let mut talk = rig.connect().await;
+    let fault = taken(&mut talk, 0, json!([]), u64::MAX).await.unwrap_err();
+    assert!(fault.text.contains("more than 100000 tasks are taken"), "{fault:?}");
+    let some = taken(&mut talk, 0, json!([]), 5).await.unwrap();
+    assert_eq!(some.as_array().unwrap().len(), 5);
+    let last = taken(&mut talk, 1, json!([0, 100_000]), 5).await.unwrap();
+    assert_eq!(last[0][2], 100_000);
+}
+
+// Whoever knows the identity of a session may join it, and everybody with a grant on all tubes was told.
+#[tokio::test]
+async fn identities_are_told_only_to_those_who_may_do_everything() {
+    let everyday = Grants::List(vec![Grant::new("*", &[Verb::Put, Verb::Take])]);
+    let users = Users::new(vec![User::guest(everyday)]);
+    let rig = Rig::with(|config| config.users = users).await;
+    take_many(&rig, "many", 1).await;
+    let mut talk = rig.connect().await;
+    talk.post("queue.tube.many:take", json!([])).await;
+    rig.consumers("many", 1).await;
+    let row = taken(&mut talk, 1, json!([0, 0]), 1).await.unwrap();
+    assert_eq!((&row[0][0], &row[0][2]), (&json!(""), &json!(0)));
+    let waiting = select(&mut talk, 513, 2, json!([]), 1).await.unwrap();
+    assert_eq!(waiting[0][0], "");
 }

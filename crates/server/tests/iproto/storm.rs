@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 use serde_json::json;
-use taskyard_wire::iproto::Shape;
+use taskyard_wire::iproto::{Operation, Shape, parse_reply};
+use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 
-use crate::rig::{Rig, Talk};
+use crate::rig::{Rig, Talk, unpacked};
 
 const PRODUCERS: u64 = 3;
 const CONSUMERS: u64 = 6;
@@ -96,4 +97,93 @@ async fn consume(address: SocketAddr, mut rng: Rng, acked: Acked) {
             yield_now().await;
         }
     }
+}
+
+// Tasks are handed over to takes that wait, at the moment when their connection breaks or changes its session;
+// and what such a session held stays there until its time is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_task_is_acknowledged_once_when_takes_wait() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifottl").await;
+    talk.done("queue.cfg", json!([{ "ttr": 10 }])).await;
+    let acked = Acked::default();
+    let (done, over) = watch::channel(false);
+    let mut clients = JoinSet::new();
+    for number in 0..PRODUCERS {
+        clients.spawn(produce(rig.address, Rng::with_seed(seed ^ number)));
+    }
+    for number in 0..CONSUMERS {
+        let rng = Rng::with_seed(seed ^ (100 + number));
+        let mut over = over.clone();
+        let consuming = consume_waiting(rig.address, rng, acked.clone());
+        clients.spawn(async move {
+            tokio::select! {
+                () = consuming => {}
+                _ = over.wait_for(|over| *over) => {}
+            }
+        });
+    }
+    while (acked.lock().unwrap().len() as u64) < PRODUCERS * TASKS {
+        // Sessions of those who left end sooner or later.
+        rig.advance(1);
+        talk.ping().await;
+        if let Some(ended) = clients.try_join_next() {
+            ended.unwrap();
+        }
+    }
+    done.send_replace(true);
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap();
+    }
+    assert!(acked.lock().unwrap().values().all(|times| *times == 1));
+    rig.connections(1).await;
+    rig.consumers("mail", 0).await;
+    let tasks = talk.done("queue.statistics", json!(["mail"])).await[0]["tasks"].clone();
+    assert_eq!((&tasks["total"], &tasks["done"]), (&json!(0), &json!(PRODUCERS * TASKS)));
+}
+
+/// Waits for several tasks at once, acknowledges some of what comes by another connection of the session,
+/// and leaves with the rest; then it comes back as somebody else.
+async fn consume_waiting(address: SocketAddr, mut rng: Rng, acked: Acked) {
+    loop {
+        let (mut talk, mut mate) = (Talk::new(address).await, Talk::new(address).await);
+        let session = mate.identity().await;
+        let count = rng.usize(1..10);
+        let mut bytes = Vec::new();
+        for _ in 0..count {
+            let args = json!([rng.u64(1..100)]);
+            bytes.extend(talk.call_bytes("queue.tube.mail:take", &args, Shape::Call).1);
+        }
+        let identify = identify(&mut talk, &session);
+        // The takes wait in the session already, or go over to it.
+        let bytes = if rng.bool() { [identify, bytes] } else { [bytes, identify] }.concat();
+        talk.send(&bytes).await;
+        let mut identified = false;
+        for _ in 0..rng.usize(..=count + 1) {
+            let frame = talk.next_bytes().await.unwrap();
+            if frame.ends_with(&session) {
+                identified = true;
+            } else if let Some(id) = taken(&frame).filter(|_| identified) {
+                // What came before belongs to the session that was left.
+                mate.done("queue.tube.mail:ack", json!([id])).await;
+                *acked.lock().unwrap().entry(id).or_default() += 1;
+            }
+        }
+    }
+}
+
+/// The bytes of a request to join this session.
+fn identify(talk: &mut Talk, session: &[u8; 16]) -> Vec<u8> {
+    let args = [&[0x91, 0xb0][..], session].concat();
+    let (name, shape) = ("queue.identify", Shape::Call);
+    talk.request(&Operation::Call { name, args: &args, shape }).1
+}
+
+/// The task in an answer to a take, if there is one.
+fn taken(frame: &[u8]) -> Option<u64> {
+    let reply = parse_reply(frame).unwrap();
+    assert_eq!(reply.fault(), None);
+    unpacked(reply.data.unwrap())[0][0].as_u64()
 }

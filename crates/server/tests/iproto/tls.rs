@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::rig::{Rig, Talk};
+use crate::rig::Rig;
 
 fn file(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "iproto", "tls", name].iter().collect()
@@ -48,12 +48,6 @@ async fn an_encrypted_connection_is_served_and_a_plain_one_is_not() {
     let mut pong = [0; 29];
     stream.read_exact(&mut pong).await.unwrap();
     assert_eq!((pong[4], pong[21]), (24, 9));
-}
-
-#[tokio::test]
-async fn a_server_without_a_certificate_speaks_plainly() {
-    let rig = Rig::new().await;
-    Talk::new(rig.address).await.ping().await;
 }
 
 #[test]

@@ -37,8 +37,6 @@ pub enum Answer<'a> {
     AllStats(&'a [(TubeName, TubeStats)]),
     /// The names of tubes.
     Names(&'a [TubeName]),
-    /// A MessagePack value that is written already.
-    Raw(&'a [u8]),
 }
 
 /// Writes the reply with this answer.
@@ -92,7 +90,6 @@ fn write_value(out: &mut Out, answer: &Answer<'_>) {
             pack::array(out, names.len());
             names.iter().for_each(|name| pack::str(out, name.as_str()));
         }
-        Answer::Raw(bytes) => out.extend_from_slice(bytes),
     }
 }
 

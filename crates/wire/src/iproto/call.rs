@@ -6,7 +6,7 @@ use taskyard_core::{
 };
 
 use super::args::{Args, list, task_id};
-use super::faults::{lua, missing_key, no_statistics, not_defined};
+use super::faults::{lua, missing_key, no_statistics, not_defined, shown};
 use super::native::{EXECUTE, decode_commands};
 use super::options::{read_cfg, read_create, read_put, read_release};
 use super::reader::Value;
@@ -248,15 +248,15 @@ pub fn parse_call_with(
 }
 
 /// What a call of a tube's method with these arguments asks.
-pub fn parse_method(tube: TubeName, method: &str, args: &[u8]) -> Result<Ask, Fault> {
+pub fn parse_method(prefix: &str, tube: TubeName, method: &str, args: &[u8]) -> Result<Ask, Fault> {
     let name = tube.clone();
-    let undefined = || not_defined(&format!("queue.tube.{name}:{method}"));
+    let undefined = || not_defined(&format!("{prefix}.tube.{name}:{}", shown(method)));
     on_tube(tube, method, Args::new(args)?).unwrap_or_else(|| Err(undefined()))
 }
 
 /// What a call of a function of the queue asks: the name without the prefix.
 pub(super) fn parse_function(prefix: &str, function: &str, args: &[u8]) -> Result<Ask, Fault> {
-    let undefined = || not_defined(&format!("{prefix}.{function}"));
+    let undefined = || not_defined(&format!("{prefix}.{}", shown(function)));
     on_queue(function, Args::new(args)?).unwrap_or_else(|| Err(undefined()))
 }
 
@@ -390,7 +390,7 @@ fn create_tube(args: &mut Args<'_>) -> Result<Ask, Fault> {
     let (name, kind) = (args.value()?, args.value()?);
     let kind_name = text(&kind).unwrap_or(kind.lua_type());
     let known = Kind::from_name(kind_name);
-    let kind = known.ok_or_else(|| lua(format!("Unknown tube type {kind_name}")))?;
+    let kind = known.ok_or_else(|| lua(format!("Unknown tube type {}", shown(kind_name))))?;
     let name = text(&name).ok_or_else(|| lua("a tube name must be text"))?;
     let tube = TubeName::new(name).map_err(|error| lua(error.to_string()))?;
     let (options, if_not_exists) = read_create(args.raw()?, kind)?;

@@ -1,5 +1,7 @@
 //! The errors of the queue, with the numbers and texts that its clients know.
 
+use std::borrow::Cow;
+
 use taskyard_core::{Error, TaskId};
 
 use super::reply::Fault;
@@ -7,9 +9,21 @@ use super::reply::Fault;
 /// The number of errors that the queue's own code raises.
 pub const LUA: u32 = 32;
 
+/// How much of what somebody sent is repeated in a text, in bytes.
+const SHOWN_BYTES_MAX: usize = 200;
+
 /// An error with the number of the queue's own errors.
-pub fn lua(text: impl Into<std::borrow::Cow<'static, str>>) -> Fault {
+pub fn lua(text: impl Into<Cow<'static, str>>) -> Fault {
     Fault::new(LUA, text)
+}
+
+/// What somebody sent, as far as a text repeats it: an answer must not be as large as any name can be.
+pub fn shown(sent: &str) -> Cow<'_, str> {
+    if sent.len() <= SHOWN_BYTES_MAX {
+        return Cow::Borrowed(sent);
+    }
+    let end = sent.floor_char_boundary(SHOWN_BYTES_MAX);
+    Cow::Owned(format!("{}...", &sent[..end]))
 }
 
 /// What to answer when the queue refuses: `function` is the name that was called.
@@ -28,7 +42,7 @@ pub fn fault_of(error: &Error, function: &str) -> Fault {
 
 /// No such function, tube or method.
 pub fn not_defined(function: &str) -> Fault {
-    Fault::new(33, format!("Procedure '{function}' is not defined"))
+    Fault::new(33, format!("Procedure '{}' is not defined", shown(function)))
 }
 
 /// The task is not this session's to finish.
@@ -43,34 +57,31 @@ pub fn not_found(id: TaskId) -> Fault {
 
 /// The user may not call this.
 pub fn denied(function: &str, user: &str) -> Fault {
+    let (function, user) = (shown(function), shown(user));
     let text = format!("Execute access to function '{function}' is denied for user '{user}'");
     Fault::new(42, text)
 }
 
 /// The user may not run expressions.
 pub fn eval_denied(user: &str) -> Fault {
+    let user = shown(user);
     Fault::new(42, format!("Execute access to universe '' is denied for user '{user}'"))
 }
 
 /// The user may not read this space.
 pub fn read_denied(space: &str, user: &str) -> Fault {
+    let user = shown(user);
     Fault::new(42, format!("Read access to space '{space}' is denied for user '{user}'"))
-}
-
-/// No such user, or another password. The two are told with one text, so that nobody can try out
-/// which users there are.
-pub fn wrong_password() -> Fault {
-    Fault::new(47, "User not found or supplied credentials are invalid")
 }
 
 /// The password is not this user's, as older servers tell it.
 pub fn incorrect_password(user: &str) -> Fault {
-    Fault::new(47, format!("Incorrect password supplied for user '{user}'"))
+    Fault::new(47, format!("Incorrect password supplied for user '{}'", shown(user)))
 }
 
 /// There is no such user, as older servers tell it.
 pub fn no_user(user: &str) -> Fault {
-    Fault::new(45, format!("User '{user}' is not found"))
+    Fault::new(45, format!("User '{}' is not found", shown(user)))
 }
 
 /// A type of request that we do not serve.
@@ -86,11 +97,6 @@ pub fn no_space(space: u64) -> Fault {
 /// The statistics of a tube that is not there.
 pub fn no_statistics() -> Fault {
     lua("attempt to index a nil value")
-}
-
-/// The store is not open yet.
-pub fn not_ready() -> Fault {
-    Fault::new(116, "Instance bootstrap hasn't finished yet")
 }
 
 /// An id of another type than a number that is whole and not negative.

@@ -39,7 +39,7 @@ pub use reply::{
     Fault, ReplyFrame, Shape, parse_reply, write_empty, write_fault, write_id, write_ok,
 };
 pub use request::{BadRequest, Operation, Request, encode_request, parse_request};
-pub use rows::{ConsumerRow, Query, Rows, Space, TakenRow, write_rows};
+pub use rows::{ConsumerRow, Query, Rows, Space, TakenKey, TakenRow, write_rows};
 
 /// Why bytes from a server cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

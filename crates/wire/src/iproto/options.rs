@@ -5,7 +5,7 @@ use std::sync::Arc;
 use taskyard_core::{Kind, NewTask, Span, TubeOptions};
 
 use super::args::seconds;
-use super::faults::{lua, malformed, wrong_pri};
+use super::faults::{lua, malformed, shown, wrong_pri};
 use super::reader::{Reader, Value};
 use super::reply::Fault;
 
@@ -106,7 +106,10 @@ pub(super) fn read_cfg(table: Option<&[u8]>) -> Result<Option<Span>, Fault> {
             // A server that stands alone is as good as its own replica set.
             b"in_replicaset" if matches!(value, Value::Bool(_)) => {}
             b"in_replicaset" => return Err(invalid_value("in_replicaset", &value)),
-            _ => return Err(lua(format!("Unknown option {}", String::from_utf8_lossy(name)))),
+            _ => {
+                let name = String::from_utf8_lossy(name);
+                return Err(lua(format!("Unknown option {}", shown(&name))));
+            }
         }
         Ok(())
     })?;
@@ -115,7 +118,7 @@ pub(super) fn read_cfg(table: Option<&[u8]>) -> Result<Option<Span>, Fault> {
 
 fn invalid_value(name: &str, value: &Value<'_>) -> Fault {
     let value = to_text(value).unwrap_or_else(|_| value.lua_type().into());
-    lua(format!("Invalid value of {name}: {value}"))
+    lua(format!("Invalid value of {name}: {}", shown(&value)))
 }
 
 /// What Lua takes for true: everything but false and nil.

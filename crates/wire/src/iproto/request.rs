@@ -1,5 +1,6 @@
 //! What a client asks: the frame around every request.
 
+use super::faults::shown;
 use super::pack::{self, Out};
 use super::reader::{Malformed, Reader};
 use super::reply::{Fault, Shape};
@@ -80,27 +81,37 @@ pub enum Operation<'a> {
     Other(u64),
 }
 
-/// A request that cannot be served; the connection goes on.
+/// A request that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRequest {
     /// The client's number for it, or zero when that could not be read.
     pub sync: u64,
     /// What to answer.
     pub fault: Fault,
+    /// Whether its bytes make no sense at all. Whoever sends such speaks another protocol, perhaps by
+    /// the hand of somebody else; after any other bad request the connection goes on.
+    pub broken: bool,
 }
 
 /// Reads a request from a frame's body: keys in any order, integers of any width, keys that we do
 /// not know passed over.
 pub fn parse_request(frame: &[u8]) -> Result<Request<'_>, BadRequest> {
     let mut reader = Reader::new(frame);
-    let header = Header::read(&mut reader);
-    let header = header.map_err(|_| BadRequest { sync: 0, fault: invalid("packet header") })?;
-    let bad = |fault| BadRequest { sync: header.sync, fault };
-    let Some(kind) = header.kind else { return Err(bad(invalid("packet header"))) };
-    let fields = Fields::read(&mut reader).map_err(|_| bad(invalid("packet body")))?;
-    let operation = fields.operation(kind).map_err(bad)?;
-    Ok(Request { sync: header.sync, operation })
+    let broken = |sync, what| BadRequest { sync, fault: invalid(what), broken: true };
+    let header = Header::read(&mut reader).map_err(|_| broken(0, "packet header"))?;
+    let sync = header.sync;
+    let Some(kind) = header.kind else { return Err(broken(sync, "packet header")) };
+    if !SERVED.contains(&kind) {
+        // What its body should hold is not known either.
+        return Ok(Request { sync, operation: Operation::Other(kind) });
+    }
+    let fields = Fields::read(&mut reader).map_err(|_| broken(sync, "packet body"))?;
+    let bad = |fault| BadRequest { sync, fault, broken: false };
+    Ok(Request { sync, operation: fields.operation(kind).map_err(bad)? })
 }
+
+/// The types of requests that we serve.
+const SERVED: [u64; 9] = [1, 6, 7, 8, 10, 64, 73, 74, 75];
 
 /// An error about bytes that are not as they should be.
 fn invalid(what: &str) -> Fault {
@@ -247,6 +258,7 @@ fn read_scramble(tuple: &[u8]) -> Result<Option<[u8; 20]>, Fault> {
             let method = reader.bytes().map_err(broken)?;
             if method != b"chap-sha1" {
                 let method = String::from_utf8_lossy(method);
+                let method = shown(&method);
                 let text = format!("Authentication method '{method}' is unknown; use chap-sha1");
                 return Err(Fault::new(32, text));
             }

@@ -99,13 +99,14 @@ pub enum Rows<'a> {
     Taken(&'a [TakenRow]),
 }
 
-/// Writes the rows that the query wants, as one list. Nothing is written for a query that is refused.
+/// Writes the rows that the query wants, as one list, and answers how many these are. Nothing is written
+/// for a query that is refused.
 pub fn write_rows(
     out: &mut Vec<u8>,
     space: Space,
     query: &Query<'_>,
     rows: Rows<'_>,
-) -> Result<(), Fault> {
+) -> Result<u64, Fault> {
     let mut page = Page::begin(out, space, query)?;
     match rows {
         Rows::Schema => match space {
@@ -121,8 +122,34 @@ pub fn write_rows(
         Rows::Consumers(all) => all.iter().for_each(|one| page.row(|out| write_consumer(out, one))),
         Rows::Taken(all) => all.iter().for_each(|one| page.row(|out| write_taken(out, one))),
     }
-    page.end();
-    Ok(())
+    Ok(page.end())
+}
+
+/// What a key of `_queue_taken` says, so that not every task must be looked at to find its rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenKey {
+    /// Whether it says anything at all.
+    pub narrows: bool,
+    /// The number of the tube.
+    pub tube_id: Option<u64>,
+    /// The number of the task in it.
+    pub task_id: Option<TaskId>,
+}
+
+impl TakenKey {
+    /// What the key of this query says.
+    pub fn of(query: &Query<'_>) -> Result<Self, Fault> {
+        let mut found = TakenKey::default();
+        for (field, value) in read_key(Space::Taken, query)? {
+            found.narrows = true;
+            match field {
+                1 => found.tube_id = value.unsigned(),
+                2 => found.task_id = value.unsigned().map(TaskId),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// The rows that were written so far.
@@ -172,9 +199,10 @@ impl<'p> Page<'p> {
         })
     }
 
-    fn end(self) {
+    fn end(self) -> u64 {
         let count = self.count.to_be_bytes();
         self.out[self.start + 1..self.start + 5].copy_from_slice(&count);
+        self.count.into()
     }
 }
 

@@ -32,7 +32,6 @@ fn the_table_of_shapes() {
     both(&Answer::Number(-1), "dd00000001 ff", "dd00000001 91 ff");
     both(&Answer::Text("RUNNING"), r#"dd00000001 a7"RUNNING""#, r#"dd00000001 91 a7"RUNNING""#);
     both(&Answer::Flag(true), "dd00000001 c3", "dd00000001 91 c3");
-    both(&Answer::Raw(&[0x92, 1, 2]), "dd00000001 920102", "dd00000001 91 920102");
     let names = ["a", "b"].map(|name| TubeName::new(name).unwrap());
     let list = r#"dd00000001 92 a1"a" a1"b""#;
     both(&Answer::Names(&names), list, list);

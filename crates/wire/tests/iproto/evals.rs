@@ -86,6 +86,7 @@ fn a_global_name_for_a_tube() {
     let named = Eval { ask: EvalAsk::Tube(tube("t")), assigns, returns: false };
     assert_eq!(eval("tube = queue.tube.t"), named);
     assert_eq!(eval("local t = queue.tube['t']; tube = t"), named);
+    assert_eq!(eval("queue.create_tube('t', 'utubettl'); tube = queue.tube.t"), expected);
 
     let on_variable = |expression: &str| match eval(expression).ask {
         EvalAsk::OnVariable { variable, method, args } => (variable, method, args),
@@ -170,6 +171,9 @@ fn another_name_of_the_queue() {
         assert_eq!(parse_eval("my.tasks", expression, &[0x90]), Ok(returned(Ask::State)));
     }
     assert!(parse_eval("queue", "return my.tasks.state()", &[0x90]).is_err());
+    // The refusal named the function as if the operator had not chosen another name.
+    let fault = parse_eval("my.tasks", "return queue.tube.t:x()", &[0x90]).unwrap_err();
+    assert_eq!(fault.text, "Procedure 'my.tasks.tube.t:x' is not defined");
 }
 
 #[test]
@@ -277,11 +281,29 @@ fn what_is_not_understood_says_what_is() {
     }
 }
 
+// The place was taken after the words were read, so that it was always the end.
+#[test]
+fn what_is_not_understood_is_named() {
+    for (expression, near) in [
+        ("os.exit()", "near 'os.exit()'"),
+        ("return 1", "near 'return 1'"),
+        ("local t = queue.tube.t; os.exit();", "near 'os.exit();'"),
+        ("queue.tube.t:put(1 + 1)", "near '+ 1)'"),
+    ] {
+        let Fault { text, .. } = parse_eval("queue", expression, &[0x90]).unwrap_err();
+        assert!(text.contains(near), "{expression}: {text}");
+    }
+}
+
 #[test]
 fn one_thing_at_a_time() {
     for expression in [
         "queue.create_tube('a', 'fifo') queue.create_tube('b', 'fifo')",
         "local t = queue.create_tube('a', 'fifo'); return t:take(0)",
+        // The variable stood for the tube that was made, or for none, without a word.
+        "queue.create_tube('mine', 'fifo'); t = queue.tube.other",
+        "queue.tube.a:put(1); t = queue.tube.b",
+        "a = queue.create_tube('t', 'fifo'); b = queue.tube.t",
     ] {
         let Fault { code, text } = parse_eval("queue", expression, &[0x90]).unwrap_err();
         assert_eq!(code, 32);

@@ -4,9 +4,8 @@ use proptest::prelude::*;
 use taskyard_core::{Body, Command, NewTask, Span, TubeName};
 use taskyard_wire::check_msgpack;
 use taskyard_wire::iproto::{
-    Answer, Ask, Operation, Shape, decode_commands, decode_executed, decode_replies,
-    encode_commands, encode_execute, encode_replies, next_frame, parse_call, parse_reply,
-    parse_request, write_answer,
+    Ask, Operation, Shape, decode_commands, decode_executed, decode_replies, encode_commands,
+    encode_execute, encode_replies, next_frame, parse_call, parse_reply, parse_request, write_ok,
 };
 
 use crate::hex::hex;
@@ -75,9 +74,11 @@ fn a_batch_through_the_whole_protocol() {
 
     let replies =
         vec![Err(taskyard_core::Error::ShuttingDown), Ok(taskyard_core::Reply::Kicked(1))];
-    let (mut packed, mut answered) = (Vec::new(), Vec::new());
-    encode_replies(&mut packed, &replies);
-    write_answer(&mut answered, 7, Shape::Call, &Answer::Raw(&packed));
+    let mut answered = Vec::new();
+    write_ok(&mut answered, 7, |out| {
+        out.push(0x91);
+        encode_replies(out, &replies);
+    });
     let frame = next_frame(&answered, 1_000).unwrap().unwrap();
     let data = parse_reply(frame.body).unwrap().data.unwrap();
     assert_eq!(decode_executed(data), Ok(replies));

@@ -1,7 +1,7 @@
 //! Wrong calls: the number and the text of each refusal.
 
 use taskyard_core::{Error, SessionId, TaskId, TubeName};
-use taskyard_wire::iproto::{Fault, fault_of, faults, parse_call};
+use taskyard_wire::iproto::{Fault, fault_of, faults, parse_call, parse_eval};
 
 use crate::hex::{args, hex};
 
@@ -212,12 +212,48 @@ fn refusals_of_the_server() {
         ),
         (faults::no_user("u"), 45, "User 'u' is not found"),
         (faults::incorrect_password("u"), 47, "Incorrect password supplied for user 'u'"),
-        (faults::wrong_password(), 47, "User not found or supplied credentials are invalid"),
         (faults::unknown_type(99), 48, "Unknown request type 99"),
         (faults::no_space(7), 36, "Space '#7' does not exist"),
         (faults::no_statistics(), 32, "attempt to index a nil value"),
-        (faults::not_ready(), 116, "Instance bootstrap hasn't finished yet"),
     ] {
         assert_eq!(fault, Fault::new(code, text));
     }
+}
+
+// Names came back whole, and twice: one frame of 60 MiB cost the server 440 MB.
+#[test]
+fn what_was_sent_is_repeated_only_in_part() {
+    let long = "я".repeat(100_000);
+    let text = hex(&format!("91 db {:08x}", long.len()));
+    let text = [&text[..], long.as_bytes()].concat();
+    let two = [&hex(r#"92 a1"t""#)[..], &text[1..]].concat();
+    let option = [&hex("91 81")[..], &text[1..], &[0x01]].concat();
+    let value = [&hex(r#"91 81 a3"ttr""#)[..], &text[1..]].concat();
+    let expressions = [
+        format!("return queue.tube.t:{}()", "x".repeat(100_000)),
+        format!("return queue.{}()", "x".repeat(100_000)),
+        format!("return queue.tube['{long}']:take()"),
+        format!("{}:take(0) 5", "x".repeat(100_000)),
+    ];
+    let mut refused = vec![
+        parse_call("queue", &long, &[0x90]).unwrap_err(),
+        parse_call("queue", &format!("queue.{long}"), &[0x90]).unwrap_err(),
+        parse_call("queue", &format!("queue.tube.{long}:put"), &[0x90]).unwrap_err(),
+        parse_call("queue", &format!("queue.tube.t:{long}"), &[0x90]).unwrap_err(),
+        parse_call("queue", "queue.create_tube", &two).unwrap_err(),
+        parse_call("queue", "queue.cfg", &option).unwrap_err(),
+        parse_call("queue", "queue.cfg", &value).unwrap_err(),
+        faults::denied(&long, &long),
+        faults::eval_denied(&long),
+        faults::read_denied("_queue", &long),
+        faults::no_user(&long),
+        faults::incorrect_password(&long),
+    ];
+    let evaluated = expressions.iter().map(|one| parse_eval("queue", one, &[0x90]).unwrap_err());
+    refused.extend(evaluated);
+    for Fault { code, text } in refused {
+        assert!(text.len() < 600, "{code}: {} bytes", text.len());
+    }
+    let Fault { text, .. } = parse_call("queue", &long, &[0x90]).unwrap_err();
+    assert!(text.ends_with("...' is not defined"), "{text}");
 }

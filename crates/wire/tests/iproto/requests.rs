@@ -29,7 +29,7 @@ fn operation(text: &str) -> String {
 
 fn refused(text: &str) -> (u64, u32, String) {
     let bytes = framed(text);
-    let BadRequest { sync, fault: Fault { code, text } } = request(&bytes).unwrap_err();
+    let BadRequest { sync, fault: Fault { code, text }, .. } = request(&bytes).unwrap_err();
     (sync, code, text.into_owned())
 }
 
@@ -138,6 +138,24 @@ fn unknown_types_are_named() {
     assert_eq!(operation("82 00 02 01 00"), "Ok(Other(2))");
     assert_eq!(operation("82 00 cdffff 01 00 80"), "Ok(Other(65535))");
     assert_eq!(operation(r#"82 00 4b 01 00 81 57 a1"k""#), r#"Ok(Unwatch { key: "k" })"#);
+}
+
+// The body was read before the type, so that a type we do not serve was taken for noise when its body
+// held other things than ours do.
+#[test]
+fn the_body_of_an_unknown_type_is_not_looked_at() {
+    assert_eq!(operation("82 00 05 01 00 81 21 05"), "Ok(Other(5))");
+    assert_eq!(operation(r#"82 00 05 01 00 81 10 a1"x""#), "Ok(Other(5))");
+}
+
+// A name that is not UTF-8 closed the connection like bytes that are no request at all.
+#[test]
+fn only_bytes_that_make_no_sense_are_broken() {
+    let broken = |text: &str| request(&framed(text)).unwrap_err().broken;
+    assert!(broken("90") && broken("81 01 07") && broken("82 00 0a 01 07 81 22"));
+    assert!(!broken("82 00 0a 01 07 81 22 a1 ff"));
+    assert!(!broken("82 00 0a 01 07"));
+    assert!(!broken(r#"82 00 07 01 07 82 23 a1"u" 21 92 a9"chap-sha1" a1"x""#));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{Kind, SessionId, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeStats};
-use taskyard_wire::iproto::{ConsumerRow, Query, Rows, Space, TakenRow, write_rows};
+use taskyard_wire::iproto::{ConsumerRow, Query, Rows, Space, TakenKey, TakenRow, write_rows};
 use taskyard_wire::msgpack_to_json;
 
 use crate::hex::args;
@@ -156,4 +156,20 @@ fn wrong_queries_write_nothing() {
     assert_eq!(refused(&Query { key: &[0x05], ..ALL }), 20);
     assert_eq!(refused(&Query { key: &[0x91], iterator: 0, ..ALL }), 20);
     assert_eq!(refused(&Query { key: &[0x91, 0xa1, 0x61], iterator: 6, ..ALL }), 32);
+}
+
+#[test]
+fn a_key_says_where_to_look() {
+    let key = |index, iterator, key: &str| {
+        TakenKey::of(&Query { index, iterator, key: &args(key), ..ALL }).unwrap()
+    };
+    assert_eq!(key(1, 0, "[]"), TakenKey::default());
+    assert_eq!(key(1, 2, "[3]"), TakenKey::default(), "all rows are wanted");
+    let tube = TakenKey { narrows: true, tube_id: Some(3), task_id: None };
+    assert_eq!(key(1, 0, "[3]"), tube);
+    let task = TakenKey { task_id: Some(TaskId(7)), ..tube };
+    assert_eq!(key(1, 0, "[3, 7]"), task);
+    assert_eq!(key(0, 0, r#"["some session", 3, 7]"#), task);
+    let session = TakenKey { narrows: true, ..TakenKey::default() };
+    assert_eq!(key(0, 0, r#"["some session"]"#), session);
 }

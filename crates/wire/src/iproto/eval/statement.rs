@@ -20,6 +20,8 @@ const COPIES_MAX: usize = 8;
 /// An expression on its way through.
 pub(super) struct Program<'a> {
     pub lexer: Lexer<'a>,
+    /// Where the statement begins that is being read.
+    statement: Lexer<'a>,
     /// What the queue is called.
     pub prefix: &'a str,
     /// What was sent along, one by one.
@@ -44,6 +46,7 @@ impl<'a> Program<'a> {
         }
         Ok(Program {
             lexer: Lexer::new(expression),
+            statement: Lexer::new(expression),
             prefix,
             varargs,
             copies_left: COPIES_MAX * (expression.len() + args.len()),
@@ -57,6 +60,7 @@ impl<'a> Program<'a> {
     pub fn run(mut self) -> Result<Eval, Fault> {
         let mut returns = false;
         loop {
+            self.statement = self.lexer;
             match self.peek()? {
                 Token::End => break,
                 Token::Mark(";") => drop(self.next()?),
@@ -157,15 +161,23 @@ impl<'a> Program<'a> {
                 Ok(())
             }
             Thing::Tube(tube) => {
-                let tube = tube_name(&tube)?;
-                if self.ask.is_none() {
-                    self.ask = Some(EvalAsk::Tube(tube));
-                }
+                self.stands_for(&tube_name(&tube)?)?;
                 self.assigns = Some(name.into());
                 Ok(())
             }
             _ => Err(self.lost()),
         }
+    }
+
+    /// Makes sure that the tube of an assignment is the one that the expression is about: which tube a
+    /// variable stands for is known only once that was made or found.
+    fn stands_for(&mut self, tube: &TubeName) -> Result<(), Fault> {
+        let about = match &self.ask {
+            None => return self.do_one(EvalAsk::Tube(tube.clone())),
+            Some(EvalAsk::Ask(Ask::CreateTube { tube, .. }) | EvalAsk::Tube(tube)) => Some(tube),
+            Some(_) => None,
+        };
+        if about == Some(tube) && self.assigns.is_none() { Ok(()) } else { Err(one_thing()) }
     }
 
     /// Does what has to be done for a value that is given a name. Only what makes a tube has a
@@ -180,7 +192,7 @@ impl<'a> Program<'a> {
 
     fn do_one(&mut self, ask: EvalAsk) -> Result<(), Fault> {
         if self.ask.is_some() {
-            return Err(lua("an expression may do one thing; send the next one by itself"));
+            return Err(one_thing());
         }
         self.ask = Some(ask);
         Ok(())
@@ -222,10 +234,15 @@ impl<'a> Program<'a> {
         self.next().map(drop)
     }
 
-    /// The refusal of what stands here.
+    /// The refusal of what stands here, or of the statement when it is over.
     pub fn lost(&self) -> Fault {
-        not_understood(self.lexer.rest())
+        let rest = self.lexer.rest().trim();
+        not_understood(if matches!(rest, "" | ";") { self.statement.rest() } else { rest })
     }
+}
+
+fn one_thing() -> Fault {
+    lua("an expression may do one thing; send the next one by itself")
 }
 
 fn tube_name(name: &[u8]) -> Result<TubeName, Fault> {

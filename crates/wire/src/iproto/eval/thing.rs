@@ -7,7 +7,7 @@ use super::EvalAsk;
 use super::lexer::Token;
 use super::statement::Program;
 use crate::iproto::call::{Ask, parse_function, parse_method};
-use crate::iproto::faults::{lua, not_defined};
+use crate::iproto::faults::{lua, not_defined, shown};
 use crate::iproto::reader::{Reader, Value};
 use crate::iproto::reply::Fault;
 
@@ -137,9 +137,12 @@ impl Program<'_> {
         match thing {
             Thing::Tube(name) => {
                 let name = String::from_utf8_lossy(&name);
-                let undefined = |_| not_defined(&format!("{}.tube.{name}:{method}", self.prefix));
+                let undefined = |_| {
+                    let (tube, method) = (shown(&name), shown(method));
+                    not_defined(&format!("{}.tube.{tube}:{method}", self.prefix))
+                };
                 let tube = TubeName::new(&name).map_err(undefined)?;
-                parse_method(tube, method, &args).map(Thing::ask)
+                parse_method(self.prefix, tube, method, &args).map(Thing::ask)
             }
             Thing::Global(variable) if !variable.contains('.') => {
                 let method = method.into();

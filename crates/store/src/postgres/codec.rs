@@ -1,0 +1,235 @@
+//! How the core's values look in PostgreSQL, and back.
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
+use taskyard_core::{
+    Body, Kind, Lease, Reason, SessionId, Span, State, Task, TaskId, Timestamp, TubeName,
+    TubeOptions, TubeStats,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+/// What is wrong with a row that this version did not write.
+pub(super) type Unreadable = Box<dyn std::error::Error + Send + Sync>;
+
+/// A column, by its place.
+pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<T, Unreadable> {
+    Ok(row.try_get(place)?)
+}
+
+/// Priorities are unsigned in the core: kept less 2^63 they sort the same way.
+pub(super) const fn pri_to_sql(pri: u64) -> i64 {
+    (pri ^ (1 << 63)) as i64
+}
+
+const fn pri_from_sql(pri: i64) -> u64 {
+    (pri as u64) ^ (1 << 63)
+}
+
+/// A number of the core that may be larger than PostgreSQL's.
+pub(super) fn count_to_sql(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+pub(super) fn count_from_sql(count: i64) -> u64 {
+    u64::try_from(count).unwrap_or(0)
+}
+
+pub(super) fn span_to_sql(span: Option<Span>) -> Option<i64> {
+    span.map(Span::as_micros)
+}
+
+pub(super) fn id_to_sql(id: TaskId) -> i64 {
+    count_to_sql(id.0)
+}
+
+pub(super) fn session_to_sql(session: SessionId) -> Vec<u8> {
+    session.0.to_vec()
+}
+
+/// A column in which NULL is never.
+fn deadline(timer: Option<i64>) -> Timestamp {
+    timer.map_or(Timestamp::NEVER, Timestamp::from_micros)
+}
+
+/// The payload of a body, without a copy.
+#[derive(Debug)]
+pub(super) struct Payload(pub Body);
+
+/// The meta map of a body, if it has one.
+#[derive(Debug)]
+pub(super) struct Meta(pub Body);
+
+impl ToSql for Payload {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Unreadable> {
+        out.extend_from_slice(self.0.payload());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::BYTEA
+    }
+
+    to_sql_checked!();
+}
+
+impl ToSql for Meta {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Unreadable> {
+        let Some(meta) = self.0.meta() else { return Ok(IsNull::Yes) };
+        out.extend_from_slice(meta);
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::BYTEA
+    }
+
+    to_sql_checked!();
+}
+
+/// The body in these two columns.
+pub(super) fn body(row: &Row, meta: usize, payload: usize) -> Result<Option<Body>, Unreadable> {
+    let Some(payload) = get::<Option<&[u8]>>(row, payload)? else { return Ok(None) };
+    let meta = get::<Option<&[u8]>>(row, meta)?.unwrap_or_default();
+    Ok(Some(Body::with_meta(payload, meta)))
+}
+
+/// A delivered task, in a row of `take_tasks`.
+pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, Unreadable> {
+    let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
+    Ok(Task {
+        id: TaskId(count_from_sql(get(row, 2)?)),
+        state: State::Taken,
+        pri: pri_from_sql(get(row, 3)?),
+        created: moment(4)?,
+        due: None,
+        expires: moment(5)?,
+        ttr: Span::from_micros(get(row, 6)?),
+        attempts: attempts(get(row, 7)?),
+        start: Some(moment(10)?),
+        previous_start: get::<Option<i64>>(row, 8)?.map(Timestamp::from_micros),
+        subqueue: get::<Option<&str>>(row, 9)?.map(Into::into),
+        session,
+        lease: Some(Lease(count_from_sql(get(row, 11)?))),
+        lease_until: Some(deadline(get(row, 12)?)),
+        reason: Reason::Running,
+        body: body(row, 13, 14)?,
+    })
+}
+
+fn attempts(stored: i64) -> u32 {
+    u32::try_from(stored).unwrap_or(u32::MAX)
+}
+
+/// A task in a row of the type `outcome`.
+pub(super) fn viewed(row: &Row) -> Result<Task, Unreadable> {
+    let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
+    let stored: i16 = get(row, 4)?;
+    let timer = deadline(get(row, 9)?);
+    let delivered = stored == 1;
+    let reason = reason(get(row, 16)?, timer)?;
+    let session = get::<Option<&[u8]>>(row, 14)?.map(TryInto::try_into).transpose()?;
+    Ok(Task {
+        id: TaskId(count_from_sql(get(row, 3)?)),
+        state: if reason == Reason::Finished { State::Done } else { state(stored)? },
+        pri: pri_from_sql(get(row, 5)?),
+        created: moment(6)?,
+        due: (stored == 2).then_some(timer),
+        expires: moment(7)?,
+        ttr: Span::from_micros(get(row, 8)?),
+        attempts: attempts(get(row, 10)?),
+        start: get::<Option<i64>>(row, 13)?.map(Timestamp::from_micros),
+        previous_start: get::<Option<i64>>(row, 11)?.map(Timestamp::from_micros),
+        subqueue: get::<Option<&str>>(row, 15)?.map(Into::into),
+        session: session.map(SessionId),
+        lease: get::<Option<i64>>(row, 12)?.map(|lease| Lease(count_from_sql(lease))),
+        lease_until: delivered.then_some(timer),
+        reason,
+        body: body(row, 17, 18)?,
+    })
+}
+
+pub(super) fn state(stored: i16) -> Result<State, Unreadable> {
+    Ok(match stored {
+        0 | 5 => State::Ready,
+        1 => State::Taken,
+        2 => State::Delayed,
+        3 | 4 => State::Buried,
+        other => return Err(format!("no task has the state {other}").into()),
+    })
+}
+
+fn reason(stored: i16, timer: Timestamp) -> Result<Reason, Unreadable> {
+    Ok(match stored {
+        0 => Reason::WaitsForConsumer,
+        1 => Reason::Running,
+        2 => Reason::NotDue(timer),
+        3 => Reason::TubePaused,
+        4 => Reason::SubqueueBusy,
+        5 => Reason::Buried,
+        6 => Reason::AttemptsUsedUp,
+        7 => Reason::Expired,
+        8 => Reason::Finished,
+        other => return Err(format!("there is no reason {other}").into()),
+    })
+}
+
+/// A tube in a row of `show_tubes`, its counters still empty.
+pub(super) fn tube(row: &Row) -> Result<TubeInfo, Unreadable> {
+    let span = |place| get::<Option<i64>>(row, place).map(|span| span.map(Span::from_micros));
+    let count = |place| get::<i64>(row, place).map(count_from_sql);
+    let kind: &str = get(row, 2)?;
+    let options = TubeOptions {
+        kind: Kind::from_name(kind).ok_or_else(|| format!("no tube is of the kind {kind}"))?,
+        temporary: get(row, 3)?,
+        capacity: get::<Option<i64>>(row, 4)?.map(count_from_sql),
+        ttl: span(5)?,
+        ttr: span(6)?,
+        delay: span(7)?,
+        pri: pri_from_sql(get(row, 8)?),
+        attempts_max: get::<Option<i64>>(row, 9)?.map(attempts),
+        ttl_kills_taken: get(row, 10)?,
+        paused: get(row, 11)?,
+    };
+    let mut stats = TubeStats::default();
+    stats.tasks.ready = count(12)?;
+    stats.tasks.taken = count(13)?;
+    stats.tasks.buried = count(14)?;
+    stats.tasks.delayed = count(15)?;
+    Ok(TubeInfo {
+        name: name(get(row, 1)?)?,
+        number: number(row, 0)?,
+        options,
+        stats,
+        takeable: count(16)?,
+        next_wakeup: get::<Option<i64>>(row, 17)?.map(Timestamp::from_micros),
+    })
+}
+
+/// A tube's number.
+pub(super) fn number(row: &Row, place: usize) -> Result<u32, Unreadable> {
+    Ok(u32::try_from(get::<i32>(row, place)?)?)
+}
+
+/// A tube's name.
+pub(super) fn name(text: &str) -> Result<TubeName, Unreadable> {
+    TubeName::new(text).map_err(|_| {
+        let cut: String = text.chars().take(TUBE_NAME_BYTES_MAX).collect();
+        format!("no tube is called {cut:?}").into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_sort_as_they_did() {
+        let priorities = [0, 1, 7, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX];
+        for pair in priorities.windows(2) {
+            assert!(pri_to_sql(pair[0]) < pri_to_sql(pair[1]));
+        }
+        assert!(priorities.iter().all(|pri| pri_from_sql(pri_to_sql(*pri)) == *pri));
+    }
+}

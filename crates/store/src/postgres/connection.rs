@@ -1,0 +1,240 @@
+//! A connection: statements go out together, answers come back in order.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+
+use tokio::sync::mpsc;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::tls::NoTlsStream;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Socket};
+
+use super::statements::{Call, Statement};
+
+/// Plans are made once and kept, so they must suit a full table although they may be made while it is
+/// empty: every path of these functions has its index.
+const SETTINGS: [(&str, &str); 6] = [
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    // Such a scan does not mark the entries of dead rows that it meets, so the next one meets them again.
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("jit", "off"),
+];
+
+/// Where notices of the database go.
+pub(super) type Notices = mpsc::UnboundedSender<String>;
+
+/// A connection to the database.
+pub(super) struct Connection {
+    client: Client,
+    prepared: HashMap<&'static str, tokio_postgres::Statement>,
+    /// Behind a pooler that gives each transaction another connection: nothing may be kept between two.
+    pooled: bool,
+}
+
+/// Why a transaction failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The connection is gone. If the end of the transaction was under way it may have taken effect.
+    Lost(String),
+    /// The database gave it up for the sake of another; it can be sent again.
+    Conflict(String),
+    /// The database refused it.
+    Refused(String),
+}
+
+impl Failure {
+    pub fn of(error: &tokio_postgres::Error) -> Self {
+        let text = describe(error);
+        match error.code() {
+            Some(&SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED) => {
+                Failure::Conflict(text)
+            }
+            // Class 57P: the server is going down, or somebody ended this connection.
+            Some(code) if code.code().starts_with("57P") || code.code().starts_with("08") => {
+                Failure::Lost(text)
+            }
+            Some(_) => Failure::Refused(text),
+            None => Failure::Lost(text),
+        }
+    }
+
+    /// What to tell those who asked.
+    pub fn text(&self) -> String {
+        match self {
+            Failure::Lost(text) => {
+                format!("the connection was lost ({text}); what was asked may have been done")
+            }
+            Failure::Conflict(text) | Failure::Refused(text) => text.clone(),
+        }
+    }
+
+    /// Whether it only says that something before it failed.
+    fn is_echo(error: &tokio_postgres::Error) -> bool {
+        error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION)
+    }
+}
+
+/// What an error says, with its cause.
+pub(super) fn describe(error: &tokio_postgres::Error) -> String {
+    let said = match error.as_db_error() {
+        Some(error) => {
+            let place = error.where_().map(|place| format!(", in {place}")).unwrap_or_default();
+            return format!("{} ({}){place}", error.message(), error.code().code());
+        }
+        None => error.to_string(),
+    };
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{said}: {cause}"),
+        None => said,
+    }
+}
+
+type Answer<'a> =
+    Pin<Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send + 'a>>;
+
+impl Connection {
+    /// Connects, and lets the connection run by itself on the runtime this is called on. What the
+    /// database notifies goes to `notices`, if somebody listens.
+    pub async fn open(
+        config: &Config,
+        pooled: bool,
+        notices: Option<Notices>,
+    ) -> Result<Self, tokio_postgres::Error> {
+        let mut config = config.clone();
+        config.application_name("taskyard");
+        if !pooled {
+            let settings = SETTINGS.map(|(name, value)| format!("-c {name}={value}")).join(" ");
+            config.options(settings);
+        }
+        let (client, connection) = config.connect(NoTls).await?;
+        tokio::spawn(drive(connection, notices));
+        Ok(Connection { client, prepared: HashMap::new(), pooled })
+    }
+
+    /// Whether it can still be used.
+    pub fn is_open(&self) -> bool {
+        !self.client.is_closed()
+    }
+
+    /// The client itself, for what is not a call.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Runs the calls in one transaction, all sent at once.
+    pub async fn transact(&mut self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Failure> {
+        self.prepare(calls).await?;
+        let begin = if self.pooled {
+            let settings = SETTINGS.map(|(name, value)| format!("SET LOCAL {name} = {value}"));
+            format!("BEGIN ISOLATION LEVEL READ COMMITTED; {}", settings.join("; "))
+        } else {
+            "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned()
+        };
+        let mut answers: Vec<Answer<'_>> = Vec::with_capacity(calls.len() + 2);
+        answers.push(Box::pin(self.plain(&begin)));
+        for call in calls {
+            answers.push(self.call(call));
+        }
+        answers.push(Box::pin(self.plain("COMMIT")));
+        let mut answers = send(answers).await.into_iter();
+        let mut rows = Vec::with_capacity(calls.len());
+        let mut failure = None;
+        for answer in answers.by_ref() {
+            match answer {
+                Ok(answer) => rows.push(answer),
+                Err(error) if failure.is_some() && Failure::is_echo(&error) => {}
+                Err(error) => failure = failure.or(Some(Failure::of(&error))),
+            }
+        }
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        // Without those of BEGIN and COMMIT.
+        rows.pop();
+        rows.remove(0);
+        Ok(rows)
+    }
+
+    async fn plain(&self, text: &str) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.client.batch_execute(text).await.map(|()| Vec::new())
+    }
+
+    fn call<'a>(&'a self, call: &'a Call) -> Answer<'a> {
+        let Call { statement, params } = call;
+        match self.prepared.get(statement.text) {
+            Some(prepared) => Box::pin(async move {
+                let params: Vec<&(dyn ToSql + Sync)> =
+                    params.iter().map(|param| &**param as &(dyn ToSql + Sync)).collect();
+                self.client.query(prepared, &params).await
+            }),
+            None => Box::pin(async move {
+                let params: Vec<(&(dyn ToSql + Sync), Type)> = params
+                    .iter()
+                    .zip(statement.types)
+                    .map(|(param, ty)| (&**param as &(dyn ToSql + Sync), ty.clone()))
+                    .collect();
+                self.client.query_typed(statement.text, &params).await
+            }),
+        }
+    }
+
+    /// Prepares what has not been, unless there is a pooler.
+    async fn prepare(&mut self, calls: &[Call]) -> Result<(), Failure> {
+        for Call { statement, .. } in calls.iter().filter(|_| !self.pooled) {
+            let Statement { text, types } = statement;
+            if !self.prepared.contains_key(text) {
+                let prepared = self.client.prepare_typed(text, types).await;
+                let prepared = prepared.map_err(|error| Failure::of(&error))?;
+                self.prepared.insert(text, prepared);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets a connection run until it ends.
+async fn drive(
+    mut connection: tokio_postgres::Connection<Socket, NoTlsStream>,
+    notices: Option<Notices>,
+) {
+    loop {
+        match poll_fn(|context| connection.poll_message(context)).await {
+            Some(Ok(AsyncMessage::Notification(notice))) => {
+                if let Some(notices) = &notices {
+                    // Whoever listened may be gone; then nobody needs it.
+                    let _ = notices.send(notice.payload().to_owned());
+                }
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                tracing::warn!(%error, "a connection to PostgreSQL ended");
+                return;
+            }
+            None => return,
+        }
+    }
+}
+
+/// Sends everything before it waits for the first answer.
+async fn send(mut answers: Vec<Answer<'_>>) -> Vec<Result<Vec<Row>, tokio_postgres::Error>> {
+    let mut early = Vec::with_capacity(answers.len());
+    poll_fn(|context| {
+        // A request leaves when it is polled for the first time.
+        early = answers.iter_mut().map(|answer| answer.as_mut().poll(context)).collect();
+        Poll::Ready(())
+    })
+    .await;
+    let mut received = Vec::with_capacity(answers.len());
+    for (answer, early) in answers.into_iter().zip(early) {
+        received.push(match early {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => answer.await,
+        });
+    }
+    received
+}

@@ -1,0 +1,104 @@
+//! Numbered migrations, applied under a lock.
+//!
+//! Tables change by migrations, which are never edited. The functions are replaced as a whole when this version's set
+//! is newer than the one that is there: a running server of an older version goes on with the newer
+//! ones, so a change that it would not understand gets a new name.
+
+use tokio_postgres::Client;
+
+/// The newest form of the tables is the number of these.
+const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_tables.sql")];
+
+/// The set of functions; to be raised with every change of them.
+const FUNCTIONS: i32 = 1;
+
+const VERBS: &[&str] = &[
+    include_str!("verbs/moments.sql"),
+    include_str!("verbs/subqueues.sql"),
+    include_str!("verbs/tubes.sql"),
+    include_str!("verbs/show.sql"),
+    include_str!("verbs/put.sql"),
+    include_str!("verbs/take.sql"),
+    include_str!("verbs/finish.sql"),
+    include_str!("verbs/give_back.sql"),
+    include_str!("verbs/sessions.sql"),
+    include_str!("verbs/tick.sql"),
+    include_str!("verbs/servers.sql"),
+    include_str!("verbs/plain.sql"),
+];
+
+/// Keeps two servers from migrating at the same time.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(1952543591)";
+
+const VERSIONS: &str = "CREATE SCHEMA IF NOT EXISTS taskyard; \
+    CREATE TABLE IF NOT EXISTS taskyard.version (tables integer NOT NULL, functions integer NOT NULL)";
+
+/// Why the schema cannot be used.
+#[derive(Debug)]
+pub(super) enum MigrateError {
+    /// It was made by a newer version.
+    TooNew {
+        /// The form found.
+        found: i64,
+        /// The newest one known.
+        known: i64,
+    },
+    /// The database refused.
+    Database(tokio_postgres::Error),
+}
+
+impl From<tokio_postgres::Error> for MigrateError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        MigrateError::Database(error)
+    }
+}
+
+/// Brings the schema to this version's form.
+pub(super) async fn migrate(client: &Client) -> Result<(), MigrateError> {
+    if is_current(client).await {
+        return Ok(());
+    }
+    client.batch_execute("BEGIN").await?;
+    let done = apply(client).await;
+    let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    let ended = client.batch_execute(end).await;
+    done?;
+    Ok(ended?)
+}
+
+/// Looks without a lock: most of the time there is nothing to do.
+async fn is_current(client: &Client) -> bool {
+    let found = client.query_typed("SELECT tables, functions FROM taskyard.version", &[]).await;
+    let Ok(rows) = found else { return false };
+    let [row] = rows.as_slice() else { return false };
+    let (tables, functions): (i32, i32) = (row.get(0), row.get(1));
+    tables as usize == MIGRATIONS.len() && functions >= FUNCTIONS
+}
+
+async fn apply(client: &Client) -> Result<(), MigrateError> {
+    client.batch_execute(LOCK).await?;
+    client.batch_execute(VERSIONS).await?;
+    let rows = client.query_typed("SELECT tables, functions FROM taskyard.version", &[]).await?;
+    let (tables, functions) = match rows.first() {
+        Some(row) => (row.try_get::<_, i32>(0)?, row.try_get::<_, i32>(1)?),
+        None => (0, 0),
+    };
+    let tables = usize::try_from(tables).unwrap_or(0);
+    if tables > MIGRATIONS.len() {
+        return Err(MigrateError::TooNew { found: tables as i64, known: MIGRATIONS.len() as i64 });
+    }
+    for migration in &MIGRATIONS[tables..] {
+        client.batch_execute(migration).await?;
+    }
+    if functions < FUNCTIONS || tables < MIGRATIONS.len() {
+        for verbs in VERBS {
+            client.batch_execute(verbs).await?;
+        }
+    }
+    let (tables, functions) = (MIGRATIONS.len(), FUNCTIONS.max(functions));
+    let version = format!(
+        "DELETE FROM taskyard.version; INSERT INTO taskyard.version VALUES ({tables}, {functions})"
+    );
+    client.batch_execute(&version).await?;
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! From a batch of commands to calls.
+//!
+//! Neighbours that ask the same of the same tube become one call, where that cannot change an answer:
+//! puts, takes of one task each, and acks.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX, META_BYTES_MAX, SUBQUEUE_BYTES_MAX};
+use taskyard_core::{
+    Command, Error, Finish, FinishItem, NewTask, SessionId, TaskId, TubeChange, TubeName,
+};
+
+use super::calls;
+use super::statements::Call;
+
+/// What every call of a batch needs to know.
+pub(super) struct Context<'a> {
+    /// The moment, or `None` for the database's clock.
+    pub now: Option<i64>,
+    /// This server's identity.
+    pub server: &'a [u8],
+}
+
+/// One call, or a refusal that needs none, for the commands at these places of the batch.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub places: Range<usize>,
+    pub ask: Ask,
+}
+
+/// What was asked, as far as its answer needs it.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Refused(Error),
+    Create {
+        tube: TubeName,
+        if_not_exists: bool,
+    },
+    Alter {
+        tube: TubeName,
+        change: TubeChange,
+    },
+    Drop {
+        tube: TubeName,
+    },
+    Tubes {
+        tube: Option<TubeName>,
+    },
+    Put {
+        tube: TubeName,
+        sizes: Vec<usize>,
+    },
+    Take {
+        tube: TubeName,
+        session: Option<SessionId>,
+        counts: Vec<usize>,
+    },
+    /// `order` has the place of each item of the call among those of the commands.
+    Ack {
+        tube: TubeName,
+        sizes: Vec<usize>,
+        order: Vec<usize>,
+        show: bool,
+    },
+    Finish {
+        tube: TubeName,
+        size: usize,
+        show: bool,
+    },
+    Delete {
+        tube: TubeName,
+        size: usize,
+        show: bool,
+    },
+    Kick {
+        tube: TubeName,
+    },
+    Peek {
+        tube: TubeName,
+    },
+    Deliveries {
+        tube: TubeName,
+    },
+    Truncate {
+        tube: TubeName,
+    },
+    ReleaseAll {
+        tube: TubeName,
+    },
+    Join {
+        session: SessionId,
+    },
+    Leave {
+        session: SessionId,
+    },
+    Configure,
+    Tick,
+}
+
+/// Turns commands into steps and calls. Steps without a call have none in the second list.
+pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>, Vec<Call>) {
+    let (mut steps, mut calls) = (Vec::new(), Vec::new());
+    let mut commands = commands.into_iter().peekable();
+    let mut place = 0;
+    while let Some(command) = commands.next() {
+        if let Some(refusal) = refusal(&command) {
+            steps.push(Step { places: place..place + 1, ask: Ask::Refused(refusal) });
+            place += 1;
+            continue;
+        }
+        let mut group = Group::new(command);
+        while let Some(next) = commands.next_if(|next| group.admits(next)) {
+            group.commands.push(next);
+        }
+        let places = place..place + group.commands.len();
+        place = places.end;
+        let (ask, call) = group.call(context);
+        steps.push(Step { places, ask });
+        calls.push(call);
+    }
+    (steps, calls)
+}
+
+/// What can be refused without asking the database.
+fn refusal(command: &Command) -> Option<Error> {
+    match command {
+        Command::CreateTube { options, .. } => {
+            refuse_options(options.capacity, options.attempts_max)
+        }
+        Command::AlterTube { change, .. } => {
+            refuse_options(change.capacity.flatten(), change.attempts_max.flatten())
+        }
+        Command::Put { tasks, .. } => refuse_tasks(tasks),
+        Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
+        Command::Finish { items, .. } => {
+            refuse_count("the number of tasks in one command", items.len())
+        }
+        Command::Delete { ids, .. } | Command::Peek { ids, .. } => {
+            refuse_count("the number of tasks in one command", ids.len())
+        }
+        _ => None,
+    }
+}
+
+fn refuse_options(capacity: Option<u64>, attempts_max: Option<u32>) -> Option<Error> {
+    if capacity == Some(0) {
+        let message = "a capacity must be at least 1; leave it out for no limit";
+        return Some(Error::Invalid(message.into()));
+    }
+    (attempts_max == Some(0)).then(|| {
+        let message = "attempts_max must be at least 1; leave it out to retry forever";
+        Error::Invalid(message.into())
+    })
+}
+
+fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
+    let advice = "use several batches";
+    (size > BATCH_TASKS_MAX).then_some(Error::TooLarge {
+        what,
+        size,
+        limit: BATCH_TASKS_MAX,
+        advice,
+    })
+}
+
+pub(super) fn refuse_tasks(tasks: &[NewTask]) -> Option<Error> {
+    refuse_count("the number of tasks in one put", tasks.len())
+        .or_else(|| tasks.iter().find_map(refuse_task))
+}
+
+fn refuse_task(task: &NewTask) -> Option<Error> {
+    let meta = task.body.meta().map_or(0, <[u8]>::len);
+    if meta > META_BYTES_MAX {
+        return Some(Error::TooLarge {
+            what: "the meta map of a task, in bytes,",
+            size: meta,
+            limit: META_BYTES_MAX,
+            advice: "put large things into the payload",
+        });
+    }
+    let key = task.subqueue.as_deref()?;
+    if key.len() > SUBQUEUE_BYTES_MAX {
+        return Some(Error::TooLarge {
+            what: "the name of a sub-queue, in bytes,",
+            size: key.len(),
+            limit: SUBQUEUE_BYTES_MAX,
+            advice: "use a shorter name or a hash of it",
+        });
+    }
+    let message = "PostgreSQL cannot keep a zero character in the name of a sub-queue";
+    key.contains('\0').then(|| Error::Invalid(message.into()))
+}
+
+/// Commands that share a call.
+struct Group {
+    commands: Vec<Command>,
+    /// What they have together.
+    tasks: usize,
+    bytes: usize,
+    acked: HashSet<TaskId>,
+    /// Whether they are acks, none of which names a task that another names.
+    acks: bool,
+}
+
+impl Group {
+    fn new(command: Command) -> Self {
+        let mut group = Group {
+            commands: Vec::new(),
+            tasks: 0,
+            bytes: command.payload_bytes(),
+            acked: HashSet::new(),
+            acks: false,
+        };
+        match &command {
+            Command::Put { tasks, .. } => group.tasks = tasks.len(),
+            Command::Finish { items, .. } => group.acks = group.admits_acks(items),
+            _ => {}
+        }
+        group.commands.push(command);
+        group
+    }
+
+    /// Whether a command can share the call of those before it; then it counts as one of them.
+    fn admits(&mut self, next: &Command) -> bool {
+        if refusal(next).is_some() {
+            return false;
+        }
+        match (&self.commands[0], next) {
+            (Command::Put { tube, .. }, Command::Put { tube: other, tasks, .. }) => {
+                let (count, bytes) = (tasks.len(), next.payload_bytes());
+                let fits =
+                    self.tasks + count <= BATCH_TASKS_MAX && self.bytes + bytes <= BATCH_BYTES_MAX;
+                let admits = tube == other && fits;
+                if admits {
+                    self.tasks += count;
+                    self.bytes += bytes;
+                }
+                admits
+            }
+            (Command::Take(first), Command::Take(take)) => {
+                // Of more than one an answer may have too many bytes, which ends only that take.
+                (&first.tube, first.session, first.lease) == (&take.tube, take.session, take.lease)
+                    && first.count == 1
+                    && take.count == 1
+            }
+            (
+                Command::Finish { tube, show: false, .. },
+                Command::Finish { tube: other, items, show: false },
+            ) => tube == other && self.acks && self.admits_acks(items),
+            _ => false,
+        }
+    }
+
+    /// Whether these are all acks of tasks that no ack of the group names.
+    fn admits_acks(&mut self, items: &[FinishItem]) -> bool {
+        let acks = items.iter().all(|item| item.finish == Finish::Ack);
+        let fit = self.acked.len() + items.len() <= BATCH_TASKS_MAX;
+        let known = self.acked.len();
+        let new = acks && fit && items.iter().all(|item| !self.acked.contains(&item.id));
+        if new {
+            self.acked.extend(items.iter().map(|item| item.id));
+        }
+        new && self.acked.len() == known + items.len()
+    }
+
+    fn call(self, context: &Context<'_>) -> (Ask, Call) {
+        let Group { mut commands, acks, .. } = self;
+        match &commands[0] {
+            Command::Put { .. } => calls::put(commands, context.now),
+            Command::Take(_) => calls::take(commands, context.now),
+            Command::Finish { .. } if acks => calls::ack(commands, context.now),
+            _ => calls::single(commands.remove(0), context),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! This server among others: it says that it lives, and tells and hears which tubes got tasks.
+//!
+//! All of it is on a connection of its own, so that a long batch does not make others think that this server is
+//! dead. Notices are hints: they are gathered while the last ones are under way, because each costs a lock
+//! that all transactions of the database share, and behind them every server looks once a second.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use taskyard_core::TubeName;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::codec::get;
+use super::connection::{Connection, Failure, describe};
+use super::statements::{self as sql, Call, param};
+use super::tally::Tally;
+use super::{Clock, Shared};
+use crate::{Elsewhere, Watcher};
+
+/// How often a server says that it lives. The sessions of one that has not for two of these are ended by
+/// another, which looks as often: a dead server's tasks return within three.
+pub const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// Least time between two rounds of notices.
+const THROTTLE: Duration = Duration::from_millis(2);
+
+/// How long a server may be silent, in microseconds.
+pub(super) fn patience() -> i64 {
+    2 * HEARTBEAT.as_micros() as i64
+}
+
+/// What is known of the other servers, and what they are to be told.
+#[derive(Default)]
+pub(super) struct Presence {
+    stopped: AtomicBool,
+    /// Whether other servers live.
+    accompanied: AtomicBool,
+    /// Tubes that got tasks or room since the last notices.
+    outbox: Mutex<BTreeSet<TubeName>>,
+    /// Something is in the outbox, or it is over.
+    wake: Notify,
+    watcher: Mutex<Option<Watcher>>,
+}
+
+impl Presence {
+    /// Tells the others what a batch made takeable.
+    pub fn tell(&self, tally: &Tally) {
+        if !self.accompanied.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        outbox.extend(tally.concerned().cloned());
+        if !outbox.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Who wants to know what others say.
+    pub fn watch(&self, watcher: Watcher) {
+        *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
+    }
+
+    /// Ends the background work.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    fn heard(&self, what: Elsewhere) {
+        if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
+            watcher(what);
+        }
+    }
+
+    fn outgoing(&self, server: &[u8]) -> Vec<String> {
+        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let outbox = std::mem::take(&mut *outbox);
+        outbox.iter().map(|tube| notice(server, tube)).collect()
+    }
+}
+
+/// What a notice says: who and where. A tube's name has no colon.
+pub(super) fn notice(server: &[u8], tube: &TubeName) -> String {
+    let mut text = String::with_capacity(2 * server.len() + 1 + tube.as_str().len());
+    for byte in server {
+        let _ = write!(text, "{byte:02x}");
+    }
+    let _ = write!(text, ":{tube}");
+    text
+}
+
+/// The tube that a notice of another server is about.
+fn read_notice(own: &[u8], text: &str) -> Option<TubeName> {
+    let tube = TubeName::new(text.split_once(':')?.1).ok()?;
+    (notice(own, &tube) != text).then_some(tube)
+}
+
+/// Lives until the store is closed.
+pub(super) async fn live(shared: Arc<Shared>) {
+    while !shared.presence.is_stopped() {
+        let (sender, notices) = mpsc::unbounded_channel();
+        match Connection::open(&shared.config, shared.pooled, Some(sender)).await {
+            Ok(connection) => {
+                if let Err(failure) = attend(&shared, connection, notices).await {
+                    let why = failure.text();
+                    tracing::warn!(why, "cannot tell the other servers that this one lives");
+                }
+            }
+            Err(error) => {
+                let why = describe(&error);
+                tracing::warn!(why, "PostgreSQL cannot be reached; trying again");
+            }
+        }
+        // Ends early when the store is closed.
+        let _ = timeout(HEARTBEAT, shared.presence.wake.notified()).await;
+    }
+}
+
+async fn attend(
+    shared: &Shared,
+    mut connection: Connection,
+    mut notices: mpsc::UnboundedReceiver<String>,
+) -> Result<(), Failure> {
+    if !shared.pooled {
+        let listening = connection.client().batch_execute("LISTEN taskyard").await;
+        listening.map_err(|error| Failure::of(&error))?;
+    }
+    let mut beats = interval(HEARTBEAT);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !shared.presence.is_stopped() {
+        tokio::select! {
+            _ = beats.tick() => beat(shared, &mut connection).await?,
+            () = shared.presence.wake.notified() => {
+                let outgoing = shared.presence.outgoing(&shared.server);
+                if !outgoing.is_empty() {
+                    connection.transact(&[Call::new(&sql::NOTIFY, [param(outgoing)])]).await?;
+                    tokio::time::sleep(THROTTLE).await;
+                }
+            }
+            heard = notices.recv() => {
+                let Some(text) = heard else { return Ok(()) };
+                if let Some(tube) = read_notice(&shared.server, &text) {
+                    shared.presence.heard(Elsewhere::Tube(tube));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Says that this server lives, and ends the sessions of those that do not.
+async fn beat(shared: &Shared, connection: &mut Connection) -> Result<(), Failure> {
+    let now = (shared.clock == Clock::Caller).then(|| shared.known().now);
+    let params = [param(shared.server.clone()), param(patience()), param(now)];
+    let rows = connection.transact(&[Call::new(&sql::HEARTBEAT, params)]).await?;
+    let Some(row) = rows.first().and_then(|rows| rows.first()) else { return Ok(()) };
+    let count = |place| get::<i64>(row, place).map_err(|error| Failure::Refused(error.to_string()));
+    shared.presence.accompanied.store(count(0)? > 0, Ordering::Relaxed);
+    if count(1)? > 0 {
+        tracing::warn!("another server is gone; its sessions end");
+        shared.presence.heard(Elsewhere::Anything);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_does_not_hear_itself() {
+        let tube = TubeName::new("mail").unwrap();
+        let text = notice(&[0xab, 1], &tube);
+        assert_eq!(text, "ab01:mail");
+        assert_eq!(read_notice(&[0xab, 1], &text), None);
+        assert_eq!(read_notice(&[0xab, 2], &text), Some(tube.clone()));
+        assert_eq!(read_notice(&[0xab, 2], ":mail"), Some(tube));
+    }
+
+    #[test]
+    fn what_is_no_notice_is_not_heard() {
+        for text in ["", "mail", "ab:", "ab:a/b", "ab:a:b"] {
+            assert_eq!(read_notice(&[], text), None, "{text}");
+        }
+    }
+}

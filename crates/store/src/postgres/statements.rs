@@ -1,0 +1,73 @@
+//! What is sent: one function call for each verb.
+
+use tokio_postgres::types::{ToSql, Type};
+
+/// A statement and the types of its parameters.
+#[derive(Debug)]
+pub(super) struct Statement {
+    pub text: &'static str,
+    pub types: &'static [Type],
+}
+
+/// A value for a parameter.
+pub(super) type Param = Box<dyn ToSql + Sync + Send>;
+
+/// A statement with its values. It can be sent again when a transaction has to be.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub statement: &'static Statement,
+    pub params: Vec<Param>,
+}
+
+impl Call {
+    pub fn new<const N: usize>(statement: &'static Statement, params: [Param; N]) -> Self {
+        debug_assert_eq!(statement.types.len(), N, "{}", statement.text);
+        Call { statement, params: params.into() }
+    }
+}
+
+/// Puts a value into a box.
+pub(super) fn param(value: impl ToSql + Sync + Send + 'static) -> Param {
+    Box::new(value)
+}
+
+macro_rules! statements {
+    ($($name:ident: $text:literal ($($type:ident),*);)+) => {
+        $(pub(super) static $name: Statement =
+            Statement { text: $text, types: &[$(Type::$type),*] };)+
+    };
+}
+
+statements! {
+    CREATE_TUBE: "SELECT * FROM taskyard.create_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)"
+        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8);
+    ALTER_TUBE: "SELECT * FROM taskyard.alter_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
+        (TEXT, BOOL, BOOL, INT8, BOOL, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8);
+    DROP_TUBE: "SELECT * FROM taskyard.drop_tube($1)" (TEXT);
+    SHOW_TUBES: "SELECT * FROM taskyard.show_tubes($1)" (TEXT);
+    TRUNCATE_TUBE: "SELECT * FROM taskyard.truncate_tube($1)" (TEXT);
+    PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
+        (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
+            INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY);
+    TAKE: "SELECT * FROM taskyard.take_tasks($1,$2,$3,$4,$5,$6)"
+        (TEXT, INT8, INT8, BYTEA, INT8, INT8);
+    ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8)"
+        (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8);
+    FINISH: "SELECT * FROM taskyard.finish_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
+        (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT2_ARRAY, INT8_ARRAY,
+            BOOL_ARRAY, BOOL, INT8);
+    DELETE: "SELECT * FROM taskyard.delete_tasks($1,$2,$3,$4,$5)"
+        (TEXT, INT8, INT8_ARRAY, BOOL, INT8);
+    KICK: "SELECT * FROM taskyard.kick_tasks($1,$2)" (TEXT, INT8);
+    PEEK: "SELECT * FROM taskyard.peek_tasks($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, INT8);
+    DELIVERIES: "SELECT * FROM taskyard.show_deliveries($1,$2)" (TEXT, INT8);
+    RELEASE_ALL: "SELECT * FROM taskyard.release_all($1)" (TEXT);
+    JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);
+    LEAVE_SESSION: "SELECT * FROM taskyard.leave_session($1,$2,$3)" (BYTEA, BYTEA, INT8);
+    CONFIGURE_SESSIONS: "SELECT taskyard.configure_sessions($1)" (INT8);
+    TICK: "SELECT * FROM taskyard.tick($1,$2)" (INT8, INT8);
+    HEARTBEAT: "SELECT * FROM taskyard.heartbeat($1,$2,$3)" (BYTEA, INT8, INT8);
+    BEGIN_SERVER: "SELECT taskyard.begin_server($1,$2)" (BYTEA, INT8);
+    END_SERVER: "SELECT taskyard.end_server($1,$2,$3)" (BYTEA, INT8, INT8);
+    NOTIFY: "SELECT pg_notify('taskyard', t) FROM unnest($1) t" (TEXT_ARRAY);
+}

@@ -1,0 +1,83 @@
+-- How deliveries end without their holder. Rows of events say what is to be counted in which tube:
+-- 1 a delay ended, 2 a lease ran out, 3 attempts were used up, 4 expired, 5 released. 7 says how much
+-- room a tube has now. 0 closes the answer.
+
+-- Gives back these deliveries of any tubes, as far as they are still under way: another delivery of the
+-- same task has another lease.
+CREATE OR REPLACE FUNCTION taskyard.give_back(
+    _tubes integer[], _ids bigint[], _leases bigint[], _event integer)
+RETURNS TABLE (event integer, number integer, name text, count bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+    _own bigint[];
+    _keys text[];
+    _used_up bigint;
+BEGIN
+    FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.number LOOP
+        _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids) AS d(tube, id) WHERE d.tube = _t.number);
+        IF _t.has_subqueues THEN
+            _keys := taskyard.lock_subqueues_of(_t.number, _own);
+        END IF;
+        WITH back AS (
+            UPDATE taskyard.task t SET
+                attempts = least(t.attempts + 1, 4294967295),
+                previous_start = t.start,
+                state = CASE WHEN least(t.attempts + 1, 4294967295)
+                    >= coalesce(_t.attempts_max, 4294967295) THEN 4 ELSE 0 END,
+                timer = taskyard.timer(t.expires),
+                lease = NULL, start = NULL, explicit = NULL, session = NULL
+            WHERE t.tube = _t.number AND t.id = ANY (_own) AND t.lease = ANY (_leases)
+            RETURNING t.state)
+        SELECT count(*), count(*) FILTER (WHERE b.state = 4) INTO count, _used_up FROM back b;
+        IF _t.has_subqueues THEN
+            PERFORM taskyard.settle_subqueues(_t.number, _keys);
+        END IF;
+        event := _event;
+        number := _t.number;
+        name := _t.name;
+        RETURN NEXT;
+        event := 3;
+        count := _used_up;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Gives back every taken task of a tube. status: 0 done, 1 no such tube.
+CREATE OR REPLACE FUNCTION taskyard.release_all(_tube text)
+RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _number integer;
+    _ids bigint[];
+    _leases bigint[];
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
+    SELECT t.number INTO _number FROM taskyard.tube t WHERE t.name = _tube;
+    SELECT array_agg(t.id), array_agg(t.lease) INTO _ids, _leases
+        FROM taskyard.task t WHERE t.tube = _number AND t.state = 1;
+    IF _ids IS NOT NULL THEN
+        RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
+        FROM taskyard.give_back(array_fill(_number, ARRAY[cardinality(_ids)]), _ids, _leases, 5) g;
+    END IF;
+    RETURN QUERY SELECT 0, _number, NULL::text, 0::bigint,
+        (CASE WHEN _number IS NULL THEN 1 ELSE 0 END)::smallint;
+END $$;
+
+-- Gives back what a session holds, and forgets it.
+CREATE OR REPLACE FUNCTION taskyard.end_session(_session bytea)
+RETURNS TABLE (event integer, number integer, name text, count bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _tubes integer[];
+    _ids bigint[];
+    _leases bigint[];
+BEGIN
+    SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
+        FROM taskyard.task t WHERE t.session = _session;
+    IF _ids IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM taskyard.give_back(_tubes, _ids, _leases, 5);
+    END IF;
+    DELETE FROM taskyard.connection c WHERE c.session = _session;
+    DELETE FROM taskyard.session s WHERE s.id = _session;
+END $$;

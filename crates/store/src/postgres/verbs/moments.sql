@@ -1,0 +1,43 @@
+-- Moments and locks.
+
+-- This database's clock, in microseconds.
+CREATE OR REPLACE FUNCTION taskyard.clock() RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$$;
+
+-- A moment moved by a span; what lies beyond the representable, or a span of a hundred years, is never.
+CREATE OR REPLACE FUNCTION taskyard.later(_moment bigint, _span bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE
+        WHEN _span >= 3153600000000000 OR _moment > 9223372036854775807 - _span
+        THEN 9223372036854775807
+        ELSE _moment + _span
+    END
+$$;
+
+-- The column timer of a moment.
+CREATE OR REPLACE FUNCTION taskyard.timer(_moment bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT nullif(_moment, 9223372036854775807)
+$$;
+
+-- A length of time as tasks have it: never negative, at most a hundred years.
+CREATE OR REPLACE FUNCTION taskyard.micros(_interval interval) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN _interval IS NOT NULL THEN
+        least(greatest((extract(epoch FROM _interval) * 1000000)::bigint, 0), 3153600000000000)
+    END
+$$;
+
+-- How much room a tube has, if it has a capacity.
+CREATE OR REPLACE FUNCTION taskyard.room(_number integer, _capacity bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF _capacity IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN greatest(0, _capacity - (
+        SELECT count(*) FROM (
+            SELECT 1 FROM taskyard.task t WHERE t.tube = _number LIMIT _capacity) few));
+END $$;

@@ -1,0 +1,134 @@
+-- For plain SQL: put a task in your own transaction.
+--
+--     BEGIN;
+--     INSERT INTO account (mail) VALUES ('ann@example.org');
+--     SELECT taskyard.put('mail', '{"to": "ann@example.org"}');
+--     COMMIT;
+--
+-- The task is there when the transaction commits, and not when it does not. The tube must be there. What
+-- is NULL comes from the tube:
+--
+--     SELECT taskyard.put('mail', '"hello"', pri => 3, ttl => '1 day', ttr => '5 minutes',
+--         delay => '10 seconds', subqueue => 'ann');
+--     SELECT taskyard.put('mail', '"later"', at => '2030-01-01 00:00+00');
+
+-- The length of a thing, as MessagePack writes it before the thing: _short is the first byte of the form in
+-- one byte for less than _fix, the others are the first bytes of the forms with 8, 16 and 32 bits.
+CREATE OR REPLACE FUNCTION taskyard.msgpack_length(
+    _length integer, _short integer, _fix integer, _bits8 bytea, _bits16 bytea, _bits32 bytea)
+RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE
+        WHEN _length < _fix THEN set_byte('\x00'::bytea, 0, _short + _length)
+        WHEN _length < 256 AND _bits8 IS NOT NULL
+            THEN _bits8 || set_byte('\x00'::bytea, 0, _length)
+        WHEN _length < 65536 THEN _bits16 || substring(int4send(_length) FROM 3)
+        ELSE _bits32 || int4send(_length)
+    END
+$$;
+
+-- A number as MessagePack: a whole one in its shortest form, others as a double.
+CREATE OR REPLACE FUNCTION taskyard.msgpack_number(_number numeric) RETURNS bytea
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE
+        WHEN scale(_number) > 0 OR _number >= 18446744073709551616
+            OR _number < -9223372036854775808
+            THEN '\xcb'::bytea || float8send(_number::double precision)
+        WHEN _number >= 9223372036854775808
+            THEN '\xcf'::bytea || int8send((_number - 18446744073709551616)::bigint)
+        WHEN _number >= 4294967296 THEN '\xcf'::bytea || int8send(_number::bigint)
+        WHEN _number >= 65536 THEN '\xce'::bytea || substring(int8send(_number::bigint) FROM 5)
+        WHEN _number >= 256 THEN '\xcd'::bytea || substring(int4send(_number::integer) FROM 3)
+        WHEN _number >= 128 THEN '\xcc'::bytea || set_byte('\x00'::bytea, 0, _number::integer)
+        WHEN _number >= 0 THEN set_byte('\x00'::bytea, 0, _number::integer)
+        WHEN _number >= -32 THEN set_byte('\x00'::bytea, 0, 256 + _number::integer)
+        WHEN _number >= -128
+            THEN '\xd0'::bytea || set_byte('\x00'::bytea, 0, 256 + _number::integer)
+        WHEN _number >= -32768 THEN '\xd1'::bytea || int2send(_number::smallint)
+        WHEN _number >= -2147483648 THEN '\xd2'::bytea || int4send(_number::integer)
+        ELSE '\xd3'::bytea || int8send(_number::bigint)
+    END
+$$;
+
+-- JSON as MessagePack, which is what tasks carry.
+CREATE OR REPLACE FUNCTION taskyard.msgpack(_value jsonb, _depth integer DEFAULT 64) RETURNS bytea
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    _text bytea;
+    _parts bytea;
+    _count integer;
+BEGIN
+    IF _depth < 1 THEN
+        RAISE EXCEPTION 'the data is nested too deeply: at most 64 levels'
+            USING ERRCODE = 'program_limit_exceeded';
+    END IF;
+    CASE jsonb_typeof(_value)
+        WHEN 'null' THEN
+            RETURN '\xc0';
+        WHEN 'boolean' THEN
+            RETURN CASE WHEN _value::boolean THEN '\xc3'::bytea ELSE '\xc2'::bytea END;
+        WHEN 'number' THEN
+            RETURN taskyard.msgpack_number(_value::numeric);
+        WHEN 'string' THEN
+            _text := convert_to(_value #>> '{}', 'UTF8');
+            RETURN taskyard.msgpack_length(octet_length(_text), 160, 32, '\xd9', '\xda', '\xdb')
+                || _text;
+        WHEN 'array' THEN
+            SELECT count(*), string_agg(taskyard.msgpack(e.item, _depth - 1), '' ORDER BY e.place)
+                INTO _count, _parts
+                FROM jsonb_array_elements(_value) WITH ORDINALITY AS e(item, place);
+            RETURN taskyard.msgpack_length(_count, 144, 16, NULL, '\xdc', '\xdd')
+                || coalesce(_parts, '');
+        ELSE
+            SELECT count(*), string_agg(
+                taskyard.msgpack(to_jsonb(e.key), _depth) || taskyard.msgpack(e.item, _depth - 1),
+                '')
+                INTO _count, _parts FROM jsonb_each(_value) AS e(key, item);
+            RETURN taskyard.msgpack_length(_count, 128, 16, NULL, '\xde', '\xdf')
+                || coalesce(_parts, '');
+    END CASE;
+END $$;
+
+-- Puts a task whose payload is MessagePack already; answers its id.
+CREATE OR REPLACE FUNCTION taskyard.put_raw(
+    tube text, payload bytea, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
+    ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
+    subqueue text DEFAULT NULL, meta bytea DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _put record;
+BEGIN
+    IF pri < 0 THEN
+        RAISE EXCEPTION 'a priority must not be negative' USING ERRCODE = 'check_violation';
+    END IF;
+    IF octet_length(payload) = 0 THEN
+        RAISE EXCEPTION 'a payload must be one MessagePack value' USING ERRCODE = 'check_violation';
+    END IF;
+    IF octet_length(meta) > 1024 OR octet_length(subqueue) > 256 THEN
+        RAISE EXCEPTION 'a meta map may have 1024 bytes, the name of a sub-queue 256'
+            USING ERRCODE = 'program_limit_exceeded';
+    END IF;
+    SELECT * INTO _put FROM taskyard.put_tasks(
+        tube, NULL, ARRAY[1], ARRAY[payload], ARRAY[meta],
+        ARRAY[pri + (-9223372036854775808)::bigint], ARRAY[taskyard.micros(ttl)],
+        ARRAY[taskyard.micros(ttr)], ARRAY[taskyard.micros(delay)],
+        ARRAY[(extract(epoch FROM at) * 1000000)::bigint], ARRAY[subqueue]);
+    IF _put.status <> 0 THEN
+        RAISE EXCEPTION 'tube ''%'' does not exist; create it first', tube
+            USING ERRCODE = 'undefined_object';
+    END IF;
+    IF NOT coalesce(_put.accepted[1], true) THEN
+        RAISE EXCEPTION 'tube ''%'' is full (% tasks); take some or raise its capacity',
+            tube, _put.capacity USING ERRCODE = 'program_limit_exceeded';
+    END IF;
+    PERFORM pg_notify('taskyard', ':' || tube);
+    RETURN _put.ids[1];
+END $$;
+
+-- Puts a task with this data; answers its id.
+CREATE OR REPLACE FUNCTION taskyard.put(
+    tube text, data jsonb, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
+    ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
+    subqueue text DEFAULT NULL)
+RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT taskyard.put_raw(tube, taskyard.msgpack(data), pri, ttl, ttr, delay, at, subqueue)
+$$;

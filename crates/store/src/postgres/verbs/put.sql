@@ -1,0 +1,84 @@
+-- How tasks come in.
+
+-- The puts of several callers into one tube: _sizes has the number of tasks of each, the other arrays
+-- have the tasks of all; NULL instead of an array is NULL for every task. status: 0 done, 1 no such
+-- tube. A put that does not fit into the tube's capacity is refused whole.
+CREATE OR REPLACE FUNCTION taskyard.put_tasks(
+    _tube text, _now bigint, _sizes integer[], _payloads bytea[], _metas bytea[], _pris bigint[],
+    _ttls bigint[], _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[],
+    OUT status smallint, OUT number integer, OUT capacity bigint, OUT accepted boolean[],
+    OUT ids bigint[], OUT delayed boolean[], OUT wakeup bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+    _room bigint;
+    _keep boolean[];
+    _keys text[];
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
+    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    IF NOT FOUND THEN
+        status := 1;
+        RETURN;
+    END IF;
+    status := 0;
+    number := _t.number;
+    _now := coalesce(_now, taskyard.clock());
+    IF _t.capacity IS NOT NULL THEN
+        -- Who comes second must count what the first has put, so the count is a later statement.
+        PERFORM 1 FROM taskyard.tube t WHERE t.number = _t.number FOR NO KEY UPDATE;
+        capacity := _t.capacity;
+        _room := taskyard.room(_t.number, _t.capacity);
+        FOR i IN 1 .. cardinality(_sizes) LOOP
+            accepted[i] := _sizes[i] <= _room;
+            IF accepted[i] THEN
+                _room := _room - _sizes[i];
+            END IF;
+            _keep := _keep || array_fill(accepted[i], ARRAY[_sizes[i]]);
+        END LOOP;
+    END IF;
+    IF _t.has_subqueues THEN
+        _keys := ARRAY(SELECT DISTINCT coalesce(n.key, 'nil')
+            FROM unnest(_payloads, _subqueues) AS n(payload, key));
+        PERFORM taskyard.lock_subqueues(_t.number, _keys);
+    END IF;
+    IF _t.has_times THEN
+        WITH added AS (
+            INSERT INTO taskyard.task
+                (tube, id, state, pri, created, expires, ttr, timer, subqueue, meta, payload)
+            SELECT _t.number, nextval(_t.ids), CASE WHEN d.due > _now THEN 2 ELSE 0 END,
+                coalesce(n.pri, _t.pri), _now,
+                -- The time to live begins when the delay is over.
+                taskyard.later(greatest(d.due, _now), d.ttl),
+                coalesce(n.ttr, _t.ttr, d.ttl),
+                taskyard.timer(CASE WHEN d.due > _now THEN d.due
+                    ELSE taskyard.later(_now, d.ttl) END),
+                CASE WHEN _t.has_subqueues THEN coalesce(n.subqueue, 'nil') END,
+                n.meta, n.payload
+            FROM unnest(_payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues)
+                WITH ORDINALITY AS n(payload, meta, pri, ttl, ttr, delay, at, subqueue, place)
+            CROSS JOIN LATERAL (SELECT
+                coalesce(n.ttl, _t.ttl, 3153600000000000) AS ttl,
+                coalesce(n.at, taskyard.later(_now, coalesce(n.delay, _t.delay, 0))) AS due) d
+            WHERE _keep IS NULL OR _keep[n.place]
+            RETURNING task.id, task.state, task.timer)
+        SELECT array_agg(a.id), array_agg(a.state = 2), min(a.timer)
+            INTO ids, delayed, wakeup FROM added a;
+    ELSE
+        WITH added AS (
+            INSERT INTO taskyard.task
+                (tube, id, state, pri, created, expires, ttr, subqueue, meta, payload)
+            SELECT _t.number, nextval(_t.ids), 0, (-9223372036854775808)::bigint, _now, 9223372036854775807,
+                3153600000000000,
+                CASE WHEN _t.has_subqueues THEN coalesce(n.subqueue, 'nil') END,
+                n.meta, n.payload
+            FROM unnest(_payloads, _metas, _subqueues)
+                WITH ORDINALITY AS n(payload, meta, subqueue, place)
+            WHERE _keep IS NULL OR _keep[n.place]
+            RETURNING task.id)
+        SELECT array_agg(a.id) INTO ids FROM added a;
+    END IF;
+    IF _t.has_subqueues THEN
+        PERFORM taskyard.settle_subqueues(_t.number, _keys);
+    END IF;
+END $$;

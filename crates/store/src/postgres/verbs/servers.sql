@@ -1,0 +1,88 @@
+-- Which servers are alive.
+
+-- What a stop of all servers and a new start do: taken tasks are given back, temporary tubes are
+-- empty, sessions are gone.
+CREATE OR REPLACE FUNCTION taskyard.restart() RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _tubes integer[];
+    _ids bigint[];
+    _leases bigint[];
+BEGIN
+    SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
+        FROM taskyard.task t WHERE t.state = 1;
+    IF _ids IS NOT NULL THEN
+        PERFORM taskyard.give_back(_tubes, _ids, _leases, 5);
+    END IF;
+    DELETE FROM taskyard.connection;
+    DELETE FROM taskyard.session;
+    UPDATE taskyard.setting SET session_ttr = 0 WHERE session_ttr <> 0;
+    DELETE FROM taskyard.task t USING taskyard.tube u WHERE u.number = t.tube AND u.temporary;
+    DELETE FROM taskyard.subqueue s USING taskyard.tube u WHERE u.number = s.tube AND u.temporary;
+END $$;
+
+-- Ends the part that this server had in sessions. A session that is nowhere else connected ends with the
+-- next tick, or when its time has passed.
+CREATE OR REPLACE FUNCTION taskyard.forget_server(_server bytea, _now bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    WITH lost AS (DELETE FROM taskyard.connection c WHERE c.server = _server RETURNING c.session)
+    UPDATE taskyard.session s
+        SET ends = taskyard.later(_now, (SELECT g.session_ttr FROM taskyard.setting g))
+        FROM lost
+        WHERE s.id = lost.session AND s.ends IS NULL AND NOT EXISTS (
+            SELECT 1 FROM taskyard.connection c
+            WHERE c.session = lost.session AND c.server <> _server);
+    DELETE FROM taskyard.server v WHERE v.id = _server;
+END $$;
+
+-- A server says that it lives, and looks after those that have not said so for _patience: it answers
+-- how many other servers live. Who was away itself does not judge others: perhaps it was the database.
+CREATE OR REPLACE FUNCTION taskyard.heartbeat(
+    _server bytea, _patience bigint, _now bigint, OUT others bigint, OUT lost bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _clock bigint := taskyard.clock();
+    _before bigint;
+    _dead bytea;
+BEGIN
+    PERFORM pg_advisory_xact_lock(1952543592);
+    lost := 0;
+    SELECT v.heartbeat INTO _before FROM taskyard.server v WHERE v.id = _server;
+    INSERT INTO taskyard.server (id, heartbeat) VALUES (_server, _clock)
+        ON CONFLICT (id) DO UPDATE SET heartbeat = excluded.heartbeat;
+    IF _before > _clock - _patience THEN
+        FOR _dead IN SELECT v.id FROM taskyard.server v WHERE v.heartbeat < _clock - _patience LOOP
+            PERFORM taskyard.forget_server(_dead, coalesce(_now, _clock));
+            lost := lost + 1;
+        END LOOP;
+    END IF;
+    SELECT count(*) INTO others FROM taskyard.server v WHERE v.id <> _server;
+END $$;
+
+-- A server begins. When no other lives, what the last ones left behind is put in order.
+CREATE OR REPLACE FUNCTION taskyard.begin_server(_server bytea, _patience bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _clock bigint := taskyard.clock();
+BEGIN
+    PERFORM pg_advisory_xact_lock(1952543592);
+    IF NOT EXISTS (SELECT 1 FROM taskyard.server v WHERE v.heartbeat >= _clock - _patience) THEN
+        DELETE FROM taskyard.server;
+        PERFORM taskyard.restart();
+    END IF;
+    INSERT INTO taskyard.server (id, heartbeat) VALUES (_server, _clock);
+END $$;
+
+-- A server ends in good order.
+CREATE OR REPLACE FUNCTION taskyard.end_server(_server bytea, _patience bigint, _now bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _clock bigint := taskyard.clock();
+BEGIN
+    PERFORM pg_advisory_xact_lock(1952543592);
+    PERFORM taskyard.forget_server(_server, coalesce(_now, _clock));
+    IF NOT EXISTS (SELECT 1 FROM taskyard.server v WHERE v.heartbeat >= _clock - _patience) THEN
+        PERFORM taskyard.restart();
+    END IF;
+END $$;

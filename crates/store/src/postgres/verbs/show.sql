@@ -1,0 +1,81 @@
+-- How tasks are shown.
+
+-- A task as answers show it, as it stands or as it was when it left.
+CREATE OR REPLACE FUNCTION taskyard.view_task(
+    _item integer, _event smallint, _task taskyard.task, _paused boolean, _now bigint,
+    _gone boolean)
+RETURNS SETOF taskyard.outcome LANGUAGE sql STABLE AS $$
+    SELECT _item, 0::smallint, _event, (_task).id, (_task).state, (_task).pri, (_task).created,
+        (_task).expires, (_task).ttr, (_task).timer, (_task).attempts, (_task).previous_start,
+        (_task).lease, (_task).start, (_task).session, (_task).subqueue::text,
+        (CASE
+            WHEN _gone THEN 8
+            WHEN (_task).state = 1 THEN 1
+            WHEN (_task).state = 2 THEN 2
+            WHEN (_task).expires <= _now THEN 7
+            WHEN (_task).state = 4 THEN 6
+            WHEN (_task).state = 3 THEN 5
+            WHEN _paused THEN 3
+            WHEN (_task).subqueue IS NOT NULL AND EXISTS (SELECT 1 FROM taskyard.task r
+                WHERE r.tube = (_task).tube AND r.subqueue = (_task).subqueue AND r.state = 1)
+            THEN 4
+            ELSE 0
+        END)::smallint,
+        (_task).meta, (_task).payload
+$$;
+
+-- How many bytes the tasks of these ids have together, an id that stands twice counted twice.
+CREATE OR REPLACE FUNCTION taskyard.shown_bytes(_number integer, _ids bigint[]) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(sum(octet_length(t.payload) + coalesce(octet_length(t.meta), 0)), 0)::bigint
+        FROM unnest(_ids) AS i(id)
+        CROSS JOIN LATERAL (SELECT k.payload, k.meta FROM taskyard.task k
+            WHERE k.tube = _number AND k.id = i.id OFFSET 0) t
+$$;
+
+-- The tasks of these ids. Item 0 comes first, its outcome a status: 0 done, 1 no such tube, 6 more bytes
+-- than may be shown (as its id).
+CREATE OR REPLACE FUNCTION taskyard.peek_tasks(
+    _tube text, _now bigint, _ids bigint[], _bytes_max bigint)
+RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+    _head taskyard.outcome;
+BEGIN
+    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    _now := coalesce(_now, taskyard.clock());
+    _head.item := 0;
+    _head.outcome := CASE WHEN _t.number IS NULL THEN 1 ELSE 0 END;
+    IF _t.number IS NOT NULL THEN
+        _head.id := taskyard.shown_bytes(_t.number, _ids);
+        IF _head.id > _bytes_max THEN
+            _head.outcome := 6;
+        END IF;
+    END IF;
+    RETURN NEXT _head;
+    IF _head.outcome = 0 THEN
+        RETURN QUERY SELECT v.* FROM unnest(_ids) WITH ORDINALITY AS i(id, item)
+            CROSS JOIN LATERAL (SELECT k AS task FROM taskyard.task k
+                WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
+            CROSS JOIN LATERAL
+                taskyard.view_task(i.item::integer, 0::smallint, t.task, _t.paused, _now, false) v;
+    END IF;
+END $$;
+
+-- Who holds what, by id, without payloads. Item 0 as above.
+CREATE OR REPLACE FUNCTION taskyard.show_deliveries(_tube text, _count bigint)
+RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+    _head taskyard.outcome;
+BEGIN
+    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    _head.item := 0;
+    _head.outcome := CASE WHEN _t.number IS NULL THEN 1 ELSE 0 END;
+    RETURN NEXT _head;
+    RETURN QUERY SELECT 1, 0::smallint, 0::smallint, t.id, t.state, t.pri, t.created, t.expires, t.ttr,
+        t.timer, t.attempts, t.previous_start, t.lease, t.start, t.session, t.subqueue::text,
+        1::smallint, NULL::bytea, NULL::bytea
+        FROM taskyard.task t WHERE t.tube = _t.number AND t.state = 1
+        ORDER BY t.id LIMIT _count;
+END $$;

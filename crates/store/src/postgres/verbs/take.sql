@@ -1,0 +1,130 @@
+-- How tasks go out.
+
+-- Delivers up to _count tasks, to the caller's session if it names one, for the time of _lease or else
+-- each task's ttr. A row with status 0 is a delivery; the others are 1 no such tube, 2 the session is unknown, 3
+-- there is more than was asked for. Rows are in no order: that of a queue is (pri, id).
+CREATE OR REPLACE FUNCTION taskyard.take_tasks(
+    _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint)
+RETURNS TABLE (
+    status smallint, number integer, id bigint, pri bigint, created bigint, expires bigint,
+    ttr bigint, attempts bigint, previous_start bigint, subqueue text, start bigint, lease bigint,
+    timer bigint, meta bytea, payload bytea)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+    _left bigint := _count;
+    _bytes bigint := 0;
+    _found bigint[];
+    _pris bigint[];
+    _expired boolean[];
+    _sizes bigint[];
+    _any boolean;
+    _sum bigint;
+    _ids bigint[];
+    _passed bigint[];
+    _keys text[];
+    _last_pri bigint;
+    _last_id bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
+    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    IF NOT FOUND THEN
+        status := 1;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    _now := coalesce(_now, taskyard.clock());
+    IF _session IS NOT NULL AND NOT taskyard.is_alive(_session, _now) THEN
+        status := 2;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    WHILE _left > 0 AND NOT _t.paused LOOP
+        IF _t.has_subqueues THEN
+            SELECT array_agg(h.head_id), array_agg(h.head_pri), array_agg(h.key)
+                INTO _found, _pris, _keys FROM (
+                    SELECT s.head_id, s.head_pri, s.key FROM taskyard.subqueue s
+                    WHERE s.tube = _t.number AND s.head_id IS NOT NULL
+                    ORDER BY s.head_pri, s.head_id LIMIT _left FOR UPDATE SKIP LOCKED) h;
+            -- Read after its sub-queue was locked, a head is what it seems to be.
+            SELECT array_agg(h.expires <= _now), array_agg(h.bytes), bool_or(h.expires <= _now),
+                sum(h.bytes)
+                INTO _expired, _sizes, _any, _sum
+                FROM unnest(_found) WITH ORDINALITY AS f(id, place)
+                CROSS JOIN LATERAL (
+                    SELECT t.expires,
+                        octet_length(t.payload) + coalesce(octet_length(t.meta), 0) AS bytes
+                    FROM taskyard.task t WHERE t.tube = _t.number AND t.id = f.id OFFSET 0) h;
+        ELSE
+            SELECT array_agg(h.id), array_agg(h.pri), array_agg(h.expires <= _now),
+                array_agg(h.bytes), bool_or(h.expires <= _now), sum(h.bytes)
+                INTO _found, _pris, _expired, _sizes, _any, _sum FROM (
+                    SELECT t.id, t.pri, t.expires,
+                        octet_length(t.payload) + coalesce(octet_length(t.meta), 0) AS bytes
+                    FROM taskyard.task t WHERE t.tube = _t.number AND t.state = 0
+                    ORDER BY t.pri, t.id LIMIT _left FOR UPDATE SKIP LOCKED) h;
+        END IF;
+        EXIT WHEN _found IS NULL;
+        _ids := _found;
+        _passed := NULL;
+        IF _any OR _bytes + _sum > _bytes_max THEN
+            -- Without the expired, and only what fits into one answer.
+            _ids := ARRAY[]::bigint[];
+            FOR i IN 1 .. cardinality(_found) LOOP
+                IF _expired[i] THEN
+                    _passed := _passed || _found[i];
+                    -- The next of its sub-queue may come before the other heads.
+                    EXIT WHEN _t.has_subqueues;
+                    CONTINUE;
+                END IF;
+                _bytes := _bytes + _sizes[i];
+                IF _bytes > _bytes_max AND _count - _left + cardinality(_ids) > 0 THEN
+                    _left := cardinality(_ids);
+                    EXIT;
+                END IF;
+                _ids := _ids || _found[i];
+            END LOOP;
+        END IF;
+        RETURN QUERY
+            UPDATE taskyard.task t SET
+                state = 1,
+                lease = nextval('taskyard.lease'),
+                start = _now,
+                session = _session,
+                explicit = _lease IS NOT NULL,
+                timer = taskyard.timer(least(
+                    taskyard.later(_now, coalesce(_lease, t.ttr)),
+                    CASE WHEN _t.ttl_kills_taken THEN t.expires END))
+            WHERE t.tube = _t.number AND t.id = ANY (_ids)
+            RETURNING 0::smallint, _t.number, t.id, t.pri, t.created, t.expires, t.ttr, t.attempts,
+                t.previous_start, t.subqueue::text, t.start, t.lease, t.timer, t.meta, t.payload;
+        IF _t.has_subqueues THEN
+            UPDATE taskyard.subqueue s SET head_pri = NULL, head_id = NULL
+                WHERE s.tube = _t.number AND s.key = ANY (_keys[1:cardinality(_ids)]);
+        END IF;
+        _left := _left - cardinality(_ids);
+        _last_pri := _pris[cardinality(_found)];
+        _last_id := _found[cardinality(_found)];
+        EXIT WHEN _passed IS NULL;
+        UPDATE taskyard.task t SET state = 5 WHERE t.tube = _t.number AND t.id = ANY (_passed);
+        IF _t.has_subqueues THEN
+            PERFORM taskyard.settle_subqueues(_t.number, _keys[cardinality(_ids) + 1:cardinality(_ids) + 1]);
+        END IF;
+    END LOOP;
+    IF _left = 0 AND _last_id IS NOT NULL THEN
+        -- Behind the last one: those before it are this transaction's own, or another's.
+        IF _t.has_subqueues THEN
+            PERFORM 1 FROM taskyard.subqueue s
+                WHERE s.tube = _t.number AND s.head_id IS NOT NULL
+                    AND (s.head_pri, s.head_id) > (_last_pri, _last_id) LIMIT 1;
+        ELSE
+            PERFORM 1 FROM taskyard.task t
+                WHERE t.tube = _t.number AND t.state = 0 AND (t.pri, t.id) > (_last_pri, _last_id)
+                LIMIT 1;
+        END IF;
+        IF FOUND THEN
+            status := 3;
+            RETURN NEXT;
+        END IF;
+    END IF;
+END $$;

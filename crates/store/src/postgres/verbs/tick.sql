@@ -1,0 +1,74 @@
+-- What time alone does.
+
+-- Lets time do what is due, for about _limit tasks. The row with event 0 closes the answer: number is
+-- how many tasks and sessions moved, count the next deadline, status 0; then one with event 6 whose count
+-- is this clock. One server at a time does it; the others have nothing to do.
+CREATE OR REPLACE FUNCTION taskyard.tick(_now bigint, _limit bigint)
+RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _moved bigint := 0;
+    _found bigint;
+    _session bytea;
+    _tubes integer[];
+    _ids bigint[];
+    _leases bigint[];
+    _states smallint[];
+    _t taskyard.tube;
+    _own bigint[];
+    _keys text[];
+    _due bigint;
+    _gone bigint;
+BEGIN
+    _now := coalesce(_now, taskyard.clock());
+    WHILE pg_try_advisory_xact_lock(1952543593) AND _moved < _limit LOOP
+        SELECT s.id INTO _session FROM taskyard.session s WHERE s.ends <= _now
+            ORDER BY s.ends, s.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            SELECT 1 + count(*) INTO _found FROM taskyard.task t WHERE t.session = _session;
+            _moved := _moved + _found;
+            RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
+                FROM taskyard.end_session(_session) g;
+            CONTINUE;
+        END IF;
+        SELECT array_agg(d.tube), array_agg(d.id), array_agg(d.lease), array_agg(d.state)
+            INTO _tubes, _ids, _leases, _states
+            FROM (SELECT t.tube, t.id, t.lease, t.state FROM taskyard.task t
+                WHERE t.timer <= _now ORDER BY t.timer LIMIT _limit - _moved) d;
+        EXIT WHEN _ids IS NULL;
+        IF 1 = ANY (_states) THEN
+            RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
+                FROM taskyard.give_back(_tubes, _ids, _leases, 2) g;
+        END IF;
+        FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.number LOOP
+            _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)
+                WHERE d.tube = _t.number AND d.state <> 1);
+            CONTINUE WHEN _own = '{}';
+            IF _t.has_subqueues THEN
+                _keys := taskyard.lock_subqueues_of(_t.number, _own);
+            END IF;
+            UPDATE taskyard.task t SET state = 0, timer = taskyard.timer(t.expires)
+                WHERE t.tube = _t.number AND t.id = ANY (_own) AND t.state = 2 AND t.timer <= _now;
+            GET DIAGNOSTICS _due = ROW_COUNT;
+            -- What was delayed until now is looked at again in the next round.
+            _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)
+                WHERE d.tube = _t.number AND d.state NOT IN (1, 2));
+            DELETE FROM taskyard.task t WHERE t.tube = _t.number AND t.id = ANY (_own)
+                AND t.state IN (0, 3, 4, 5) AND t.expires <= _now;
+            GET DIAGNOSTICS _gone = ROW_COUNT;
+            IF _t.has_subqueues THEN
+                PERFORM taskyard.settle_subqueues(_t.number, _keys);
+            END IF;
+            RETURN QUERY SELECT e.event, _t.number, _t.name::text, e.count, 0::smallint
+                FROM (VALUES (1, _due), (4, _gone), (7, taskyard.room(_t.number, _t.capacity)))
+                    AS e(event, count)
+                WHERE e.count IS NOT NULL;
+        END LOOP;
+        _moved := _moved + cardinality(_ids);
+    END LOOP;
+    RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(
+        (SELECT min(t.timer) FROM taskyard.task t WHERE t.timer IS NOT NULL),
+        (SELECT min(s.ends) FROM taskyard.session s
+            WHERE s.ends IS NOT NULL AND s.ends < 9223372036854775807)), 0::smallint;
+    RETURN QUERY SELECT 6, NULL::integer, NULL::text, _now, 0::smallint;
+END $$;

@@ -1,0 +1,125 @@
+-- The registry of tubes. status: 0 done, 1 no such tube, 3 it is there already, 4 too many tubes,
+-- 5 it has taken tasks.
+
+-- Waits for all who work on the tube and keeps others away until the end of the transaction. Those
+-- who work on it take the same lock shared.
+CREATE OR REPLACE FUNCTION taskyard.lock_tube(_tube text) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+    SELECT pg_advisory_xact_lock(1952543595, hashtext(_tube))
+$$;
+
+CREATE OR REPLACE FUNCTION taskyard.create_tube(
+    _tube text, _kind text, _temporary boolean, _capacity bigint, _ttl bigint, _ttr bigint,
+    _delay bigint, _pri bigint, _attempts_max bigint, _ttl_kills_taken boolean, _paused boolean,
+    _tubes_max bigint, OUT status smallint, OUT number integer)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _ids text;
+BEGIN
+    IF EXISTS (SELECT 1 FROM taskyard.tube t WHERE t.name = _tube) THEN
+        status := 3;
+        RETURN;
+    END IF;
+    -- One at a time, so that the number of tubes is exact.
+    PERFORM pg_advisory_xact_lock(1952543594);
+    PERFORM taskyard.lock_tube(_tube);
+    IF EXISTS (SELECT 1 FROM taskyard.tube t WHERE t.name = _tube) THEN
+        status := 3;
+        RETURN;
+    END IF;
+    IF (SELECT count(*) FROM taskyard.tube) >= _tubes_max THEN
+        status := 4;
+        RETURN;
+    END IF;
+    number := nextval('taskyard.tube_number');
+    _ids := 'taskyard.ids_' || number;
+    EXECUTE format('CREATE SEQUENCE %s MINVALUE 0 START 0', _ids);
+    INSERT INTO taskyard.tube (number, name, kind, temporary, capacity, ttl, ttr, delay, pri,
+            attempts_max, ttl_kills_taken, paused, ids)
+        VALUES (create_tube.number, _tube, _kind, _temporary, _capacity, _ttl, _ttr, _delay, _pri,
+            _attempts_max, _ttl_kills_taken, _paused, _ids::regclass);
+    status := 0;
+END $$;
+
+-- One tube or, with NULL, all. There is no row for a tube that is not there.
+CREATE OR REPLACE FUNCTION taskyard.show_tubes(_tube text) RETURNS SETOF taskyard.tube_info
+LANGUAGE sql VOLATILE AS $$
+    SELECT t.number, t.name, t.kind, t.temporary, t.capacity, t.ttl, t.ttr, t.delay, t.pri,
+        t.attempts_max, t.ttl_kills_taken, t.paused,
+        coalesce(c.ready, 0), coalesce(c.taken, 0), coalesce(c.buried, 0), coalesce(c.delayed, 0),
+        CASE
+            WHEN t.paused THEN 0
+            WHEN t.has_subqueues THEN (SELECT count(*) FROM taskyard.subqueue s
+                WHERE s.tube = t.number AND s.head_id IS NOT NULL)
+            ELSE coalesce(c.takeable, 0)
+        END,
+        c.next_wakeup
+    FROM taskyard.tube t
+    LEFT JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE k.state IN (0, 5)) AS ready,
+            count(*) FILTER (WHERE k.state = 0) AS takeable,
+            count(*) FILTER (WHERE k.state = 1) AS taken,
+            count(*) FILTER (WHERE k.state IN (3, 4)) AS buried,
+            count(*) FILTER (WHERE k.state = 2) AS delayed,
+            min(k.timer) AS next_wakeup
+        FROM taskyard.task k WHERE k.tube = t.number) c ON true
+    WHERE _tube IS NULL OR t.name = _tube
+    ORDER BY t.name
+$$;
+
+-- The change is a row of flags and values; then the tube is shown.
+CREATE OR REPLACE FUNCTION taskyard.alter_tube(
+    _tube text, _paused boolean, _set_capacity boolean, _capacity bigint, _set_ttl boolean,
+    _ttl bigint, _set_ttr boolean, _ttr bigint, _set_delay boolean, _delay bigint, _pri bigint,
+    _set_attempts_max boolean, _attempts_max bigint)
+RETURNS SETOF taskyard.tube_info LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM taskyard.lock_tube(_tube);
+    UPDATE taskyard.tube t SET
+        paused = coalesce(_paused, t.paused),
+        capacity = CASE WHEN _set_capacity THEN _capacity ELSE t.capacity END,
+        ttl = CASE WHEN _set_ttl THEN _ttl ELSE t.ttl END,
+        ttr = CASE WHEN _set_ttr THEN _ttr ELSE t.ttr END,
+        delay = CASE WHEN _set_delay THEN _delay ELSE t.delay END,
+        pri = coalesce(_pri, t.pri),
+        attempts_max = CASE WHEN _set_attempts_max THEN _attempts_max ELSE t.attempts_max END
+        WHERE t.name = _tube;
+    RETURN QUERY SELECT * FROM taskyard.show_tubes(_tube);
+END $$;
+
+CREATE OR REPLACE FUNCTION taskyard.drop_tube(_tube text, OUT status smallint, OUT number integer)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _ids text;
+BEGIN
+    PERFORM taskyard.lock_tube(_tube);
+    SELECT t.number, t.ids::text INTO number, _ids FROM taskyard.tube t WHERE t.name = _tube;
+    IF NOT FOUND THEN
+        status := 1;
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT 1 FROM taskyard.task t WHERE t.tube = drop_tube.number AND t.state = 1) THEN
+        status := 5;
+        RETURN;
+    END IF;
+    DELETE FROM taskyard.task t WHERE t.tube = drop_tube.number;
+    DELETE FROM taskyard.subqueue s WHERE s.tube = drop_tube.number;
+    DELETE FROM taskyard.tube t WHERE t.number = drop_tube.number;
+    EXECUTE 'DROP SEQUENCE ' || _ids;
+    status := 0;
+END $$;
+
+CREATE OR REPLACE FUNCTION taskyard.truncate_tube(
+    _tube text, OUT status smallint, OUT number integer, OUT room bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM taskyard.lock_tube(_tube);
+    SELECT t.number, t.capacity INTO number, room FROM taskyard.tube t WHERE t.name = _tube;
+    IF NOT FOUND THEN
+        status := 1;
+        RETURN;
+    END IF;
+    DELETE FROM taskyard.task t WHERE t.tube = truncate_tube.number;
+    DELETE FROM taskyard.subqueue s WHERE s.tube = truncate_tube.number;
+    status := 0;
+END $$;

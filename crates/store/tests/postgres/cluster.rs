@@ -1,0 +1,181 @@
+//! A PostgreSQL server of our own, in a temporary folder, gone with the test process.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::TempDir;
+
+/// Where PostgreSQL's programs are, unless `TASKYARD_POSTGRES` says otherwise.
+const USUAL: &str = "/usr/lib/postgresql/15/bin";
+
+/// Ends the server and removes its folder when its input ends: when this process does, however it does. A
+/// server that is still ending may write one more file.
+const KEEPER: &str = r#"
+read -r _
+"$0" stop -D "$1/data" -m immediate -W >/dev/null 2>&1
+for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$1" && break; sleep 0.2; done
+"#;
+
+/// How the server is set: nothing here survives a loss of power, and nothing has to.
+const SETTINGS: &str = "
+listen_addresses = ''
+fsync = off
+full_page_writes = off
+wal_level = minimal
+max_wal_senders = 0
+max_connections = 200
+shared_buffers = 256MB
+max_wal_size = 4GB
+max_locks_per_transaction = 256
+";
+
+/// The folder of PostgreSQL's programs; nothing when the tests are to go on without.
+pub fn programs() -> Option<PathBuf> {
+    let folder = std::env::var_os("TASKYARD_POSTGRES").map_or_else(|| USUAL.into(), PathBuf::from);
+    if folder.join("postgres").exists() {
+        return Some(folder);
+    }
+    let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
+    assert!(
+        embedded,
+        "no PostgreSQL at {}; run `cargo xtask tools` first, or set TASKYARD_EMBEDDED=1 to go \
+         without",
+        folder.display()
+    );
+    println!("skipped: TASKYARD_EMBEDDED is set and {} is not there", folder.display());
+    None
+}
+
+/// A server.
+pub struct Cluster {
+    programs: PathBuf,
+    folder: PathBuf,
+    /// A child of this process, since the one that adopts orphans may leave them lying about as zombies,
+    /// and PostgreSQL's programs take a zombie for a server.
+    server: Mutex<Option<Child>>,
+    /// Dropped last, and not at all where the cluster is shared by the whole process.
+    _keeper: Keeper,
+}
+
+impl Cluster {
+    /// Makes a server in a folder of its own and starts it.
+    pub fn new(programs: PathBuf) -> Self {
+        let folder = TempDir::new().expect("a temporary folder can be made").keep();
+        if let Some((uid, gid)) = other_user() {
+            chown(&folder, Some(uid), Some(gid)).expect("a folder can be given away");
+        }
+        let keeper = Keeper::new(&programs.join("pg_ctl"), &folder);
+        let cluster = Cluster { programs, folder, server: Mutex::default(), _keeper: keeper };
+        let mut initdb = cluster.program("initdb");
+        initdb.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync"]);
+        succeed(initdb.arg("--locale=C").arg("--pgdata").arg(cluster.data()));
+        let settings = cluster.data().join("postgresql.conf");
+        let mut file = File::options().append(true).open(settings).expect("initdb wrote it");
+        let sockets = format!("unix_socket_directories = '{}'\n", cluster.folder.display());
+        file.write_all(SETTINGS.as_bytes()).expect("settings can be written");
+        file.write_all(sockets.as_bytes()).expect("settings can be written");
+        cluster.start();
+        cluster
+    }
+
+    /// Starts the server and waits until it answers.
+    pub fn start(&self) {
+        let log = File::options().create(true).append(true).open(self.folder.join("log"));
+        let log = log.expect("a log can be written");
+        let mut server = self.program("postgres");
+        let child = server.arg("-D").arg(self.data()).stderr(log).spawn();
+        *self.server() = Some(child.expect("the server can be started"));
+        let mut ready = self.program("pg_isready");
+        ready.arg("-q").arg("-h").arg(&self.folder);
+        while !ready.status().expect("the program can be started").success() {
+            let ended = self.server().as_mut().and_then(|child| child.try_wait().ok()?);
+            assert!(ended.is_none(), "the server ended: {ended:?}");
+        }
+    }
+
+    /// Ends the server as a crash would.
+    pub fn kill(&self) {
+        let mut stop = self.program("pg_ctl");
+        succeed(stop.args(["stop", "-m", "immediate", "--no-wait", "-D"]).arg(self.data()));
+        if let Some(mut server) = self.server().take() {
+            server.wait().expect("the server ends");
+        }
+    }
+
+    fn server(&self) -> MutexGuard<'_, Option<Child>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The URL of one of its databases.
+    pub fn url(&self, database: &str) -> String {
+        let folder = self.folder.to_str().expect("the folder's name is plain").replace('/', "%2F");
+        format!("postgres://postgres@{folder}/{database}")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// A program of PostgreSQL, as a user it accepts.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
+        as_other_user(&mut command);
+        command.current_dir(&self.folder).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+}
+
+/// A shell that outlives this process for as long as it takes to clean up.
+struct Keeper {
+    shell: Child,
+}
+
+impl Keeper {
+    fn new(pg_ctl: &Path, folder: &Path) -> Self {
+        let mut shell = Command::new("sh");
+        as_other_user(&mut shell);
+        // In a group of its own, so that whoever interrupts the tests does not interrupt it.
+        shell.args(["-c", KEEPER]).arg(pg_ctl).arg(folder).process_group(0);
+        shell.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Keeper { shell: shell.spawn().expect("a shell can be started") }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        self.shell.wait().expect("the shell ends");
+    }
+}
+
+/// PostgreSQL refuses to run as root: then as the user that its package made, or as nobody.
+fn other_user() -> Option<(u32, u32)> {
+    let own = fs::metadata("/proc/self").expect("Linux has it").uid();
+    if own != 0 {
+        return None;
+    }
+    let users = fs::read_to_string("/etc/passwd").expect("there are users");
+    let find = |name: &str| {
+        let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+        let mut fields = line.split(':').skip(2);
+        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+    };
+    Some(find("postgres").or_else(|| find("nobody")).expect("there is a user that is not root"))
+}
+
+fn as_other_user(command: &mut Command) {
+    if let Some((uid, gid)) = other_user() {
+        command.uid(uid).gid(gid);
+    }
+}
+
+fn succeed(command: &mut Command) {
+    let output = command.stderr(Stdio::piped()).output().expect("the program can be started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed: {said}");
+}

@@ -1,0 +1,108 @@
+//! Many servers at the same time.
+
+use std::collections::HashSet;
+use std::sync::Barrier;
+use std::thread;
+
+use taskyard_core::{
+    Command, Error, Kind, NewTask, Outcome, Reply, Span, Task, TubeName, TubeOptions,
+};
+use taskyard_store::postgres::PostgresStore;
+
+use crate::database::{Database, ack, ask, cluster, make_tube, put, run, take};
+
+const SERVERS: usize = 4;
+
+/// Runs this on each of several servers at the same time.
+fn at_once<T: Send>(database: &Database, work: impl Fn(&PostgresStore) -> T + Sync) -> Vec<T> {
+    let barrier = Barrier::new(SERVERS);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..SERVERS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let store = database.open();
+                    barrier.wait();
+                    work(&store)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no server fails")).collect()
+    })
+}
+
+fn drain(store: &PostgresStore, tube: &TubeName, count: usize) -> Vec<Task> {
+    let mut all = Vec::new();
+    loop {
+        let tasks = take(store, tube, count);
+        if tasks.is_empty() {
+            return all;
+        }
+        for task in &tasks {
+            assert_eq!(ack(store, tube, task), Outcome::Done(None));
+        }
+        all.extend(tasks);
+    }
+}
+
+#[test]
+fn each_task_goes_to_one() {
+    run(async {
+        let database = Database::new(cluster());
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+        ask(&store, put(&tube, 300)).expect("they are put");
+        let taken = at_once(&database, |store| drain(store, &tube, 3)).concat();
+        let ids: HashSet<_> = taken.iter().map(|task| task.id).collect();
+        let leases: HashSet<_> = taken.iter().map(|task| task.lease).collect();
+        let left = drain(&store, &tube, 100);
+        assert_eq!((taken.len() + left.len(), ids.len()), (300, taken.len()));
+        assert_eq!(leases.len(), taken.len());
+    });
+}
+
+#[test]
+fn a_capacity_is_never_exceeded() {
+    run(async {
+        let database = Database::new(cluster());
+        let store = database.open();
+        let options = TubeOptions { capacity: Some(3), ..TubeOptions::new(Kind::Fifo) };
+        let tube = make_tube(&store, options);
+        let put_some = |store: &PostgresStore| {
+            let replies = (0..10).map(|_| ask(store, put(&tube, 1)));
+            replies.filter(Result::is_ok).count()
+        };
+        let accepted: usize = at_once(&database, put_some).into_iter().sum();
+        assert_eq!(accepted, 3);
+        let refusal = ask(&store, put(&tube, 1));
+        assert_eq!(refusal, Err(Error::TubeFull { tube, capacity: 3 }));
+    });
+}
+
+#[test]
+fn one_of_a_subqueue_runs_at_a_time() {
+    run(async {
+        let database = Database::new(cluster());
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::Utube));
+        let of = |key: &str| NewTask {
+            subqueue: Some(key.into()),
+            ..NewTask::new(taskyard_core::Body::new(&[0xc0]))
+        };
+        let put_some = |store: &PostgresStore| {
+            let tasks = ["a", "b", "c", "a"].map(of).to_vec();
+            let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+            assert!(matches!(ask(store, put), Ok(Reply::Put(_))));
+            take(store, &tube, 2)
+        };
+        let mut taken = at_once(&database, put_some).concat();
+        taken.extend(take(&store, &tube, 9));
+        let keys: HashSet<_> = taken.iter().map(|task| task.subqueue.clone()).collect();
+        assert_eq!((taken.len(), keys.len()), (3, 3), "one of each and no more");
+        for task in &taken {
+            assert_eq!(ack(&store, &tube, task), Outcome::Done(None));
+        }
+        let drained: usize =
+            at_once(&database, |store| drain(store, &tube, 1).len()).into_iter().sum();
+        assert_eq!(drained + drain(&store, &tube, 9).len(), 4 * SERVERS - 3);
+    });
+}

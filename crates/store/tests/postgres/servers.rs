@@ -1,0 +1,118 @@
+//! Several servers on one database.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use taskyard_core::{
+    Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
+    TubeName, TubeOptions,
+};
+use taskyard_store::postgres::PostgresStore;
+use taskyard_store::{Elsewhere, Store};
+
+use crate::database::{Database, ack, ask, cluster, make_tube, put, run, sql, take};
+
+const SESSION: SessionId = SessionId([7; 16]);
+
+fn join(store: &PostgresStore, create: bool) {
+    let join = Command::JoinSession { session: SESSION, create };
+    assert_eq!(ask(store, join), Ok(Reply::Session(SESSION)));
+}
+
+fn take_as(store: &PostgresStore, tube: &TubeName) -> Task {
+    let session = Some(SESSION);
+    let take = Take { tube: tube.clone(), count: 1, session, lease: None, wait: Span::ZERO };
+    match ask(store, Command::Take(take)) {
+        Ok(Reply::Taken(mut tasks)) if tasks.len() == 1 => tasks.remove(0),
+        other => panic!("expected one task, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_session_lives_on_every_server() {
+    run(async {
+        let database = Database::new(cluster());
+        let (here, there) = (database.open(), database.open());
+        let tube = make_tube(&here, TubeOptions::new(Kind::Fifo));
+        ask(&here, put(&tube, 1)).expect("it is put");
+        join(&here, true);
+        let task = take_as(&here, &tube);
+        join(&there, false);
+        let leave = Command::LeaveSession { session: SESSION };
+        assert_eq!(ask(&here, leave), Ok(Reply::Nothing));
+        let holder = Holder::Session(SESSION);
+        let items = vec![FinishItem { id: task.id, holder, finish: Finish::Ack }];
+        let acked = ask(&there, Command::Finish { tube, items, show: false });
+        assert_eq!(acked, Ok(Reply::Finished(vec![Outcome::Done(None)])));
+    });
+}
+
+#[test]
+fn a_dead_servers_tasks_return() {
+    run(async {
+        let database = Database::new(cluster());
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 1)).expect("it is put");
+        // A server that has not been heard of for ages, and a session that is connected there alone.
+        let session = "'\\x07070707070707070707070707070707'";
+        sql(
+            &database.url(),
+            &format!(
+                "INSERT INTO taskyard.server VALUES ('\\xdead', 0);
+                 INSERT INTO taskyard.session VALUES ({session});
+                 INSERT INTO taskyard.connection VALUES ({session}, '\\xdead', 1)"
+            ),
+        );
+        let task = take_as(&store, &tube);
+        // Who was away itself does not judge; who comes regularly does.
+        let beat = "SELECT taskyard.heartbeat('\\x01', 60000000, NULL)";
+        let away = format!("INSERT INTO taskyard.server VALUES ('\\x01', 1); {beat}");
+        sql(&database.url(), &away);
+        sql(&database.url(), beat);
+        let ticked = ask(&store, Command::Tick { limit: 10 });
+        // Its session ended by the database's clock, the store's is moved by hand.
+        let ends = sql(&database.url(), "SELECT count(*) FROM taskyard.session WHERE ends IS NULL");
+        assert_eq!(ends.as_deref(), Some("0"), "{ticked:?}");
+        sql(&database.url(), "UPDATE taskyard.session SET ends = 0");
+        ask(&store, Command::Tick { limit: 10 }).expect("it ticks");
+        assert_eq!(ack(&store, &tube, &task), Outcome::Stale, "the lease is worth nothing now");
+        let again = take(&store, &tube, 1);
+        assert_eq!(again.iter().map(|task| task.attempts).collect::<Vec<_>>(), [1]);
+    });
+}
+
+#[test]
+fn the_last_server_puts_things_in_order() {
+    run(async {
+        let database = Database::new(cluster());
+        let (here, there) = (database.open(), database.open());
+        let tube = make_tube(&here, TubeOptions::new(Kind::Fifo));
+        ask(&here, put(&tube, 1)).expect("it is put");
+        let task = take(&here, &tube, 1).remove(0);
+        here.close().await.expect("it closes");
+        assert_eq!(take(&there, &tube, 1), [], "whoever holds it can still finish it elsewhere");
+        there.close().await.expect("it closes");
+        let anew = database.open();
+        assert_eq!(ack(&anew, &tube, &task), Outcome::Stale);
+        assert_eq!(take(&anew, &tube, 1).len(), 1);
+    });
+}
+
+#[test]
+fn servers_hear_of_what_others_put() {
+    run(async {
+        let database = Database::new(cluster());
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        let (sender, heard) = mpsc::channel();
+        store.watch(Arc::new(move |what| sender.send(what).expect("the test listens")));
+        // It may not listen yet when the first ones come.
+        let heard = (0..600).find_map(|_| {
+            sql(&database.url(), "SELECT taskyard.put('mail', '1')");
+            heard.recv_timeout(Duration::from_millis(100)).ok()
+        });
+        assert_eq!(heard, Some(Elsewhere::Tube(tube)));
+    });
+}
