@@ -7,6 +7,7 @@ use crate::completions::CompletionsArgs;
 use crate::delete::DeleteArgs;
 use crate::finish::{AckArgs, ReleaseArgs, TouchArgs};
 use crate::kick::KickArgs;
+use crate::migrate::MigrateArgs;
 use crate::peek::PeekArgs;
 use crate::put::PutArgs;
 use crate::serve::ServeArgs;
@@ -55,6 +56,8 @@ pub struct Cli {
 pub enum Verb {
     /// Run the server, with the tasks in a folder of this machine.
     Serve(ServeArgs),
+    /// Bring a database to the form that this version needs.
+    Migrate(MigrateArgs),
     /// Add tasks to a tube; prints their ids.
     Put(PutArgs),
     /// Take tasks from a tube; ack them when they are done.

@@ -11,6 +11,7 @@ mod completions;
 mod delete;
 mod finish;
 mod kick;
+mod migrate;
 mod peek;
 mod put;
 mod serve;
@@ -42,6 +43,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Serve(args) => serve::run(args),
+        Verb::Migrate(args) => migrate::run(args),
         Verb::Put(args) => put::run(args),
         Verb::Take(args) => take::run(args),
         Verb::Ack(args) => finish::ack(args),

@@ -24,6 +24,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::connect::{URL_DEFAULT, misfit};
 use crate::failure::Wrong;
 use crate::iproto::IprotoArgs;
+use crate::migrate::shown;
 use crate::output::{note, quoted};
 use crate::units::Size;
 use crate::{iproto, output, units};
@@ -42,7 +43,7 @@ pub struct ServeArgs {
     /// The folder with the tasks; the same as --store sqlite:DIR.
     #[arg(long, value_name = "DIR", default_value = "taskyard-data", conflicts_with = "store")]
     data: PathBuf,
-    /// Where tasks live: memory: or sqlite:DIR.
+    /// Where tasks live: memory:, sqlite:DIR or postgres://USER@HOST/DATABASE.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Where to listen for HTTP; port 0 is any free one.
@@ -176,14 +177,14 @@ impl ServeArgs {
         };
         let options = OpenOptions { memory_bytes: self.memory.0, accept_loss: self.accept_loss };
         let progress = if io::stderr().is_terminal() {
-            ProgressBar::new_spinner().with_message(format!("opening {url}"))
+            ProgressBar::new_spinner().with_message(format!("opening {}", shown(&url)))
         } else {
             ProgressBar::hidden()
         };
         progress.enable_steady_tick(Duration::from_millis(200));
         let store = taskyard_store::open(&url, &options);
         progress.finish_and_clear();
-        Ok((url, store?))
+        Ok((shown(&url), store?))
     }
 }
 

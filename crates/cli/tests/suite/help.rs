@@ -5,7 +5,8 @@ use taskyard_store::OpenOptions;
 use crate::rig::run;
 
 /// Every command a client or an operator uses.
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 17] = [
+    "migrate",
     "top",
     "serve",
     "put",
