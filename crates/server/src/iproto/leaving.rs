@@ -93,5 +93,5 @@ async fn leave_now(engine: &Engine, sessions: Vec<SessionId>) -> Vec<SessionId> 
 /// Whether a session that was not left because of this is still to be left. One that is unknown has
 /// nothing, and a server that starts again gives back everything.
 pub(super) fn may_pass(error: &Error) -> bool {
-    matches!(error, Error::Overloaded(_))
+    !matches!(error, Error::SessionUnknown(_) | Error::ShuttingDown)
 }
