@@ -4,7 +4,7 @@ use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{Error, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName};
 use tokio_postgres::Row;
 
-use super::codec::{self, Unreadable, count_from_sql, get};
+use super::codec::{self, Unreadable, count_from_sql, get, id_to_sql, pri_to_sql};
 use super::plan::Ask;
 use super::tally::{Counters, Exact, Tally};
 
@@ -21,8 +21,8 @@ impl Reader<'_> {
     /// The replies to what was asked with one call.
     pub fn read(&mut self, ask: &Ask, rows: &[Row]) -> Result<Replies, Unreadable> {
         match ask {
-            Ask::Put { tube, sizes } => self.put(tube, sizes, first(rows)?),
-            Ask::Take { tube, session, counts } => self.take(tube, *session, counts, rows),
+            Ask::Put { tube, sizes, .. } => self.put(tube, sizes, first(rows)?),
+            Ask::Take { tube, session, counts, .. } => self.take(tube, *session, counts, rows),
             Ask::Ack { .. } => self.ack(ask, rows),
             other => Ok(vec![self.single(other, rows)?]),
         }
@@ -42,7 +42,7 @@ impl Reader<'_> {
                 if let Ok(Reply::Tubes(tubes)) = &reply
                     && let Some(info) = tubes.first()
                 {
-                    self.tally.ready(tube, info.takeable);
+                    self.tally.back(tube, info.takeable);
                     let room = info.options.capacity.unwrap_or(u64::MAX);
                     let room = room.saturating_sub(info.stats.tasks.total());
                     self.tally.room(tube, change.capacity.is_some().then_some(room));
@@ -89,6 +89,7 @@ impl Reader<'_> {
         let delayed = get::<Option<Vec<bool>>>(row, 5)?;
         let mut delayed = delayed.into_iter().flatten();
         self.tally.deadline(get(row, 6)?);
+        self.tally.best_put = get(row, 7)?;
         let (mut count, mut ready) = (0, 0);
         let mut replies = Vec::with_capacity(sizes.len());
         for (place, size) in sizes.iter().enumerate() {
@@ -138,6 +139,7 @@ impl Reader<'_> {
             tasks.push(codec::taken(row, session)?);
         }
         tasks.sort_unstable_by_key(|task| (task.pri, task.id));
+        self.tally.last_taken = tasks.last().map(|task| (pri_to_sql(task.pri), id_to_sql(task.id)));
         let mut tasks = tasks.into_iter();
         let share = |count: &usize| Ok(Reply::Taken(tasks.by_ref().take(*count).collect()));
         Ok(counts.iter().map(share).collect())
@@ -197,7 +199,7 @@ impl Reader<'_> {
             ready += u64::from(event == Some(2) && state == Some(0));
         }
         self.left(tube, &head, size as u64);
-        self.tally.ready(tube, ready);
+        self.tally.back(tube, ready);
         self.tally.deadline(head.deadline);
         Ok(Ok(Reply::Finished(outcomes(size, show, rows)?)))
     }
@@ -242,7 +244,7 @@ impl Reader<'_> {
         }
         let kicked = count_from_sql(get(row, 2)?);
         self.tally.of(codec::number(row, 1)?).calls.kick += kicked;
-        self.tally.ready(tube, kicked);
+        self.tally.back(tube, kicked);
         Ok(Ok(Reply::Kicked(kicked)))
     }
 
@@ -293,7 +295,7 @@ impl Reader<'_> {
             let tube = codec::name(get(row, 2)?)?;
             match event {
                 7 => self.tally.room(&tube, Some(count)),
-                1 | 2 | 5 => self.tally.ready(&tube, count),
+                1 | 2 | 5 => self.tally.back(&tube, count),
                 _ => {}
             }
             let counted = self.tally.of(codec::number(row, 1)?);

@@ -15,6 +15,7 @@ use super::statements::{self as sql, Call, Param, param};
 /// The puts of several callers into one tube.
 pub(super) fn put(commands: Vec<Command>, now: Option<i64>) -> (Ask, Call) {
     let (mut sizes, mut all, mut into) = (Vec::new(), Vec::new(), None);
+    let usual = are_usual(&commands);
     for command in commands {
         let Command::Put { tube, tasks, .. } = command else { continue };
         sizes.push(tasks.len());
@@ -24,7 +25,15 @@ pub(super) fn put(commands: Vec<Command>, now: Option<i64>) -> (Ask, Call) {
     let tube = into.expect("a put names its tube");
     let counts = sizes.iter().map(|size| *size as i32).collect();
     let call = put_call(&tube, now, counts, all);
-    (Ask::Put { tube, sizes }, call)
+    (Ask::Put { tube, sizes, usual }, call)
+}
+
+/// Whether these puts name no priorities.
+pub(super) fn are_usual(commands: &[Command]) -> bool {
+    commands.iter().all(|command| match command {
+        Command::Put { tasks, .. } => tasks.iter().all(|task| task.pri.is_none()),
+        _ => false,
+    })
 }
 
 /// One call that puts all these tasks, for callers with this many each.
@@ -65,7 +74,11 @@ where
 }
 
 /// The takes of several callers from one tube, for the same session and time.
-pub(super) fn take(commands: Vec<Command>, now: Option<i64>) -> (Ask, Call) {
+pub(super) fn take(
+    commands: Vec<Command>,
+    now: Option<i64>,
+    head: Option<(i64, i64)>,
+) -> (Ask, Call) {
     let (mut counts, mut first) = (Vec::new(), None);
     for command in commands {
         let Command::Take(take) = command else { continue };
@@ -80,8 +93,11 @@ pub(super) fn take(commands: Vec<Command>, now: Option<i64>) -> (Ask, Call) {
         param(session.map(session_to_sql)),
         param(span_to_sql(lease)),
         param(BATCH_BYTES_MAX as i64),
+        param(head.map(|head| head.0)),
+        param(head.map(|head| head.1)),
     ];
-    (Ask::Take { tube, session, counts }, Call::new(&sql::TAKE, params))
+    let hinted = head.is_some();
+    (Ask::Take { tube, session, counts, hinted }, Call::new(&sql::TAKE, params))
 }
 
 /// Who holds deliveries, as three columns: how it is shown, the lease, the session. Where all are by lease
@@ -213,7 +229,7 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
         }
         Command::Finish { tube, items, show } => finish(tube, &items, show, now),
         Command::Put { .. } => put(vec![command], now),
-        Command::Take(_) => take(vec![command], now),
+        Command::Take(_) => take(vec![command], now, None),
         other => session(other, context),
     }
 }

@@ -13,9 +13,9 @@ use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Socket};
 
 use super::statements::{Call, Statement};
 
-/// Plans are made once and kept, so they must suit a full table although they may be made while it is
-/// empty: every path of these functions has its index.
-const SETTINGS: [(&str, &str); 6] = [
+/// How a connection is set. Plans are made once and kept, so they must suit a full table although they may be made
+/// while it is empty: every path of these functions has its index.
+const SETTINGS: [(&str, &str); 7] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
     // Such a scan does not mark the entries of dead rows that it meets, so the next one meets them again.
@@ -23,6 +23,8 @@ const SETTINGS: [(&str, &str); 6] = [
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("jit", "off"),
+    // Somebody's own transaction may hold what a batch needs; others must not wait for it for ever.
+    ("lock_timeout", "2000"),
 ];
 
 /// Where notices of the database go.
@@ -41,6 +43,8 @@ pub(super) struct Connection {
 pub(super) enum Failure {
     /// The connection is gone. If the end of the transaction was under way it may have taken effect.
     Lost(String),
+    /// There is no connection, so nothing was done.
+    Unreachable(String),
     /// The database gave it up for the sake of another; it can be sent again.
     Conflict(String),
     /// The database refused it.
@@ -68,6 +72,9 @@ impl Failure {
         match self {
             Failure::Lost(text) => {
                 format!("the connection was lost ({text}); what was asked may have been done")
+            }
+            Failure::Unreachable(text) => {
+                format!("PostgreSQL cannot be reached, nothing was done: {text}")
             }
             Failure::Conflict(text) | Failure::Refused(text) => text.clone(),
         }

@@ -58,7 +58,7 @@ pub(super) async fn migrate(client: &Client) -> Result<(), MigrateError> {
     if is_current(client).await {
         return Ok(());
     }
-    client.batch_execute("BEGIN").await?;
+    client.batch_execute("BEGIN; SET LOCAL lock_timeout = 0").await?;
     let done = apply(client).await;
     let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
     let ended = client.batch_execute(end).await;

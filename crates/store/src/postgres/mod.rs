@@ -16,12 +16,15 @@
 //! - Payloads are in the task's row. A table of their own was weighed: it costs a second row and a second index
 //!   entry for each task, while what it saves, the copy of a small payload at a take, is cheaper. Those
 //!   above 2 kB are kept outside of the row by PostgreSQL itself and are not copied.
-//! - Counters are in memory, by server. States are counted when somebody asks.
+//! - Counters of calls are in memory, by server. The counts of states are sums of small rows, one for each call,
+//!   which ticks put together: a counter that every put updates would make them wait for each other.
+//! - Where a take begins is remembered in `heads`, for the sake of transactions that stay open for long.
 
 mod answers;
 mod calls;
 mod codec;
 mod connection;
+mod heads;
 mod migrate;
 mod plan;
 mod presence;
@@ -41,6 +44,7 @@ use tokio_postgres::{Config, Row};
 use crate::{BodyKey, Capabilities, Executed, OpenError, Pending, Store, Watcher};
 use answers::Reader;
 use connection::{Connection, Failure, describe};
+use heads::Heads;
 use migrate::MigrateError;
 use plan::{Ask, Context, Step, plan};
 use presence::Presence;
@@ -54,6 +58,8 @@ pub use transaction::put_in;
 const RETRIES: usize = 8;
 /// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may be silent while something is expected of it.
+const SILENCE: Duration = Duration::from_secs(10);
 /// Other servers and plain SQL may change what this one knows nothing about: it looks this often.
 const POLL: Span = Span::from_secs(1);
 
@@ -91,6 +97,7 @@ struct Shared {
 #[derive(Default)]
 struct Known {
     counters: Counters,
+    heads: Heads,
     /// When time next changes something, as far as this server knows, by the clock of the tasks.
     deadline: Option<i64>,
     /// How far the clock of the tasks is ahead of the caller's.
@@ -107,6 +114,8 @@ impl PostgresStore {
         let (url, pooled) = without_pooler(url);
         let mut config: Config = url.parse().map_err(|error| unavailable(&error))?;
         config.connect_timeout(CONNECT_TIMEOUT);
+        // A cable that is cut says nothing: a batch must not wait for it until the system gives up.
+        config.keepalives_idle(SILENCE).tcp_user_timeout(SILENCE);
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("taskyard-postgres")
@@ -204,21 +213,26 @@ impl Shared {
 
     async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let count = commands.len();
-        let (steps, calls) = plan(commands, &self.context(now));
+        let (steps, calls) = self.plan(now, commands);
         match self.transact(&calls).await {
             Ok(rows) => self.read(now, count, &steps, rows),
             Err(Failure::Refused(text)) if calls.len() > 1 => {
                 tracing::warn!(%text, "a batch was refused; trying its commands one by one");
                 self.one_by_one(now, steps, calls).await
             }
-            Err(failure) => failed(count, &failure.text()),
+            Err(failure) => {
+                self.known().heads.forget_all();
+                failed(count, &failure.text())
+            }
         }
     }
 
-    fn context(&self, now: Timestamp) -> Context<'_> {
-        self.known().now = now.as_micros();
-        let now = (self.clock == Clock::Caller).then_some(now.as_micros());
-        Context { now, server: &self.server }
+    fn plan(&self, now: Timestamp, commands: Vec<Command>) -> (Vec<Step>, Vec<Call>) {
+        let mut known = self.known();
+        let moment = now.as_micros();
+        known.now = moment;
+        let now = (self.clock == Clock::Caller).then_some(moment);
+        plan(commands, &Context { now, server: &self.server, heads: &known.heads, moment })
     }
 
     /// Runs the calls in one transaction, again if the database gave it up for the sake of another.
@@ -248,10 +262,8 @@ impl Shared {
     }
 
     async fn connect(&self) -> Result<Connection, Failure> {
-        Connection::open(&self.config, self.pooled, None).await.map_err(|error| {
-            let why = describe(&error);
-            Failure::Refused(format!("PostgreSQL cannot be reached, nothing was done: {why}"))
-        })
+        let connection = Connection::open(&self.config, self.pooled, None).await;
+        connection.map_err(|error| Failure::Unreachable(describe(&error)))
     }
 
     /// Each call in a transaction of its own, so that only what cannot be done fails.
@@ -281,7 +293,8 @@ impl Shared {
     fn read(&self, now: Timestamp, count: usize, steps: &[Step], rows: Vec<Vec<Row>>) -> Executed {
         let mut rows = rows.into_iter();
         let mut known = self.known();
-        let mut reader = Reader { counters: &known.counters, tally: Tally::default() };
+        let Known { counters, heads, .. } = &mut *known;
+        let mut reader = Reader { counters, tally: Tally::default() };
         let mut replies = Vec::with_capacity(count);
         for Step { places, ask } in steps {
             let answer = match ask {
@@ -292,6 +305,7 @@ impl Shared {
                 tracing::error!(%error, "an answer of the database could not be read");
                 unreadable(places.len())
             }));
+            follow(heads, ask, &mut reader.tally, now);
         }
         let tally = reader.tally;
         known.counters.add(&tally);
@@ -321,6 +335,27 @@ impl Known {
             self.ahead = exact.clock.saturating_sub(now.as_micros());
         }
         self.deadline.map(|at| Timestamp::from_micros(at.saturating_sub(self.ahead)))
+    }
+}
+
+/// Keeps the hints right after one step of a batch.
+fn follow(heads: &mut Heads, ask: &Ask, tally: &mut Tally, now: Timestamp) {
+    for tube in tally.back.drain(..) {
+        heads.forget(&tube);
+    }
+    match ask {
+        Ask::Put { tube, usual, .. } => {
+            if let Some(best) = tally.best_put.take() {
+                heads.put(tube, best, *usual);
+            }
+        }
+        Ask::Take { tube, hinted, .. } => {
+            if let Some(last) = tally.last_taken.take() {
+                heads.took(tube, *hinted, last, now.as_micros());
+            }
+        }
+        Ask::Drop { tube } | Ask::Create { tube, .. } => heads.forget(tube),
+        _ => {}
     }
 }
 

@@ -12,6 +12,7 @@ use taskyard_core::{
 };
 
 use super::calls;
+use super::heads::{Heads, Touched};
 use super::statements::Call;
 
 /// What every call of a batch needs to know.
@@ -20,6 +21,9 @@ pub(super) struct Context<'a> {
     pub now: Option<i64>,
     /// This server's identity.
     pub server: &'a [u8],
+    /// Where takes may begin, and the moment by the caller's clock.
+    pub heads: &'a Heads,
+    pub moment: i64,
 }
 
 /// One call, or a refusal that needs none, for the commands at these places of the batch.
@@ -47,14 +51,18 @@ pub(super) enum Ask {
     Tubes {
         tube: Option<TubeName>,
     },
+    /// `usual` when no task names its priority.
     Put {
         tube: TubeName,
         sizes: Vec<usize>,
+        usual: bool,
     },
+    /// `hinted` when it does not begin at the beginning.
     Take {
         tube: TubeName,
         session: Option<SessionId>,
         counts: Vec<usize>,
+        hinted: bool,
     },
     /// `order` has the place of each item of the call among those of the commands.
     Ack {
@@ -103,6 +111,7 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>,
     let (mut steps, mut calls) = (Vec::new(), Vec::new());
     let mut commands = commands.into_iter().peekable();
     let mut place = 0;
+    let mut touched = Touched::default();
     while let Some(command) = commands.next() {
         if let Some(refusal) = refusal(&command) {
             steps.push(Step { places: place..place + 1, ask: Ask::Refused(refusal) });
@@ -115,7 +124,7 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>,
         }
         let places = place..place + group.commands.len();
         place = places.end;
-        let (ask, call) = group.call(context);
+        let (ask, call) = group.call(context, &mut touched);
         steps.push(Step { places, ask });
         calls.push(call);
     }
@@ -264,13 +273,39 @@ impl Group {
         new && self.acked.len() == known + items.len()
     }
 
-    fn call(self, context: &Context<'_>) -> (Ask, Call) {
+    fn call(self, context: &Context<'_>, touched: &mut Touched) -> (Ask, Call) {
         let Group { mut commands, acks, .. } = self;
         match &commands[0] {
-            Command::Put { .. } => calls::put(commands, context.now),
-            Command::Take(_) => calls::take(commands, context.now),
+            Command::Put { tube, .. } => {
+                if !calls::are_usual(&commands) || !context.heads.put_is_behind(tube) {
+                    touched.tube(tube);
+                }
+                calls::put(commands, context.now)
+            }
+            Command::Take(take) => {
+                let head = context.heads.of(&take.tube, context.moment);
+                let head = head.filter(|_| !touched.has(&take.tube));
+                calls::take(commands, context.now, head)
+            }
             Command::Finish { .. } if acks => calls::ack(commands, context.now),
-            _ => calls::single(commands.remove(0), context),
+            command => {
+                touch(command, touched);
+                calls::single(commands.remove(0), context)
+            }
         }
+    }
+}
+
+/// Notes which tubes may get tasks back.
+fn touch(command: &Command, touched: &mut Touched) {
+    match command {
+        Command::Tubes { .. } | Command::Peek { .. } | Command::Deliveries { .. } => {}
+        Command::Finish { tube, .. }
+        | Command::Kick { tube, .. }
+        | Command::ReleaseAll { tube }
+        | Command::AlterTube { tube, .. }
+        | Command::DropTube { tube }
+        | Command::CreateTube { tube, .. } => touched.tube(tube),
+        _ => touched.all(),
     }
 }

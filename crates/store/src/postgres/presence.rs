@@ -148,6 +148,7 @@ async fn attend(
             heard = notices.recv() => {
                 let Some(text) = heard else { return Ok(()) };
                 if let Some(tube) = read_notice(&shared.server, &text) {
+                    shared.known().heads.forget(&tube);
                     shared.presence.heard(Elsewhere::Tube(tube));
                 }
             }
@@ -166,6 +167,7 @@ async fn beat(shared: &Shared, connection: &mut Connection) -> Result<(), Failur
     shared.presence.accompanied.store(count(0)? > 0, Ordering::Relaxed);
     if count(1)? > 0 {
         tracing::warn!("another server is gone; its sessions end");
+        shared.known().heads.forget_all();
         shared.presence.heard(Elsewhere::Anything);
     }
     Ok(())

@@ -49,8 +49,8 @@ statements! {
     PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
         (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
             INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY);
-    TAKE: "SELECT * FROM taskyard.take_tasks($1,$2,$3,$4,$5,$6)"
-        (TEXT, INT8, INT8, BYTEA, INT8, INT8);
+    TAKE: "SELECT * FROM taskyard.take_tasks($1,$2,$3,$4,$5,$6,$7,$8)"
+        (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8);
     ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8)"
         (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8);
     FINISH: "SELECT * FROM taskyard.finish_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"

@@ -25,6 +25,12 @@ pub(super) struct Tally {
     dropped: Vec<u32>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
+    /// Tubes to which tasks came back.
+    pub back: Vec<TubeName>,
+    /// The place of the last task of the latest take.
+    pub last_taken: Option<(i64, i64)>,
+    /// The best priority of the latest put.
+    pub best_put: Option<i64>,
     /// The earliest deadline that was set, by the clock of the tasks.
     pub deadline: Option<i64>,
     /// The earliest of all deadlines, where the batch asked.
@@ -95,6 +101,12 @@ impl Tally {
         if more > 0 {
             *self.ready.entry(tube.clone()).or_default() += more;
         }
+    }
+
+    /// This many tasks came back to a tube.
+    pub fn back(&mut self, tube: &TubeName, count: u64) {
+        self.back.push(tube.clone());
+        self.ready(tube, count);
     }
 
     /// A tube has this much room now.

@@ -30,7 +30,8 @@ pub async fn put_in<C: GenericClient + Sync>(
     let rows = send(client, &put_call(tube, None, vec![size as i32], tasks)).await?;
     let counters = Counters::default();
     let mut reader = Reader { counters: &counters, tally: Tally::default() };
-    let replies = reader.read(&Ask::Put { tube: tube.clone(), sizes: vec![size] }, &rows);
+    let replies =
+        reader.read(&Ask::Put { tube: tube.clone(), sizes: vec![size], usual: false }, &rows);
     let replies = replies.map_err(|error| Error::Store(error.to_string()))?;
     match replies.into_iter().next() {
         Some(Ok(Reply::Put(placed))) => {

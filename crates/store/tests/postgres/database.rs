@@ -1,7 +1,8 @@
 //! A database for each case.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
 
 use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, Holder, NewTask, Outcome, Reply, Span, Take, Task,
@@ -32,20 +33,66 @@ pub fn prepare(cluster: &Cluster) {
     block_on(store.close()).expect("it closes");
 }
 
-/// A database of its own on a cluster, gone when this is dropped.
+/// A database of a test's own on a cluster.
 pub struct Database {
     cluster: &'static Cluster,
     name: String,
+    /// Whether another test may have it afterwards.
+    again: bool,
 }
 
+/// Databases that tests have left behind. To make one takes much longer than to empty it.
+static IDLE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// More tubes than this take longer to drop one by one than all at once.
+const TUBES_MAX: usize = 100;
+
+/// Makes a database as it was, once nobody is connected to it any more.
+const EMPTY: &str = "
+SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid();
+DO $$ BEGIN
+    EXECUTE (SELECT 'DROP SEQUENCE ' || string_agg(ids::text, ',') FROM taskyard.tube HAVING count(*) > 0);
+EXCEPTION WHEN null_value_not_allowed THEN RETURN; END $$;
+DELETE FROM taskyard.task;
+DELETE FROM taskyard.tube;
+DELETE FROM taskyard.count;
+DELETE FROM taskyard.subqueue;
+DELETE FROM taskyard.session;
+DELETE FROM taskyard.connection;
+DELETE FROM taskyard.server;
+UPDATE taskyard.setting SET session_ttr = 0;
+";
+
 impl Database {
-    /// A copy of the original.
-    pub fn new(cluster: &'static Cluster) -> Self {
+    /// A database that a store can open, as if it were new.
+    pub fn new() -> Self {
+        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match idle {
+            Some(name) => Database { cluster: cluster(), name, again: true },
+            None => Self::copy(cluster(), true),
+        }
+    }
+
+    /// A new one on this cluster.
+    pub fn on(cluster: &'static Cluster) -> Self {
+        Self::copy(cluster, false)
+    }
+
+    /// One that no store has opened yet.
+    pub fn unopened() -> Self {
+        Self::make(cluster(), "", false)
+    }
+
+    fn copy(cluster: &'static Cluster, again: bool) -> Self {
+        Self::make(cluster, "TEMPLATE original STRATEGY file_copy", again)
+    }
+
+    fn make(cluster: &'static Cluster, template: &str, again: bool) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("case_{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let create = format!("CREATE DATABASE {name} TEMPLATE original STRATEGY file_copy");
-        sql(&cluster.url("postgres"), &create);
-        Database { cluster, name }
+        sql(&cluster.url("postgres"), &format!("CREATE DATABASE {name} {template}"));
+        Database { cluster, name, again }
     }
 
     /// Its URL.
@@ -61,6 +108,16 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
+        if self.again && !thread::panicking() {
+            let tubes = sql(&self.url(), "SELECT count(*) FROM taskyard.tube");
+            if tubes.is_some_and(|tubes| tubes.parse().is_ok_and(|tubes: usize| tubes < TUBES_MAX))
+            {
+                sql(&self.url(), EMPTY);
+                let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+                idle.push(self.name.clone());
+                return;
+            }
+        }
         let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
         sql(&self.cluster.url("postgres"), &drop);
     }
@@ -68,8 +125,17 @@ impl Drop for Database {
 
 /// A queue in a database of its own.
 pub fn queue() -> StoreHarness {
-    let database = Database::new(cluster());
+    let database = Database::new();
     StoreHarness::new(move || Box::new(database.open()))
+}
+
+/// The same, as if there were a pooler between.
+pub fn queue_behind_a_pooler() -> StoreHarness {
+    let database = Database::new();
+    StoreHarness::new(move || {
+        let url = format!("{}?pooler=transaction", database.url());
+        Box::new(PostgresStore::open(&url, Clock::Caller).expect("the store opens"))
+    })
 }
 
 /// Runs a case, unless there is no PostgreSQL and the tests are to go on without.
@@ -90,6 +156,31 @@ pub fn sql(url: &str, text: &str) -> Option<String> {
             _ => None,
         })
     })
+}
+
+/// Panics where what was counted is not what is there.
+pub fn check_counts(url: &str) {
+    let wrong = sql(
+        url,
+        "WITH stands AS (
+            SELECT tube, count(*) FILTER (WHERE state = 0) AS ready,
+                count(*) FILTER (WHERE state = 5) AS passed,
+                count(*) FILTER (WHERE state = 1) AS taken,
+                count(*) FILTER (WHERE state = 2) AS delayed,
+                count(*) FILTER (WHERE state IN (3, 4)) AS buried
+            FROM taskyard.task GROUP BY tube),
+        counted AS (
+            SELECT tube, sum(ready) AS ready, sum(passed) AS passed, sum(taken) AS taken,
+                sum(delayed) AS delayed, sum(buried) AS buried
+            FROM taskyard.count GROUP BY tube)
+        SELECT string_agg(coalesce(s::text, '()') || ' but ' || coalesce(c::text, '()'), '; ')
+        FROM stands s FULL JOIN counted c USING (tube)
+        WHERE (coalesce(s.ready, 0), coalesce(s.passed, 0), coalesce(s.taken, 0),
+                coalesce(s.delayed, 0), coalesce(s.buried, 0))
+            <> (coalesce(c.ready, 0), coalesce(c.passed, 0), coalesce(c.taken, 0),
+                coalesce(c.delayed, 0), coalesce(c.buried, 0))",
+    );
+    assert_eq!(wrong, None, "tasks stand otherwise than they were counted");
 }
 
 /// A connection of the test's own.

@@ -14,7 +14,7 @@ use taskyard_store::conformance::audit::{Call, Did, Recorder, Unseen};
 use taskyard_store::postgres::PostgresStore;
 
 use crate::cluster::{Cluster, programs};
-use crate::database::{Database, NOW, ask, make_tube, prepare, put};
+use crate::database::{Database, NOW, ask, check_counts, make_tube, prepare, put};
 
 /// How many things must have been done before and after each kill.
 const STEPS: usize = 300;
@@ -107,7 +107,7 @@ fn nothing_is_lost_and_nothing_given_twice() {
     let Some(programs) = programs() else { return };
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::new(programs)));
     prepare(cluster);
-    let database = Database::new(cluster);
+    let database = Database::on(cluster);
     let store = database.open();
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     let (recorder, known, stop) = (Recorder::default(), Mutex::default(), AtomicBool::new(false));
@@ -132,6 +132,7 @@ fn nothing_is_lost_and_nothing_given_twice() {
         done.iter().take(STEPS).for_each(drop);
         stop.store(true, Ordering::Relaxed);
     });
+    check_counts(&database.url());
     judge(&store, &tube, &recorder, &known.into_inner().expect("no thread failed"));
 }
 

@@ -4,7 +4,7 @@ use taskyard_core::{Kind, Span, TubeOptions};
 use taskyard_store::postgres::Clock;
 use taskyard_store::postgres::PostgresStore;
 
-use crate::database::{Database, cluster, make_tube, run, sql, take};
+use crate::database::{Database, make_tube, run, sql, take};
 
 /// JSON and the MessagePack it becomes.
 const VALUES: &[(&str, &str)] = &[
@@ -39,7 +39,7 @@ const VALUES: &[(&str, &str)] = &[
 #[test]
 fn json_becomes_message_pack() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         for (json, bytes) in VALUES {
             let text = format!("SELECT encode(taskyard.msgpack('{json}'), 'hex')");
             assert_eq!(sql(&database.url(), &text).as_deref(), Some(*bytes), "{json}");
@@ -52,7 +52,7 @@ fn json_becomes_message_pack() {
 #[test]
 fn a_task_is_put_with_everything() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let store = PostgresStore::open(&database.url(), Clock::Database).expect("it opens");
         let tube = make_tube(&store, TubeOptions::new(Kind::UtubeTtl));
         let text = r#"SELECT taskyard.put('mail', '{"to": 1}', pri => 3, ttl => '1 day',
@@ -72,7 +72,7 @@ fn a_task_is_put_with_everything() {
 #[test]
 fn a_put_that_cannot_be_says_why() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let store = database.open();
         make_tube(&store, TubeOptions { capacity: Some(1), ..TubeOptions::new(Kind::Fifo) });
         let refusals = [

@@ -9,7 +9,7 @@ use taskyard_core::{
 };
 use taskyard_store::postgres::PostgresStore;
 
-use crate::database::{Database, ack, ask, cluster, make_tube, put, run, take};
+use crate::database::{Database, ack, ask, check_counts, make_tube, put, run, take};
 
 const SERVERS: usize = 4;
 
@@ -47,7 +47,7 @@ fn drain(store: &PostgresStore, tube: &TubeName, count: usize) -> Vec<Task> {
 #[test]
 fn each_task_goes_to_one() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let store = database.open();
         let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
         ask(&store, put(&tube, 300)).expect("they are put");
@@ -57,13 +57,55 @@ fn each_task_goes_to_one() {
         let left = drain(&store, &tube, 100);
         assert_eq!((taken.len() + left.len(), ids.len()), (300, taken.len()));
         assert_eq!(leases.len(), taken.len());
+        check_counts(&database.url());
+    });
+}
+
+#[test]
+fn an_empty_database_is_opened_by_many() {
+    run(async {
+        let database = Database::unopened();
+        let ids = at_once(&database, |store| {
+            let tube = TubeName::new("mail").expect("a name");
+            let options = TubeOptions::new(Kind::Fifo);
+            let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: true };
+            ask(store, create).expect("it is there");
+            ask(store, put(&tube, 1)).expect("it is put")
+        });
+        assert_eq!(ids.len(), SERVERS);
+        check_counts(&database.url());
+    });
+}
+
+/// Ticks put counts together while others count on.
+#[test]
+fn counts_are_right_whatever_happens_at_once() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+        at_once(&database, |store| {
+            for round in 0..60 {
+                ask(store, put(&tube, 2)).expect("they are put");
+                for task in take(store, &tube, 1) {
+                    ack(store, &tube, &task);
+                }
+                if round % 10 == 9 {
+                    ask(store, Command::Tick { limit: 10 }).expect("it ticks");
+                }
+                if round == 30 {
+                    ask(store, Command::Truncate { tube: tube.clone() }).expect("it is emptied");
+                }
+            }
+        });
+        check_counts(&database.url());
     });
 }
 
 #[test]
 fn a_capacity_is_never_exceeded() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let store = database.open();
         let options = TubeOptions { capacity: Some(3), ..TubeOptions::new(Kind::Fifo) };
         let tube = make_tube(&store, options);
@@ -81,7 +123,7 @@ fn a_capacity_is_never_exceeded() {
 #[test]
 fn one_of_a_subqueue_runs_at_a_time() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let store = database.open();
         let tube = make_tube(&store, TubeOptions::new(Kind::Utube));
         let of = |key: &str| NewTask {
@@ -104,5 +146,6 @@ fn one_of_a_subqueue_runs_at_a_time() {
         let drained: usize =
             at_once(&database, |store| drain(store, &tube, 1).len()).into_iter().sum();
         assert_eq!(drained + drain(&store, &tube, 9).len(), 4 * SERVERS - 3);
+        check_counts(&database.url());
     });
 }

@@ -8,10 +8,10 @@ use taskyard_core::{
     Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
     TubeName, TubeOptions,
 };
-use taskyard_store::postgres::PostgresStore;
-use taskyard_store::{Elsewhere, Store};
+use taskyard_store::postgres::{Clock, PostgresStore};
+use taskyard_store::{Elsewhere, OpenError, Store};
 
-use crate::database::{Database, ack, ask, cluster, make_tube, put, run, sql, take};
+use crate::database::{Database, ack, ask, make_tube, put, run, sql, take};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -32,7 +32,7 @@ fn take_as(store: &PostgresStore, tube: &TubeName) -> Task {
 #[test]
 fn a_session_lives_on_every_server() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let (here, there) = (database.open(), database.open());
         let tube = make_tube(&here, TubeOptions::new(Kind::Fifo));
         ask(&here, put(&tube, 1)).expect("it is put");
@@ -51,21 +51,23 @@ fn a_session_lives_on_every_server() {
 #[test]
 fn a_dead_servers_tasks_return() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let store = database.open();
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
         ask(&store, put(&tube, 1)).expect("it is put");
-        // A server that has not been heard of for ages, and a session that is connected there alone.
+        // Another server, and a session that is connected there alone.
         let session = "'\\x07070707070707070707070707070707'";
         sql(
             &database.url(),
             &format!(
-                "INSERT INTO taskyard.server VALUES ('\\xdead', 0);
+                "INSERT INTO taskyard.server VALUES ('\\xdead', taskyard.clock() + 3600000000);
                  INSERT INTO taskyard.session VALUES ({session});
                  INSERT INTO taskyard.connection VALUES ({session}, '\\xdead', 1)"
             ),
         );
         let task = take_as(&store, &tube);
+        // Nobody has heard of it for ages.
+        sql(&database.url(), "UPDATE taskyard.server SET heartbeat = 0 WHERE id = '\\xdead'");
         // Who was away itself does not judge; who comes regularly does.
         let beat = "SELECT taskyard.heartbeat('\\x01', 60000000, NULL)";
         let away = format!("INSERT INTO taskyard.server VALUES ('\\x01', 1); {beat}");
@@ -86,7 +88,7 @@ fn a_dead_servers_tasks_return() {
 #[test]
 fn the_last_server_puts_things_in_order() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let (here, there) = (database.open(), database.open());
         let tube = make_tube(&here, TubeOptions::new(Kind::Fifo));
         ask(&here, put(&tube, 1)).expect("it is put");
@@ -101,9 +103,22 @@ fn the_last_server_puts_things_in_order() {
 }
 
 #[test]
+fn a_newer_schema_is_refused() {
+    run(async {
+        let database = Database::unopened();
+        let newer = "CREATE SCHEMA taskyard;
+            CREATE TABLE taskyard.version (tables integer NOT NULL, functions integer NOT NULL);
+            INSERT INTO taskyard.version VALUES (99, 99)";
+        sql(&database.url(), newer);
+        let refusal = PostgresStore::open(&database.url(), Clock::Database).err();
+        assert!(matches!(refusal, Some(OpenError::TooNew { found: 99, .. })), "{refusal:?}");
+    });
+}
+
+#[test]
 fn servers_hear_of_what_others_put() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let store = database.open();
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
         let (sender, heard) = mpsc::channel();

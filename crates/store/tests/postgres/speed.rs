@@ -10,7 +10,7 @@ use taskyard_store::Store;
 use taskyard_store::conformance::block_on;
 use taskyard_store::postgres::PostgresStore;
 
-use crate::database::{Database, cluster, run};
+use crate::database::{Database, connect, run, runtime};
 
 /// How many callers share a batch, as the engine gathers them.
 const CALLERS: usize = 16;
@@ -20,7 +20,7 @@ fn speed() {
     run(async {
         let tasks = std::env::var("TASKYARD_SPEED").ok().and_then(|text| text.parse().ok());
         let tasks: usize = tasks.unwrap_or(2_000);
-        let database = Database::new(cluster());
+        let database = Database::new();
         let store = database.open();
         let tube = TubeName::new("mail").expect("a name");
         let options = TubeOptions::new(Kind::FifoTtl);
@@ -53,6 +53,16 @@ fn speed() {
                 drain(&store, &tube, 1000, 1);
             }
         });
+        let long = connect_long(&database);
+        for _ in 0..tasks / 1000 {
+            ask(&store, vec![put(1000)]);
+        }
+        tell("drain one by one beside a long transaction", tasks, || {
+            for _ in 0..tasks / CALLERS {
+                drain(&store, &tube, 1, CALLERS);
+            }
+        });
+        drop(long);
         let mut waits: Vec<Duration> = (0..200)
             .map(|_| {
                 let begin = Instant::now();
@@ -64,6 +74,16 @@ fn speed() {
         waits.sort_unstable();
         println!("put, take and ack alone: p50 {:?}, p99 {:?}", waits[100], waits[197]);
     });
+}
+
+/// Somebody who looks at the database for long, so that nothing can be cleaned up meanwhile.
+fn connect_long(database: &Database) -> tokio_postgres::Client {
+    runtime().block_on(async {
+        let client = connect(&database.url()).await;
+        let look = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM taskyard.task";
+        client.batch_execute(look).await.expect("it looks");
+        client
+    })
 }
 
 fn tell(what: &str, tasks: usize, work: impl FnOnce()) {

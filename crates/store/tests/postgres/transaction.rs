@@ -1,9 +1,10 @@
 //! Tasks that are put in a transaction of somebody else's.
 
-use taskyard_core::{Body, Error, Kind, NewTask, TubeName, TubeOptions};
+use taskyard_core::{Body, Command, Error, Kind, NewTask, Reply, TubeName, TubeOptions};
+use taskyard_store::Store;
 use taskyard_store::postgres::put_in;
 
-use crate::database::{Database, ask, cluster, connect, make_tube, put, run, runtime, take};
+use crate::database::{Database, NOW, ask, connect, make_tube, put, run, runtime, take};
 
 fn task(byte: u8) -> Vec<NewTask> {
     vec![NewTask::new(Body::new(&[byte]))]
@@ -12,7 +13,7 @@ fn task(byte: u8) -> Vec<NewTask> {
 #[test]
 fn a_task_is_there_when_its_transaction_commits() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let store = database.open();
         let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
         runtime().block_on(async {
@@ -33,12 +34,36 @@ fn a_task_is_there_when_its_transaction_commits() {
     });
 }
 
+// A transaction that somebody forgot to end held the row of a sub-queue, and every command that came with one
+// for that sub-queue waited for it.
+#[test]
+fn who_holds_a_subqueue_delays_nobody_else() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::Utube));
+        let other = TubeName::new("other").expect("a name");
+        let options = TubeOptions::new(Kind::Fifo);
+        let create = Command::CreateTube { tube: other.clone(), options, if_not_exists: false };
+        ask(&store, create).expect("it is made");
+        let replies = runtime().block_on(async {
+            let mut client = connect(&database.url()).await;
+            let transaction = client.transaction().await.expect("it begins");
+            put_in(&transaction, &tube, task(1)).await.expect("it is put");
+            let commands = vec![put(&tube, 1), put(&other, 1)];
+            store.execute(NOW, commands).await.replies
+        });
+        assert!(matches!(replies[0], Err(Error::Store(_))), "{replies:?}");
+        assert!(matches!(replies[1], Ok(Reply::Put(_))), "{replies:?}");
+    });
+}
+
 // A queue that remembers how far it has been emptied must not pass over a task with a lower id whose
 // transaction committed later.
 #[test]
 fn a_late_commit_is_not_passed_over() {
     run(async {
-        let database = Database::new(cluster());
+        let database = Database::new();
         let store = database.open();
         let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
         runtime().block_on(async {

@@ -67,10 +67,26 @@ ALTER TABLE taskyard.task ALTER COLUMN payload SET STORAGE EXTERNAL;
 -- No index of the taken ones: every take and ack would pay for what only listings use.
 CREATE INDEX task_ready ON taskyard.task (tube, pri, id) WHERE state = 0;
 CREATE INDEX task_buried ON taskyard.task (tube, pri, id) WHERE state IN (3, 4);
-CREATE INDEX task_timer ON taskyard.task (timer, tube) WHERE timer IS NOT NULL;
+CREATE INDEX task_timer ON taskyard.task (tube, timer) WHERE timer IS NOT NULL;
 CREATE INDEX task_session ON taskyard.task (session) WHERE session IS NOT NULL;
 CREATE INDEX task_subqueue ON taskyard.task (tube, subqueue, state, pri, id)
     WHERE subqueue IS NOT NULL;
+
+-- How many tasks stand where, as changes that add up: every call adds a row, so that no row is updated by
+-- everybody, and ticks put them together. Expired tasks that a take passed over are counted apart.
+CREATE TABLE taskyard.count (
+    tube            integer NOT NULL,
+    ready           bigint NOT NULL DEFAULT 0,
+    passed          bigint NOT NULL DEFAULT 0,
+    taken           bigint NOT NULL DEFAULT 0,
+    delayed         bigint NOT NULL DEFAULT 0,
+    buried          bigint NOT NULL DEFAULT 0
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX count_tube ON taskyard.count (tube);
 
 -- One row for each sub-queue that has tasks. Whoever changes a task of a sub-queue locks its row first.
 -- The head is its first ready task while none runs, so that a take never looks at busy ones.

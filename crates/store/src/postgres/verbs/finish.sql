@@ -89,6 +89,9 @@ BEGIN
             RETURNING t.id)
         SELECT array_agg(g.id) INTO _done FROM gone g;
     END IF;
+    IF _done IS NOT NULL THEN
+        INSERT INTO taskyard.count (tube, taken) VALUES (_t.number, -cardinality(_done));
+    END IF;
     IF coalesce(cardinality(_done), 0) < cardinality(_ids) THEN
         RETURN QUERY SELECT i.item::integer,
             (CASE WHEN t.id IS NULL THEN 2 ELSE 1 END)::smallint, 0::smallint,
@@ -122,6 +125,9 @@ DECLARE
     _keys text[];
     _held boolean;
     _used_up boolean;
+    _before smallint;
+    -- How many more or less are in each state, from 0.
+    _more bigint[] := '[0:5]={0,0,0,0,0,0}';
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
@@ -179,7 +185,9 @@ BEGIN
             RETURN NEXT _row;
             CONTINUE;
         END IF;
+        _before := _task.state;
         IF _verbs[i] = 0 THEN
+            _more[1] := _more[1] - 1;
             DELETE FROM taskyard.task t WHERE t.tube = _t.number AND t.id = _ids[i];
             _row.event := 1;
         ELSIF _verbs[i] = 1 THEN
@@ -229,6 +237,8 @@ BEGIN
                 explicit = _task.explicit, session = _task.session
                 WHERE t.tube = _t.number AND t.id = _ids[i];
             _head.timer := least(_head.timer, _task.timer);
+            _more[_before] := _more[_before] - 1;
+            _more[_task.state] := _more[_task.state] + 1;
         END IF;
         IF _show THEN
             RETURN QUERY SELECT v.* FROM
@@ -239,6 +249,8 @@ BEGIN
             RETURN NEXT _row;
         END IF;
     END LOOP;
+    INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
+        VALUES (_t.number, _more[0], _more[5], _more[1], _more[2], _more[3] + _more[4]);
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
     END IF;
@@ -290,7 +302,14 @@ BEGIN
             WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
         CROSS JOIN LATERAL
             taskyard.view_task(i.item::integer, 0::smallint, t.task, _t.paused, _now, true) v;
-    DELETE FROM taskyard.task t WHERE t.tube = _t.number AND t.id = ANY (_ids);
+    WITH gone AS (
+        DELETE FROM taskyard.task t WHERE t.tube = _t.number AND t.id = ANY (_ids)
+        RETURNING t.state)
+    INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
+        SELECT _t.number, -count(*) FILTER (WHERE g.state = 0),
+            -count(*) FILTER (WHERE g.state = 5), -count(*) FILTER (WHERE g.state = 1),
+            -count(*) FILTER (WHERE g.state = 2), -count(*) FILTER (WHERE g.state IN (3, 4))
+        FROM gone g;
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
     END IF;
@@ -323,6 +342,7 @@ BEGIN
     UPDATE taskyard.task t SET state = 0
         WHERE t.tube = _t.number AND t.id = ANY (_ids) AND t.state IN (3, 4);
     GET DIAGNOSTICS kicked = ROW_COUNT;
+    INSERT INTO taskyard.count (tube, ready, buried) VALUES (_t.number, kicked, -kicked);
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
     END IF;

@@ -30,6 +30,8 @@ BEGIN
             WHERE t.tube = _t.number AND t.id = ANY (_own) AND t.lease = ANY (_leases)
             RETURNING t.state)
         SELECT count(*), count(*) FILTER (WHERE b.state = 4) INTO count, _used_up FROM back b;
+        INSERT INTO taskyard.count (tube, ready, taken, buried)
+            VALUES (_t.number, give_back.count - _used_up, -give_back.count, _used_up);
         IF _t.has_subqueues THEN
             PERFORM taskyard.settle_subqueues(_t.number, _keys);
         END IF;

@@ -38,6 +38,6 @@ BEGIN
         RETURN NULL;
     END IF;
     RETURN greatest(0, _capacity - (
-        SELECT count(*) FROM (
-            SELECT 1 FROM taskyard.task t WHERE t.tube = _number LIMIT _capacity) few));
+        SELECT coalesce(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 0)
+        FROM taskyard.count c WHERE c.tube = _number));
 END $$;

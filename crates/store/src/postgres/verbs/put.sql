@@ -2,18 +2,19 @@
 
 -- The puts of several callers into one tube: _sizes has the number of tasks of each, the other arrays
 -- have the tasks of all; NULL instead of an array is NULL for every task. status: 0 done, 1 no such
--- tube. A put that does not fit into the tube's capacity is refused whole.
+-- tube; best is the lowest priority that was put. A put that does not fit into the tube's capacity is refused whole.
 CREATE OR REPLACE FUNCTION taskyard.put_tasks(
     _tube text, _now bigint, _sizes integer[], _payloads bytea[], _metas bytea[], _pris bigint[],
     _ttls bigint[], _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[],
     OUT status smallint, OUT number integer, OUT capacity bigint, OUT accepted boolean[],
-    OUT ids bigint[], OUT delayed boolean[], OUT wakeup bigint)
+    OUT ids bigint[], OUT delayed boolean[], OUT wakeup bigint, OUT best bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
     _room bigint;
     _keep boolean[];
     _keys text[];
+    _delayed bigint := 0;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
@@ -61,9 +62,10 @@ BEGIN
                 coalesce(n.ttl, _t.ttl, 3153600000000000) AS ttl,
                 coalesce(n.at, taskyard.later(_now, coalesce(n.delay, _t.delay, 0))) AS due) d
             WHERE _keep IS NULL OR _keep[n.place]
-            RETURNING task.id, task.state, task.timer)
-        SELECT array_agg(a.id), array_agg(a.state = 2), min(a.timer)
-            INTO ids, delayed, wakeup FROM added a;
+            RETURNING task.id, task.state, task.timer, task.pri)
+        SELECT array_agg(a.id), array_agg(a.state = 2), min(a.timer), min(a.pri),
+            count(*) FILTER (WHERE a.state = 2)
+            INTO ids, delayed, wakeup, best, _delayed FROM added a;
     ELSE
         WITH added AS (
             INSERT INTO taskyard.task
@@ -77,6 +79,11 @@ BEGIN
             WHERE _keep IS NULL OR _keep[n.place]
             RETURNING task.id)
         SELECT array_agg(a.id) INTO ids FROM added a;
+        best := -9223372036854775808;
+    END IF;
+    IF ids IS NOT NULL THEN
+        INSERT INTO taskyard.count (tube, ready, delayed)
+            VALUES (_t.number, cardinality(ids) - _delayed, _delayed);
     END IF;
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);

@@ -19,6 +19,7 @@ BEGIN
     UPDATE taskyard.setting SET session_ttr = 0 WHERE session_ttr <> 0;
     DELETE FROM taskyard.task t USING taskyard.tube u WHERE u.number = t.tube AND u.temporary;
     DELETE FROM taskyard.subqueue s USING taskyard.tube u WHERE u.number = s.tube AND u.temporary;
+    DELETE FROM taskyard.count c USING taskyard.tube u WHERE u.number = c.tube AND u.temporary;
 END $$;
 
 -- Ends the part that this server had in sessions. A session that is nowhere else connected ends with the

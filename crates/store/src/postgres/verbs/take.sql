@@ -3,8 +3,12 @@
 -- Delivers up to _count tasks, to the caller's session if it names one, for the time of _lease or else
 -- each task's ttr. A row with status 0 is a delivery; the others are 1 no such tube, 2 the session is unknown, 3
 -- there is more than was asked for. Rows are in no order: that of a queue is (pri, id).
+--
+-- Where the caller knows of nothing ready before a place, it may say so: then what lies before it is only
+-- looked at if there is not enough behind it.
 CREATE OR REPLACE FUNCTION taskyard.take_tasks(
-    _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint)
+    _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
+    _from_pri bigint, _from_id bigint)
 RETURNS TABLE (
     status smallint, number integer, id bigint, pri bigint, created bigint, expires bigint,
     ttr bigint, attempts bigint, previous_start bigint, subqueue text, start bigint, lease bigint,
@@ -13,6 +17,8 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
     _left bigint := _count;
+    _given bigint := 0;
+    _skipped bigint := 0;
     _bytes bigint := 0;
     _found bigint[];
     _pris bigint[];
@@ -25,6 +31,7 @@ DECLARE
     _keys text[];
     _last_pri bigint;
     _last_id bigint;
+    _hinted boolean := _from_id IS NOT NULL;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
@@ -34,6 +41,8 @@ BEGIN
         RETURN;
     END IF;
     _now := coalesce(_now, taskyard.clock());
+    _from_pri := coalesce(_from_pri, -9223372036854775808);
+    _from_id := coalesce(_from_id, 0);
     IF _session IS NOT NULL AND NOT taskyard.is_alive(_session, _now) THEN
         status := 2;
         RETURN NEXT;
@@ -41,6 +50,7 @@ BEGIN
     END IF;
     WHILE _left > 0 AND NOT _t.paused LOOP
         IF _t.has_subqueues THEN
+            _hinted := false;
             SELECT array_agg(h.head_id), array_agg(h.head_pri), array_agg(h.key)
                 INTO _found, _pris, _keys FROM (
                     SELECT s.head_id, s.head_pri, s.key FROM taskyard.subqueue s
@@ -62,9 +72,16 @@ BEGIN
                     SELECT t.id, t.pri, t.expires,
                         octet_length(t.payload) + coalesce(octet_length(t.meta), 0) AS bytes
                     FROM taskyard.task t WHERE t.tube = _t.number AND t.state = 0
+                        AND (t.pri, t.id) >= (_from_pri, _from_id)
                     ORDER BY t.pri, t.id LIMIT _left FOR UPDATE SKIP LOCKED) h;
         END IF;
-        EXIT WHEN _found IS NULL;
+        IF _found IS NULL THEN
+            EXIT WHEN NOT _hinted;
+            _hinted := false;
+            _from_pri := -9223372036854775808;
+            _from_id := 0;
+            CONTINUE;
+        END IF;
         _ids := _found;
         _passed := NULL;
         IF _any OR _bytes + _sum > _bytes_max THEN
@@ -103,14 +120,21 @@ BEGIN
                 WHERE s.tube = _t.number AND s.key = ANY (_keys[1:cardinality(_ids)]);
         END IF;
         _left := _left - cardinality(_ids);
+        _given := _given + cardinality(_ids);
         _last_pri := _pris[cardinality(_found)];
         _last_id := _found[cardinality(_found)];
-        EXIT WHEN _passed IS NULL;
+        EXIT WHEN _passed IS NULL AND NOT _hinted;
+        CONTINUE WHEN _passed IS NULL;
         UPDATE taskyard.task t SET state = 5 WHERE t.tube = _t.number AND t.id = ANY (_passed);
+        _skipped := _skipped + cardinality(_passed);
         IF _t.has_subqueues THEN
             PERFORM taskyard.settle_subqueues(_t.number, _keys[cardinality(_ids) + 1:cardinality(_ids) + 1]);
         END IF;
     END LOOP;
+    IF _given + _skipped > 0 THEN
+        INSERT INTO taskyard.count (tube, ready, passed, taken)
+            VALUES (_t.number, -_given - _skipped, _skipped, _given);
+    END IF;
     IF _left = 0 AND _last_id IS NOT NULL THEN
         -- Behind the last one: those before it are this transaction's own, or another's.
         IF _t.has_subqueues THEN

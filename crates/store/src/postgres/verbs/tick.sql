@@ -1,5 +1,23 @@
 -- What time alone does.
 
+-- Puts the changes of counts together, where there are many. Who empties a tube must not do it at the same
+-- time, since it would not see the sum.
+CREATE OR REPLACE FUNCTION taskyard.fold_counts() RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+BEGIN
+    FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number IN (
+        SELECT c.tube FROM taskyard.count c GROUP BY c.tube HAVING count(*) > 50)
+    LOOP
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock_shared(1952543595, hashtext(_t.name));
+        WITH gone AS (DELETE FROM taskyard.count c WHERE c.tube = _t.number RETURNING c.*)
+        INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
+            SELECT g.tube, sum(g.ready), sum(g.passed), sum(g.taken), sum(g.delayed), sum(g.buried)
+            FROM gone g GROUP BY g.tube;
+    END LOOP;
+END $$;
+
 -- Lets time do what is due, for about _limit tasks. The row with event 0 closes the answer: number is
 -- how many tasks and sessions moved, count the next deadline, status 0; then one with event 6 whose count
 -- is this clock. One server at a time does it; the others have nothing to do.
@@ -21,6 +39,9 @@ DECLARE
     _gone bigint;
 BEGIN
     _now := coalesce(_now, taskyard.clock());
+    IF pg_try_advisory_xact_lock(1952543593) THEN
+        PERFORM taskyard.fold_counts();
+    END IF;
     WHILE pg_try_advisory_xact_lock(1952543593) AND _moved < _limit LOOP
         SELECT s.id INTO _session FROM taskyard.session s WHERE s.ends <= _now
             ORDER BY s.ends, s.id LIMIT 1 FOR UPDATE SKIP LOCKED;
@@ -33,8 +54,11 @@ BEGIN
         END IF;
         SELECT array_agg(d.tube), array_agg(d.id), array_agg(d.lease), array_agg(d.state)
             INTO _tubes, _ids, _leases, _states
-            FROM (SELECT t.tube, t.id, t.lease, t.state FROM taskyard.task t
-                WHERE t.timer <= _now ORDER BY t.timer LIMIT _limit - _moved) d;
+            FROM (SELECT k.* FROM taskyard.tube u CROSS JOIN LATERAL (
+                    SELECT t.tube, t.id, t.lease, t.state FROM taskyard.task t
+                    WHERE t.tube = u.number AND t.timer <= _now
+                    ORDER BY t.timer LIMIT _limit - _moved) k
+                LIMIT _limit - _moved) d;
         EXIT WHEN _ids IS NULL;
         IF 1 = ANY (_states) THEN
             RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
@@ -53,9 +77,17 @@ BEGIN
             -- What was delayed until now is looked at again in the next round.
             _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)
                 WHERE d.tube = _t.number AND d.state NOT IN (1, 2));
-            DELETE FROM taskyard.task t WHERE t.tube = _t.number AND t.id = ANY (_own)
-                AND t.state IN (0, 3, 4, 5) AND t.expires <= _now;
-            GET DIAGNOSTICS _gone = ROW_COUNT;
+            WITH gone AS (
+                DELETE FROM taskyard.task t WHERE t.tube = _t.number AND t.id = ANY (_own)
+                    AND t.state IN (0, 3, 4, 5) AND t.expires <= _now
+                RETURNING t.state),
+            counted AS (
+                INSERT INTO taskyard.count (tube, ready, passed, delayed, buried)
+                SELECT _t.number, _due - count(*) FILTER (WHERE g.state = 0),
+                    -count(*) FILTER (WHERE g.state = 5), -_due,
+                    -count(*) FILTER (WHERE g.state IN (3, 4))
+                FROM gone g)
+            SELECT count(*) INTO _gone FROM gone g;
             IF _t.has_subqueues THEN
                 PERFORM taskyard.settle_subqueues(_t.number, _keys);
             END IF;
@@ -67,7 +99,9 @@ BEGIN
         _moved := _moved + cardinality(_ids);
     END LOOP;
     RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(
-        (SELECT min(t.timer) FROM taskyard.task t WHERE t.timer IS NOT NULL),
+        (SELECT min(k.timer) FROM taskyard.tube u CROSS JOIN LATERAL (
+            SELECT t.timer FROM taskyard.task t WHERE t.tube = u.number AND t.timer IS NOT NULL
+            ORDER BY t.timer LIMIT 1) k),
         (SELECT min(s.ends) FROM taskyard.session s
             WHERE s.ends IS NOT NULL AND s.ends < 9223372036854775807)), 0::smallint;
     RETURN QUERY SELECT 6, NULL::integer, NULL::text, _now, 0::smallint;

@@ -53,16 +53,14 @@ LANGUAGE sql VOLATILE AS $$
                 WHERE s.tube = t.number AND s.head_id IS NOT NULL)
             ELSE coalesce(c.takeable, 0)
         END,
-        c.next_wakeup
+        (SELECT min(k.timer) FROM taskyard.task k
+            WHERE k.tube = t.number AND k.timer IS NOT NULL)
     FROM taskyard.tube t
-    LEFT JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE k.state IN (0, 5)) AS ready,
-            count(*) FILTER (WHERE k.state = 0) AS takeable,
-            count(*) FILTER (WHERE k.state = 1) AS taken,
-            count(*) FILTER (WHERE k.state IN (3, 4)) AS buried,
-            count(*) FILTER (WHERE k.state = 2) AS delayed,
-            min(k.timer) AS next_wakeup
-        FROM taskyard.task k WHERE k.tube = t.number) c ON true
+    CROSS JOIN LATERAL (
+        SELECT sum(k.ready + k.passed)::bigint AS ready, sum(k.ready)::bigint AS takeable,
+            sum(k.taken)::bigint AS taken, sum(k.buried)::bigint AS buried,
+            sum(k.delayed)::bigint AS delayed
+        FROM taskyard.count k WHERE k.tube = t.number) c
     WHERE _tube IS NULL OR t.name = _tube
     ORDER BY t.name
 $$;
@@ -104,6 +102,7 @@ BEGIN
     END IF;
     DELETE FROM taskyard.task t WHERE t.tube = drop_tube.number;
     DELETE FROM taskyard.subqueue s WHERE s.tube = drop_tube.number;
+    DELETE FROM taskyard.count c WHERE c.tube = drop_tube.number;
     DELETE FROM taskyard.tube t WHERE t.number = drop_tube.number;
     EXECUTE 'DROP SEQUENCE ' || _ids;
     status := 0;
@@ -121,5 +120,6 @@ BEGIN
     END IF;
     DELETE FROM taskyard.task t WHERE t.tube = truncate_tube.number;
     DELETE FROM taskyard.subqueue s WHERE s.tube = truncate_tube.number;
+    DELETE FROM taskyard.count c WHERE c.tube = truncate_tube.number;
     status := 0;
 END $$;
