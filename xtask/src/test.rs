@@ -82,10 +82,23 @@ fn all(options: &Options, steps: &mut Steps) {
             shell::run(equip(&mut doc, tools.as_ref()))
         });
     }
+    if nextest {
+        // Nextest gives each test a process of its own, and each would start a database of its own.
+        steps.run("postgres", || {
+            let mut tests = shell::cargo();
+            tests.args(["test", "-q", "--package", "taskyard-store", "--all-features"]);
+            tests.args(["--test", "postgres"]).args(&options.filter);
+            shell::run(equip(&mut tests, tools.as_ref()))
+        });
+    }
     // Last, so that the runner's own summary stands right above the table.
     steps.run("tests", || {
         let mut tests = runner(nextest);
-        tests.arg("--no-fail-fast").args(&options.filter);
+        tests.arg("--no-fail-fast");
+        if nextest {
+            tests.args(["--filterset", "not binary(postgres)"]);
+        }
+        tests.args(&options.filter);
         shell::run(equip(&mut tests, tools.as_ref()))
     });
 }

@@ -3,6 +3,7 @@
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, NewTask, SessionId, Span, Take, TaskId, TubeName,
 };
+use taskyard_wire::iproto::eval::NewTube;
 use taskyard_wire::iproto::{
     Answer, Ask, EvalAsk, faults, parse_call_with, parse_eval, parse_method, write_answer,
 };
@@ -30,7 +31,7 @@ impl Desk {
                 let caller = Caller { verb: Verb::of(ask.verb()), ..caller };
                 self.deny(caller, &faults::denied(name, &self.user));
             }
-            Ok(ask) => self.ask(caller, ask, None),
+            Ok(ask) => self.ask(caller, ask),
             Err(fault) => self.deny(caller, &fault),
         }
     }
@@ -56,25 +57,47 @@ impl Desk {
                     ))),
                 }
             }
-            EvalAsk::Tube(tube) if self.grants.sees(tube.as_str()) => {
+            EvalAsk::CreateTubes(tubes) => return self.create_tubes(caller, tubes),
+            EvalAsk::Tube { tube, variable } if self.grants.sees(tube.as_str()) => {
                 let exists = Command::Tubes { tube: Some(tube.clone()) };
-                let wanted = Wanted::Created { tube, variable: eval.assigns };
+                let wanted = Wanted::Made(vec![(tube, Some(variable))]);
                 return self.push(caller, exists, wanted);
             }
-            EvalAsk::Tube(_) => return self.deny(caller, &faults::eval_denied(&self.user)),
+            EvalAsk::Tube { .. } => return self.deny(caller, &faults::eval_denied(&self.user)),
             EvalAsk::Nothing => return self.tell(caller, &Answer::Nothing),
         };
         match asked {
             Ok(ask) if !access::allows(&self.grants, &ask) => {
                 self.deny(caller, &faults::eval_denied(&self.user));
             }
-            Ok(ask) => self.ask(caller, ask, eval.assigns),
+            Ok(ask) => self.ask(caller, ask),
             Err(fault) => self.deny(caller, &fault),
         }
     }
 
-    /// Serves what was asked, in whichever way; an expression may remember the tube it makes.
-    fn ask(&mut self, caller: Caller, ask: Ask, variable: Option<String>) {
+    /// Makes the tubes of an expression, in one batch; nothing happens unless all are allowed.
+    fn create_tubes(&mut self, caller: Caller, tubes: Vec<NewTube>) {
+        let may_make = |new: &NewTube| self.grants.allows(users::Verb::Create, new.tube.as_str());
+        if !tubes.iter().all(may_make) {
+            return self.deny(caller, &faults::eval_denied(&self.user));
+        }
+        let caller = Caller { verb: Verb::of("create_tube"), ..caller };
+        if !self.admit(caller) {
+            return;
+        }
+        let (commands, made): (Vec<_>, Vec<_>) = tubes
+            .into_iter()
+            .map(|NewTube { tube, options, if_not_exists, variable }| {
+                let made = (tube.clone(), variable);
+                (Command::CreateTube { tube, options, if_not_exists }, made)
+            })
+            .unzip();
+        let charge = self.expected.add(size_of_all(&commands));
+        self.batch.push_all(commands, Tag { caller, wanted: Wanted::Made(made), charge });
+    }
+
+    /// Serves what was asked, in whichever way.
+    fn ask(&mut self, caller: Caller, ask: Ask) {
         let caller = Caller { verb: Verb::of(ask.verb()), ..caller };
         match ask {
             Ask::Put { tube, task, wait } => {
@@ -104,10 +127,6 @@ impl Desk {
             Ask::Identify { session } => self.identify(caller, session),
             Ask::State => self.tell(caller, &Answer::Text(RUNNING)),
             Ask::Cfg { ttr: None } => self.tell(caller, &Answer::Nothing),
-            Ask::CreateTube { tube, options, if_not_exists } => {
-                let wanted = Wanted::Created { tube: tube.clone(), variable };
-                self.push(caller, Command::CreateTube { tube, options, if_not_exists }, wanted);
-            }
             Ask::TubeExists { name } => match TubeName::new(&name) {
                 Ok(tube) => self.push(caller, Command::Tubes { tube: Some(tube) }, Wanted::Exists),
                 Err(_) => self.tell(caller, &Answer::Flag(false)),
@@ -120,6 +139,9 @@ impl Desk {
     /// Serves what means one command and nothing else.
     fn ask_plainly(&mut self, caller: Caller, ask: Ask) {
         let (command, wanted) = match ask {
+            Ask::CreateTube { tube, options, if_not_exists } => {
+                (Command::CreateTube { tube, options, if_not_exists }, Wanted::Nothing)
+            }
             Ask::Nothing { tube } => (Command::Tubes { tube: Some(tube) }, Wanted::Nothing),
             Ask::Kick { tube, count } => {
                 let kicked = u64::try_from(count).unwrap_or(0);
@@ -261,7 +283,8 @@ impl Desk {
     /// Answers without asking anybody.
     pub(super) fn tell(&mut self, caller: Caller, answer: &Answer<'_>) {
         self.face.counters.answered(caller.verb);
-        let answer = if caller.returns { answer } else { &Answer::Nothing };
+        let instead = caller.returns.instead_of(answer);
+        let answer = instead.as_ref().unwrap_or(answer);
         write_answer(&mut self.answers, caller.sync, caller.shape, answer);
     }
 }

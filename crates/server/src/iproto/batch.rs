@@ -56,8 +56,8 @@ pub(super) enum Wanted {
     Nothing,
     /// That it was done.
     True,
-    /// Nothing but that the tube is there; an expression may remember it.
-    Created { tube: TubeName, variable: Option<String> },
+    /// Nothing but that each of these tubes is there, which variables may stand for from now on.
+    Made(Vec<(TubeName, Option<String>)>),
     /// The statistics of one tube.
     Statistics,
     /// The statistics of all tubes.

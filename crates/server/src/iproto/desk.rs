@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use taskyard_core::SessionId;
+use taskyard_wire::iproto::eval::Returns;
 use taskyard_wire::iproto::{
     Fault, Operation, RecentTubes, Shape, faults, next_frame, parse_request, write_empty,
     write_fault, write_id,
@@ -64,8 +65,8 @@ pub(super) struct Caller {
     pub shape: Shape,
     /// What it is counted as.
     pub verb: Verb,
-    /// Whether an answer tells anything: an expression without `return` does not.
-    pub returns: bool,
+    /// What of an answer is told: an expression without `return` tells nothing.
+    pub returns: Returns,
 }
 
 impl Desk {
@@ -181,8 +182,10 @@ impl Desk {
             Err(bad) => return self.refuse(bad.sync, Verb::of("other"), &bad.fault),
         };
         let sync = request.sync;
-        let caller =
-            |verb| Caller { sync, shape: Shape::Call, verb: Verb::of(verb), returns: true };
+        let caller = |verb| {
+            let (shape, returns) = (Shape::Call, Returns::Result);
+            Caller { sync, shape, verb: Verb::of(verb), returns }
+        };
         match request.operation {
             Operation::Ping => self.empty(caller("ping")),
             Operation::Id { .. } => {

@@ -4,7 +4,7 @@ use std::vec;
 
 use taskyard_core::{
     Body, Command, Error, Outcome, Placed, Reply, Result as CoreResult, SessionId, State, Task,
-    TaskId,
+    TaskId, TubeName,
 };
 use taskyard_wire::iproto::{Answer, Fault, encode_replies, fault_of, faults, write_ok};
 
@@ -57,6 +57,11 @@ impl Desk {
                 out.push(0x91);
                 encode_replies(out, &replies);
             });
+        } else if let Wanted::Made(tubes) = wanted {
+            match self.remember_made(tubes, replies) {
+                Ok(()) => self.tell(caller, &Answer::Nothing),
+                Err(fault) => self.deny(caller, &fault),
+            }
         } else {
             let reply = replies.next().unwrap_or_else(|| Err(misfit()));
             if let Err(fault) = self.answer(caller, wanted, reply) {
@@ -64,6 +69,26 @@ impl Desk {
             }
         }
         self.expected.settle(charge, self.answers.len() - before);
+    }
+
+    /// Notes which variables stand for which tubes. Of several refusals the first is told.
+    fn remember_made(
+        &self,
+        tubes: Vec<(TubeName, Option<String>)>,
+        replies: &mut vec::IntoIter<CoreResult<Reply>>,
+    ) -> Result<(), Fault> {
+        let mut made = Ok(());
+        for (tube, variable) in tubes {
+            match (replies.next().unwrap_or_else(|| Err(misfit())), variable) {
+                (Ok(_), Some(variable)) => self.face.remember(variable, tube),
+                (Ok(_), None) => {}
+                (Err(error), _) => {
+                    let name = format!("{}.tube.{tube}", self.face.prefix);
+                    made = made.and(Err(fault_of(&error, &name)));
+                }
+            }
+        }
+        made
     }
 
     /// Answers the data of a SELECT.
@@ -96,9 +121,6 @@ impl Desk {
             (Wanted::Joined(_) | Wanted::Left(_), _) => return Ok(()),
             (Wanted::Session(session), Err(_)) => self.sessions.not_joined(*session),
             (Wanted::Switched(session), Ok(_)) => self.switch(caller, *session),
-            (Wanted::Created { tube, variable: Some(variable) }, Ok(_)) => {
-                self.face.remember(variable.clone(), tube.clone());
-            }
             (Wanted::Put(_) | Wanted::PutMany(_), Err(Error::TubeFull { .. })) => {
                 return self.told(caller, &Answer::Nil);
             }
@@ -169,7 +191,7 @@ impl Desk {
             }
             (Wanted::True, _) => self.told(caller, &Answer::Flag(true)),
             (Wanted::Exists, _) => self.told(caller, &Answer::Flag(true)),
-            (Wanted::Nothing | Wanted::Created { .. }, _) => self.told(caller, &Answer::Nothing),
+            (Wanted::Nothing, _) => self.told(caller, &Answer::Nothing),
             (Wanted::Session(_) | Wanted::Switched(_), Reply::Session(session)) => {
                 self.told(caller, &Answer::Session(session))
             }

@@ -1,7 +1,9 @@
 //! Expressions that are understood, and those that are not.
 
+use proptest::prelude::*;
 use taskyard_core::{Body, Finish, Kind, NewTask, Span, TaskId, TubeName, TubeOptions};
-use taskyard_wire::iproto::{Ask, Eval, EvalAsk, Fault, parse_eval};
+use taskyard_wire::iproto::eval::{NewTube, Returns};
+use taskyard_wire::iproto::{Answer, Ask, Eval, EvalAsk, Fault, parse_eval};
 use taskyard_wire::msgpack_to_json;
 
 use crate::hex::{args, hex};
@@ -15,17 +17,40 @@ fn tube(name: &str) -> TubeName {
     TubeName::new(name).unwrap()
 }
 
-fn made(name: &str, kind: Kind) -> EvalAsk {
+fn refused(expression: &str) -> String {
+    match parse_eval("queue", expression, &[0x90]) {
+        Ok(eval) => panic!("{expression} was understood: {eval:?}"),
+        Err(Fault { code, text }) => {
+            assert_eq!(code, 32, "{expression}: {text}");
+            text.into_owned()
+        }
+    }
+}
+
+fn new_tube(name: &str, kind: Kind) -> NewTube {
     let options = TubeOptions::new(kind);
-    EvalAsk::Ask(Ask::CreateTube { tube: tube(name), options, if_not_exists: false })
+    NewTube { tube: tube(name), options, if_not_exists: false, variable: None }
+}
+
+/// The same, unless there is one.
+fn missing_tube(name: &str, kind: Kind) -> NewTube {
+    NewTube { if_not_exists: true, ..new_tube(name, kind) }
+}
+
+fn made(name: &str, kind: Kind) -> EvalAsk {
+    EvalAsk::CreateTubes(vec![new_tube(name, kind)])
 }
 
 fn done(ask: EvalAsk) -> Eval {
-    Eval { ask, assigns: None, returns: false }
+    Eval { ask, returns: Returns::Nothing }
 }
 
 fn returned(ask: Ask) -> Eval {
-    Eval { ask: EvalAsk::Ask(ask), assigns: None, returns: true }
+    Eval { ask: EvalAsk::Ask(ask), returns: Returns::Result }
+}
+
+fn exists(name: &str) -> Ask {
+    Ask::TubeExists { name: name.into() }
 }
 
 /// What is put by the expression, as JSON.
@@ -47,12 +72,11 @@ fn the_two_expressions_of_the_go_client() {
         ttl: Some(Span::from_micros(2_500_000)),
         ..TubeOptions::new(Kind::FifoTtl)
     };
-    let ask = Ask::CreateTube { tube: tube("t"), options, if_not_exists: true };
-    assert_eq!(parse_eval("queue", create, &sent), Ok(done(EvalAsk::Ask(ask))));
+    let new = NewTube { options, ..missing_tube("t", Kind::FifoTtl) };
+    assert_eq!(parse_eval("queue", create, &sent), Ok(done(EvalAsk::CreateTubes(vec![new]))));
 
-    let exists = "local name = ... ; return queue.tube[name] ~= nil";
-    let ask = Ask::TubeExists { name: "t".into() };
-    assert_eq!(parse_eval("queue", exists, &args(r#"["t"]"#)), Ok(returned(ask)));
+    let asks = "local name = ... ; return queue.tube[name] ~= nil";
+    assert_eq!(parse_eval("queue", asks, &args(r#"["t"]"#)), Ok(returned(exists("t"))));
 }
 
 #[test]
@@ -74,16 +98,16 @@ fn tubes_are_made_in_many_ways() {
         assert_eq!(eval(expression), done(made("t", Kind::Fifo)), "{expression}");
     }
     let eval_of_all = eval("return queue.create_tube('t', 'fifo')");
-    assert_eq!(eval_of_all, Eval { returns: true, ..done(made("t", Kind::Fifo)) });
+    assert_eq!(eval_of_all, Eval { ask: made("t", Kind::Fifo), returns: Returns::Result });
 }
 
 #[test]
 fn a_global_name_for_a_tube() {
-    let assigns = Some("tube".into());
-    let expected = Eval { assigns: assigns.clone(), ..done(made("t", Kind::UtubeTtl)) };
+    let new = NewTube { variable: Some("tube".into()), ..new_tube("t", Kind::UtubeTtl) };
+    let expected = done(EvalAsk::CreateTubes(vec![new]));
     assert_eq!(eval("tube = queue.create_tube('t', 'utubettl')"), expected);
     assert_eq!(eval("tube = create_tube('t', 'utubettl')"), expected);
-    let named = Eval { ask: EvalAsk::Tube(tube("t")), assigns, returns: false };
+    let named = done(EvalAsk::Tube { tube: tube("t"), variable: "tube".into() });
     assert_eq!(eval("tube = queue.tube.t"), named);
     assert_eq!(eval("local t = queue.tube['t']; tube = t"), named);
     assert_eq!(eval("queue.create_tube('t', 'utubettl'); tube = queue.tube.t"), expected);
@@ -148,9 +172,188 @@ fn the_queue_itself() {
     assert_eq!(eval("queue.cfg{ttr = 5}"), cfg);
     assert_eq!(eval("queue.cfg({ttr = 5, in_replicaset = false})"), cfg);
     assert_eq!(eval("return queue.tube()"), returned(Ask::TubeNames));
-    let exists = returned(Ask::TubeExists { name: "t".into() });
-    assert_eq!(eval("return queue.tube('t')"), exists);
-    assert_eq!(eval("return queue.tube.t ~= nil"), exists);
+    assert_eq!(eval("return queue.tube('t')"), returned(exists("t")));
+}
+
+// Most programs make their tubes so, and were told that it is not understood.
+#[test]
+fn tubes_are_made_unless_they_are_there() {
+    let ask = EvalAsk::CreateTubes(vec![missing_tube("t", Kind::FifoTtl)]);
+    for expression in [
+        "if not queue.tube.t then queue.create_tube('t', 'fifottl') end",
+        "if not queue.tube['t'] then queue.create_tube('t', 'fifottl', {}); end;",
+        "if queue.tube.t == nil then queue.create_tube('t', 'fifottl') end",
+        "if (queue.tube['t'] == nil) then queue.create_tube('t', 'fifottl') end",
+        "if not(queue.tube.t) then queue.create_tube('t', 'fifottl') end",
+        "if not (queue.tube.t ~= nil) then queue.create_tube('t', 'fifottl') end",
+        "if not queue.tube('t') then queue.create_tube('t', 'fifottl') end",
+        "if not box.queue.tube.t then\n  box.queue.create_tube('t', 'fifottl')\nend",
+        "if not my.tasks.tube.t then my.tasks.create_tube('t', 'fifottl') end",
+        "if not box.my.tasks.tube.t then box.my.tasks.create_tube('t', 'fifottl') end",
+        "local q = require('queue') if not q.tube.t then q.create_tube('t', 'fifottl') end",
+        "local there = queue.tube.t ~= nil if not there then queue.create_tube('t', 'fifottl') end",
+        "local t = queue.tube.t; if t == nil then queue.create_tube('t', 'fifottl') end",
+    ] {
+        assert_eq!(
+            parse_eval("my.tasks", expression, &[0x90]),
+            Ok(done(ask.clone())),
+            "{expression}"
+        );
+    }
+    let sent = args(r#"["t", "fifottl"]"#);
+    let with_names = "local name, kind = ...\n\
+                      if not queue.tube[name] then queue.create_tube(name, kind) end";
+    assert_eq!(parse_eval("queue", with_names, &sent), Ok(done(ask)));
+}
+
+#[test]
+fn an_if_makes_the_tube_that_it_asks_about_and_does_nothing_else() {
+    for (expression, why) in [
+        (
+            "if not queue.tube.a then queue.create_tube('b', 'fifo') end",
+            "'a' is there and makes 'b'",
+        ),
+        ("if queue.tube.a then queue.create_tube('a', 'fifo') end", "near 'queue.tube.a then"),
+        ("if queue.tube.a ~= nil then queue.tube.a:drop() end", "near 'queue.tube.a ~= nil then"),
+        ("if not queue.tube.a then queue.tube.a:drop() end", "near 'queue.tube.a:drop() end'"),
+        ("if not queue.tube.a then end", "near 'end'"),
+        ("if not queue.tube.a then return true end", "near 'return true end'"),
+        ("if not queue.tube.a then t = queue.create_tube('a', 'fifo') end", "near 't = queue"),
+        (
+            "if not queue.tube.a then queue.create_tube('a', 'fifo') else x() end",
+            "near 'else x() end'",
+        ),
+        ("if not queue.tube.a then queue.create_tube('a', 'fifo')", "at its end"),
+        ("if not queue.tube.a queue.create_tube('a', 'fifo') end", "near 'queue.create_tube("),
+        // To Lua this is `(not queue.tube.a) == nil`, which is never so.
+        ("if not queue.tube.a == nil then queue.create_tube('a', 'fifo') end", "near 'not queue"),
+        ("if not os.exit then queue.create_tube('a', 'fifo') end", "near 'not os.exit then"),
+        ("if true then end", "near 'true then end'"),
+        ("if", "at its end"),
+    ] {
+        let text = refused(expression);
+        assert!(text.contains(why), "{expression}: {text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_words_around_an_if(words in prop::collection::vec(prop::sample::select(vec![
+        "if", "not", "(", ")", "queue.tube.t", "==", "~=", "nil", "then", "end", ";", "return",
+        "true", "local", "x", "=", "queue.create_tube('t', 'fifo')", "queue.statistics()", ".t",
+        "['t']", "[1]", "else",
+    ]), 0..14)) {
+        let expression = words.join(" ");
+        if let Err(fault) = parse_eval("queue", &expression, &[0x90]) {
+            prop_assert!(fault.text.len() < 600, "{}", fault.text);
+        }
+    }
+}
+
+#[test]
+fn whether_a_tube_is_there_or_missing() {
+    for expression in [
+        "return queue.tube.t ~= nil",
+        "return (queue.tube['t'] ~= nil)",
+        "return not (queue.tube.t == nil)",
+        "return not not queue.tube.t",
+        "local t = queue.tube.t return t ~= nil",
+        "local there = queue.tube.t ~= nil; return there",
+    ] {
+        assert_eq!(eval(expression), returned(exists("t")), "{expression}");
+    }
+    for expression in
+        ["return queue.tube.t == nil", "return not queue.tube['t']", "return not queue.tube('t')"]
+    {
+        let expected = Eval { returns: Returns::Opposite, ..returned(exists("t")) };
+        assert_eq!(eval(expression), expected, "{expression}");
+    }
+    // What was made is there.
+    let made = Eval { ask: made("t", Kind::Fifo), returns: Returns::Flag(true) };
+    assert_eq!(eval("queue.create_tube('t', 'fifo') return queue.tube.t ~= nil"), made);
+    let made = Eval { returns: Returns::Flag(false), ..made };
+    assert_eq!(eval("local t = queue.create_tube('t', 'fifo') return t == nil"), made);
+    // What was asked before that cannot be told after it.
+    for before in ["there = queue.tube.t ~= nil", "there = queue.tube.t", "there = queue.tube('t')"]
+    {
+        for last in ["return there", "return not there", "tube = there"] {
+            let expression = format!("local {before} queue.create_tube('t', 'fifo') {last}");
+            let text = refused(&expression);
+            assert!(text.contains("there';"), "{expression}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_last_return() {
+    let create = "local queue = require('queue'); queue.create_tube('t', 'fifo');";
+    for (last, returns) in [
+        ("return true", Returns::Flag(true)),
+        ("return false;", Returns::Flag(false)),
+        ("return nil", Returns::Nil),
+        ("return", Returns::Nothing),
+        ("return ;", Returns::Nothing),
+        ("local ok = true return ok", Returns::Flag(true)),
+    ] {
+        let expression = format!("{create} {last}");
+        assert_eq!(eval(&expression), Eval { ask: made("t", Kind::Fifo), returns }, "{expression}");
+    }
+    // The result of the last thing was sent, as if it were returned.
+    let ack = Ask::Finish { tube: tube("t"), id: TaskId(7), finish: Finish::Ack };
+    assert_eq!(eval("queue.tube.t:ack(7) return"), done(EvalAsk::Ask(ack.clone())));
+    let expected = Eval { returns: Returns::Flag(true), ..returned(ack) };
+    assert_eq!(eval("queue.tube.t:ack(7) return true"), expected);
+    let nothing = Eval { ask: EvalAsk::Nothing, returns: Returns::Flag(true) };
+    assert_eq!(eval("return true"), nothing);
+}
+
+#[test]
+fn what_is_sent_instead_of_the_result() {
+    let found = Answer::Flag(true);
+    assert_eq!(Returns::Result.instead_of(&found), None);
+    assert_eq!(Returns::Nothing.instead_of(&found), Some(Answer::Nothing));
+    assert_eq!(Returns::Opposite.instead_of(&found), Some(Answer::Flag(false)));
+    assert_eq!(Returns::Flag(true).instead_of(&Answer::Nothing), Some(Answer::Flag(true)));
+    assert_eq!(Returns::Nil.instead_of(&found), Some(Answer::Nil));
+}
+
+#[test]
+fn several_tubes_at_once() {
+    let both = vec![new_tube("a", Kind::Fifo), missing_tube("b", Kind::Utube)];
+    let expression = "queue.create_tube('a', 'fifo')\n\
+                      if not queue.tube.b then queue.create_tube('b', 'utube') end";
+    assert_eq!(eval(expression), done(EvalAsk::CreateTubes(both.clone())));
+    let expected = Eval { ask: EvalAsk::CreateTubes(both), returns: Returns::Flag(true) };
+    assert_eq!(eval(&format!("{expression} return true")), expected);
+
+    let named = |name: &str, variable: &str| NewTube {
+        variable: Some(variable.into()),
+        ..new_tube(name, Kind::Fifo)
+    };
+    let expected = done(EvalAsk::CreateTubes(vec![named("a", "x"), named("b", "y")]));
+    let expression = "x = queue.create_tube('a', 'fifo'); y = queue.create_tube('b', 'fifo')";
+    assert_eq!(eval(expression), expected);
+    let many = (0..51).map(|at| format!("queue.create_tube('t{at}', 'fifo') ")).collect::<String>();
+    assert!(refused(&many).contains("may make 50 tubes"));
+}
+
+#[test]
+fn the_statistics_of_one_tube() {
+    let one = returned(Ask::Statistics { tube: Some(tube("mail")) });
+    assert_eq!(eval("return queue.statistics().mail"), one);
+    assert_eq!(eval("return queue.statistics()['mail']"), one);
+    for expression in [
+        "return queue.statistics('mail').tasks",
+        "return queue.statistics('mail')['tasks']['ready']",
+        "return queue.statistics().mail.tasks",
+    ] {
+        let text = refused(expression);
+        assert!(text.contains("CALL queue.statistics('mail')"), "{expression}: {text}");
+    }
+    let text = refused("return queue.statistics()['a/b']");
+    assert!(text.contains("nil value"), "{text}");
+    let text = refused("return queue.tube.t:take(0.5)[1]");
+    assert!(text.contains("near '[1]': an answer is sent whole; return it and pick"), "{text}");
 }
 
 #[test]
@@ -160,7 +363,7 @@ fn loading_the_queue_does_nothing() {
     {
         assert_eq!(eval(expression), done(EvalAsk::Nothing), "{expression}");
     }
-    assert_eq!(eval("return"), Eval { returns: true, ..done(EvalAsk::Nothing) });
+    assert_eq!(eval("return"), done(EvalAsk::Nothing));
 }
 
 #[test]
@@ -237,7 +440,13 @@ fn what_is_not_understood_says_what_is() {
         "os.execute('rm')",
         "require('os')",
         "require(5)",
-        "queue.tube.t",
+        "return queue.state",
+        "return queue._VERSION",
+        "return ...",
+        "return 'ok'",
+        "return not 5",
+        "return not queue.state()",
+        "return (queue.state()",
         "queue.tube.t:take",
         "queue.tube.t:take(",
         "queue.tube.t:take(0",
@@ -259,7 +468,9 @@ fn what_is_not_understood_says_what_is() {
         "queue.tube.t:put(0xZZ)",
         "queue.tube.t:put(-'a')",
         "return queue.tube.t ~= 5",
-        "return queue.tube.t == nil",
+        "return queue.tube.t == 5",
+        "return queue.tube('t') == nil",
+        "return not queue.tube.t == nil",
         "return queue.state() return queue.state()",
         "return queue.state(), 1",
         "local",
@@ -270,45 +481,78 @@ fn what_is_not_understood_says_what_is() {
         "x = queue.state()",
         "x = 5",
         "a.b:take(0)",
-        "if true then end",
         "return queue.tube.t:take(0) @",
     ] {
-        let Err(Fault { code, text }) = parse_eval("queue", expression, &[0x90]) else {
-            panic!("{expression} was understood")
-        };
-        assert_eq!(code, 32, "{expression}: {text}");
+        let text = refused(expression);
         assert!(text.contains("queue.create_tube("), "{expression}: {text}");
     }
 }
 
-// The place was taken after the words were read, so that it was always the end.
+// The place was taken after the words were read, so that it was always the end or what followed.
 #[test]
 fn what_is_not_understood_is_named() {
     for (expression, near) in [
-        ("os.exit()", "near 'os.exit()'"),
-        ("return 1", "near 'return 1'"),
-        ("local t = queue.tube.t; os.exit();", "near 'os.exit();'"),
-        ("queue.tube.t:put(1 + 1)", "near '+ 1)'"),
+        ("os.exit()", "near 'os.exit()';"),
+        ("return 1", "near '1';"),
+        ("return x", "near 'x';"),
+        ("return queue._VERSION", "near 'queue._VERSION';"),
+        ("return box.info.version -- what is it?", "near 'box.info.version -- what is it?';"),
+        ("return box.space._queue:select{}", "near 'box.space._queue:select{}';"),
+        ("return require('os')", "near 'require('os')';"),
+        ("return require('queue')", "near 'require('queue')';"),
+        (
+            "box.cfg{listen=3301}; queue = require 'queue'; queue.state()",
+            "near 'box.cfg{listen=3301}; queue = require 'q...';",
+        ),
+        ("local t = queue.tube.t; os.exit();", "near 'os.exit();';"),
+        (
+            "local t = queue.tube.t:take(0) return t",
+            "near 'local t = queue.tube.t:take(0) return t';",
+        ),
+        ("local t =\n  queue.tube.t -- mine\n\n  os.exit()\n", "near 'os.exit()' in line 4;"),
+        ("queue.tube.t:put(1 + 1)", "near '+ 1)';"),
+        ("queue.tube.t:put(1, x)", "near 'x)';"),
+        ("queue.tube.t:put(function() end)", "near 'function() end)';"),
+        ("queue.tube.t:put('open)", "near ''open)';"),
+        ("queue.tube[5]:take(0)", "near '5]:take(0)';"),
+        ("local 5 = 1", "near '5 = 1';"),
+        ("return queue.state(), 1", "near ', 1';"),
+        ("queue.tube.t:take(0", "at its end;"),
+        ("return queue.tube.t ~=", "at its end;"),
+        ("return queue.tube. -- which", "at its end;"),
     ] {
-        let Fault { text, .. } = parse_eval("queue", expression, &[0x90]).unwrap_err();
+        let text = refused(expression);
         assert!(text.contains(near), "{expression}: {text}");
     }
+}
+
+// A tube without a method was looked for with the name of a method that nobody had written.
+#[test]
+fn a_tube_alone_is_no_answer() {
+    for expression in ["return queue.tube.nope", "queue.tube.nope", "return queue.tube['nope']"] {
+        let text = refused(expression);
+        assert!(text.contains("return queue.tube['nope'] ~= nil"), "{expression}: {text}");
+    }
+    let Fault { text, .. } = parse_eval("jobs", "return jobs.tube.a", &[0x90]).unwrap_err();
+    assert!(text.contains("return jobs.tube['a'] ~= nil"), "{text}");
 }
 
 #[test]
 fn one_thing_at_a_time() {
     for expression in [
-        "queue.create_tube('a', 'fifo') queue.create_tube('b', 'fifo')",
+        "queue.create_tube('a', 'fifo') return queue.state()",
+        "queue.create_tube('a', 'fifo') return queue.tube.b ~= nil",
+        "queue.tube.a:put(1) queue.create_tube('a', 'fifo')",
         "local t = queue.create_tube('a', 'fifo'); return t:take(0)",
         // The variable stood for the tube that was made, or for none, without a word.
         "queue.create_tube('mine', 'fifo'); t = queue.tube.other",
         "queue.tube.a:put(1); t = queue.tube.b",
         "a = queue.create_tube('t', 'fifo'); b = queue.tube.t",
     ] {
-        let Fault { code, text } = parse_eval("queue", expression, &[0x90]).unwrap_err();
-        assert_eq!(code, 32);
-        assert!(text.contains("one thing"), "{text}");
+        assert!(refused(expression).contains("one thing"), "{expression}");
     }
+    let text = refused("queue.tube.a:put(1); queue.tube.a:put(2); queue.tube.a:put(3)");
+    assert!(text.ends_with("near 'queue.tube.a:put(2); queue.tube.a:put(3)'"), "{text}");
 }
 
 #[test]
@@ -342,6 +586,10 @@ fn nothing_grows_without_end() {
     assert!(refused(&deep, &[0x90]).contains("nested deeper than 64"));
     let index = format!("return queue{}", "[queue".repeat(30_000));
     assert!(refused(&index, &[0x90]).contains("nested deeper than 64"));
+    for opening in ["not ", "(", "not (", "put("] {
+        let deep = format!("return {}", opening.repeat(50_000));
+        assert!(refused(&deep, &[0x90]).contains("nested deeper than 64"), "{opening}");
+    }
     let long = format!("queue.tube.t:put('{}')", "x".repeat(300_000));
     assert!(refused(&long, &[0x90]).contains("send data as arguments"));
     // A few names for one large thing would fill the memory.

@@ -32,8 +32,9 @@ impl<'a> Lexer<'a> {
         Lexer { rest: text }
     }
 
-    /// What is left, for messages.
-    pub const fn rest(&self) -> &'a str {
+    /// What is left, from the next word on, for messages.
+    pub fn rest(mut self) -> &'a str {
+        self.skip_blanks();
         self.rest
     }
 

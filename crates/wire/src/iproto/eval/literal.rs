@@ -80,9 +80,10 @@ impl Program<'_> {
 
     /// An expression that must be plain data.
     fn plain(&mut self, depth: usize) -> Result<Vec<u8>, Fault> {
+        let start = self.lexer;
         match self.expression(depth + 1)? {
             Thing::Value(value) => Ok(value),
-            _ => Err(self.lost()),
+            _ => Err(self.lost_at(start)),
         }
     }
 

@@ -1,17 +1,20 @@
-//! Statements: names that are given, and the one thing that is done.
+//! Statements: names that are given, and what is done.
 
 use taskyard_core::TubeName;
 
 use super::lexer::{Lexer, Token};
 use super::thing::Thing;
-use super::{Eval, EvalAsk, not_understood};
+use super::{Eval, EvalAsk, NewTube, Returns};
 use crate::iproto::args::Args;
 use crate::iproto::call::Ask;
-use crate::iproto::faults::lua;
+use crate::iproto::faults::{lua, shown};
+use crate::iproto::reader::{Reader, Value};
 use crate::iproto::reply::Fault;
 
 /// Most names that an expression may give.
 const LOCALS_MAX: usize = 50;
+/// Most tubes that an expression may make.
+const TUBES_MAX: usize = 50;
 /// Most arguments that an expression may get.
 const VARARGS_MAX: usize = 1_000;
 /// How often all that was sent may be copied into what is asked.
@@ -21,7 +24,9 @@ const COPIES_MAX: usize = 8;
 pub(super) struct Program<'a> {
     pub lexer: Lexer<'a>,
     /// Where the statement begins that is being read.
-    statement: Lexer<'a>,
+    pub statement: Lexer<'a>,
+    /// All of it.
+    pub expression: &'a str,
     /// What the queue is called.
     pub prefix: &'a str,
     /// What was sent along, one by one.
@@ -30,8 +35,8 @@ pub(super) struct Program<'a> {
     copies_left: usize,
     locals: Vec<(&'a str, Thing)>,
     /// The one thing that is done.
-    ask: Option<EvalAsk>,
-    assigns: Option<String>,
+    ask: EvalAsk,
+    returns: Returns,
 }
 
 impl<'a> Program<'a> {
@@ -47,66 +52,110 @@ impl<'a> Program<'a> {
         Ok(Program {
             lexer: Lexer::new(expression),
             statement: Lexer::new(expression),
+            expression,
             prefix,
             varargs,
             copies_left: COPIES_MAX * (expression.len() + args.len()),
             locals: Vec::new(),
-            ask: None,
-            assigns: None,
+            ask: EvalAsk::Nothing,
+            returns: Returns::Nothing,
         })
     }
 
     /// Walks through all statements.
     pub fn run(mut self) -> Result<Eval, Fault> {
-        let mut returns = false;
+        let mut over = false;
         loop {
             self.statement = self.lexer;
             match self.peek()? {
-                Token::End => break,
+                Token::End => return Ok(Eval { ask: self.ask, returns: self.returns }),
                 Token::Mark(";") => drop(self.next()?),
-                _ if returns => return Err(self.lost()),
+                _ if over => return Err(self.lost()),
                 Token::Name("return") => {
                     self.next()?;
-                    returns = true;
+                    over = true;
                     self.returned()?;
                 }
                 Token::Name("local") => {
                     self.next()?;
                     self.local()?;
                 }
+                Token::Name("if") => {
+                    self.next()?;
+                    self.make_if_missing()?;
+                }
                 _ => self.assignment_or_call()?,
             }
         }
-        Ok(Eval { ask: self.ask.unwrap_or(EvalAsk::Nothing), assigns: self.assigns, returns })
     }
 
     /// What follows `return`, if anything does.
     fn returned(&mut self) -> Result<(), Fault> {
-        if matches!(self.peek()?, Token::End | Token::Mark(";")) {
-            return Ok(());
+        let start = self.lexer;
+        match self.peek()? {
+            Token::End | Token::Mark(";") => return Ok(()),
+            // It may stand for several values.
+            Token::Mark("...") => return Err(self.lost()),
+            _ => {}
         }
-        match self.expression(0)? {
-            Thing::Done(ask) => self.do_one(*ask),
-            Thing::Tube(name) => self.do_one(EvalAsk::Tube(tube_name(&name)?)),
-            _ => Err(self.lost()),
+        self.returns = match self.expression(0)? {
+            Thing::Done(ask) => self.do_one(*ask).map(|()| Returns::Result)?,
+            Thing::NewTube(new) => self.make(*new).map(|()| Returns::Result)?,
+            Thing::Tube(name) if self.makes(&name) => Returns::Result,
+            Thing::Tube(name) => return Err(self.tube_alone(&name)),
+            Thing::Exists { name, there } if self.makes(name.as_bytes()) => Returns::Flag(there),
+            Thing::Exists { name, there } => {
+                self.do_one(EvalAsk::Ask(Ask::TubeExists { name }))?;
+                if there { Returns::Result } else { Returns::Opposite }
+            }
+            Thing::Value(value) => match Reader::new(&value).value() {
+                Ok(Value::Bool(flag)) => Returns::Flag(flag),
+                Ok(Value::Nil) => Returns::Nil,
+                _ => return Err(self.lost_at(start)),
+            },
+            _ => return Err(self.lost_at(start)),
+        };
+        Ok(())
+    }
+
+    /// `if not queue.tube.NAME then queue.create_tube('NAME', …) end`, after its first word.
+    fn make_if_missing(&mut self) -> Result<(), Fault> {
+        let condition = self.lexer;
+        let Thing::Exists { name, there: false } = self.expression(0)? else {
+            return Err(self.lost_at(condition));
+        };
+        self.expect_word("then")?;
+        self.skip_semicolons()?;
+        let made = self.lexer;
+        let Thing::NewTube(mut new) = self.expression(0)? else { return Err(self.lost_at(made)) };
+        self.skip_semicolons()?;
+        self.expect_word("end")?;
+        if new.tube.as_str() != name {
+            return Err(lua(format!(
+                "the expression asks whether '{}' is there and makes '{}'; an if may only make \
+                 the tube that it asks about",
+                shown(&name),
+                new.tube
+            )));
         }
+        new.if_not_exists = true;
+        self.make(*new)
     }
 
     /// `local a, b = 1, 2`, after its first word.
     fn local(&mut self) -> Result<(), Fault> {
         let mut names = Vec::new();
         loop {
-            let Token::Name(name) = self.next()? else { return Err(self.lost()) };
-            names.push(name);
+            names.push(self.name()?);
             if self.locals.len() + names.len() > LOCALS_MAX {
                 return Err(lua(format!("an expression may name {LOCALS_MAX} things")));
             }
-            match self.next()? {
-                Token::Mark(",") => {}
-                Token::Mark("=") => break,
-                _ => return Err(self.lost()),
+            if self.peek()? != Token::Mark(",") {
+                break;
             }
+            self.next()?;
         }
+        self.expect("=")?;
         let mut things = self.expressions()?.into_iter();
         for name in names {
             let thing = things.next().unwrap_or_else(Thing::nil);
@@ -148,54 +197,98 @@ impl<'a> Program<'a> {
         }
         match self.expression(0)? {
             Thing::Done(ask) => self.do_one(*ask),
+            Thing::NewTube(new) => self.make(*new),
+            Thing::Exists { name, .. } => self.do_one(EvalAsk::Ask(Ask::TubeExists { name })),
             Thing::Queue => Ok(()),
-            _ => Err(self.lost()),
+            Thing::Tube(name) => Err(self.tube_alone(&name)),
+            _ => Err(self.lost_at(self.statement)),
         }
     }
 
     /// A global name for a tube, or for the queue, which has its name already.
-    fn assign(&mut self, name: &'a str, thing: Thing) -> Result<(), Fault> {
+    fn assign(&mut self, variable: &'a str, thing: Thing) -> Result<(), Fault> {
         match self.performed(thing)? {
             Thing::Queue => {
-                self.locals.push((name, Thing::Queue));
+                self.locals.push((variable, Thing::Queue));
                 Ok(())
             }
-            Thing::Tube(tube) => {
-                self.stands_for(&tube_name(&tube)?)?;
-                self.assigns = Some(name.into());
-                Ok(())
-            }
-            _ => Err(self.lost()),
+            Thing::Tube(tube) => self.stands_for(variable, tube_name(&tube)?),
+            _ => Err(self.lost_at(self.statement)),
         }
     }
 
-    /// Makes sure that the tube of an assignment is the one that the expression is about: which tube a
-    /// variable stands for is known only once that was made or found.
-    fn stands_for(&mut self, tube: &TubeName) -> Result<(), Fault> {
-        let about = match &self.ask {
-            None => return self.do_one(EvalAsk::Tube(tube.clone())),
-            Some(EvalAsk::Ask(Ask::CreateTube { tube, .. }) | EvalAsk::Tube(tube)) => Some(tube),
-            Some(_) => None,
-        };
-        if about == Some(tube) && self.assigns.is_none() { Ok(()) } else { Err(one_thing()) }
+    /// Lets a variable stand for a tube that is made here, or for one that is there when nothing else
+    /// is done: which tube it is, is known only once that was made or found.
+    fn stands_for(&mut self, variable: &str, tube: TubeName) -> Result<(), Fault> {
+        let variable = variable.to_owned();
+        match &mut self.ask {
+            EvalAsk::Nothing => self.ask = EvalAsk::Tube { tube, variable },
+            EvalAsk::CreateTubes(tubes) => {
+                let mut nameless = tubes.iter_mut().filter(|new| new.variable.is_none());
+                let Some(new) = nameless.find(|new| new.tube == tube) else {
+                    return Err(self.one_thing());
+                };
+                new.variable = Some(variable);
+            }
+            _ => return Err(self.one_thing()),
+        }
+        Ok(())
     }
 
     /// Does what has to be done for a value that is given a name. Only what makes a tube has a
     /// result that can be used later.
     fn performed(&mut self, thing: Thing) -> Result<Thing, Fault> {
-        let Thing::Done(ask) = thing else { return Ok(thing) };
-        let EvalAsk::Ask(Ask::CreateTube { tube, .. }) = &*ask else { return Err(self.lost()) };
-        let made = Thing::Tube(tube.as_str().as_bytes().to_vec());
-        self.do_one(*ask)?;
-        Ok(made)
+        match thing {
+            Thing::NewTube(new) => {
+                let made = Thing::Tube(new.tube.as_str().as_bytes().to_vec());
+                self.make(*new)?;
+                Ok(made)
+            }
+            Thing::Done(_) => Err(self.lost_at(self.statement)),
+            other => Ok(other),
+        }
     }
 
     fn do_one(&mut self, ask: EvalAsk) -> Result<(), Fault> {
-        if self.ask.is_some() {
-            return Err(one_thing());
+        if self.ask != EvalAsk::Nothing {
+            return Err(self.one_thing());
         }
-        self.ask = Some(ask);
+        self.ask = ask;
         Ok(())
+    }
+
+    /// Makes a tube: the only thing that can be done several times.
+    fn make(&mut self, new: NewTube) -> Result<(), Fault> {
+        self.outdate(new.tube.as_str());
+        match &mut self.ask {
+            EvalAsk::Nothing => self.ask = EvalAsk::CreateTubes(vec![new]),
+            EvalAsk::CreateTubes(tubes) if tubes.len() < TUBES_MAX => tubes.push(new),
+            EvalAsk::CreateTubes(_) => {
+                return Err(lua(format!("an expression may make {TUBES_MAX} tubes")));
+            }
+            _ => return Err(self.one_thing()),
+        }
+        Ok(())
+    }
+
+    /// Forgets what earlier names say of a tube: to Lua they keep what was so before it was made.
+    fn outdate(&mut self, tube: &str) {
+        for (_, thing) in &mut self.locals {
+            let about = match thing {
+                Thing::Tube(name) => name.as_slice(),
+                Thing::Exists { name, .. } => name.as_bytes(),
+                _ => continue,
+            };
+            if about == tube.as_bytes() {
+                *thing = Thing::Outdated;
+            }
+        }
+    }
+
+    /// Whether a tube of this name is made here, so that it is there in the end.
+    fn makes(&self, name: &[u8]) -> bool {
+        let EvalAsk::CreateTubes(tubes) = &self.ask else { return false };
+        tubes.iter().any(|new| new.tube.as_str().as_bytes() == name)
     }
 
     /// What a name stands for that was given here.
@@ -222,27 +315,41 @@ impl<'a> Program<'a> {
     }
 
     pub fn next(&mut self) -> Result<Token<'a>, Fault> {
-        let before = self.lexer;
-        self.lexer.next().ok_or_else(|| not_understood(before.rest()))
+        let token = self.peek()?;
+        self.lexer.next();
+        Ok(token)
+    }
+
+    /// The name that must be next.
+    pub fn name(&mut self) -> Result<&'a str, Fault> {
+        let Token::Name(name) = self.peek()? else { return Err(self.lost()) };
+        self.next()?;
+        Ok(name)
     }
 
     /// Goes on behind the mark, which must be next.
     pub fn expect(&mut self, mark: &'static str) -> Result<(), Fault> {
-        if self.peek()? != Token::Mark(mark) {
+        self.expect_token(&Token::Mark(mark))
+    }
+
+    /// Goes on behind the word, which must be next.
+    pub fn expect_word(&mut self, word: &'static str) -> Result<(), Fault> {
+        self.expect_token(&Token::Name(word))
+    }
+
+    fn expect_token(&mut self, token: &Token<'_>) -> Result<(), Fault> {
+        if self.peek()? != *token {
             return Err(self.lost());
         }
         self.next().map(drop)
     }
 
-    /// The refusal of what stands here, or of the statement when it is over.
-    pub fn lost(&self) -> Fault {
-        let rest = self.lexer.rest().trim();
-        not_understood(if matches!(rest, "" | ";") { self.statement.rest() } else { rest })
+    fn skip_semicolons(&mut self) -> Result<(), Fault> {
+        while self.peek()? == Token::Mark(";") {
+            self.next()?;
+        }
+        Ok(())
     }
-}
-
-fn one_thing() -> Fault {
-    lua("an expression may do one thing; send the next one by itself")
 }
 
 fn tube_name(name: &[u8]) -> Result<TubeName, Fault> {

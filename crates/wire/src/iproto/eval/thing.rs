@@ -3,11 +3,11 @@
 use taskyard_core::TubeName;
 use taskyard_core::limits::NESTING_MAX;
 
-use super::EvalAsk;
-use super::lexer::Token;
+use super::lexer::{Lexer, Token};
 use super::statement::Program;
+use super::{EvalAsk, NewTube};
 use crate::iproto::call::{Ask, parse_function, parse_method};
-use crate::iproto::faults::{lua, not_defined, shown};
+use crate::iproto::faults::{lua, no_statistics, not_defined, shown};
 use crate::iproto::reader::{Reader, Value};
 use crate::iproto::reply::Fault;
 
@@ -28,7 +28,18 @@ pub(super) enum Thing {
     Tube(Vec<u8>),
     /// A global name that is none of these, perhaps with dots.
     Global(String),
-    /// Something to be done.
+    /// Whether a tube is there, or is missing.
+    Exists {
+        /// The name of the tube, which need not be a good one.
+        name: String,
+        /// Whether yes means that it is there.
+        there: bool,
+    },
+    /// What was known of a tube before it was made here.
+    Outdated,
+    /// A tube to be made.
+    NewTube(Box<NewTube>),
+    /// Something else to be done.
     Done(Box<EvalAsk>),
 }
 
@@ -37,58 +48,92 @@ impl Thing {
         Thing::Value(vec![0xc0])
     }
 
+    fn exists(name: &[u8], there: bool) -> Self {
+        Thing::Exists { name: String::from_utf8_lossy(name).into_owned(), there }
+    }
+
     fn ask(ask: Ask) -> Self {
-        Thing::Done(Box::new(EvalAsk::Ask(ask)))
+        match ask {
+            Ask::CreateTube { tube, options, if_not_exists } => {
+                let new = NewTube { tube, options, if_not_exists, variable: None };
+                Thing::NewTube(Box::new(new))
+            }
+            Ask::TubeExists { name } => Thing::Exists { name, there: true },
+            other => Thing::Done(Box::new(EvalAsk::Ask(other))),
+        }
     }
 }
 
-impl Program<'_> {
-    /// Reads an expression, and `~= nil` behind it.
+impl<'a> Program<'a> {
+    /// Reads an expression, and `~= nil` or `== nil` behind it.
     pub fn expression(&mut self, depth: usize) -> Result<Thing, Fault> {
+        let start = self.lexer;
+        let thing = self.operand(depth)?;
+        let there = match self.peek()? {
+            Token::Mark("~=") => true,
+            Token::Mark("==") => false,
+            _ => return Ok(thing),
+        };
+        let Thing::Tube(name) = thing else { return Err(self.lost_at(start)) };
+        self.next()?;
+        self.expect_word("nil")?;
+        Ok(Thing::exists(&name, there))
+    }
+
+    /// Something, something in brackets, or `not` and whether a tube is there.
+    fn operand(&mut self, depth: usize) -> Result<Thing, Fault> {
         if depth > NESTING_MAX {
             return Err(lua(format!("the expression is nested deeper than {NESTING_MAX} levels")));
         }
-        let thing = self.thing(depth)?;
-        if self.peek()? != Token::Mark("~=") {
-            return Ok(thing);
-        }
-        self.next()?;
-        let Token::Name("nil") = self.next()? else { return Err(self.lost()) };
-        match thing {
-            Thing::Tube(name) => {
-                let name = String::from_utf8_lossy(&name).into_owned();
-                Ok(Thing::ask(Ask::TubeExists { name }))
+        let start = self.lexer;
+        match self.peek()? {
+            Token::Name("not") => {
+                self.next()?;
+                match self.operand(depth + 1)? {
+                    Thing::Tube(name) => Ok(Thing::exists(&name, false)),
+                    Thing::Exists { name, there } => Ok(Thing::Exists { name, there: !there }),
+                    _ => Err(self.lost_at(start)),
+                }
             }
-            _ => Err(self.lost()),
+            Token::Mark("(") => {
+                self.next()?;
+                let thing = self.expression(depth + 1)?;
+                self.expect(")")?;
+                Ok(thing)
+            }
+            _ => self.thing(depth),
         }
     }
 
     fn thing(&mut self, depth: usize) -> Result<Thing, Fault> {
+        let start = self.lexer;
         if let Some(literal) = self.literal(depth)? {
             return Ok(Thing::Value(literal));
         }
-        let Token::Name(name) = self.next()? else { return Err(self.lost()) };
+        let name = self.name()?;
         let mut thing = match self.local_named(name)? {
             Some(thing) => thing,
             None => self.global(name.into()),
         };
         loop {
+            // An unknown name is shown from its beginning, with all its parts.
+            let here = if matches!(thing, Thing::Global(_)) { start } else { self.lexer };
             thing = match self.peek()? {
                 Token::Mark(".") => {
                     self.next()?;
-                    let Token::Name(name) = self.next()? else { return Err(self.lost()) };
-                    self.member(thing, name)?
+                    let name = self.name()?;
+                    self.member(thing, name, here)?
                 }
-                Token::Mark("[") => self.indexed(thing, depth)?,
+                Token::Mark("[") => self.indexed(thing, here, depth)?,
                 Token::Mark(":") => {
                     self.next()?;
-                    let Token::Name(method) = self.next()? else { return Err(self.lost()) };
+                    let method = self.name()?;
                     let args = self.arguments(depth)?;
-                    self.method(thing, method, args)?
+                    self.method(thing, method, args, here)?
                 }
                 Token::Mark("(" | "{") | Token::Text(_) => {
                     let args = self.arguments(depth)?;
-                    self.called(thing, &args)?
+                    self.called(thing, &args, here)?
                 }
                 _ => return Ok(thing),
             };
@@ -102,7 +147,7 @@ impl Program<'_> {
     }
 
     /// `thing.name`.
-    fn member(&self, thing: Thing, name: &str) -> Result<Thing, Fault> {
+    fn member(&self, thing: Thing, name: &str, here: Lexer<'a>) -> Result<Thing, Fault> {
         Ok(match thing {
             Thing::Queue if name == "tube" => Thing::TubeTable,
             Thing::Queue if name == "schema" => Thing::Schema,
@@ -110,30 +155,45 @@ impl Program<'_> {
             Thing::Schema => Thing::Function(format!("schema.{name}")),
             Thing::TubeTable => Thing::Tube(name.into()),
             Thing::Global(global) => self.global(format!("{global}.{name}")),
-            _ => return Err(self.lost()),
+            Thing::Done(ask) if *ask == EvalAsk::Ask(Ask::Statistics { tube: None }) => {
+                let tube = TubeName::new(name).map_err(|_| no_statistics())?;
+                Thing::ask(Ask::Statistics { tube: Some(tube) })
+            }
+            Thing::Done(ask) => return Err(self.part_of(&ask, here)),
+            _ => return Err(self.lost_at(here)),
         })
     }
 
     /// `thing[name]`.
-    fn indexed(&mut self, thing: Thing, depth: usize) -> Result<Thing, Fault> {
+    fn indexed(&mut self, thing: Thing, here: Lexer<'a>, depth: usize) -> Result<Thing, Fault> {
         self.expect("[")?;
-        let Thing::Value(key) = self.expression(depth + 1)? else { return Err(self.lost()) };
+        let start = self.lexer;
+        let Thing::Value(key) = self.expression(depth + 1)? else {
+            return Err(self.lost_at(start));
+        };
         self.expect("]")?;
-        let key = match Reader::new(&key).value() {
-            Ok(Value::Str(name) | Value::Bin(name)) => name.to_vec(),
-            _ => return Err(self.lost()),
+        let name = match (Reader::new(&key).value(), &thing) {
+            (Ok(Value::Str(name) | Value::Bin(name)), _) => name,
+            (_, Thing::Done(ask)) => return Err(self.part_of(ask, here)),
+            _ => return Err(self.lost_at(start)),
         };
         match thing {
-            Thing::TubeTable => Ok(Thing::Tube(key)),
+            Thing::TubeTable => Ok(Thing::Tube(name.to_vec())),
             thing => {
-                let name = String::from_utf8(key).map_err(|_| self.lost())?;
-                self.member(thing, &name)
+                let name = std::str::from_utf8(name).map_err(|_| self.lost_at(start))?;
+                self.member(thing, name, here)
             }
         }
     }
 
     /// `thing:method(args)`.
-    fn method(&self, thing: Thing, method: &str, args: Vec<u8>) -> Result<Thing, Fault> {
+    fn method(
+        &self,
+        thing: Thing,
+        method: &str,
+        args: Vec<u8>,
+        here: Lexer<'a>,
+    ) -> Result<Thing, Fault> {
         match thing {
             Thing::Tube(name) => {
                 let name = String::from_utf8_lossy(&name);
@@ -148,12 +208,12 @@ impl Program<'_> {
                 let method = method.into();
                 Ok(Thing::Done(Box::new(EvalAsk::OnVariable { variable, method, args })))
             }
-            _ => Err(self.lost()),
+            _ => Err(self.lost_at(here)),
         }
     }
 
     /// `thing(args)`.
-    fn called(&self, thing: Thing, args: &[u8]) -> Result<Thing, Fault> {
+    fn called(&self, thing: Thing, args: &[u8], here: Lexer<'a>) -> Result<Thing, Fault> {
         let function = match thing {
             Thing::Function(name) => name,
             Thing::TubeTable => "tube".into(),
@@ -162,9 +222,9 @@ impl Program<'_> {
                 let mut reader = Reader::new(args);
                 let module = (reader.array(), reader.value());
                 let queue = module == (Ok(1), Ok(Value::Str(b"queue")));
-                return if queue { Ok(Thing::Queue) } else { Err(self.lost()) };
+                return if queue { Ok(Thing::Queue) } else { Err(self.lost_at(here)) };
             }
-            _ => return Err(self.lost()),
+            _ => return Err(self.lost_at(here)),
         };
         parse_function(self.prefix, &function, args).map(Thing::ask)
     }
