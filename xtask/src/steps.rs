@@ -12,6 +12,7 @@ const BUDGETS: &[(&str, u64)] = &[
     ("tidy", 10),
     ("build", 175),
     ("doc tests", 100),
+    ("postgres", 120),
     ("tests", 800),
 ];
 
