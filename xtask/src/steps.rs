@@ -13,7 +13,7 @@ const BUDGETS: &[(&str, u64)] = &[
     ("build", 175),
     ("doc tests", 100),
     ("postgres", 120),
-    ("tests", 800),
+    ("tests", 680),
 ];
 
 /// What has been run so far.
