@@ -39,7 +39,7 @@ pub use error::{Error, Result};
 pub use execute::Execute;
 pub use journal::{Changes, TubeRecord};
 pub use lease::Lease;
-pub use machine::Machine;
+pub use machine::{Machine, check_tasks};
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
 pub use session::SessionId;

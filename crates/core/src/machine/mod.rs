@@ -30,6 +30,7 @@ use crate::tasks::Loose;
 use crate::time::{Span, Timestamp};
 use crate::tube::TubeName;
 
+pub use put::check_tasks;
 use registry::Registry;
 use tubes::Tube;
 

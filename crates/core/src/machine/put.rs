@@ -27,7 +27,7 @@ impl Machine {
         tasks: Vec<NewTask>,
     ) -> Result<Reply> {
         let number = self.number(name)?;
-        check_batch(&tasks)?;
+        check_tasks(&tasks)?;
         let tube = self.tube(number);
         if tasks.len() as u64 > tube.room() {
             let capacity = tube.options.capacity.unwrap_or(u64::MAX);
@@ -101,7 +101,9 @@ fn new_slot(now: Timestamp, id: TaskId, task: NewTask, options: &TubeOptions) ->
     slot
 }
 
-fn check_batch(tasks: &[NewTask]) -> Result<()> {
+/// Refuses tasks that no store keeps: too many at once, or with too large a part. Stores that decide in a
+/// database ask this before they ask it.
+pub fn check_tasks(tasks: &[NewTask]) -> Result<()> {
     if tasks.len() > BATCH_TASKS_MAX {
         return Err(Error::TooLarge {
             what: "the number of tasks in one put",

@@ -6,9 +6,10 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX, META_BYTES_MAX, SUBQUEUE_BYTES_MAX};
+use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
     Command, Error, Finish, FinishItem, NewTask, SessionId, TaskId, TubeChange, TubeName,
+    check_tasks,
 };
 
 use super::calls;
@@ -174,31 +175,10 @@ fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
 }
 
 pub(super) fn refuse_tasks(tasks: &[NewTask]) -> Option<Error> {
-    refuse_count("the number of tasks in one put", tasks.len())
-        .or_else(|| tasks.iter().find_map(refuse_task))
-}
-
-fn refuse_task(task: &NewTask) -> Option<Error> {
-    let meta = task.body.meta().map_or(0, <[u8]>::len);
-    if meta > META_BYTES_MAX {
-        return Some(Error::TooLarge {
-            what: "the meta map of a task, in bytes,",
-            size: meta,
-            limit: META_BYTES_MAX,
-            advice: "put large things into the payload",
-        });
-    }
-    let key = task.subqueue.as_deref()?;
-    if key.len() > SUBQUEUE_BYTES_MAX {
-        return Some(Error::TooLarge {
-            what: "the name of a sub-queue, in bytes,",
-            size: key.len(),
-            limit: SUBQUEUE_BYTES_MAX,
-            advice: "use a shorter name or a hash of it",
-        });
-    }
+    let zero = |task: &NewTask| task.subqueue.as_deref().is_some_and(|key| key.contains('\0'));
     let message = "PostgreSQL cannot keep a zero character in the name of a sub-queue";
-    key.contains('\0').then(|| Error::Invalid(message.into()))
+    let refused = check_tasks(tasks).err();
+    refused.or_else(|| tasks.iter().any(zero).then(|| Error::Invalid(message.into())))
 }
 
 /// Commands that share a call.
