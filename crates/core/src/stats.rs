@@ -50,6 +50,25 @@ pub struct Calls {
     pub delay: u64,
 }
 
+impl Calls {
+    /// Each with its name on every face.
+    pub const fn named(&self) -> [(&'static str, u64); 11] {
+        [
+            ("ack", self.ack),
+            ("bury", self.bury),
+            ("delete", self.delete),
+            ("kick", self.kick),
+            ("put", self.put),
+            ("release", self.release),
+            ("take", self.take),
+            ("touch", self.touch),
+            ("ttl", self.ttl),
+            ("ttr", self.ttr),
+            ("delay", self.delay),
+        ]
+    }
+}
+
 /// Both together, for one tube.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TubeStats {

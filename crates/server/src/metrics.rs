@@ -111,7 +111,7 @@ fn write_tubes(text: &mut Text, tubes: &[TubeInfo]) {
     }
     text.family("taskyard_calls_total", "counter", "What took effect, by tube and verb.");
     for info in tubes {
-        for (verb, count) in calls(info) {
+        for (verb, count) in info.stats.calls.named() {
             text.line(&[("tube", info.name.as_str()), ("verb", verb)], count);
         }
     }
@@ -133,23 +133,6 @@ fn write_tubes(text: &mut Text, tubes: &[TubeInfo]) {
             text.line(&[("tube", info.name.as_str())], of(info));
         }
     }
-}
-
-fn calls(info: &TubeInfo) -> [(&'static str, u64); 11] {
-    let calls = &info.stats.calls;
-    [
-        ("ack", calls.ack),
-        ("bury", calls.bury),
-        ("delete", calls.delete),
-        ("kick", calls.kick),
-        ("put", calls.put),
-        ("release", calls.release),
-        ("take", calls.take),
-        ("touch", calls.touch),
-        ("ttl", calls.ttl),
-        ("ttr", calls.ttr),
-        ("delay", calls.delay),
-    ]
 }
 
 fn write_waiting(text: &mut Text, tubes: &[TubeInfo], waiting: &BTreeMap<TubeName, WaitingCount>) {

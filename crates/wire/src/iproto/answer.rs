@@ -112,7 +112,7 @@ fn write_task(out: &mut Out, id: TaskId, state: State, data: &[u8]) {
 }
 
 fn write_stats(out: &mut Out, stats: &TubeStats) {
-    let (tasks, calls) = (&stats.tasks, &stats.calls);
+    let tasks = &stats.tasks;
     pack::map(out, 2);
     pack::str(out, "tasks");
     let counts = [
@@ -125,20 +125,7 @@ fn write_stats(out: &mut Out, stats: &TubeStats) {
     ];
     write_counts(out, &counts);
     pack::str(out, "calls");
-    let counts = [
-        ("ack", calls.ack),
-        ("bury", calls.bury),
-        ("delete", calls.delete),
-        ("kick", calls.kick),
-        ("put", calls.put),
-        ("release", calls.release),
-        ("take", calls.take),
-        ("touch", calls.touch),
-        ("ttl", calls.ttl),
-        ("ttr", calls.ttr),
-        ("delay", calls.delay),
-    ];
-    write_counts(out, &counts);
+    write_counts(out, &stats.calls.named());
 }
 
 fn write_counts(out: &mut Out, counts: &[(&str, u64)]) {
