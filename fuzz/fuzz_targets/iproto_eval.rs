@@ -1,6 +1,6 @@
 //! Any text as an expression: understood or refused.
 //!
-//! Run with `cargo +nightly fuzz run iproto_eval`.
+//! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run iproto_eval`.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! Any bytes as commands and replies: what is understood comes back the same.
 //!
-//! Run with `cargo +nightly fuzz run iproto_native`.
+//! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run iproto_native`.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! Any bytes from a server of the binary protocol: its greeting and its replies.
 //!
-//! Run with `cargo +nightly fuzz run iproto_replies`.
+//! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run iproto_replies`.
 
 #![no_main]
 

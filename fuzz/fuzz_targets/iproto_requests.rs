@@ -1,6 +1,6 @@
 //! Any bytes from a client of the binary protocol, followed as far as a server follows them.
 //!
-//! Run with `cargo +nightly fuzz run iproto_requests`.
+//! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run iproto_requests`.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! Any text: JSON is accepted as the parser accepts it, and comes back with the same meaning.
 //!
-//! Run with `cargo +nightly fuzz run json`.
+//! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run json`.
 
 #![no_main]
 

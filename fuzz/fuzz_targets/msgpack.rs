@@ -1,6 +1,6 @@
 //! Any bytes: both judges of MessagePack agree, and what JSON can hold comes back the same.
 //!
-//! Run with `cargo +nightly fuzz run msgpack`.
+//! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run msgpack`.
 
 #![no_main]
 

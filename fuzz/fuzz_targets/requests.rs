@@ -1,6 +1,6 @@
 //! Any bytes as the body of any request or answer: read or refused, never a panic.
 //!
-//! Run with `cargo +nightly fuzz run requests`.
+//! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run requests`.
 
 #![no_main]
 

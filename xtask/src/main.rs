@@ -4,6 +4,7 @@
 //! [`test`] (what CI runs), then [`tidy`] (what a program can check about the sources).
 
 mod bench;
+mod fuzz;
 mod shell;
 mod steps;
 mod test;
@@ -23,6 +24,7 @@ Taskyard's chores.
   cargo xtask tools                install what the tests use and print where it is, to run one test by hand:
                                    eval \"$(cargo xtask tools)\" && cargo test -p taskyard-server
   cargo xtask bench [ARGS]         build for speed and run `taskyard bench ARGS`
+  cargo xtask fuzz [SECONDS]       random input for what parses bytes, each target for 60 seconds or as many as you say
 
 Debian packages are installed only when you are root; otherwise the one line to run is printed.
 ";
@@ -35,6 +37,7 @@ enum Chore {
     Tidy { fix: bool },
     Tools,
     Bench(Vec<String>),
+    Fuzz { seconds: u64 },
 }
 
 fn main() -> ExitCode {
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Ok(Chore::Tidy { fix }) => tidy::run(fix),
         Ok(Chore::Tools) => tools::print(),
         Ok(Chore::Bench(args)) => bench::run(&args),
+        Ok(Chore::Fuzz { seconds }) => fuzz::run(seconds),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -78,6 +82,11 @@ fn parse(args: &[String]) -> Result<Chore, String> {
         "tools" if rest.is_empty() => Ok(Chore::Tools),
         "tools" => Err(format!("`tools` takes no arguments, not `{}`", rest.join(" "))),
         "bench" => Ok(Chore::Bench(rest.to_vec())),
+        "fuzz" if rest.is_empty() => Ok(Chore::Fuzz { seconds: fuzz::SECONDS }),
+        "fuzz" => match rest.join(" ").parse() {
+            Ok(seconds) if seconds > 0 => Ok(Chore::Fuzz { seconds }),
+            _ => Err(format!("`fuzz` takes a number of seconds, not `{}`", rest.join(" "))),
+        },
         other => Err(format!("there is no chore `{other}`")),
     }
 }
@@ -105,7 +114,16 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        for line in ["tests", "tidy --fast", "tools now", "test --embeded", "test one two"] {
+        for line in [
+            "tests",
+            "tidy --fast",
+            "tools now",
+            "test --embeded",
+            "test one two",
+            "fuzz 0",
+            "fuzz x",
+            "fuzz 1 2",
+        ] {
             assert!(parsed(line).is_err(), "{line}");
         }
     }
