@@ -25,6 +25,9 @@ const PAGES_WANTED: i32 = 4096;
 const FRAME_BYTES: u64 = 4096 + 24;
 /// The log is made longer by this much at a time.
 const ROOM_BYTES: u64 = 1 << 20;
+/// And written in pieces of this size.
+const PIECE_BYTES: u64 = 4096;
+const ZEROS: [u8; PIECE_BYTES as usize] = [0; PIECE_BYTES as usize];
 
 /// The copying thread.
 #[derive(Debug)]
@@ -175,7 +178,7 @@ impl Checkpointer {
         let end = log.file.metadata()?.len().max(used);
         // Should it fail, it is not tried again: it is only there to be faster.
         log.bytes = u64::MAX;
-        log.file.write_all_at(&vec![0; ROOM_BYTES as usize], end)?;
+        make_longer(&log.file, end, end + ROOM_BYTES)?;
         log.bytes = end + ROOM_BYTES;
         Ok(())
     }
@@ -194,6 +197,18 @@ impl Checkpointer {
             _ = thread.join();
         }
     }
+}
+
+/// Fills a file with zeros, a page at a time: Linux keeps what came in one write as one piece, and goes through
+/// all pages of a piece for each later write into it.
+fn make_longer(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let mut at = from;
+    while at < to {
+        let piece = PIECE_BYTES - at % PIECE_BYTES;
+        file.write_all_at(&ZEROS[..piece as usize], at)?;
+        at += piece;
+    }
+    Ok(())
 }
 
 impl Drop for Checkpointer {
