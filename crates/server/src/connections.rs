@@ -83,17 +83,12 @@ impl Connections {
         });
     }
 
-    /// Lets a client of Tarantool's queue in. Where there is no room it is closed at once, which such
-    /// clients take as a reason to try again later.
+    /// Lets a client of Tarantool's queue in.
     fn admit_iproto(&mut self, stream: TcpStream) {
         let Some(face) = self.app.iproto.clone() else { return };
         let Ok(permit) = self.app.room.clone().try_acquire_owned() else {
-            let so_far = face.counters.refused_connections.fetch_add(1, Ordering::Relaxed) + 1;
-            // Those who come again and again must not fill the log.
-            if so_far.is_power_of_two() {
-                let most = self.app.connections_max;
-                tracing::warn!(most, so_far, "closed iproto connections: no room for more");
-            }
+            let most = self.app.connections_max;
+            self.open.spawn(iproto::turn_away(stream, face, most));
             return;
         };
         prepare(&stream);

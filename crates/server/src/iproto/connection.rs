@@ -28,7 +28,8 @@ const SENT_BYTES_MAX: usize = 1 << 20;
 pub(crate) async fn serve(stream: TcpStream, face: Arc<Face>, mut closing: watch::Receiver<bool>) {
     let mut place = Share::new(face.clone(), Of::Connections);
     if !place.grow(1) {
-        return turn_away(stream, face).await;
+        let most = face.connections_max;
+        return turn_away(stream, face, most).await;
     }
     let Some(tls) = &face.tls else { return serve_stream(stream, face, closing).await };
     let accepted = tokio::select! {

@@ -15,17 +15,16 @@ use super::face::Face;
 /// How long the last words to a client are seen through.
 pub(super) const FAREWELL_MAX: Duration = Duration::from_secs(2);
 
-/// Says that there is no room for this connection, and closes it.
-pub(super) async fn turn_away(stream: TcpStream, face: Arc<Face>) {
+/// Says that there is no room for this connection beside so many others, and closes it.
+pub(crate) async fn turn_away(stream: TcpStream, face: Arc<Face>, most: usize) {
     let so_far = face.counters.refused_connections.fetch_add(1, Ordering::Relaxed) + 1;
     // Those who come again and again must not fill the log.
     if so_far.is_power_of_two() {
-        let most = face.connections_max;
         tracing::warn!(most, so_far, "turned iproto connections away: no room for more");
     }
     // Whoever comes while many others are told this is closed without a word.
     let Ok(_permit) = face.farewells.try_acquire() else { return };
-    let words = no_room(&face);
+    let words = no_room(&face, most);
     let saying = async {
         match &face.tls {
             None => say(stream, &words).await,
@@ -40,13 +39,11 @@ pub(super) async fn turn_away(stream: TcpStream, face: Arc<Face>) {
 }
 
 /// The protocol has no refusal before the greeting, and none but to requests; this one answers none.
-fn no_room(face: &Face) -> Vec<u8> {
+fn no_room(face: &Face, most: usize) -> Vec<u8> {
     // Nobody is asked for a password here, so that the salt need not be a secret.
     let mut words = Greeting::new(face.instance, [0; 32]).encode().to_vec();
     let text = format!(
-        "overloaded: the server has {} connections of this kind, the most there may be; try again a \
-         little later",
-        face.connections_max
+        "overloaded: the server has {most} connections, the most there may be; try again a little later"
     );
     write_fault(&mut words, 0, &faults::lua(text));
     words

@@ -34,3 +34,4 @@ pub use users::{Grant, Grants, User, Users, Verb};
 pub(crate) use connection::serve;
 pub(crate) use counters::Counters;
 pub(crate) use face::Face;
+pub(crate) use farewell::turn_away;

@@ -43,15 +43,12 @@ async fn connections_of_both_kinds_are_counted_together() {
     use tokio::io::AsyncReadExt;
     http.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     assert!(http.read(&mut [0; 512]).await.unwrap() > 0);
-    let mut third = tokio::net::TcpStream::connect(rig.address).await.unwrap();
-    assert_eq!(third.read(&mut [0; 128]).await.unwrap_or(0), 0, "closed without a word");
+    let mut third = rig.connect().await;
+    let fault = third.next().await.unwrap().1.unwrap_err();
+    assert!(fault.text.contains("overloaded: the server has 2 connections"), "{fault:?}");
+    assert!(third.next().await.is_none(), "the connection is closed");
     drop(http);
-    loop {
-        let mut next = tokio::net::TcpStream::connect(rig.address).await.unwrap();
-        if next.read(&mut [0; 128]).await.unwrap_or(0) == 128 {
-            break;
-        }
-    }
+    until_let_in(&rig).await;
     one.ping().await;
 }
 
@@ -71,13 +68,18 @@ async fn a_client_for_whom_there_is_no_room_is_told_so() {
     let refused = "taskyard_iproto_connections_refused_total 1";
     assert!(rig.metrics().await.lines().any(|line| line == refused), "HTTP has room of its own");
     drop(one);
+    until_let_in(&rig).await;
+}
+
+/// Comes again until there is room.
+async fn until_let_in(rig: &Rig) {
     loop {
         let mut next = rig.connect().await;
         let (sync, bytes) = next.request(&taskyard_wire::iproto::Operation::Ping);
         // The server may close while this is written.
         let _ = next.stream.write_all(&bytes).await;
         if next.next().await.is_some_and(|(answered, _)| answered == sync) {
-            break;
+            return;
         }
     }
 }
