@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use taskyard_core::SessionId;
 use taskyard_wire::iproto::greeting::GREETING_BYTES;
 use taskyard_wire::iproto::{
@@ -27,6 +28,11 @@ const REPLY_BYTES_MAX: usize = 1 << 30;
 const READ_BYTES: usize = 64 << 10;
 /// What is kept of the memory for replies when none is on its way.
 const IDLE_BYTES_MAX: usize = 1 << 20;
+
+/// After how much silence, how often and how many times a server is asked whether it is there.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+const QUESTION_EVERY: Duration = Duration::from_secs(10);
+const QUESTIONS_MAX: u32 = 3;
 
 /// A connection, closed when it is dropped.
 #[derive(Debug)]
@@ -187,13 +193,21 @@ async fn connect_to(address: &Address) -> io::Result<TcpStream> {
     for to in lookup_host((address.host.as_str(), address.port)).await? {
         let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         // A take may wait for days; a server that is gone meanwhile must not be waited for.
-        socket.set_keepalive(true)?;
+        SockRef::from(&socket).set_tcp_keepalive(&questions())?;
         match socket.connect(to).await {
             Ok(stream) => return Ok(stream),
             Err(error) => refusal = error,
         }
     }
     Err(refusal)
+}
+
+/// After a minute of silence a server is asked whether it is there, three times in half a minute.
+fn questions() -> TcpKeepalive {
+    TcpKeepalive::new()
+        .with_time(SILENCE_MAX)
+        .with_interval(QUESTION_EVERY)
+        .with_retries(QUESTIONS_MAX)
 }
 
 /// Writes what callers have left, and goes on where the connection was full.
@@ -300,7 +314,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let stream = connect_to(&Address::parse(&address).unwrap()).await.unwrap();
-        let socket = TcpSocket::from_std_stream(stream.into_std().unwrap());
+        let socket = SockRef::from(&stream);
         assert!(socket.keepalive().unwrap());
+        // Linux would first ask after two hours.
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), SILENCE_MAX);
     }
 }
