@@ -79,6 +79,9 @@ pub struct ServeArgs {
     iproto: IprotoArgs,
 }
 
+/// How long to wait for a database that is started together with this server.
+const STORE_WAIT: Duration = Duration::from_secs(30);
+
 /// What to do for a server that shall have no token.
 const WITHOUT_TOKEN: &str = "to go without one, leave out --token and --token-file and unset \
                              TASKYARD_TOKEN";
@@ -175,7 +178,11 @@ impl ServeArgs {
             Some(url) => url.clone(),
             None => format!("sqlite:{}", self.data.display()),
         };
-        let options = OpenOptions { memory_bytes: self.memory.0, accept_loss: self.accept_loss };
+        let options = OpenOptions {
+            memory_bytes: self.memory.0,
+            accept_loss: self.accept_loss,
+            wait: STORE_WAIT,
+        };
         let progress = if io::stderr().is_terminal() {
             ProgressBar::new_spinner().with_message(format!("opening {}", shown(&url)))
         } else {

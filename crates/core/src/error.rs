@@ -7,8 +7,8 @@ use crate::tube::TubeName;
 /// What the core's operations return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a command was refused. Each variant is a meaning the caller can act on; a refused command
-/// has changed nothing.
+/// Why a command was refused. Each variant is a meaning the caller can act on. A refused command has
+/// changed nothing; only after [`Error::OutcomeUnknown`] it may have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -70,6 +70,12 @@ pub enum Error {
     /// The store could not do it; nothing was done.
     #[error("the store failed: {0}")]
     Store(String),
+    /// The store cannot be reached for now; nothing was done.
+    #[error("{0}")]
+    StoreAway(String),
+    /// The store was lost after it was asked and before it answered: it was done or it was not.
+    #[error("{0}")]
+    OutcomeUnknown(String),
     /// The engine is stopping; nothing was done.
     #[error("the server is shutting down; try again on the next one")]
     ShuttingDown,

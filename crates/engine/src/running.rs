@@ -205,7 +205,7 @@ impl Running {
         let (mut failed, mut progress, mut ticked) = (false, false, None);
         let mut tries = round.tries.drain(..);
         for (origin, reply) in round.origins.drain(..).zip(replies) {
-            failed |= matches!(reply, Err(Error::Store(_)));
+            failed |= is_failure(&reply);
             progress |= !matches!(origin, Origin::Waiter(..)) || !may_pass(&reply);
             match origin {
                 Origin::Job(place) => self.jobs.answer(place, reply),
@@ -290,13 +290,18 @@ impl Origin {
     }
 }
 
-/// Whether waiting may change this reply: nothing to take, or no room.
+/// Whether waiting may change this reply: nothing to take, no room, or a store that is away.
 pub(crate) fn may_pass(reply: &Result<Reply>) -> bool {
     match reply {
         Ok(Reply::Taken(tasks)) => tasks.is_empty(),
-        Err(Error::TubeFull { .. }) => true,
+        Err(Error::TubeFull { .. } | Error::StoreAway(_)) => true,
         _ => false,
     }
+}
+
+/// Whether the store failed, and with it the whole batch.
+fn is_failure(reply: &Result<Reply>) -> bool {
+    matches!(reply, Err(Error::Store(_) | Error::StoreAway(_) | Error::OutcomeUnknown(_)))
 }
 
 fn report(reply: &Result<Reply>) {

@@ -38,6 +38,13 @@ pub trait Store: Send + Sync + 'static {
     /// Runs a batch at the moment `now`, in order. When it answers, what the replies say is durable,
     /// as far as the store is. If the batch cannot be made durable every reply is
     /// [`Error::Store`] and nothing has changed.
+    ///
+    /// A store beyond a network may be away: then every reply is [`Error::StoreAway`] and nothing has
+    /// changed. It may also be lost after the batch was sent and before it answered; then every reply
+    /// is [`Error::OutcomeUnknown`], and either all of the batch was done or nothing. Who asked must look
+    /// (an ack can be repeated: a task that is gone was acked) or accept that a repeated put is put
+    /// twice. What such a batch took for a session, and the sessions it joined and left, the store
+    /// undoes by itself; what it took without a session returns when its lease is over.
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed>;
 
     /// Reads bodies that were left on disk, without disturbing `execute`: an answer for each key, in

@@ -1,5 +1,7 @@
 //! From a URL to a store.
 
+use std::time::Duration;
+
 use crate::{MemoryStore, OpenError, Store};
 
 /// How to open a store.
@@ -9,11 +11,13 @@ pub struct OpenOptions {
     pub memory_bytes: usize,
     /// Open a damaged store with what is left of it.
     pub accept_loss: bool,
+    /// How long to wait for a database that is not up yet.
+    pub wait: Duration,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { memory_bytes: 48 << 20, accept_loss: false }
+        OpenOptions { memory_bytes: 48 << 20, accept_loss: false, wait: Duration::ZERO }
     }
 }
 
@@ -29,7 +33,7 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", _)) => {
             use crate::postgres::{Clock, PostgresStore};
-            Ok(Box::new(PostgresStore::open(url, Clock::Database)?))
+            Ok(Box::new(PostgresStore::open_within(url, Clock::Database, options.wait)?))
         }
         _ => Err(OpenError::UnknownUrl(url.to_owned())),
     }

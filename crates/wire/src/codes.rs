@@ -20,6 +20,8 @@
 //! | `method_not_allowed` | 405 | 1 | the address is there, the method is not |
 //! | `unsupported_media_type` | 415 | 1 | a body that is not `application/json` |
 //! | `store_failed` | 503 | 1 | the store could not do it; nothing was done |
+//! | `store_away` | 503 | 7 | the store cannot be reached for now; nothing was done; try again |
+//! | `outcome_unknown` | 503 | 1 | the store was lost on the way: it was done or it was not |
 //! | `shutting_down` | 503 | 7 | the server is stopping; try again on the next one |
 //!
 //! | exit | when |
@@ -80,6 +82,10 @@ pub enum Code {
     UnsupportedMediaType,
     /// The store could not do it.
     Store,
+    /// The store cannot be reached for now.
+    StoreAway,
+    /// The store was lost on the way.
+    OutcomeUnknown,
     /// The server is stopping.
     ShuttingDown,
 }
@@ -115,7 +121,7 @@ pub enum Exit {
 }
 
 /// The list itself: code, its name on the wire, HTTP status, exit code.
-const TABLE: [(Code, &str, u16, Exit); 19] = [
+const TABLE: [(Code, &str, u16, Exit); 21] = [
     (Code::TubeNotFound, "tube_not_found", 404, Exit::NotFound),
     (Code::TaskNotFound, "task_not_found", 404, Exit::NotFound),
     (Code::SessionUnknown, "session_unknown", 404, Exit::NotFound),
@@ -134,6 +140,8 @@ const TABLE: [(Code, &str, u16, Exit); 19] = [
     (Code::MethodNotAllowed, "method_not_allowed", 405, Exit::Failure),
     (Code::UnsupportedMediaType, "unsupported_media_type", 415, Exit::Failure),
     (Code::Store, "store_failed", 503, Exit::Failure),
+    (Code::StoreAway, "store_away", 503, Exit::Unreachable),
+    (Code::OutcomeUnknown, "outcome_unknown", 503, Exit::Failure),
     (Code::ShuttingDown, "shutting_down", 503, Exit::Unreachable),
 ];
 
@@ -161,7 +169,7 @@ impl Code {
     /// After how many seconds the same request may work, for `Retry-After`.
     pub const fn retry_after_secs(self) -> Option<u32> {
         match self {
-            Code::TubeFull | Code::Overloaded | Code::ShuttingDown => Some(1),
+            Code::TubeFull | Code::Overloaded | Code::StoreAway | Code::ShuttingDown => Some(1),
             _ => None,
         }
     }
@@ -186,6 +194,8 @@ impl Code {
             Error::TooLarge { .. } => Code::TooLarge,
             Error::SessionUnknown(_) => Code::SessionUnknown,
             Error::Overloaded(_) => Code::Overloaded,
+            Error::StoreAway(_) => Code::StoreAway,
+            Error::OutcomeUnknown(_) => Code::OutcomeUnknown,
             Error::ShuttingDown => Code::ShuttingDown,
             _ => Code::Store,
         }

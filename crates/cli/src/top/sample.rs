@@ -193,7 +193,7 @@ fn may_come(error: &HttpError) -> bool {
     match error {
         HttpError::Unreachable { .. } => true,
         HttpError::Refused { error, .. } => {
-            matches!(error, Error::ShuttingDown | Error::Overloaded(_))
+            matches!(error, Error::ShuttingDown | Error::Overloaded(_) | Error::StoreAway(_))
         }
         _ => false,
     }

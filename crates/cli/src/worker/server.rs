@@ -70,7 +70,14 @@ impl Server {
             // What stands before a server answers in its place while it is away.
             HttpError::NotTaskyard { .. } => known,
             HttpError::Refused { error, .. } => {
-                matches!(error, Error::ShuttingDown | Error::Overloaded(_))
+                matches!(
+                    error,
+                    Error::ShuttingDown
+                        | Error::Overloaded(_)
+                        | Error::StoreAway(_)
+                        // As when the server itself was lost on the way.
+                        | Error::OutcomeUnknown(_)
+                )
             }
             _ => false,
         }

@@ -108,7 +108,8 @@ impl Route {
 
     /// It asks the engine, which may fail or stop; and it needs the token.
     pub fn commands(self) -> Self {
-        self.refuses([Code::Unauthorized, Code::Store, Code::ShuttingDown])
+        let store = [Code::Store, Code::StoreAway, Code::OutcomeUnknown];
+        self.refuses([Code::Unauthorized, Code::ShuttingDown]).refuses(store)
     }
 
     /// It may refuse in these ways.

@@ -32,7 +32,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::GET, "/healthz", health, self::health)
             .answers::<HealthAnswer>("All is well")
-            .refuses([Code::Store, Code::ShuttingDown])
+            .refuses([Code::Store, Code::StoreAway, Code::OutcomeUnknown, Code::ShuttingDown])
             .open(),
         Route::new(Method::GET, "/metrics", metrics, self::metrics)
             .answers_with(200, "The counters", Shape::Text("text/plain"))

@@ -120,6 +120,10 @@ impl Desk {
             }
             (Wanted::Joined(_) | Wanted::Left(_), _) => return Ok(()),
             (Wanted::Session(session), Err(_)) => self.sessions.not_joined(*session),
+            // It ended behind our back, as when this server was taken for dead: the next take begins it anew.
+            (Wanted::Take | Wanted::TakeMany, Err(Error::SessionUnknown(session))) => {
+                self.sessions.not_joined(*session);
+            }
             (Wanted::Switched(session), Ok(_)) => self.switch(caller, *session),
             (Wanted::Put(_) | Wanted::PutMany(_), Err(Error::TubeFull { .. })) => {
                 return self.told(caller, &Answer::Nil);

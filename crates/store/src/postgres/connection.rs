@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
+use taskyard_core::Error;
 use tokio::sync::mpsc;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::NoTlsStream;
@@ -34,15 +35,25 @@ pub(super) type Notices = mpsc::UnboundedSender<String>;
 pub(super) struct Connection {
     client: Client,
     prepared: HashMap<&'static str, tokio_postgres::Statement>,
+    backend: Option<Backend>,
     /// Behind a pooler that gives each transaction another connection: nothing may be kept between two.
     pooled: bool,
+}
+
+/// The process that serves a connection. Numbers of processes are used again, so its start belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Backend {
+    process: i32,
+    since: String,
 }
 
 /// Why a transaction failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The connection is gone. If the end of the transaction was under way it may have taken effect.
+    /// The connection is gone, and nobody knows whether the transaction took effect.
     Lost(String),
+    /// The connection is gone, and the transaction has not taken effect; it can be sent again.
+    Broken(String),
     /// There is no connection, so nothing was done.
     Unreachable(String),
     /// The database gave it up for the sake of another; it can be sent again.
@@ -60,7 +71,7 @@ impl Failure {
             }
             // Class 57P: the server is going down, or somebody ended this connection.
             Some(code) if code.code().starts_with("57P") || code.code().starts_with("08") => {
-                Failure::Lost(text)
+                Failure::Broken(text)
             }
             Some(_) => Failure::Refused(text),
             None => Failure::Lost(text),
@@ -70,13 +81,38 @@ impl Failure {
     /// What to tell those who asked.
     pub fn text(&self) -> String {
         match self {
-            Failure::Lost(text) => {
-                format!("the connection was lost ({text}); what was asked may have been done")
-            }
-            Failure::Unreachable(text) => {
+            Failure::Lost(text) => format!(
+                "the connection to PostgreSQL was lost ({text}); what was asked may have been done"
+            ),
+            Failure::Unreachable(text) | Failure::Broken(text) => {
                 format!("PostgreSQL cannot be reached, nothing was done: {text}")
             }
             Failure::Conflict(text) | Failure::Refused(text) => text.clone(),
+        }
+    }
+
+    /// The same as a refusal.
+    pub fn error(&self) -> Error {
+        match self {
+            Failure::Lost(_) => Error::OutcomeUnknown(self.text()),
+            Failure::Unreachable(_) | Failure::Broken(_) => Error::StoreAway(self.text()),
+            Failure::Conflict(_) | Failure::Refused(_) => Error::Store(self.text()),
+        }
+    }
+
+    /// The same, where it is certain that nothing was committed.
+    fn undone(self) -> Self {
+        match self {
+            Failure::Lost(text) => Failure::Broken(text),
+            other => other,
+        }
+    }
+
+    /// The same for the end of a transaction: whoever ends the connection then may have come after it.
+    fn at_commit(self) -> Self {
+        match self {
+            Failure::Broken(text) => Failure::Lost(text),
+            other => other,
         }
     }
 
@@ -120,7 +156,29 @@ impl Connection {
         }
         let (client, connection) = config.connect(NoTls).await?;
         tokio::spawn(drive(connection, notices));
-        Ok(Connection { client, prepared: HashMap::new(), pooled })
+        // Behind a pooler it is another one for each transaction.
+        let backend = if pooled { None } else { Some(who_serves(&client).await?) };
+        Ok(Connection { client, prepared: HashMap::new(), backend, pooled })
+    }
+
+    /// Who serves it, if that is known.
+    pub fn backend(&self) -> Option<Backend> {
+        self.backend.clone()
+    }
+
+    /// Ends the process that served another connection, and waits until it has: whatever it did is done
+    /// then, and nothing more will be. Answers whether that is so.
+    pub async fn end(&self, backend: &Backend) -> Result<bool, Failure> {
+        let text = "SELECT coalesce(bool_and(pg_terminate_backend(pid, $3)), true) \
+            FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2";
+        let params: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&backend.process, Type::INT4),
+            (&backend.since, Type::TEXT),
+            (&END_TIMEOUT_MS, Type::INT8),
+        ];
+        let rows = self.client.query_typed(text, &params).await;
+        let rows = rows.map_err(|error| Failure::of(&error).undone())?;
+        Ok(rows.first().is_none_or(|row| row.get(0)))
     }
 
     /// Whether it can still be used.
@@ -135,7 +193,7 @@ impl Connection {
 
     /// Runs the calls in one transaction, all sent at once.
     pub async fn transact(&mut self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Failure> {
-        self.prepare(calls).await?;
+        self.prepare(calls).await.map_err(Failure::undone)?;
         let begin = if self.pooled {
             let settings = SETTINGS.map(|(name, value)| format!("SET LOCAL {name} = {value}"));
             format!("BEGIN ISOLATION LEVEL READ COMMITTED; {}", settings.join("; "))
@@ -148,14 +206,18 @@ impl Connection {
             answers.push(self.call(call));
         }
         answers.push(Box::pin(self.plain("COMMIT")));
-        let mut answers = send(answers).await.into_iter();
         let mut rows = Vec::with_capacity(calls.len());
         let mut failure = None;
-        for answer in answers.by_ref() {
+        for (place, answer) in send(answers).await.into_iter().enumerate() {
             match answer {
                 Ok(answer) => rows.push(answer),
                 Err(error) if failure.is_some() && Failure::is_echo(&error) => {}
-                Err(error) => failure = failure.or(Some(Failure::of(&error))),
+                Err(error) => {
+                    // Answers come in order: what the database says before the end comes before it.
+                    let this = Failure::of(&error);
+                    let this = if place > calls.len() { this.at_commit() } else { this };
+                    failure = failure.or(Some(this));
+                }
             }
         }
         if let Some(failure) = failure {
@@ -202,6 +264,18 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// How long to wait for the end of a process, in milliseconds.
+const END_TIMEOUT_MS: i64 = 2_000;
+
+async fn who_serves(client: &Client) -> Result<Backend, tokio_postgres::Error> {
+    let text = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()";
+    let rows = client.query_typed(text, &[]).await?;
+    let row = rows.first();
+    let process = row.map(|row| row.try_get(0)).transpose()?.unwrap_or_default();
+    let since = row.map(|row| row.try_get(1)).transpose()?.unwrap_or_default();
+    Ok(Backend { process, since })
 }
 
 /// Lets a connection run until it ends.

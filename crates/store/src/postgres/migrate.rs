@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_tables.sql")];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 1;
+const FUNCTIONS: i32 = 2;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
@@ -24,6 +24,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/sessions.sql"),
     include_str!("verbs/tick.sql"),
     include_str!("verbs/servers.sql"),
+    include_str!("verbs/settle.sql"),
     include_str!("verbs/plain.sql"),
 ];
 

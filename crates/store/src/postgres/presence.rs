@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use taskyard_core::TubeName;
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::codec::get;
-use super::connection::{Connection, Failure, describe};
+use super::connection::{Connection, Failure};
 use super::statements::{self as sql, Call, param};
 use super::tally::Tally;
 use super::{Clock, Shared};
@@ -34,7 +34,6 @@ pub(super) fn patience() -> i64 {
 }
 
 /// What is known of the other servers, and what they are to be told.
-#[derive(Default)]
 pub(super) struct Presence {
     stopped: AtomicBool,
     /// Whether other servers live.
@@ -44,6 +43,21 @@ pub(super) struct Presence {
     /// Something is in the outbox, or it is over.
     wake: Notify,
     watcher: Mutex<Option<Watcher>>,
+    /// When the last sign of life left that the database has seen.
+    seen: Mutex<Instant>,
+}
+
+impl Default for Presence {
+    fn default() -> Self {
+        Presence {
+            stopped: AtomicBool::default(),
+            accompanied: AtomicBool::default(),
+            outbox: Mutex::default(),
+            wake: Notify::default(),
+            watcher: Mutex::default(),
+            seen: Mutex::new(Instant::now()),
+        }
+    }
 }
 
 impl Presence {
@@ -72,6 +86,21 @@ impl Presence {
 
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Whether others may take this server for dead: it was frozen, or cut off.
+    pub fn is_overdue(&self) -> bool {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.elapsed() > 2 * HEARTBEAT
+    }
+
+    fn seen(&self, at: Instant) {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+
+    /// Lets those who wait here look whether there is something for them.
+    pub fn look_around(&self) {
+        self.heard(Elsewhere::Anything);
     }
 
     fn heard(&self, what: Elsewhere) {
@@ -107,20 +136,15 @@ fn read_notice(own: &[u8], text: &str) -> Option<TubeName> {
 pub(super) async fn live(shared: Arc<Shared>) {
     while !shared.presence.is_stopped() {
         let (sender, notices) = mpsc::unbounded_channel();
-        match Connection::open(&shared.config, shared.pooled, Some(sender)).await {
-            Ok(connection) => {
-                if let Err(failure) = attend(&shared, connection, notices).await {
-                    let why = failure.text();
-                    tracing::warn!(why, "cannot tell the other servers that this one lives");
-                }
-            }
-            Err(error) => {
-                let why = describe(&error);
-                tracing::warn!(why, "PostgreSQL cannot be reached; trying again");
-            }
+        // What cannot be reached is in the log already.
+        if let Ok(connection) = shared.reach.try_connect(Some(sender)).await
+            && let Err(failure) = attend(&shared, connection, notices).await
+        {
+            let why = failure.text();
+            tracing::warn!(why, "cannot tell the other servers that this one lives; trying again");
         }
-        // Ends early when the store is closed.
-        let _ = timeout(HEARTBEAT, shared.presence.wake.notified()).await;
+        // Soon, since those who hear nothing take this server for dead. Ends early when the store is closed.
+        let _ = timeout(shared.reach.pause(), shared.presence.wake.notified()).await;
     }
 }
 
@@ -129,10 +153,13 @@ async fn attend(
     mut connection: Connection,
     mut notices: mpsc::UnboundedReceiver<String>,
 ) -> Result<(), Failure> {
-    if !shared.pooled {
+    if !shared.reach.pooled {
         let listening = connection.client().batch_execute("LISTEN taskyard").await;
         listening.map_err(|error| Failure::of(&error))?;
     }
+    // Notices may have been lost before this.
+    shared.known().heads.forget_all();
+    shared.presence.look_around();
     let mut beats = interval(HEARTBEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !shared.presence.is_stopped() {
@@ -161,10 +188,18 @@ async fn attend(
 async fn beat(shared: &Shared, connection: &mut Connection) -> Result<(), Failure> {
     let now = (shared.clock == Clock::Caller).then(|| shared.known().now);
     let params = [param(shared.server.clone()), param(patience()), param(now)];
+    let leaves = Instant::now();
     let rows = connection.transact(&[Call::new(&sql::HEARTBEAT, params)]).await?;
     let Some(row) = rows.first().and_then(|rows| rows.first()) else { return Ok(()) };
     let count = |place| get::<i64>(row, place).map_err(|error| Failure::Refused(error.to_string()));
     shared.presence.accompanied.store(count(0)? > 0, Ordering::Relaxed);
+    let forgotten: bool = get(row, 2).map_err(|error| Failure::Refused(error.to_string()))?;
+    if forgotten {
+        tracing::warn!("this server was silent for so long that others took it for dead");
+        shared.known().attendance.doubt();
+        shared.presence.look_around();
+    }
+    shared.presence.seen(leaves);
     if count(1)? > 0 {
         tracing::warn!("another server is gone; its sessions end");
         shared.known().heads.forget_all();

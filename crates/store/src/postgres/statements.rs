@@ -67,6 +67,8 @@ statements! {
     CONFIGURE_SESSIONS: "SELECT taskyard.configure_sessions($1)" (INT8);
     TICK: "SELECT * FROM taskyard.tick($1,$2)" (INT8, INT8);
     HEARTBEAT: "SELECT * FROM taskyard.heartbeat($1,$2,$3)" (BYTEA, INT8, INT8);
+    SETTLE_SERVER: "SELECT taskyard.settle_server($1,$2,$3,$4,$5,$6)"
+        (BYTEA, BYTEA_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT8, INT8);
     BEGIN_SERVER: "SELECT taskyard.begin_server($1,$2)" (BYTEA, INT8);
     END_SERVER: "SELECT taskyard.end_server($1,$2,$3)" (BYTEA, INT8, INT8);
     NOTIFY: "SELECT pg_notify('taskyard', t) FROM unnest($1) t" (TEXT_ARRAY);

@@ -1,6 +1,7 @@
 //! A database for each case.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
@@ -147,15 +148,29 @@ pub fn run(case: impl Future) {
 
 /// Runs plain SQL. Answers the first column of the last row, as text.
 pub fn sql(url: &str, text: &str) -> Option<String> {
-    runtime().block_on(async move {
-        let client = connect(url).await;
-        let answers = client.simple_query(text).await;
-        let answers = answers.unwrap_or_else(|error| panic!("{text}: {error:?}"));
-        answers.iter().rev().find_map(|answer| match answer {
-            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-            _ => None,
-        })
+    let (done, answered) = channel();
+    let (at, asked) = (url.to_owned(), text.to_owned());
+    // The caller may be on a runtime of its own, which cannot wait for another.
+    runtime().spawn(async move {
+        let client = connect(&at).await;
+        done.send(client.simple_query(&asked).await)
+    });
+    let answers = answered.recv().expect("the database is there");
+    let answers = answers.unwrap_or_else(|error| panic!("{text}: {error:?}"));
+    answers.iter().rev().find_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
     })
+}
+
+/// Waits until this is so in the database.
+pub fn wait_until(url: &str, condition: &str) {
+    let wait = "PERFORM pg_sleep(0.01)";
+    let limit = "SET statement_timeout = '60s'";
+    sql(
+        url,
+        &format!("{limit}; DO $$ BEGIN WHILE NOT ({condition}) LOOP {wait}; END LOOP; END $$"),
+    );
 }
 
 /// Panics where what was counted is not what is there.

@@ -52,8 +52,8 @@ impl Load<'_> {
                     let _ = self.steps.send(());
                     return Some(reply);
                 }
-                Err(Error::Store(why)) if why.contains("nothing was done") => thread::yield_now(),
-                Err(Error::Store(why)) if why.contains("may have been done") => return None,
+                Err(Error::StoreAway(_)) => thread::yield_now(),
+                Err(Error::OutcomeUnknown(_)) => return None,
                 Err(other) => panic!("{other}"),
             }
         }

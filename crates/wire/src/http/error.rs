@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::codes::Code;
 
-/// Why a request was refused; nothing was done.
+/// Why a request was refused. Nothing was done, unless the code is `outcome_unknown`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorAnswer {
     /// What went wrong.
@@ -94,6 +94,8 @@ impl ErrorAnswer {
             Some(Code::Invalid | Code::SessionUnknown | Code::TooLarge | Code::Unsupported) => {
                 Error::Invalid(self.error.message)
             }
+            Some(Code::StoreAway) => Error::StoreAway(self.error.message),
+            Some(Code::OutcomeUnknown) => Error::OutcomeUnknown(self.error.message),
             _ => Error::Store(self.error.message),
         }
     }

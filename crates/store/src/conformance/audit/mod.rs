@@ -41,6 +41,8 @@ pub enum Did {
     Delete,
     /// Kicked its tube: it may have been hit or not.
     Kick,
+    /// Went away or was taken for dead while it held this: it was given back, or was not.
+    Gone(Lease),
     /// Gave back whatever was taken, by `release_all`, the end of a session or a restart: it may
     /// have been hit or not.
     GiveBack,

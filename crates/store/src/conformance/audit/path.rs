@@ -151,11 +151,12 @@ fn apply(place: Place, did: Did) -> Option<Place> {
         Did::Bury(holder) => step(Event::Bury).filter(|_| holder.is_none_or(holds)),
         Did::Delete => step(Event::Delete),
         Did::Kick => step(Event::Kick),
+        Did::Gone(lease) => step(Event::Release).filter(|_| holds(lease)),
         Did::GiveBack => step(Event::Release),
     }
 }
 
 /// Whether the call may have done nothing to the task.
 fn may_be_nothing(call: Call) -> bool {
-    call.end.is_none() || matches!(call.did, Did::Kick | Did::GiveBack)
+    call.end.is_none() || matches!(call.did, Did::Kick | Did::Gone(_) | Did::GiveBack)
 }

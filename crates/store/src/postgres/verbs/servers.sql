@@ -37,10 +37,24 @@ BEGIN
     DELETE FROM taskyard.server v WHERE v.id = _server;
 END $$;
 
+-- When a server that lives must have been heard after. A database that was away itself heard nobody.
+CREATE OR REPLACE FUNCTION taskyard.heard_after(_clock bigint, _patience bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT CASE
+        WHEN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint > _clock - _patience
+        THEN -9223372036854775808
+        ELSE _clock - _patience
+    END
+$$;
+
+DROP FUNCTION IF EXISTS taskyard.heartbeat(bytea, bigint, bigint);
+
 -- A server says that it lives, and looks after those that have not said so for _patience: it answers
--- how many other servers live. Who was away itself does not judge others: perhaps it was the database.
-CREATE OR REPLACE FUNCTION taskyard.heartbeat(
-    _server bytea, _patience bigint, _now bigint, OUT others bigint, OUT lost bigint)
+-- how many other servers live, how many are lost, and whether it was taken for dead itself. Who was away
+-- itself does not judge others: perhaps it was the database.
+CREATE FUNCTION taskyard.heartbeat(
+    _server bytea, _patience bigint, _now bigint,
+    OUT others bigint, OUT lost bigint, OUT forgotten boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _clock bigint := taskyard.clock();
@@ -50,10 +64,13 @@ BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
     lost := 0;
     SELECT v.heartbeat INTO _before FROM taskyard.server v WHERE v.id = _server;
+    forgotten := NOT FOUND;
     INSERT INTO taskyard.server (id, heartbeat) VALUES (_server, _clock)
         ON CONFLICT (id) DO UPDATE SET heartbeat = excluded.heartbeat;
     IF _before > _clock - _patience THEN
-        FOR _dead IN SELECT v.id FROM taskyard.server v WHERE v.heartbeat < _clock - _patience LOOP
+        FOR _dead IN SELECT v.id FROM taskyard.server v
+            WHERE v.heartbeat < taskyard.heard_after(_clock, _patience)
+        LOOP
             PERFORM taskyard.forget_server(_dead, coalesce(_now, _clock));
             lost := lost + 1;
         END LOOP;
@@ -68,7 +85,9 @@ DECLARE
     _clock bigint := taskyard.clock();
 BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
-    IF NOT EXISTS (SELECT 1 FROM taskyard.server v WHERE v.heartbeat >= _clock - _patience) THEN
+    IF NOT EXISTS (SELECT 1 FROM taskyard.server v
+        WHERE v.heartbeat >= taskyard.heard_after(_clock, _patience))
+    THEN
         DELETE FROM taskyard.server;
         PERFORM taskyard.restart();
     END IF;
@@ -83,7 +102,9 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
     PERFORM taskyard.forget_server(_server, coalesce(_now, _clock));
-    IF NOT EXISTS (SELECT 1 FROM taskyard.server v WHERE v.heartbeat >= _clock - _patience) THEN
+    IF NOT EXISTS (SELECT 1 FROM taskyard.server v
+        WHERE v.heartbeat >= taskyard.heard_after(_clock, _patience))
+    THEN
         PERFORM taskyard.restart();
     END IF;
 END $$;

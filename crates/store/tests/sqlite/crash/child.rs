@@ -30,7 +30,7 @@ fn work(folder: &Path, seed: u64) {
     println!();
     say(&Line::Hello);
     // Little memory, so that payloads are read back from disk too.
-    let options = OpenOptions { memory_bytes: 64 << 10, accept_loss: false };
+    let options = OpenOptions { memory_bytes: 64 << 10, ..OpenOptions::default() };
     let store = SqliteStore::open(folder, &options).expect("the store opens");
     // Few pages, so that many of the kills hit a checkpoint or a log that begins anew.
     store.set_checkpoint_pages(50);

@@ -21,6 +21,8 @@ const SESSION_UNKNOWN: u64 = 10;
 const OVERLOADED: u64 = 11;
 const STORE: u64 = 12;
 const SHUTTING_DOWN: u64 = 13;
+const STORE_AWAY: u64 = 14;
+const OUTCOME_UNKNOWN: u64 = 15;
 
 pub(super) fn write(out: &mut Out, error: &Error) {
     let mut row = RowWriter::variant(out, REFUSED);
@@ -41,6 +43,8 @@ pub(super) fn write(out: &mut Out, error: &Error) {
         Error::Overloaded(what) => row.uint(OVERLOADED).text(what),
         Error::Store(text) => row.uint(STORE).text(text),
         Error::ShuttingDown => row.uint(SHUTTING_DOWN),
+        Error::StoreAway(text) => row.uint(STORE_AWAY).text(text),
+        Error::OutcomeUnknown(text) => row.uint(OUTCOME_UNKNOWN).text(text),
         // The core's list may grow before this one does.
         other => row.uint(STORE).text(&other.to_string()),
     };
@@ -68,6 +72,8 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Error> {
         OVERLOADED => Error::Overloaded(intern(row.text()?)),
         STORE => Error::Store(row.text()?.into()),
         SHUTTING_DOWN => Error::ShuttingDown,
+        STORE_AWAY => Error::StoreAway(row.text()?.into()),
+        OUTCOME_UNKNOWN => Error::OutcomeUnknown(row.text()?.into()),
         _ => return Err(Wrong("a refusal that this version does not know")),
     })
 }

@@ -1,0 +1,100 @@
+//! A server is frozen for so long that the others take it for dead, and goes on.
+
+use taskyard_core::{
+    Body, Command, Execute, Finish, FinishItem, Holder, NewTask, Outcome, Reply, SessionId, Span,
+    Take, Task,
+};
+
+use crate::database::{sql, wait_until};
+use crate::judge::{judge, wait_for_returns};
+use crate::load::{Fate, Load};
+use crate::yard::{PLAIN, Yard, run, tube};
+
+async fn ask(queue: &impl Execute, command: Command) -> Reply {
+    let reply = queue.execute(vec![command]).await.remove(0);
+    reply.unwrap_or_else(|error| panic!("{error}"))
+}
+
+async fn take(queue: &impl Execute, session: Option<SessionId>) -> Task {
+    let lease = session.is_none().then_some(Span::from_secs(300));
+    let wait = Span::from_secs(30);
+    let take = Take { tube: tube("own"), count: 1, session, lease, wait };
+    match ask(queue, Command::Take(take)).await {
+        Reply::Taken(mut tasks) if tasks.len() == 1 => tasks.remove(0),
+        other => panic!("one task was expected, not {other:?}"),
+    }
+}
+
+async fn ack(queue: &impl Execute, task: &Task, holder: Holder) -> Outcome {
+    let items = vec![FinishItem { id: task.id, holder, finish: Finish::Ack }];
+    match ask(queue, Command::Finish { tube: tube("own"), items, show: false }).await {
+        Reply::Finished(mut outcomes) => outcomes.remove(0),
+        other => panic!("an ack has an outcome, not {other:?}"),
+    }
+}
+
+#[test]
+fn what_a_frozen_server_held_is_given_to_others_and_refused_to_it() {
+    run(async {
+        let mut yard = Yard::new();
+        let (stays, freezes) = (yard.serve(), yard.serve());
+        let url = yard.database.url();
+        yard.make_tubes(&stays).await;
+        let own = vec![NewTask::new(Body::new(&[0xc0])); 2];
+        let put = Command::Put { tube: tube("own"), tasks: own, wait: Span::ZERO };
+        let create = Command::CreateTube {
+            tube: tube("own"),
+            options: taskyard_core::TubeOptions::new(taskyard_core::Kind::FifoTtl),
+            if_not_exists: false,
+        };
+        ask(&stays.http, create).await;
+        ask(&stays.http, put).await;
+        let client = freezes.iproto();
+        let session = client.identify().await.expect("a session begins");
+        let by_session = take(&client, Some(session)).await;
+        let by_lease = take(&freezes.http, None).await;
+        let load = Load::new();
+        load.begin(&stays, Fate::Lives).await;
+        load.begin(&freezes, Fate::Goes).await;
+        load.answers(100).await;
+
+        freezes.serving.signal("STOP");
+        let heard = format!("SELECT heartbeat FROM taskyard.server WHERE id = '\\x{}'", freezes.id);
+        let heard: i64 = sql(&url, &heard).and_then(|at| at.parse().ok()).expect("it lived");
+        let other = stays.iproto();
+        let others = other.identify().await.expect("a session begins");
+        let again = take(&other, Some(others)).await;
+        let now: i64 =
+            sql(&url, "SELECT taskyard.clock()").and_then(|at| at.parse().ok()).expect("a clock");
+        println!("given to another {} ms after the last heartbeat", (now - heard) / 1000);
+        assert_eq!((again.id, again.attempts), (by_session.id, 1));
+        load.answers(100).await;
+
+        freezes.serving.signal("CONT");
+        let stale = Holder::Lease(by_session.lease.expect("a lease"));
+        assert_eq!(ack(&client, &by_session, stale).await, Outcome::Stale);
+        assert_eq!(ack(&client, &by_session, Holder::Session(session)).await, Outcome::Stale);
+        // A lease with a time of its own is nobody's session and lasts as long as it was given for.
+        let good = Holder::Lease(by_lease.lease.expect("a lease"));
+        assert_eq!(ack(&freezes.http, &by_lease, good).await, Outcome::Done(None));
+        assert_eq!(ack(&other, &again, Holder::Session(others)).await, Outcome::Done(None));
+
+        // The client has noticed nothing: its session goes on, and ends with its connection.
+        let put = vec![NewTask::new(Body::new(&[0xc0]))];
+        ask(&stays.http, Command::Put { tube: tube("own"), tasks: put, wait: Span::ZERO }).await;
+        let new = take(&client, Some(session)).await;
+        drop(client);
+        let back = format!(
+            "(SELECT t.state = 0 FROM taskyard.task t JOIN taskyard.tube u ON u.number = t.tube
+              WHERE u.name = 'own' AND t.id = {})",
+            new.id
+        );
+        wait_until(&url, &back);
+        load.answers(100).await;
+        load.end().await;
+        drop(freezes);
+        wait_for_returns(&yard);
+        judge(&yard, &load);
+        assert!(load.known.lock().unwrap().iter().any(|(name, _)| name.as_str() == PLAIN));
+    });
+}

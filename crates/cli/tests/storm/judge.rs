@@ -1,0 +1,99 @@
+//! What must be so when a storm is over.
+
+use std::collections::HashSet;
+
+use taskyard_core::{Lease, State, TaskId, Timestamp};
+use taskyard_store::conformance::audit::{Call, Did, Unseen};
+
+use crate::database::{check_counts, sql, wait_until};
+use crate::load::Load;
+use crate::yard::{CAPACITY, ROOM, Yard, tube};
+
+/// Everything that takes a place and should not, as text.
+const LEAKS: &str = "
+SELECT string_agg(what, '; ') FROM (
+    SELECT 'sub-queue ' || k.key || ' runs ' || k.taken AS what FROM (
+        SELECT subqueue AS key, count(*) AS taken FROM taskyard.task
+        WHERE state = 1 AND subqueue IS NOT NULL GROUP BY tube, subqueue) k WHERE k.taken > 1
+    UNION ALL
+    SELECT 'sub-queue ' || coalesce(s.key, t.subqueue) || ' has the head '
+        || coalesce(s.head_id::text, 'none') || ' instead of ' || coalesce(t.head::text, 'none')
+    FROM taskyard.subqueue s FULL JOIN (
+        SELECT tube, subqueue, CASE WHEN bool_or(state = 1) THEN NULL
+            ELSE min(id) FILTER (WHERE state = 0) END AS head
+        FROM taskyard.task WHERE subqueue IS NOT NULL GROUP BY tube, subqueue) t
+        ON s.tube = t.tube AND s.key = t.subqueue
+    WHERE s.key IS NULL OR t.subqueue IS NULL OR s.head_id IS DISTINCT FROM t.head
+    UNION ALL
+    SELECT 'task ' || t.id || ' is held by a session that is none' FROM taskyard.task t
+    WHERE t.state = 1 AND t.session IS NOT NULL
+        AND t.session NOT IN (SELECT id FROM taskyard.session)
+    UNION ALL
+    SELECT 'a connection of a server that is gone' FROM taskyard.connection
+    WHERE server NOT IN (SELECT id FROM taskyard.server)
+    UNION ALL
+    SELECT 'a session without connections does not end' FROM taskyard.session
+    WHERE ends IS NULL AND id NOT IN (SELECT session FROM taskyard.connection)) leaks";
+
+const TASKS: &str = "
+SELECT string_agg(format('%s %s %s', u.name, t.id, t.state), ',')
+FROM taskyard.task t JOIN taskyard.tube u ON u.number = t.tube";
+
+/// What sessions hold, by lease.
+const HELD: &str = "
+SELECT string_agg(lease::text, ',') FROM taskyard.task WHERE state = 1 AND session IS NOT NULL";
+
+/// Waits until nobody who is gone holds anything.
+pub fn wait_for_returns(yard: &Yard) {
+    let nothing =
+        "NOT EXISTS (SELECT 1 FROM taskyard.task WHERE state = 1 AND session IS NOT NULL)";
+    wait_until(&yard.database.url(), nothing);
+}
+
+/// Panics unless all that clients saw can have happened and nothing is lost or leaked.
+pub fn judge(yard: &Yard, load: &Load) {
+    let url = yard.database.url();
+    check_counts(&url);
+    assert_eq!(sql(&url, LEAKS), None, "a place is leaked");
+    let told = load.told.lock().expect("no client failed");
+    let held = sql(&url, HELD).unwrap_or_default();
+    for lease in held.split(',').filter_map(|lease| lease.parse().ok()) {
+        assert!(told.contains(&Lease(lease)), "a session holds lease {lease} and nobody knows");
+    }
+    let mut history = load.recorder.history();
+    let mut left = HashSet::new();
+    let tasks = sql(&url, TASKS).unwrap_or_default();
+    for task in tasks.split(',').filter(|task| !task.is_empty()) {
+        let [name, id, state] = task.split(' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
+        let key = (tube(name), TaskId(id.parse().expect("a number")));
+        history.found(&key.0, key.1, state_of(state));
+        left.insert(key);
+    }
+    let known = load.known.lock().expect("no client failed");
+    let all: Vec<_> = history.tasks().map(|(tube, id)| (tube.clone(), id)).collect();
+    for key in all {
+        if !known.contains(&key) {
+            let did = Did::Put(State::Ready);
+            history.record(&key.0, key.1, Call { begin: 0, end: None, did });
+        }
+        if !left.contains(&key) {
+            history.found(&key.0, key.1, State::Done);
+        }
+    }
+    let clock = sql(&url, "SELECT taskyard.clock()").and_then(|clock| clock.parse().ok());
+    let ended = Timestamp::from_micros(clock.expect("the database has a clock"));
+    let violations = history.check(Unseen { lost_takes: true, ..Unseen::until(ended) });
+    assert!(violations.is_empty(), "{}", violations[0]);
+    let room = left.iter().filter(|(tube, _)| tube.as_str() == ROOM).count() as u64;
+    assert!(room <= CAPACITY, "{room} tasks where {CAPACITY} have room");
+    println!("{} tasks were put, {} are left", known.len(), left.len());
+}
+
+fn state_of(stored: &str) -> State {
+    match stored {
+        "0" | "5" => State::Ready,
+        "1" => State::Taken,
+        "2" => State::Delayed,
+        _ => State::Buried,
+    }
+}

@@ -1,0 +1,256 @@
+//! Clients that put, take and finish, and write down what they saw.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use taskyard::{Http, Iproto};
+use taskyard_core::{
+    Body, Command, Error, Execute, Finish, FinishItem, Holder, Lease, NewTask, Outcome, Reply,
+    SessionId, Span, State, Take, TaskId, TubeName,
+};
+use taskyard_store::conformance::audit::{Did, Recorder};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::yard::{LANES, PLAIN, ROOM, Server, tube};
+
+/// Longer than any storm, so that no lease runs out.
+const LEASE: Span = Span::from_secs(300);
+/// How many tasks a client holds at a time.
+const HELD_MAX: usize = 3;
+
+/// What all clients of a storm share.
+pub struct Load {
+    pub recorder: Recorder,
+    /// Tasks whose put was answered.
+    pub known: Mutex<HashSet<(TubeName, TaskId)>>,
+    /// Leases that somebody was told.
+    pub told: Mutex<HashSet<Lease>>,
+    steps: watch::Sender<usize>,
+    stop: AtomicBool,
+    clients: Mutex<JoinSet<()>>,
+    seed: u64,
+}
+
+/// What is known of a client's server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It lives on, and so do the sessions of its clients.
+    Lives,
+    /// It will be killed, or taken for dead: what its clients' sessions hold may be given back.
+    Goes,
+}
+
+/// How a client speaks.
+enum Queue {
+    Http(Http),
+    Iproto(Iproto, SessionId),
+}
+
+struct Client {
+    load: Arc<Load>,
+    queue: Queue,
+    fate: Fate,
+    rng: Rng,
+    held: Vec<(TubeName, TaskId, Lease)>,
+}
+
+/// What came of a question.
+enum Asked {
+    Answered(Reply),
+    Refused,
+    Unknown,
+}
+
+impl Load {
+    pub fn new() -> Arc<Self> {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        Arc::new(Load {
+            recorder: Recorder::default(),
+            known: Mutex::default(),
+            told: Mutex::default(),
+            steps: watch::channel(0).0,
+            stop: AtomicBool::new(false),
+            clients: Mutex::default(),
+            seed,
+        })
+    }
+
+    /// Starts clients of a server: one over HTTP and two sessions over iproto.
+    pub async fn begin(self: &Arc<Self>, server: &Server, fate: Fate) {
+        self.spawn(Queue::Http(server.http.clone()), fate);
+        for _ in 0..2 {
+            let iproto = server.iproto();
+            let session = iproto.identify().await.expect("a session begins");
+            self.spawn(Queue::Iproto(iproto, session), fate);
+        }
+    }
+
+    fn spawn(self: &Arc<Self>, queue: Queue, fate: Fate) {
+        let mut clients = self.clients.lock().expect("no client failed");
+        let rng = Rng::with_seed(self.seed ^ clients.len() as u64);
+        let client = Client { load: self.clone(), queue, fate, rng, held: Vec::new() };
+        clients.spawn(client.run());
+    }
+
+    /// Waits until so many more questions are answered.
+    pub async fn answers(&self, more: usize) {
+        let mut steps = self.steps.subscribe();
+        let wanted = *steps.borrow() + more;
+        steps.wait_for(|steps| *steps >= wanted).await.expect("clients are under way");
+    }
+
+    /// Lets the clients finish what they hold and go.
+    pub async fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut clients = std::mem::take(&mut *self.clients.lock().expect("no client failed"));
+        while let Some(ended) = clients.join_next().await {
+            ended.expect("no client failed");
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Client {
+    async fn run(mut self) {
+        while !self.load.is_over() {
+            match self.rng.u8(..10) {
+                0..4 => self.put().await,
+                4..8 if self.held.len() < HELD_MAX => self.take().await,
+                _ => self.finish().await,
+            }
+        }
+        while !self.held.is_empty() {
+            self.finish().await;
+        }
+    }
+
+    async fn ask(&self, command: Command) -> Asked {
+        let reply = match &self.queue {
+            Queue::Http(http) => http.execute(vec![command]).await,
+            Queue::Iproto(iproto, _) => iproto.execute(vec![command]).await,
+        };
+        match reply.into_iter().next().expect("each command is answered") {
+            Ok(reply) => {
+                self.load.steps.send_modify(|steps| *steps += 1);
+                Asked::Answered(reply)
+            }
+            Err(Error::OutcomeUnknown(_) | Error::Store(_)) => {
+                self.pause().await;
+                Asked::Unknown
+            }
+            Err(Error::StoreAway(_) | Error::TubeFull { .. } | Error::SessionUnknown(_)) => {
+                self.pause().await;
+                Asked::Refused
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    /// Waits until somebody else gets an answer, though not for long.
+    async fn pause(&self) {
+        let mut steps = self.load.steps.subscribe();
+        let _ = timeout(Duration::from_millis(20), steps.changed()).await;
+    }
+
+    fn any_tube(&mut self) -> TubeName {
+        tube([PLAIN, PLAIN, LANES, ROOM][self.rng.usize(..4)])
+    }
+
+    async fn put(&mut self) {
+        let tube = self.any_tube();
+        let lane = format!("lane {}", self.rng.u8(..5));
+        let tasks: Vec<NewTask> = (0..self.rng.usize(1..3))
+            .map(|_| NewTask {
+                subqueue: (tube.as_str() == LANES).then(|| lane.as_str().into()),
+                ..NewTask::new(Body::new(&[0xc0]))
+            })
+            .collect();
+        let begin = self.load.recorder.begin();
+        let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+        let Asked::Answered(Reply::Put(placed)) = self.ask(put).await else { return };
+        for placed in placed {
+            self.load.recorder.end(begin, &tube, placed.id, Did::Put(placed.state));
+            self.load.known.lock().expect("no client failed").insert((tube.clone(), placed.id));
+        }
+    }
+
+    async fn take(&mut self) {
+        let tube = self.any_tube();
+        let (session, lease) = match &self.queue {
+            Queue::Http(_) => (None, Some(LEASE)),
+            Queue::Iproto(_, session) => (Some(*session), None),
+        };
+        let wait = if self.rng.bool() { Span::ZERO } else { Span::from_micros(5_000) };
+        let begin = self.load.recorder.begin();
+        let take = Take { tube: tube.clone(), count: 1, session, lease, wait };
+        let Asked::Answered(Reply::Taken(tasks)) = self.ask(Command::Take(take)).await else {
+            return;
+        };
+        for task in tasks {
+            let lease = task.lease.expect("a taken task has a lease");
+            let start = task.start.expect("and a beginning");
+            let until = task.lease_until.unwrap_or(taskyard_core::Timestamp::NEVER);
+            self.load.recorder.end(begin, &tube, task.id, Did::Take { lease, start, until });
+            if session.is_some() && self.fate == Fate::Goes {
+                self.load.recorder.cut_off(begin, &tube, task.id, Did::Gone(lease));
+            }
+            self.load.told.lock().expect("no client failed").insert(lease);
+            self.held.push((tube.clone(), task.id, lease));
+        }
+    }
+
+    /// Finishes what it holds longest: asks until it is answered, unless its server goes.
+    async fn finish(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let (tube, id, lease) = self.held.remove(0);
+        let holder = match &self.queue {
+            Queue::Iproto(_, session) if self.rng.bool() => Holder::Session(*session),
+            _ => Holder::Lease(lease),
+        };
+        let (finish, did) = match self.rng.u8(..10) {
+            0 => {
+                let release = Finish::Release { delay: Span::ZERO, counted: true };
+                (release, Did::Release(lease, State::Ready))
+            }
+            1 => (Finish::Bury, Did::Bury(Some(lease))),
+            _ => (Finish::Ack, Did::Ack(lease)),
+        };
+        let mut unsure = false;
+        loop {
+            let begin = self.load.recorder.begin();
+            let items = vec![FinishItem { id, holder, finish }];
+            let command = Command::Finish { tube: tube.clone(), items, show: false };
+            match self.ask(command).await {
+                Asked::Answered(Reply::Finished(outcomes)) => {
+                    if matches!(outcomes[0], Outcome::Done(_)) {
+                        self.load.recorder.end(begin, &tube, id, did);
+                    } else {
+                        let lost = unsure || self.fate == Fate::Goes;
+                        assert!(lost, "{id} of '{tube}' was held: {outcomes:?}");
+                    }
+                    return;
+                }
+                Asked::Answered(other) => panic!("a finish has outcomes, not {other:?}"),
+                Asked::Refused => {}
+                Asked::Unknown => {
+                    self.load.recorder.cut_off(begin, &tube, id, did);
+                    unsure = true;
+                }
+            }
+            if self.fate == Fate::Goes {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! A batch on its way to the database and back.
+
+use taskyard_core::{Command, Effects, Error, Reply, Timestamp};
+use tokio_postgres::Row;
+
+use super::answers::Reader;
+use super::connection::{Connection, Failure};
+use super::heads::Heads;
+use super::plan::{Ask, Context, Step, plan};
+use super::statements::Call;
+use super::tally::Tally;
+use super::{Clock, Known, Shared};
+use crate::Executed;
+
+/// How often a batch is sent again that the database gave up for the sake of another, or that was not
+/// done because its connection broke.
+const RETRIES: usize = 8;
+
+impl Shared {
+    /// Runs a batch. Whatever fails, each command is answered.
+    pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
+        let count = commands.len();
+        let (steps, calls) = self.plan(now, commands);
+        match self.transact(&steps, &calls).await {
+            Ok(rows) => self.read(now, count, &steps, rows),
+            Err(Failure::Refused(text)) if calls.len() > 1 => {
+                tracing::warn!(%text, "a batch was refused; trying its commands one by one");
+                self.one_by_one(now, steps, calls).await
+            }
+            Err(failure) => failed(count, &failure),
+        }
+    }
+
+    fn plan(&self, now: Timestamp, commands: Vec<Command>) -> (Vec<Step>, Vec<Call>) {
+        let mut known = self.known();
+        let moment = now.as_micros();
+        known.now = moment;
+        let now = (self.clock == Clock::Caller).then_some(moment);
+        plan(commands, &Context { now, server: &self.server, heads: &known.heads, moment })
+    }
+
+    /// Runs the calls in one transaction, again as long as that is safe and may help. What is lost on the
+    /// way is noted, to be settled before the next batch.
+    pub async fn transact(&self, steps: &[Step], calls: &[Call]) -> Result<Vec<Vec<Row>>, Failure> {
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut place = self.connection.lock().await;
+        let mut tries = 0;
+        loop {
+            if place.as_ref().is_none_or(|connection| !connection.is_open()) {
+                *place = Some(self.reach.connect().await?);
+            }
+            let Some(connection) = place.as_mut() else { continue };
+            let mut done = self.settle(connection).await.map(|()| Vec::new());
+            if done.is_ok() {
+                done = connection.transact(calls).await;
+                if let Err(Failure::Lost(text)) = &done {
+                    tracing::warn!(%text, "a batch was lost on the way");
+                    let mut known = self.known();
+                    known.attendance.lost(connection.backend(), steps);
+                    known.heads.forget_all();
+                }
+            }
+            let again = match &done {
+                Err(Failure::Conflict(_) | Failure::Broken(_)) => true,
+                Err(Failure::Lost(_)) => is_repeatable(steps),
+                _ => false,
+            };
+            if matches!(done, Err(Failure::Broken(_) | Failure::Lost(_))) {
+                *place = None;
+            }
+            if !again || tries >= RETRIES {
+                return done;
+            }
+            tracing::debug!(?done, "a batch was not done; trying again");
+            tries += 1;
+        }
+    }
+
+    /// Tells the database how things stand here, if it may believe something else.
+    async fn settle(&self, connection: &mut Connection) -> Result<(), Failure> {
+        let call = {
+            let mut known = self.known();
+            if self.presence.is_overdue() {
+                known.attendance.doubt();
+            }
+            let Some(disorder) = known.attendance.disorder() else { return Ok(()) };
+            let now = (self.clock == Clock::Caller).then_some(known.now);
+            let call = known.attendance.settle(&self.server, &disorder, now);
+            (disorder, call)
+        };
+        let (disorder, call) = call;
+        if let Some(backend) = &disorder.backend
+            && !connection.end(backend).await?
+        {
+            let why = "what was under way when the connection was lost has not ended yet";
+            return Err(Failure::Unreachable(why.into()));
+        }
+        // It can be repeated, so that it does not matter whether it was done.
+        let settled = connection.transact(&[call]).await;
+        settled.map_err(|failure| match failure {
+            Failure::Lost(text) => Failure::Broken(text),
+            other => other,
+        })?;
+        self.known().attendance.settled();
+        self.presence.look_around();
+        Ok(())
+    }
+
+    /// Each call in a transaction of its own, so that only what cannot be done fails.
+    async fn one_by_one(&self, now: Timestamp, steps: Vec<Step>, calls: Vec<Call>) -> Executed {
+        let mut calls = calls.into_iter();
+        let mut whole =
+            Executed { replies: Vec::new(), effects: Effects::default(), unloaded: Vec::new() };
+        for step in steps {
+            let places = 0..step.places.len();
+            let call: Vec<Call> = match step.ask {
+                Ask::Refused(_) => Vec::new(),
+                _ => calls.next().into_iter().collect(),
+            };
+            let count = places.len();
+            let step = [Step { places, ask: step.ask }];
+            let part = match self.transact(&step, &call).await {
+                Ok(rows) => self.read(now, count, &step, rows),
+                Err(failure) => failed(count, &failure),
+            };
+            whole.replies.extend(part.replies);
+            whole.effects.ready.extend(part.effects.ready);
+            whole.effects.room.extend(part.effects.room);
+            whole.effects.next_wakeup = part.effects.next_wakeup;
+        }
+        whole
+    }
+
+    /// Reads the answers to a batch that took effect.
+    fn read(&self, now: Timestamp, count: usize, steps: &[Step], rows: Vec<Vec<Row>>) -> Executed {
+        let mut rows = rows.into_iter();
+        let mut known = self.known();
+        let Known { counters, heads, attendance, .. } = &mut *known;
+        let mut reader = Reader { counters, tally: Tally::default() };
+        let mut replies = Vec::with_capacity(count);
+        for Step { places, ask } in steps {
+            let answer = match ask {
+                Ask::Refused(_) => Vec::new(),
+                _ => rows.next().unwrap_or_default(),
+            };
+            let answers = reader.read(ask, &answer).unwrap_or_else(|error| {
+                tracing::error!(%error, "an answer of the database could not be read");
+                unreadable(places.len())
+            });
+            attendance.note(ask, &answers);
+            replies.extend(answers);
+            follow(heads, ask, &mut reader.tally, now);
+        }
+        let tally = reader.tally;
+        known.counters.add(&tally);
+        let next_wakeup = known.learn(now, &tally);
+        drop(known);
+        self.presence.tell(&tally);
+        Executed { replies, effects: tally.into_effects(next_wakeup), unloaded: Vec::new() }
+    }
+}
+
+impl Known {
+    /// Takes in what a batch says about the time. Answers when a tick is wanted, by the caller's clock.
+    fn learn(&mut self, now: Timestamp, tally: &Tally) -> Option<Timestamp> {
+        self.deadline = self.deadline.into_iter().chain(tally.deadline).min();
+        if let Some(exact) = tally.exact {
+            self.deadline = exact.deadline;
+            self.ahead = exact.clock.saturating_sub(now.as_micros());
+        }
+        self.deadline.map(|at| Timestamp::from_micros(at.saturating_sub(self.ahead)))
+    }
+}
+
+/// Keeps the hints right after one step of a batch.
+fn follow(heads: &mut Heads, ask: &Ask, tally: &mut Tally, now: Timestamp) {
+    for tube in tally.back.drain(..) {
+        heads.forget(&tube);
+    }
+    match ask {
+        Ask::Put { tube, usual, .. } => {
+            if let Some(best) = tally.best_put.take() {
+                heads.put(tube, best, *usual);
+            }
+        }
+        Ask::Take { tube, hinted, .. } => {
+            if let Some(last) = tally.last_taken.take() {
+                heads.took(tube, *hinted, last, now.as_micros());
+            }
+        }
+        Ask::Drop { tube } | Ask::Create { tube, .. } => heads.forget(tube),
+        _ => {}
+    }
+}
+
+/// Whether commands may run twice without harm.
+fn is_repeatable(steps: &[Step]) -> bool {
+    steps.iter().all(|step| {
+        let ask = &step.ask;
+        matches!(
+            ask,
+            Ask::Refused(_)
+                | Ask::Tubes { .. }
+                | Ask::Peek { .. }
+                | Ask::Deliveries { .. }
+                | Ask::Configure
+                | Ask::Tick
+        )
+    })
+}
+
+/// The answers to a batch that was not done, or of which nobody knows whether it was.
+fn failed(count: usize, failure: &Failure) -> Executed {
+    let replies: Vec<Result<Reply, Error>> = vec![Err(failure.error()); count];
+    Executed { replies, effects: Effects::default(), unloaded: Vec::new() }
+}
+
+fn unreadable(count: usize) -> Vec<Result<Reply, Error>> {
+    let what = "it was done, but the database's answer could not be read; see the log";
+    vec![Err(Error::Store(what.into())); count]
+}

@@ -1,0 +1,141 @@
+//! The way to the database: connecting, and leaving it alone for a while when that fails.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_postgres::Config;
+use tokio_postgres::error::SqlState;
+
+use super::connection::{Connection, Failure, Notices, describe};
+
+/// How long to leave a database alone that cannot be reached: at first, and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Where the database is, and whether it answered last.
+pub(super) struct Reach {
+    config: Config,
+    /// Behind a pooler in transaction mode.
+    pub pooled: bool,
+    away: Mutex<Option<Away>>,
+}
+
+/// A database that could not be reached.
+struct Away {
+    why: String,
+    pause: Duration,
+    /// Until then nobody tries.
+    until: Instant,
+}
+
+impl Reach {
+    pub fn new(config: Config, pooled: bool) -> Self {
+        Reach { config, pooled, away: Mutex::default() }
+    }
+
+    /// Connects, waiting this long for a database that is not up.
+    pub async fn wait_for(&self, wait: Duration) -> Result<Connection, tokio_postgres::Error> {
+        let until = Instant::now() + wait;
+        loop {
+            let opened = Connection::open(&self.config, self.pooled, None).await;
+            match opened {
+                Err(error) if is_down(&error) && Instant::now() < until => {
+                    self.failed(describe(&error));
+                    tokio::time::sleep(self.pause()).await;
+                }
+                opened => {
+                    self.away().take();
+                    return opened;
+                }
+            }
+        }
+    }
+
+    /// Connects. While the last try is too short a time ago this fails at once, so that many callers do
+    /// not become as many tries.
+    pub async fn connect(&self) -> Result<Connection, Failure> {
+        if let Some(away) = &*self.away()
+            && away.until > Instant::now()
+        {
+            return Err(Failure::Unreachable(away.why.clone()));
+        }
+        self.try_connect(None).await
+    }
+
+    /// Connects, however short a time ago the last try is.
+    pub async fn try_connect(&self, notices: Option<Notices>) -> Result<Connection, Failure> {
+        match Connection::open(&self.config, self.pooled, notices).await {
+            Ok(connection) => {
+                if self.away().take().is_some() {
+                    tracing::warn!("PostgreSQL is back");
+                }
+                Ok(connection)
+            }
+            Err(error) => Err(self.failed(describe(&error))),
+        }
+    }
+
+    /// How long to wait before the next try.
+    pub fn pause(&self) -> Duration {
+        self.away().as_ref().map_or(PAUSE_MIN, |away| away.pause)
+    }
+
+    fn failed(&self, why: String) -> Failure {
+        let mut away = self.away();
+        if away.is_none() {
+            tracing::warn!(why, "PostgreSQL cannot be reached; trying again");
+        }
+        let pause =
+            away.as_ref().map_or(PAUSE_MIN, |away| away.pause.saturating_mul(2).min(PAUSE_MAX));
+        *away = Some(Away { why: why.clone(), pause, until: Instant::now() + pause });
+        Failure::Unreachable(why)
+    }
+
+    fn away(&self) -> MutexGuard<'_, Option<Away>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a database is not up, rather than unwilling.
+fn is_down(error: &tokio_postgres::Error) -> bool {
+    match error.code() {
+        Some(code) => *code == SqlState::CANNOT_CONNECT_NOW,
+        None => std::error::Error::source(error).is_some_and(|cause| cause.is::<std::io::Error>()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nowhere() -> Reach {
+        let config = "postgres://nobody@%2Fnowhere/none".parse().expect("a URL");
+        Reach::new(config, false)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_that_is_away_is_left_alone_longer_and_longer() {
+        let reach = nowhere();
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            let failure = reach.try_connect(None).await.err();
+            assert!(matches!(failure, Some(Failure::Unreachable(_))), "{failure:?}");
+            pauses.push(reach.pause());
+        }
+        assert!(pauses.is_sorted(), "{pauses:?}");
+        assert_eq!((pauses[0], pauses[9]), (PAUSE_MIN, PAUSE_MAX));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_too_soon_is_refused_without_a_try() {
+        let reach = nowhere();
+        assert!(reach.connect().await.is_err());
+        let pause = reach.pause();
+        assert!(reach.connect().await.is_err());
+        assert_eq!(reach.pause(), pause, "the second did not try");
+        tokio::time::advance(pause).await;
+        assert!(reach.connect().await.is_err());
+        assert!(reach.pause() > pause, "the third did");
+    }
+}

@@ -1,0 +1,56 @@
+-- A server that lost the thread says how things stand.
+
+-- A batch whose answer was lost may have been done, and a server that was silent for too long has been
+-- forgotten: it says how many connections of which sessions it has, and that is so from now on. What a
+-- session that is connected there alone holds with a lease above _lease was taken for somebody who never heard
+-- of it, and goes back without counting as an attempt; only the sessions in _unsure can have such.
+CREATE OR REPLACE FUNCTION taskyard.settle_server(
+    _server bytea, _sessions bytea[], _counts bigint[], _unsure bytea[], _lease bigint, _now bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _session bytea;
+    _count bigint;
+    _tube text;
+    _ids bigint[];
+    _leases bigint[];
+BEGIN
+    PERFORM pg_advisory_xact_lock(1952543592);
+    _now := coalesce(_now, taskyard.clock());
+    INSERT INTO taskyard.server (id, heartbeat) VALUES (_server, taskyard.clock())
+        ON CONFLICT DO NOTHING;
+    WITH lost AS (
+        DELETE FROM taskyard.connection c
+        WHERE c.server = _server AND c.session <> ALL (_sessions) RETURNING c.session)
+    UPDATE taskyard.session s
+        SET ends = taskyard.later(_now, (SELECT g.session_ttr FROM taskyard.setting g))
+        FROM lost
+        WHERE s.id = lost.session AND s.ends IS NULL AND NOT EXISTS (
+            SELECT 1 FROM taskyard.connection c
+            WHERE c.session = lost.session AND c.server <> _server);
+    FOR _session, _count IN
+        SELECT k.id, k.count FROM unnest(_sessions, _counts) AS k(id, count) ORDER BY k.id
+    LOOP
+        PERFORM 1 FROM taskyard.session s WHERE s.id = _session FOR UPDATE;
+        IF NOT taskyard.is_alive(_session, _now) THEN
+            -- It ended meanwhile. It goes on without what it held.
+            PERFORM taskyard.end_session(_session);
+        END IF;
+        INSERT INTO taskyard.session AS s (id) VALUES (_session)
+            ON CONFLICT (id) DO UPDATE SET ends = NULL WHERE s.ends IS NOT NULL;
+        INSERT INTO taskyard.connection (session, server, count) VALUES (_session, _server, _count)
+            ON CONFLICT (session, server) DO UPDATE SET count = excluded.count;
+    END LOOP;
+    FOR _tube, _ids, _leases IN
+        SELECT u.name, array_agg(t.id ORDER BY t.id), array_agg(t.lease ORDER BY t.id)
+        FROM taskyard.task t JOIN taskyard.tube u ON u.number = t.tube
+        WHERE t.session = ANY (_unsure) AND t.lease > _lease AND NOT EXISTS (
+            SELECT 1 FROM taskyard.connection c
+            WHERE c.session = t.session AND c.server <> _server)
+        GROUP BY u.name ORDER BY u.name
+    LOOP
+        PERFORM taskyard.finish_tasks(_tube, _now, _ids, NULL, _leases, NULL,
+            array_fill(1::smallint, ARRAY[cardinality(_ids)]),
+            array_fill(0::bigint, ARRAY[cardinality(_ids)]),
+            array_fill(false, ARRAY[cardinality(_ids)]), false, 0);
+    END LOOP;
+END $$;
