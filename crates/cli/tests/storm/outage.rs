@@ -1,5 +1,7 @@
 //! The database is killed under load, and comes back.
 
+use std::thread;
+
 use crate::cluster::{Cluster, programs};
 use crate::database::prepare;
 use crate::judge::judge;
@@ -22,11 +24,21 @@ fn servers_outlive_their_database() {
         for server in &servers {
             load.begin(server, Fate::Lives).await;
         }
-        for _ in 0..3 {
+        for _ in 0..2 {
             load.answers(ANSWERS).await;
             cluster.kill();
             cluster.start();
         }
+        load.answers(ANSWERS).await;
+        // A server that is started meanwhile waits, and does not take the others for dead.
+        cluster.kill();
+        let newcomer = thread::scope(|scope| {
+            let starting = scope.spawn(|| yard.start(&yard.database.url()));
+            cluster.start();
+            starting.join().expect("it starts")
+        });
+        let newcomer = yard.welcome(newcomer);
+        load.begin(&newcomer, Fate::Lives).await;
         load.answers(ANSWERS).await;
         load.end().await;
         judge(&yard, &load);

@@ -26,9 +26,7 @@ impl Proxy {
     /// One before this database of a cluster.
     pub async fn new(cluster: &Cluster, url: &str) -> Self {
         let database = url.rsplit('/').next().unwrap_or_default();
-        let folder = cluster.url("").replace("%2F", "/");
-        let folder = folder.trim_start_matches("postgres://postgres@").trim_end_matches('/');
-        let socket = PathBuf::from(folder).join(".s.PGSQL.5432");
+        let socket = cluster.socket();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let (cutting, cuts) = (Arc::new(AtomicBool::new(false)), watch::channel(0).0);

@@ -62,9 +62,19 @@ impl Yard {
 
     /// Starts a server that reaches the database by this URL.
     pub fn serve_by(&mut self, url: &str) -> Server {
+        let serving = self.start(url);
+        self.welcome(serving)
+    }
+
+    /// Starts the process alone.
+    pub fn start(&self, url: &str) -> Serving {
         let mut command = binary();
         command.args(["serve", "--http", "127.0.0.1:0", "--iproto", "127.0.0.1:0"]);
-        let serving = Serving::start(command.args(["--store", url]));
+        Serving::start(command.args(["--store", url]))
+    }
+
+    /// Learns who a server is that was just started.
+    pub fn welcome(&mut self, serving: Serving) -> Server {
         let line = serving.screen.lines().find_map(|line| line.trim().strip_prefix("iproto "));
         let iproto = line.and_then(|line| line.split(' ').next()).expect("it speaks iproto");
         let (iproto, http) = (iproto.to_owned(), Http::new(&serving.url).expect("an address"));

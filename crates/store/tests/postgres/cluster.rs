@@ -117,6 +117,11 @@ impl Cluster {
         format!("postgres://postgres@{folder}/{database}")
     }
 
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(".s.PGSQL.5432")
+    }
+
     fn data(&self) -> PathBuf {
         self.folder.join("data")
     }

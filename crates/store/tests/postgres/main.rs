@@ -11,3 +11,4 @@ mod races;
 mod servers;
 mod speed;
 mod transaction;
+mod unheard;

@@ -71,7 +71,7 @@ fn a_dead_servers_tasks_return() {
         // Who was away itself does not judge; who comes regularly does.
         let beat = "SELECT taskyard.heartbeat('\\x01', 3000000, NULL)";
         // A database that is up for less heard nobody.
-        wait_until(&database.url(), "now() > pg_postmaster_start_time() + '3 seconds'");
+        wait_until(&database.url(), "clock_timestamp() > pg_postmaster_start_time() + '3 seconds'");
         let away = format!("INSERT INTO taskyard.server VALUES ('\\x01', 1); {beat}");
         sql(&database.url(), &away);
         sql(&database.url(), beat);
