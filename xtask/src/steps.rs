@@ -12,8 +12,8 @@ const BUDGETS: &[(&str, u64)] = &[
     ("tidy", 10),
     ("build", 175),
     ("doc tests", 100),
-    ("postgres", 120),
-    ("tests", 680),
+    ("postgres", 200),
+    ("tests", 600),
 ];
 
 /// What has been run so far.

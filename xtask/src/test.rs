@@ -86,8 +86,8 @@ fn all(options: &Options, steps: &mut Steps) {
         // Nextest gives each test a process of its own, and each would start a database of its own.
         steps.run("postgres", || {
             let mut tests = shell::cargo();
-            tests.args(["test", "-q", "--package", "taskyard-store", "--all-features"]);
-            tests.args(["--test", "postgres"]).args(&options.filter);
+            tests.args(["test", "-q", "--workspace", "--all-features", "--test", "postgres"]);
+            tests.args(&options.filter);
             shell::run(equip(&mut tests, tools.as_ref()))
         });
     }
