@@ -8,9 +8,10 @@ use std::task::Poll;
 use taskyard_core::Error;
 use tokio::sync::mpsc;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::tls::NoTlsStream;
+use tokio_postgres::tls::TlsStream;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::statements::{Call, Statement};
 
@@ -145,6 +146,7 @@ impl Connection {
     /// database notifies goes to `notices`, if somebody listens.
     pub async fn open(
         config: &Config,
+        tls: Option<&MakeRustlsConnect>,
         pooled: bool,
         notices: Option<Notices>,
     ) -> Result<Self, tokio_postgres::Error> {
@@ -154,8 +156,18 @@ impl Connection {
             let settings = SETTINGS.map(|(name, value)| format!("-c {name}={value}")).join(" ");
             config.options(settings);
         }
-        let (client, connection) = config.connect(NoTls).await?;
-        tokio::spawn(drive(connection, notices));
+        let client = match tls {
+            None => {
+                let (client, connection) = config.connect(NoTls).await?;
+                tokio::spawn(drive(connection, notices));
+                client
+            }
+            Some(tls) => {
+                let (client, connection) = config.connect(tls.clone()).await?;
+                tokio::spawn(drive(connection, notices));
+                client
+            }
+        };
         // Behind a pooler it is another one for each transaction.
         let backend = if pooled { None } else { Some(who_serves(&client).await?) };
         Ok(Connection { client, prepared: HashMap::new(), backend, pooled })
@@ -279,8 +291,8 @@ async fn who_serves(client: &Client) -> Result<Backend, tokio_postgres::Error> {
 }
 
 /// Lets a connection run until it ends.
-async fn drive(
-    mut connection: tokio_postgres::Connection<Socket, NoTlsStream>,
+async fn drive<S: TlsStream + Unpin>(
+    mut connection: tokio_postgres::Connection<Socket, S>,
     notices: Option<Notices>,
 ) {
     loop {

@@ -34,6 +34,7 @@ mod presence;
 mod reach;
 mod statements;
 mod tally;
+mod tls;
 mod transaction;
 mod url;
 
@@ -44,7 +45,6 @@ use std::time::Duration;
 use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
-use tokio_postgres::Config;
 
 use crate::{BodyKey, Capabilities, Executed, OpenError, Pending, Store, Watcher};
 use attendance::Attendance;
@@ -55,6 +55,7 @@ use presence::Presence;
 use reach::Reach;
 use statements::{self as sql, Call, param};
 use tally::Counters;
+use url::Place;
 
 pub use presence::HEARTBEAT;
 pub use transaction::put_in;
@@ -111,18 +112,21 @@ struct Known {
 impl PostgresStore {
     /// Opens the database of this URL. With `pooler=transaction` among its parameters nothing is kept in a
     /// connection between two transactions, and changes made by other servers are noticed by
-    /// looking only.
+    /// looking only. `sslmode` and `sslrootcert` say how the connection is protected.
     pub fn open(url: &str, clock: Clock) -> Result<Self, OpenError> {
         Self::open_within(url, clock, Duration::ZERO)
     }
 
     /// The same for a database that may come up only in that time.
     pub fn open_within(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
-        let (url, pooled) = url::without_pooler(url);
-        let mut config: Config = url.parse().map_err(|error| unavailable(&error))?;
-        config.connect_timeout(CONNECT_TIMEOUT);
+        let mut place = Place::parse(url).map_err(|error| unavailable(&error))?;
+        let (config, pooled) = (&mut place.config, place.pooled);
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
         // A cable that is cut says nothing: a batch must not wait for it until the system gives up.
         config.keepalives_idle(SILENCE).tcp_user_timeout(SILENCE);
+        let reach = Reach::new(place).map_err(|error| unavailable(&error))?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("taskyard-postgres")
@@ -131,7 +135,6 @@ impl PostgresStore {
             .map_err(|error| unavailable(&error))?;
         let (done, opened) = std::sync::mpsc::channel();
         // The caller may be on a runtime of its own, where it must not wait for this one.
-        let reach = Reach::new(config, pooled);
         runtime.spawn(async move { done.send(Shared::open(reach, clock, wait).await) });
         let shared = opened.recv().map_err(|error| unavailable(&error))??;
         let shared = Arc::new(shared);

@@ -6,8 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_postgres::Config;
 use tokio_postgres::error::SqlState;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connection::{Connection, Failure, Notices, describe};
+use super::tls;
+use super::url::Place;
 
 /// How long to leave a database alone that cannot be reached: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -16,6 +19,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Where the database is, and whether it answered last.
 pub(super) struct Reach {
     config: Config,
+    /// What encrypts connections, if anything does.
+    tls: Option<MakeRustlsConnect>,
     /// Behind a pooler in transaction mode.
     pub pooled: bool,
     away: Mutex<Option<Away>>,
@@ -30,15 +35,21 @@ struct Away {
 }
 
 impl Reach {
-    pub fn new(config: Config, pooled: bool) -> Self {
-        Reach { config, pooled, away: Mutex::default() }
+    pub fn new(place: Place) -> Result<Self, String> {
+        let Place { config, pooled, mode, root } = place;
+        let tls = tls::connector(mode, root.as_deref())?;
+        Ok(Reach { config, tls, pooled, away: Mutex::default() })
+    }
+
+    async fn open(&self, notices: Option<Notices>) -> Result<Connection, tokio_postgres::Error> {
+        Connection::open(&self.config, self.tls.as_ref(), self.pooled, notices).await
     }
 
     /// Connects, waiting this long for a database that is not up.
     pub async fn wait_for(&self, wait: Duration) -> Result<Connection, tokio_postgres::Error> {
         let until = Instant::now() + wait;
         loop {
-            let opened = Connection::open(&self.config, self.pooled, None).await;
+            let opened = self.open(None).await;
             match opened {
                 Err(error) if is_down(&error) && Instant::now() < until => {
                     self.failed(describe(&error));
@@ -65,7 +76,7 @@ impl Reach {
 
     /// Connects, however short a time ago the last try is.
     pub async fn try_connect(&self, notices: Option<Notices>) -> Result<Connection, Failure> {
-        match Connection::open(&self.config, self.pooled, notices).await {
+        match self.open(notices).await {
             Ok(connection) => {
                 if self.away().take().is_some() {
                     tracing::warn!("PostgreSQL is back");
@@ -101,6 +112,8 @@ impl Reach {
 fn is_down(error: &tokio_postgres::Error) -> bool {
     match error.code() {
         Some(code) => *code == SqlState::CANNOT_CONNECT_NOW,
+        // What is wrong with encryption stays wrong.
+        None if error.to_string().contains("TLS") => false,
         None => std::error::Error::source(error).is_some_and(|cause| cause.is::<std::io::Error>()),
     }
 }
@@ -110,8 +123,8 @@ mod tests {
     use super::*;
 
     fn nowhere() -> Reach {
-        let config = "postgres://nobody@%2Fnowhere/none".parse().expect("a URL");
-        Reach::new(config, false)
+        let place = Place::parse("postgres://nobody@%2Fnowhere/none").expect("a URL");
+        Reach::new(place).expect("nothing is wrong with it")
     }
 
     #[tokio::test(start_paused = true)]

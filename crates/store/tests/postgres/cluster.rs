@@ -55,6 +55,7 @@ pub fn programs() -> Option<PathBuf> {
 pub struct Cluster {
     programs: PathBuf,
     folder: PathBuf,
+    port: u16,
     /// A child of this process, since the one that adopts orphans may leave them lying about as zombies,
     /// and PostgreSQL's programs take a zombie for a server.
     server: Mutex<Option<Child>>,
@@ -65,12 +66,18 @@ pub struct Cluster {
 impl Cluster {
     /// Makes a server in a folder of its own and starts it.
     pub fn new(programs: PathBuf) -> Self {
+        Self::with(programs, 5432, |_| String::new())
+    }
+
+    /// The same with this port and more settings, which `prepare` may prepare in the folder of the data.
+    pub fn with(programs: PathBuf, port: u16, prepare: impl FnOnce(&Path) -> String) -> Self {
         let folder = TempDir::new().expect("a temporary folder can be made").keep();
         if let Some((uid, gid)) = other_user() {
             chown(&folder, Some(uid), Some(gid)).expect("a folder can be given away");
         }
         let keeper = Keeper::new(&programs.join("pg_ctl"), &folder);
-        let cluster = Cluster { programs, folder, server: Mutex::default(), _keeper: keeper };
+        let server = Mutex::default();
+        let cluster = Cluster { programs, folder, port, server, _keeper: keeper };
         let mut initdb = cluster.program("initdb");
         initdb.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync"]);
         succeed(initdb.arg("--locale=C").arg("--pgdata").arg(cluster.data()));
@@ -79,6 +86,9 @@ impl Cluster {
         let sockets = format!("unix_socket_directories = '{}'\n", cluster.folder.display());
         file.write_all(SETTINGS.as_bytes()).expect("settings can be written");
         file.write_all(sockets.as_bytes()).expect("settings can be written");
+        let more = format!("port = {port}\n{}", prepare(&cluster.data()));
+        file.write_all(more.as_bytes()).expect("settings can be written");
+        cluster.give_away();
         cluster.start();
         cluster
     }
@@ -91,7 +101,7 @@ impl Cluster {
         let child = server.arg("-D").arg(self.data()).stderr(log).spawn();
         *self.server() = Some(child.expect("the server can be started"));
         let mut ready = self.program("pg_isready");
-        ready.arg("-q").arg("-h").arg(&self.folder);
+        ready.arg("-q").arg("-h").arg(&self.folder).args(["-p", &self.port.to_string()]);
         while !ready.status().expect("the program can be started").success() {
             let ended = self.server().as_mut().and_then(|child| child.try_wait().ok()?);
             assert!(ended.is_none(), "the server ended: {ended:?}");
@@ -114,12 +124,21 @@ impl Cluster {
     /// The URL of one of its databases.
     pub fn url(&self, database: &str) -> String {
         let folder = self.folder.to_str().expect("the folder's name is plain").replace('/', "%2F");
-        format!("postgres://postgres@{folder}/{database}")
+        format!("postgres://postgres@{folder}:{}/{database}", self.port)
     }
 
     /// Where it listens.
     pub fn socket(&self) -> PathBuf {
-        self.folder.join(".s.PGSQL.5432")
+        self.folder.join(format!(".s.PGSQL.{}", self.port))
+    }
+
+    /// What was written into the folder of the data belongs to its server.
+    fn give_away(&self) {
+        let files = fs::read_dir(self.data()).expect("initdb made it");
+        for file in files.flatten().filter(|_| other_user().is_some()) {
+            let (uid, gid) = other_user().expect("there is one");
+            chown(file.path(), Some(uid), Some(gid)).expect("a file can be given away");
+        }
     }
 
     fn data(&self) -> PathBuf {

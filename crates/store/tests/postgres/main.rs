@@ -10,5 +10,6 @@ mod plain;
 mod races;
 mod servers;
 mod speed;
+mod tls;
 mod transaction;
 mod unheard;
