@@ -233,6 +233,12 @@ fn first_screen(server: &Server, found: &Found, args: &ServeArgs) -> String {
     } else {
         "not durable: gone when the server stops"
     };
+    let durable = match &args.store {
+        Some(url) if url.contains("pooler=transaction") => {
+            format!("{durable}; behind a pooler, so what other servers do is seen within a second")
+        }
+        _ => durable.to_owned(),
+    };
     let tasks: u64 = found.tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
     let tubes = match found.tubes.len() {
         1 => "1 tube".into(),

@@ -12,6 +12,7 @@ const PACKAGES: &[Package] = &[
     Package { name: "chromium-driver", proof: &["chromedriver", "--version"] },
     Package { name: "nodejs", proof: &["node", "--version"] },
     Package { name: "npm", proof: &["npm", "--version"] },
+    Package { name: "pgbouncer", proof: &["/usr/sbin/pgbouncer", "--version"] },
     Package { name: "postgresql", proof: &["/usr/lib/postgresql/15/bin/postgres", "--version"] },
     Package { name: "python3-venv", proof: &["python3", "-c", "import ensurepip, venv"] },
     Package { name: "tarantool", proof: &["tarantool", "--version"] },

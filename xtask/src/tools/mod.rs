@@ -1,4 +1,4 @@
-//! What the tests use and cargo cannot bring: a browser with its driver, PostgreSQL, Python programs, and the
+//! What the tests use and cargo cannot bring: a browser with its driver, PostgreSQL with a pooler, Python programs, and the
 //! clients that other people wrote for Tarantool's queue.
 
 mod debian;
@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 /// Debian keeps PostgreSQL's programs out of the PATH, by version.
 const POSTGRES: &str = "/usr/lib/postgresql/15/bin";
+/// Not everybody has this folder in the PATH.
+const PGBOUNCER: &str = "/usr/sbin/pgbouncer";
 
 /// Where the tools are.
 pub struct Tools {
@@ -22,13 +24,14 @@ pub struct Tools {
 
 impl Tools {
     /// The environment that tells the tests.
-    pub fn env(&self) -> [(&'static str, PathBuf); 8] {
+    pub fn env(&self) -> [(&'static str, PathBuf); 9] {
         let bin = self.python.join("bin");
         [
             ("TASKYARD_CHROMIUM", self.chromium.clone()),
             ("TASKYARD_CHROMEDRIVER", self.chromedriver.clone()),
             ("TASKYARD_NODE", self.node.clone()),
             ("TASKYARD_NODE_MODULES", self.node_modules.clone()),
+            ("TASKYARD_PGBOUNCER", PGBOUNCER.into()),
             ("TASKYARD_POSTGRES", POSTGRES.into()),
             ("TASKYARD_PYTHON", bin.join("python")),
             ("TASKYARD_SCHEMATHESIS", bin.join("schemathesis")),

@@ -6,6 +6,8 @@ mod cluster;
 #[expect(dead_code, reason = "the tests of the store use all of it")]
 #[path = "../../../store/tests/postgres/database.rs"]
 mod database;
+#[path = "../../../store/tests/postgres/pooler.rs"]
+mod pooler;
 #[expect(dead_code, reason = "the other tests of this crate use all of it")]
 #[path = "../suite/rig.rs"]
 mod rig;
@@ -19,3 +21,4 @@ mod cut;
 mod frozen;
 mod killed;
 mod outage;
+mod pooled;

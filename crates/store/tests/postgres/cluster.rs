@@ -178,7 +178,7 @@ impl Drop for Keeper {
 }
 
 /// PostgreSQL refuses to run as root: then as the user that its package made, or as nobody.
-fn other_user() -> Option<(u32, u32)> {
+pub fn other_user() -> Option<(u32, u32)> {
     let own = fs::metadata("/proc/self").expect("Linux has it").uid();
     if own != 0 {
         return None;
@@ -192,7 +192,8 @@ fn other_user() -> Option<(u32, u32)> {
     Some(find("postgres").or_else(|| find("nobody")).expect("there is a user that is not root"))
 }
 
-fn as_other_user(command: &mut Command) {
+/// Lets a program run as a user that PostgreSQL and its companions accept.
+pub fn as_other_user(command: &mut Command) {
     if let Some((uid, gid)) = other_user() {
         command.uid(uid).gid(gid);
     }

@@ -130,15 +130,6 @@ pub fn queue() -> StoreHarness {
     StoreHarness::new(move || Box::new(database.open()))
 }
 
-/// The same, as if there were a pooler between.
-pub fn queue_behind_a_pooler() -> StoreHarness {
-    let database = Database::new();
-    StoreHarness::new(move || {
-        let url = format!("{}?pooler=transaction", database.url());
-        Box::new(PostgresStore::open(&url, Clock::Caller).expect("the store opens"))
-    })
-}
-
 /// Runs a case, unless there is no PostgreSQL and the tests are to go on without.
 pub fn run(case: impl Future) {
     if programs().is_some() {

@@ -2,11 +2,13 @@
 
 mod cluster;
 mod database;
+mod pooler;
 
 mod suite;
 
 mod kill;
 mod plain;
+mod pooled;
 mod races;
 mod servers;
 mod speed;

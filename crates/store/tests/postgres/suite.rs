@@ -2,7 +2,7 @@
 
 use taskyard_store::conformance::model;
 
-use crate::database::{queue, queue_behind_a_pooler, run};
+use crate::database::{queue, run};
 
 taskyard_store::conformance_suite!(queue(), run);
 
@@ -10,13 +10,5 @@ taskyard_store::conformance_suite!(queue(), run);
 fn model() {
     for seed in model::seeds(4) {
         run(async move { model::replay(queue(), seed, 1000).await });
-    }
-}
-
-/// Behind a pooler in transaction mode nothing may be kept between two transactions.
-#[test]
-fn model_behind_a_pooler() {
-    for seed in model::seeds(1) {
-        run(async move { model::replay(queue_behind_a_pooler(), seed, 300).await });
     }
 }

@@ -1,0 +1,42 @@
+//! Servers behind a pooler that gives each transaction another connection.
+
+use taskyard_core::{Body, Command, Execute, NewTask, Reply, Span, Take};
+
+use crate::judge::judge;
+use crate::load::{Fate, Load};
+use crate::pooler::{is_there, pooler};
+use crate::yard::{PLAIN, Yard, run, tube};
+
+#[test]
+fn they_say_that_they_look_and_do() {
+    run(async {
+        if !is_there() {
+            return;
+        }
+        let mut yard = Yard::new();
+        let url = pooler().url(&yard.database.url());
+        let servers = [yard.serve_by(&url), yard.serve_by(&url)];
+        assert!(servers[0].serving.screen.contains("behind a pooler"));
+        yard.make_tubes(&servers[0]).await;
+        let take = Take {
+            tube: tube(PLAIN),
+            count: 1,
+            session: None,
+            lease: Some(Span::from_secs(60)),
+            wait: Span::from_secs(60),
+        };
+        let waiting = servers[0].http.execute(vec![Command::Take(take)]);
+        let tasks = vec![NewTask::new(Body::new(&[0xc0]))];
+        let put = Command::Put { tube: tube(PLAIN), tasks, wait: Span::ZERO };
+        let (taken, put) = tokio::join!(waiting, servers[1].http.execute(vec![put]));
+        assert!(matches!(&put[0], Ok(Reply::Put(_))), "{put:?}");
+        assert!(matches!(&taken[0], Ok(Reply::Taken(tasks)) if tasks.len() == 1), "{taken:?}");
+        let load = Load::new();
+        for server in &servers {
+            load.begin(server, Fate::Lives).await;
+        }
+        load.answers(200).await;
+        load.end().await;
+        judge(&yard, &load);
+    });
+}
