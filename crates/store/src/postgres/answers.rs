@@ -5,8 +5,9 @@ use taskyard_core::{Error, Outcome, Placed, Reply, SessionId, State, TaskId, Tub
 use tokio_postgres::Row;
 
 use super::codec::{self, Unreadable, count_from_sql, get, id_to_sql, pri_to_sql};
+use super::counters::Counters;
 use super::plan::Ask;
-use super::tally::{Counters, Exact, Tally};
+use super::tally::{Exact, Tally};
 
 /// The replies of one call.
 pub(super) type Replies = Vec<Result<Reply, Error>>;

@@ -20,9 +20,16 @@ impl Shared {
     /// Runs a batch. Whatever fails, each command is answered.
     pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let count = commands.len();
-        let (steps, calls) = self.plan(now, commands);
+        let (steps, mut calls) = self.plan(now, commands);
+        let extras = self.known().counters.go_along(&steps, &mut calls, now.as_micros());
         match self.transact(&steps, &calls).await {
-            Ok(rows) => self.read(now, count, &steps, rows),
+            Ok(mut rows) => {
+                let back = self.known().counters.come_back(extras, &mut rows, now.as_micros());
+                if let Err(error) = back {
+                    tracing::error!(%error, "the counters of the database could not be read");
+                }
+                self.read(now, count, &steps, rows)
+            }
             Err(Failure::Refused(text)) if calls.len() > 1 => {
                 tracing::warn!(%text, "a batch was refused; trying its commands one by one");
                 self.one_by_one(now, steps, calls).await

@@ -7,7 +7,8 @@
 use tokio_postgres::Client;
 
 /// The newest form of the tables is the number of these.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_tables.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_tables.sql"), include_str!("migrations/0002_counters.sql")];
 
 /// The set of functions; to be raised with every change of them.
 const FUNCTIONS: i32 = 2;
@@ -23,6 +24,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/give_back.sql"),
     include_str!("verbs/sessions.sql"),
     include_str!("verbs/tick.sql"),
+    include_str!("verbs/counters.sql"),
     include_str!("verbs/servers.sql"),
     include_str!("verbs/settle.sql"),
     include_str!("verbs/plain.sql"),

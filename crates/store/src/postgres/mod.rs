@@ -17,7 +17,7 @@
 //! - Payloads are in the task's row. A table of their own was weighed: it costs a second row and a second index
 //!   entry for each task, while what it saves, the copy of a small payload at a take, is cheaper. Those
 //!   above 2 kB are kept outside of the row by PostgreSQL itself and are not copied.
-//! - Counters of calls are in memory, by server. The counts of states are sums of small rows, one for each call,
+//! - What is done is counted in memory and added to the database once a second. The counts of states are sums of small rows, one for each call,
 //!   which ticks put together: a counter that every put updates would make them wait for each other.
 //! - Where a take begins is remembered in `heads`, for the sake of transactions that stay open for long.
 
@@ -26,6 +26,7 @@ mod attendance;
 mod calls;
 mod codec;
 mod connection;
+mod counters;
 mod execute;
 mod heads;
 mod migrate;
@@ -49,12 +50,12 @@ use tokio::sync::Mutex;
 use crate::{BodyKey, Capabilities, Executed, OpenError, Pending, Store, Watcher};
 use attendance::Attendance;
 use connection::{Connection, describe};
+use counters::Counters;
 use heads::Heads;
 use migrate::MigrateError;
 use presence::Presence;
 use reach::Reach;
 use statements::{self as sql, Call, param};
-use tally::Counters;
 use url::Place;
 
 pub use presence::HEARTBEAT;
@@ -232,7 +233,8 @@ impl Shared {
         self.presence.stop();
         let now = (self.clock == Clock::Caller).then(|| self.known().now);
         let params = [param(self.server.clone()), param(presence::patience()), param(now)];
-        let end = [Call::new(&sql::END_SERVER, params)];
+        let mut end: Vec<Call> = self.known().counters.adding().into_iter().collect();
+        end.push(Call::new(&sql::END_SERVER, params));
         let ended = self.transact(&[], &end).await;
         *self.connection.lock().await = None;
         ended.map(|_| ()).map_err(|failure| failure.error())

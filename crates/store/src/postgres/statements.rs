@@ -67,6 +67,10 @@ statements! {
     CONFIGURE_SESSIONS: "SELECT taskyard.configure_sessions($1)" (INT8);
     TICK: "SELECT * FROM taskyard.tick($1,$2)" (INT8, INT8);
     HEARTBEAT: "SELECT * FROM taskyard.heartbeat($1,$2,$3)" (BYTEA, INT8, INT8);
+    ADD_COUNTERS: "SELECT taskyard.add_counters($1,$2,$3)" (INT4_ARRAY, INT8_ARRAY, INT4_ARRAY);
+    ALL_COUNTERS: "SELECT * FROM taskyard.counter" ();
+    COUNTERS: "SELECT c.* FROM taskyard.tube t JOIN taskyard.counter c ON c.tube = t.number \
+        WHERE t.name = ANY ($1)" (TEXT_ARRAY);
     SETTLE_SERVER: "SELECT taskyard.settle_server($1,$2,$3,$4,$5,$6)"
         (BYTEA, BYTEA_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT8, INT8);
     BEGIN_SERVER: "SELECT taskyard.begin_server($1,$2)" (BYTEA, INT8);

@@ -2,14 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use taskyard_core::{Calls, Effects, Timestamp, TubeName, TubeStats};
-
-/// What was done since the store was opened, by tube number. Kept in memory: each server counts what it
-/// did itself, so that no row is touched by everybody.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    tubes: HashMap<u32, Counted>,
-}
+use taskyard_core::{Calls, Effects, Timestamp, TubeName};
 
 /// What was done to one tube.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,49 +38,41 @@ pub(super) struct Exact {
     pub clock: i64,
 }
 
-impl Counters {
-    /// Takes in what a batch did.
-    pub fn add(&mut self, tally: &Tally) {
-        for (number, more) in &tally.counted {
-            let counted = self.tubes.entry(*number).or_default();
-            *counted = sum(*counted, *more);
-        }
-        for number in &tally.dropped {
-            self.tubes.remove(number);
-        }
+impl Counted {
+    /// Both together.
+    pub fn plus(self, other: Counted) -> Counted {
+        let (a, b) = (self.calls, other.calls);
+        let calls = Calls {
+            ack: a.ack + b.ack,
+            bury: a.bury + b.bury,
+            delete: a.delete + b.delete,
+            kick: a.kick + b.kick,
+            put: a.put + b.put,
+            release: a.release + b.release,
+            take: a.take + b.take,
+            touch: a.touch + b.touch,
+            ttl: a.ttl + b.ttl,
+            ttr: a.ttr + b.ttr,
+            delay: a.delay + b.delay,
+        };
+        Counted { calls, done: self.done + other.done }
     }
-
-    /// Fills in what was done to a tube, this batch included.
-    pub fn show(&self, number: u32, tally: &Tally, stats: &mut TubeStats) {
-        let before = self.tubes.get(&number).copied().unwrap_or_default();
-        let now = tally.counted.get(&number).copied().unwrap_or_default();
-        let Counted { calls, done } = sum(before, now);
-        stats.calls = calls;
-        stats.tasks.done = done;
-    }
-}
-
-fn sum(a: Counted, b: Counted) -> Counted {
-    let calls = Calls {
-        ack: a.calls.ack + b.calls.ack,
-        bury: a.calls.bury + b.calls.bury,
-        delete: a.calls.delete + b.calls.delete,
-        kick: a.calls.kick + b.calls.kick,
-        put: a.calls.put + b.calls.put,
-        release: a.calls.release + b.calls.release,
-        take: a.calls.take + b.calls.take,
-        touch: a.calls.touch + b.calls.touch,
-        ttl: a.calls.ttl + b.calls.ttl,
-        ttr: a.calls.ttr + b.calls.ttr,
-        delay: a.calls.delay + b.calls.delay,
-    };
-    Counted { calls, done: a.done + b.done }
 }
 
 impl Tally {
     /// What is counted of a tube.
     pub fn of(&mut self, number: u32) -> &mut Counted {
         self.counted.entry(number).or_default()
+    }
+
+    /// What is counted, by tube number.
+    pub fn counted(&self) -> &HashMap<u32, Counted> {
+        &self.counted
+    }
+
+    /// The tubes that are gone.
+    pub fn dropped_tubes(&self) -> &[u32] {
+        &self.dropped
     }
 
     /// A tube is gone, and with it what was counted.

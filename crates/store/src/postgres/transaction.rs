@@ -7,10 +7,11 @@ use tokio_postgres::types::{ToSql, Type};
 use super::answers::Reader;
 use super::calls::put_call;
 use super::connection::describe;
+use super::counters::Counters;
 use super::plan::Ask;
 use super::presence::notice;
 use super::statements::{self as sql, Call, param};
-use super::tally::{Counters, Tally};
+use super::tally::Tally;
 
 /// Puts tasks in a transaction of the caller's own: they are there when it commits, together with whatever
 /// else it changed, and not when it does not.

@@ -58,6 +58,7 @@ EXCEPTION WHEN null_value_not_allowed THEN RETURN; END $$;
 DELETE FROM taskyard.task;
 DELETE FROM taskyard.tube;
 DELETE FROM taskyard.count;
+DELETE FROM taskyard.counter;
 DELETE FROM taskyard.subqueue;
 DELETE FROM taskyard.session;
 DELETE FROM taskyard.connection;

@@ -8,10 +8,11 @@ use taskyard_core::{
     Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
     TubeName, TubeOptions,
 };
+use taskyard_store::conformance::block_on;
 use taskyard_store::postgres::{Clock, PostgresStore};
 use taskyard_store::{Elsewhere, OpenError, Store};
 
-use crate::database::{Database, ack, ask, make_tube, put, run, sql, take, wait_until};
+use crate::database::{Database, NOW, ack, ask, make_tube, put, run, sql, take, wait_until};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -133,5 +134,47 @@ fn servers_hear_of_what_others_put() {
             what.filter(|what| *what != Elsewhere::Anything)
         });
         assert_eq!(heard, Some(Elsewhere::Tube(tube)));
+    });
+}
+
+#[test]
+fn what_one_server_counts_the_others_show_a_second_later() {
+    run(async {
+        let database = Database::new();
+        let (here, there) = (database.open(), database.open());
+        let tube = make_tube(&here, TubeOptions::new(Kind::Fifo));
+        let counted = |store: &PostgresStore, second| {
+            let tubes = Command::Tubes { tube: Some(tube.clone()) };
+            let now = NOW + Span::from_secs(second);
+            match block_on(store.execute(now, vec![tubes])).replies.remove(0) {
+                Ok(Reply::Tubes(tubes)) => {
+                    (tubes[0].stats.calls.put, tubes[0].stats.calls.ack, tubes[0].stats.tasks.done)
+                }
+                other => panic!("a tube was expected, not {other:?}"),
+            }
+        };
+        ask(&here, put(&tube, 3)).expect("they are put");
+        assert_eq!(counted(&here, 0), (3, 0, 0), "who counted shows it at once");
+        let task = take(&there, &tube, 1).remove(0);
+        assert_eq!(ack(&there, &tube, &task), Outcome::Done(None));
+        assert_eq!(counted(&here, 1), (3, 0, 0));
+        assert_eq!(counted(&there, 1), (3, 1, 1));
+        assert_eq!(counted(&here, 1), (3, 1, 1));
+        // Who leaves adds what it has; who is killed takes its last second along.
+        ask(&there, put(&tube, 1)).expect("it is put");
+        there.close().await.expect("it closes");
+        let killed = database.open();
+        ask(&killed, put(&tube, 1)).expect("it is put");
+        assert_eq!(counted(&killed, 5), (5, 1, 1));
+        ask(&killed, put(&tube, 7)).expect("they are put");
+        drop(killed);
+        assert_eq!(counted(&here, 6), (5, 1, 1));
+        ask(&here, Command::Truncate { tube: tube.clone() }).expect("it is emptied");
+        ask(&here, Command::DropTube { tube: tube.clone() }).expect("it is dropped");
+        ask(&here, Command::Tick { limit: 1 }).expect("it ticks");
+        let again = Command::Tick { limit: 1 };
+        block_on(here.execute(NOW + Span::from_secs(9), vec![again]));
+        let left = sql(&database.url(), "SELECT count(*) FROM taskyard.counter");
+        assert_eq!(left.as_deref(), Some("0"));
     });
 }

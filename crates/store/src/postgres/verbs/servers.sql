@@ -14,6 +14,7 @@ BEGIN
     IF _ids IS NOT NULL THEN
         PERFORM taskyard.give_back(_tubes, _ids, _leases, 5);
     END IF;
+    DELETE FROM taskyard.counter;
     DELETE FROM taskyard.connection;
     DELETE FROM taskyard.session;
     UPDATE taskyard.setting SET session_ttr = 0 WHERE session_ttr <> 0;
