@@ -1,10 +1,12 @@
 //! Several engines on one store: what one does, those who wait at another learn by a notice or, when
 //! that is lost, by looking from time to time.
 
+use std::future::ready;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use taskyard_core::{
-    Body, Command, Error, Execute, Kind, NewTask, Reply, Span, Timestamp, TubeOptions,
+    Body, Command, Effects, Error, Execute, Kind, NewTask, Reply, Span, Timestamp, TubeOptions,
 };
 use taskyard_engine::{Engine, HandClock, Settings};
 use taskyard_store::{
@@ -20,10 +22,17 @@ const MINUTE: Span = Span::from_secs(60);
 struct Door {
     tasks: Arc<MemoryStore>,
     watcher: Arc<Mutex<Option<Watcher>>>,
+    /// Whether nothing can be reached by it.
+    shut: Arc<AtomicBool>,
 }
 
 impl Store for Door {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        if self.shut.load(Ordering::SeqCst) {
+            let away = Err(Error::StoreAway("away".into()));
+            let (replies, effects) = (vec![away; commands.len()], Effects::default());
+            return Box::pin(ready(Executed { replies, effects, unloaded: Vec::new() }));
+        }
         self.tasks.execute(now, commands)
     }
 
@@ -54,6 +63,8 @@ struct Two {
     first: Engine,
     second: Engine,
     watcher: Arc<Mutex<Option<Watcher>>>,
+    /// Of the second.
+    shut: Arc<AtomicBool>,
 }
 
 impl Two {
@@ -61,17 +72,19 @@ impl Two {
         let clock = Arc::new(HandClock::new(Timestamp::from_micros(1_000_000)));
         let tasks = Arc::new(MemoryStore::default());
         let start = || {
-            let watcher = Arc::new(Mutex::new(None));
-            let door = Door { tasks: tasks.clone(), watcher: watcher.clone() };
-            (Engine::start(Box::new(door), clock.clone(), Settings::default()), watcher)
+            let (watcher, shut) = (Arc::new(Mutex::new(None)), Arc::default());
+            let (tasks, watcher) = (tasks.clone(), watcher);
+            let door = Door { tasks, watcher: watcher.clone(), shut: Arc::clone(&shut) };
+            let engine = Engine::start(Box::new(door), clock.clone(), Settings::default());
+            (engine, watcher, shut)
         };
-        let ((first, _), (second, watcher)) = (start(), start());
+        let ((first, ..), (second, watcher, shut)) = (start(), start());
         let options = TubeOptions::new(Kind::FifoTtl);
         let create = Command::CreateTube { tube: tube("mail"), options, if_not_exists: false };
         first.execute(vec![create]).await.remove(0).unwrap();
         // Answered by the loop, which by then has asked to be told.
         second.waiting().await;
-        Two { clock, first, second, watcher }
+        Two { clock, first, second, watcher, shut }
     }
 
     fn tell(&self, what: Elsewhere) {
@@ -134,4 +147,28 @@ async fn notices_of_unknown_tubes_are_harmless() {
     two.tell(Elsewhere::Tube(tube("nobody")));
     two.tell(Elsewhere::Anything);
     assert!(two.second.waiting().await.is_empty());
+}
+
+// Everybody who waited was answered with an error when the database was away for a moment.
+#[tokio::test]
+async fn who_waits_does_not_notice_that_the_store_is_away() {
+    let two = Two::new().await;
+    two.shut.store(true, Ordering::SeqCst);
+    let refused = two.second.execute(vec![put("mail", b"0", Span::ZERO)]).await.remove(0);
+    assert_eq!(refused, Err(Error::StoreAway("away".into())), "who does not wait is told");
+    let waiting = two.second.execute(vec![take("mail", 1, MINUTE)]);
+    let over = two.second.execute(vec![take("mail", 1, Span::from_secs(7))]);
+    let steps = async {
+        while two.second.waiting().await.len() < 2 {}
+        two.first.execute(vec![put("mail", b"1", Span::ZERO)]).await.remove(0).unwrap();
+        two.clock.advance(POLL);
+        two.second.waiting().await;
+        two.clock.advance(POLL);
+        while two.second.waiting().await.len() > 1 {}
+        two.shut.store(false, Ordering::SeqCst);
+        two.tell(Elsewhere::Anything);
+    };
+    let (mut waiting, mut over, ()) = tokio::join!(waiting, over, steps);
+    assert_eq!(taken(waiting.remove(0)).len(), 1);
+    assert_eq!(over.remove(0), Err(Error::StoreAway("away".into())), "in vain, and why");
 }

@@ -41,6 +41,23 @@ fn take(session: Option<SessionId>, wait: Span) -> Command {
     Command::Take(Take { tube: mail(), count: 1, session, lease: None, wait })
 }
 
+// A session ended behind the back of its connection, as it does when others take a server for dead: every later
+// take of that connection was refused.
+#[tokio::test]
+async fn a_session_that_ended_elsewhere_begins_anew() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    let session = SessionId(talk.identity().await);
+    let mut other = rig.connect().await;
+    let left = execute(&mut other, &[Command::LeaveSession { session }]).await;
+    assert_eq!(left, [Ok(Reply::Nothing)]);
+    talk.done("queue.tube.mail:put", json!([1])).await;
+    talk.refused("queue.tube.mail:take", json!([0]), 32, "is unknown").await;
+    assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await, json!([[0, "t", 1]]));
+    drop(talk);
+    rig.ready("mail", 1).await;
+}
+
 #[tokio::test]
 async fn a_batch_is_answered_command_by_command() {
     let rig = Rig::new().await;
