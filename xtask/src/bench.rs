@@ -1,10 +1,46 @@
-//! Measuring: the benchmark is a command of the product, this only builds it for speed.
+//! Measuring: the benchmark is a command of the product, this builds it for speed and brings what it is
+//! measured beside.
 
 use crate::shell;
+use crate::tools;
 
 /// Runs `taskyard bench` in the release profile with these arguments.
 pub fn run(args: &[String]) -> Result<(), String> {
     let mut command = shell::cargo();
     command.args(["run", "--release", "--package", "taskyard-cli", "--", "bench"]).args(args);
+    if wants_peers(args) {
+        match tools::peers() {
+            Ok(places) => _ = command.envs(places),
+            // The benchmark says of each queue that it is missing.
+            Err(why) => eprintln!("{why}\nOther queues on PostgreSQL cannot be measured."),
+        }
+    }
     shell::run(&mut command)
+}
+
+/// Whether a part is measured that has other queues beside it.
+fn wants_peers(args: &[String]) -> bool {
+    if args.iter().any(|arg| arg == "--help" || arg == "-h" || arg == "--child") {
+        return false;
+    }
+    let only = args.iter().any(|arg| arg == "--only" || arg.starts_with("--only="));
+    !only || args.iter().any(|arg| arg.contains("postgres") || arg.contains("snapshot"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_queues_are_brought_where_they_are_measured() {
+        let wants = |line: &str| {
+            wants_peers(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+        };
+        for line in ["", "--quick", "--only disk,postgres", "--only=snapshot --quick"] {
+            assert!(wants(line), "{line}");
+        }
+        for line in ["--help", "--only disk", "--quick --only=http,iproto"] {
+            assert!(!wants(line), "{line}");
+        }
+    }
 }

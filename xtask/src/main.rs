@@ -23,7 +23,7 @@ Taskyard's chores.
   cargo xtask tidy --fix           also copy the examples into the documents again
   cargo xtask tools                install what the tests use and print where it is, to run one test by hand:
                                    eval \"$(cargo xtask tools)\" && cargo test -p taskyard-server
-  cargo xtask bench [ARGS]         build for speed and run `taskyard bench ARGS`
+  cargo xtask bench [ARGS]         build for speed, bring the queues to measure beside, run `taskyard bench ARGS`
   cargo xtask fuzz [SECONDS]       random input for what parses bytes, each target for 60 seconds or as many as you say
 
 Debian packages are installed only when you are root; otherwise the one line to run is printed.

@@ -7,6 +7,8 @@ mod python;
 
 use std::path::PathBuf;
 
+use crate::shell;
+
 /// Debian keeps PostgreSQL's programs out of the PATH, by version.
 const POSTGRES: &str = "/usr/lib/postgresql/15/bin";
 /// Not everybody has this folder in the PATH.
@@ -43,16 +45,28 @@ impl Tools {
 /// Installs what is missing and says where everything is.
 pub fn prepare() -> Result<Tools, String> {
     debian::prepare()?;
-    let python = python::prepare()?;
+    let python = python::TESTS.prepare()?;
     let node = locate("node")?;
     Ok(Tools {
         chromium: locate("chromium")?,
         chromedriver: locate("chromedriver")?,
-        node_modules: node::prepare(&node)?,
+        node_modules: node::TESTS.prepare(&node)?,
         node,
         python,
         tarantool: locate("tarantool")?,
     })
+}
+
+/// Installs the queues that the benchmark measures ours beside, and answers the environment that tells it.
+pub fn peers() -> Result<Vec<(&'static str, PathBuf)>, String> {
+    let node = locate("node")?;
+    let python = python::PEERS.prepare()?;
+    Ok(vec![
+        ("TASKYARD_PEERS", shell::root().join("bench")),
+        ("TASKYARD_PEERS_NODE_MODULES", node::PEERS.prepare(&node)?),
+        ("TASKYARD_PEERS_PYTHON", python.join("bin/python")),
+        ("TASKYARD_NODE", node),
+    ])
 }
 
 /// Prepares the tools and prints their places as lines for a shell.

@@ -1,43 +1,62 @@
-//! Node packages, in a folder of their own.
+//! Node packages, in folders of their own.
 
 use std::path::{Path, PathBuf};
 
 use crate::shell;
 
-/// What the tests use, at the one version they are known to work with.
-const DRIVER: (&str, &str) = ("tarantool-driver", "3.1.0");
-
-/// Loads a package from a folder and prints its version.
-const LOAD: &str = "\
-const [folder, name] = process.argv.slice(1);
-require(`${folder}/${name}`);
-console.log(require(`${folder}/${name}/package.json`).version);
-";
-
-/// Makes the folder of packages, or finds it as it should be.
-pub fn prepare(node: &Path) -> Result<PathBuf, String> {
-    let folder = shell::target().join("tools/node");
-    let modules = folder.join("node_modules");
-    let (name, version) = DRIVER;
-    if loaded(node, &modules).is_ok_and(|found| found == version) {
-        return Ok(modules);
-    }
-    std::fs::create_dir_all(&folder)
-        .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    let mut npm = shell::program("npm");
-    npm.args(["install", "--prefix"]).arg(&folder).arg(format!("{name}@{version}"));
-    // Packages run nothing while they are installed, and no file notes where they came from.
-    npm.args(["--ignore-scripts", "--no-package-lock", "--no-save"]);
-    npm.args(["--no-audit", "--no-fund", "--loglevel=error"]);
-    shell::run(npm.stdout(std::io::stderr()))?;
-    match loaded(node, &modules)? {
-        found if found == version => Ok(modules),
-        found => Err(format!("wanted {name} {version}, but there is {found}")),
-    }
+/// Packages in one folder, each at the one version that is known to work.
+pub struct Packages {
+    folder: &'static str,
+    packages: &'static [(&'static str, &'static str)],
 }
 
-fn loaded(node: &Path, modules: &Path) -> Result<String, String> {
-    let (name, _) = DRIVER;
-    let printed = shell::output(shell::program(node).args(["-e", LOAD]).arg(modules).arg(name))?;
-    Ok(printed.trim().into())
+/// What the tests use.
+pub const TESTS: Packages =
+    Packages { folder: "tools/node", packages: &[("tarantool-driver", "3.1.0")] };
+
+/// What the benchmark measures ours beside.
+pub const PEERS: Packages = Packages {
+    folder: "tools/peers-node",
+    packages: &[("graphile-worker", "0.18.0"), ("pg-boss", "12.30.0")],
+};
+
+/// Loads packages from a folder and prints them, one `name@version` a line.
+const LOAD: &str = "\
+const [folder, ...names] = process.argv.slice(1);
+for (const name of names) {
+    require(`${folder}/${name}`);
+    console.log(`${name}@${require(`${folder}/${name}/package.json`).version}`);
+}
+";
+
+impl Packages {
+    /// Makes the folder of packages, or finds it as it should be.
+    pub fn prepare(&self, node: &Path) -> Result<PathBuf, String> {
+        let folder = shell::target().join(self.folder);
+        let modules = folder.join("node_modules");
+        let wanted: Vec<_> =
+            self.packages.iter().map(|(name, version)| format!("{name}@{version}")).collect();
+        if self.loaded(node, &modules).is_ok_and(|found| found == wanted) {
+            return Ok(modules);
+        }
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+        let mut npm = shell::program("npm");
+        npm.args(["install", "--prefix"]).arg(&folder).args(&wanted);
+        // Packages run nothing while they are installed, and no file notes where they came from.
+        npm.args(["--ignore-scripts", "--no-package-lock", "--no-save"]);
+        npm.args(["--no-audit", "--no-fund", "--loglevel=error"]);
+        shell::run(npm.stdout(std::io::stderr()))?;
+        match self.loaded(node, &modules)? {
+            found if found == wanted => Ok(modules),
+            found => Err(format!("wanted {}, but there is {}", wanted.join(" "), found.join(" "))),
+        }
+    }
+
+    fn loaded(&self, node: &Path, modules: &Path) -> Result<Vec<String>, String> {
+        let names = self.packages.iter().map(|(name, _)| name);
+        let mut load = shell::program(node);
+        let printed = shell::output(load.args(["-e", LOAD]).arg(modules).args(names))?;
+        Ok(printed.lines().map(String::from).collect())
+    }
 }

@@ -1,16 +1,37 @@
-//! Python programs and libraries, in a folder of their own.
+//! Python programs and libraries, in folders of their own.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::shell;
 
-/// What the tests use, each at the one version they are known to work with.
-const PACKAGES: &[(&str, &str)] = &[
-    ("asynctnt", "2.4.0"),
-    ("asynctnt-queue", "0.0.5"),
-    ("schemathesis", "4.32.5"),
-    ("tarantool", "1.3.0"),
-];
+/// Packages in one folder, each at the one version that is known to work.
+pub struct Packages {
+    folder: &'static str,
+    packages: &'static [(&'static str, &'static str)],
+    /// A program that must start: each has the path of its interpreter in it, so a folder that was
+    /// moved is of no use.
+    program: &'static str,
+}
+
+/// What the tests use.
+pub const TESTS: Packages = Packages {
+    folder: "tools/python",
+    packages: &[
+        ("asynctnt", "2.4.0"),
+        ("asynctnt-queue", "0.0.5"),
+        ("schemathesis", "4.32.5"),
+        ("tarantool", "1.3.0"),
+    ],
+    program: "schemathesis",
+};
+
+/// What the benchmark measures ours beside.
+pub const PEERS: Packages = Packages {
+    folder: "tools/peers-python",
+    packages: &[("procrastinate", "3.10.0"), ("psycopg-binary", "3.3.8")],
+    program: "procrastinate",
+};
 
 /// Prints the packages it is asked for, as far as they are there, one `name==version` a line.
 const LIST: &str = "\
@@ -19,37 +40,38 @@ for name in sys.argv[1:]:
     print(f'{name}=={importlib.metadata.version(name)}')
 ";
 
-/// Makes the folder, or finds it as it should be.
-pub fn prepare() -> Result<PathBuf, String> {
-    let folder = shell::target().join("tools/python");
-    let wanted: Vec<_> =
-        PACKAGES.iter().map(|(name, version)| format!("{name}=={version}")).collect();
-    if installed(&folder).is_ok_and(|found| found == wanted) && runs(&folder) {
-        return Ok(folder);
+impl Packages {
+    /// Makes the folder, or finds it as it should be.
+    pub fn prepare(&self) -> Result<PathBuf, String> {
+        let folder = shell::target().join(self.folder);
+        let wanted: Vec<_> =
+            self.packages.iter().map(|(name, version)| format!("{name}=={version}")).collect();
+        if self.installed(&folder).is_ok_and(|found| found == wanted) && self.runs(&folder) {
+            return Ok(folder);
+        }
+        let mut venv = shell::program("python3");
+        shell::run(venv.args(["-m", "venv", "--clear"]).arg(&folder).stdout(std::io::stderr()))?;
+        let mut pip = interpreter(&folder);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(&wanted);
+        shell::run(pip.stdout(std::io::stderr()))?;
+        match self.installed(&folder)? {
+            found if found == wanted && self.runs(&folder) => Ok(folder),
+            found => Err(format!("wanted {}, but there is {}", wanted.join(" "), found.join(" "))),
+        }
     }
-    let mut venv = shell::program("python3");
-    shell::run(venv.args(["-m", "venv", "--clear"]).arg(&folder).stdout(std::io::stderr()))?;
-    let mut pip = interpreter(&folder);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(&wanted);
-    shell::run(pip.stdout(std::io::stderr()))?;
-    match installed(&folder)? {
-        found if found == wanted && runs(&folder) => Ok(folder),
-        found => Err(format!("wanted {}, but there is {}", wanted.join(" "), found.join(" "))),
+
+    fn installed(&self, folder: &Path) -> Result<Vec<String>, String> {
+        let names = self.packages.iter().map(|(name, _)| name);
+        let listed = shell::output(interpreter(folder).args(["-c", LIST]).args(names))?;
+        Ok(listed.lines().map(String::from).collect())
+    }
+
+    fn runs(&self, folder: &Path) -> bool {
+        let program = folder.join("bin").join(self.program);
+        shell::output(shell::program(program).arg("--version")).is_ok()
     }
 }
 
-fn installed(folder: &Path) -> Result<Vec<String>, String> {
-    let names = PACKAGES.iter().map(|(name, _)| name);
-    let listed = shell::output(interpreter(folder).args(["-c", LIST]).args(names))?;
-    Ok(listed.lines().map(String::from).collect())
-}
-
-/// Whether programs start: each has the path of its interpreter in it, so a folder that was moved is
-/// of no use.
-fn runs(folder: &Path) -> bool {
-    shell::output(shell::program(folder.join("bin/schemathesis")).arg("--version")).is_ok()
-}
-
-fn interpreter(folder: &Path) -> std::process::Command {
+fn interpreter(folder: &Path) -> Command {
     shell::program(folder.join("bin/python"))
 }

@@ -10,6 +10,7 @@ mod http;
 mod iproto;
 mod load;
 mod memory;
+mod postgres;
 mod report;
 mod resident;
 
@@ -29,6 +30,7 @@ Examples:
   taskyard bench --quick                 a look, in about half a minute
   taskyard bench                         the record, in several minutes
   taskyard bench --only disk,durable     just these parts
+  taskyard bench --only snapshot         two million tasks while a snapshot of PostgreSQL is held
 
 Every figure is of this machine and this minute: compare figures of one run only.")]
 pub struct BenchArgs {
@@ -71,6 +73,10 @@ enum Part {
     Iproto,
     /// Memory with many tasks, and opening them again.
     Resident,
+    /// Tasks on PostgreSQL, beside other queues on it.
+    Postgres,
+    /// The same while somebody holds a snapshot: minutes, so only when it is named.
+    Snapshot,
 }
 
 /// How much to do.
@@ -79,6 +85,13 @@ struct Size {
     tasks: usize,
     seconds: Duration,
     resident: &'static [usize],
+}
+
+impl Size {
+    /// Whether this is only a look.
+    fn is_quick(self) -> bool {
+        self.tasks < FULL.tasks
+    }
 }
 
 const FULL: Size =
@@ -128,6 +141,12 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;
+    }
+    if wanted(Part::Postgres) {
+        postgres::measure(&mut report, folder, size).await?;
+    }
+    if args.only.contains(&Part::Snapshot) {
+        postgres::measure_held(&mut report, folder, size).await?;
     }
     Ok(report)
 }

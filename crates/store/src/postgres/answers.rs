@@ -6,6 +6,7 @@ use tokio_postgres::Row;
 
 use super::codec::{self, Unreadable, count_from_sql, get, id_to_sql, pri_to_sql};
 use super::counters::Counters;
+use super::heads::Found;
 use super::plan::Ask;
 use super::tally::{Exact, Tally};
 
@@ -16,9 +17,26 @@ pub(super) type Replies = Vec<Result<Reply, Error>>;
 pub(super) struct Reader<'a> {
     pub counters: &'a Counters,
     pub tally: Tally,
+    /// What the latest take found.
+    pub found: Found,
+    /// How long the latest tick took, in microseconds.
+    pub tick_cost: i64,
+    /// A tube that the latest ack has shown to have neither sub-queues nor a capacity.
+    pub plain: Option<TubeName>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// Reads for a server that has counted this so far.
+    pub fn new(counters: &'a Counters) -> Self {
+        Reader {
+            counters,
+            tally: Tally::default(),
+            found: Found::default(),
+            tick_cost: 0,
+            plain: None,
+        }
+    }
+
     /// The replies to what was asked with one call.
     pub fn read(&mut self, ask: &Ask, rows: &[Row]) -> Result<Replies, Unreadable> {
         match ask {
@@ -74,7 +92,7 @@ impl Reader<'_> {
                 _ => Ok(Reply::Nothing),
             },
             Ask::Configure => Ok(Reply::Nothing),
-            Ask::Tick => Ok(Reply::Ticked(self.tick(rows)?)),
+            Ask::Tick { .. } => Ok(Reply::Ticked(self.tick(rows)?)),
             Ask::Put { .. } | Ask::Take { .. } | Ask::Ack { .. } => {
                 return Err("an answer was read in the wrong place".into());
             }
@@ -122,6 +140,7 @@ impl Reader<'_> {
         rows: &[Row],
     ) -> Result<Replies, Unreadable> {
         let mut tasks = Vec::with_capacity(rows.len());
+        let mut sweep = None;
         for row in rows {
             match (get::<i16>(row, 0)?, session) {
                 (0, _) => {}
@@ -133,6 +152,10 @@ impl Reader<'_> {
                     self.tally.ready(tube, 1);
                     continue;
                 }
+                (4, _) => {
+                    sweep = Some((get(row, 4)?, (get(row, 3)?, get(row, 2)?)));
+                    continue;
+                }
                 _ => return Ok(vec![Err(Error::TubeNotFound(tube.clone())); counts.len()]),
             }
             self.tally.of(codec::number(row, 1)?).calls.take += 1;
@@ -140,7 +163,8 @@ impl Reader<'_> {
             tasks.push(codec::taken(row, session)?);
         }
         tasks.sort_unstable_by_key(|task| (task.pri, task.id));
-        self.tally.last_taken = tasks.last().map(|task| (pri_to_sql(task.pri), id_to_sql(task.id)));
+        let last = tasks.last().map(|task| (pri_to_sql(task.pri), id_to_sql(task.id)));
+        self.found = Found { last, enough: tasks.len() == counts.iter().sum::<usize>(), sweep };
         let mut tasks = tasks.into_iter();
         let share = |count: &usize| Ok(Reply::Taken(tasks.by_ref().take(*count).collect()));
         Ok(counts.iter().map(share).collect())
@@ -158,6 +182,7 @@ impl Reader<'_> {
         counted.calls.ack += done as u64;
         counted.done += done as u64;
         self.left(tube, &head, done as u64);
+        self.plain = (!head.has_subqueues && head.room.is_none()).then(|| tube.clone());
         let mut outcomes = vec![Outcome::Missing; order.len()];
         for (outcome, place) in answered.into_iter().zip(order) {
             outcomes[*place] = outcome;
@@ -319,6 +344,7 @@ impl Reader<'_> {
     fn tick(&mut self, rows: &[Row]) -> Result<usize, Unreadable> {
         self.events(rows)?;
         let [.., end, clock] = rows else { return Err("a tick has no end".into()) };
+        self.tick_cost = get::<Option<i32>>(clock, 1)?.map_or(0, i64::from);
         self.tally.exact = Some(Exact { deadline: get(end, 3)?, clock: get(clock, 3)? });
         Ok(usize::try_from(get::<i32>(end, 1)?)?)
     }

@@ -108,6 +108,7 @@ impl Attendance {
 
 #[cfg(test)]
 mod tests {
+    use super::super::heads::Start;
     use super::*;
 
     const SESSION: SessionId = SessionId([7; 16]);
@@ -140,8 +141,9 @@ mod tests {
         attendance.doubt();
         assert!(attendance.disorder().is_some_and(|disorder| disorder.unsure.is_empty()));
         let tube = taskyard_core::TubeName::new("mail").unwrap();
-        let ask = Ask::Take { tube, session: Some(SESSION), counts: vec![1], hinted: false };
-        attendance.lost(None, &[Step { places: 0..1, ask }]);
+        let start = Start { from: None, may_sweep: false };
+        let ask = Ask::Take { tube, session: Some(SESSION), counts: vec![1], start };
+        attendance.lost(None, &[Step { places: vec![0], ask }]);
         assert!(attendance.disorder().is_some_and(|disorder| disorder.unsure.contains(&SESSION)));
         attendance.settled();
         assert!(attendance.disorder().is_none());

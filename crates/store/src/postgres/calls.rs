@@ -9,6 +9,7 @@ use taskyard_core::{
 use super::codec::{
     Meta, Payload, count_to_sql, id_to_sql, pri_to_sql, session_to_sql, span_to_sql,
 };
+use super::heads::Start;
 use super::plan::{Ask, Context};
 use super::statements::{self as sql, Call, Param, param};
 
@@ -74,11 +75,7 @@ where
 }
 
 /// The takes of several callers from one tube, for the same session and time.
-pub(super) fn take(
-    commands: Vec<Command>,
-    now: Option<i64>,
-    head: Option<(i64, i64)>,
-) -> (Ask, Call) {
+pub(super) fn take(commands: Vec<Command>, now: Option<i64>, start: Start) -> (Ask, Call) {
     let (mut counts, mut first) = (Vec::new(), None);
     for command in commands {
         let Command::Take(take) = command else { continue };
@@ -93,11 +90,11 @@ pub(super) fn take(
         param(session.map(session_to_sql)),
         param(span_to_sql(lease)),
         param(BATCH_BYTES_MAX as i64),
-        param(head.map(|head| head.0)),
-        param(head.map(|head| head.1)),
+        param(start.from.map(|place| place.0)),
+        param(start.from.map(|place| place.1)),
+        param(start.may_sweep),
     ];
-    let hinted = head.is_some();
-    (Ask::Take { tube, session, counts, hinted }, Call::new(&sql::TAKE, params))
+    (Ask::Take { tube, session, counts, start }, Call::new(&sql::TAKE, params))
 }
 
 /// Who holds deliveries, as three columns: how it is shown, the lease, the session. Where all are by lease
@@ -229,7 +226,7 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
         }
         Command::Finish { tube, items, show } => finish(tube, &items, show, now),
         Command::Put { .. } => put(vec![command], now),
-        Command::Take(_) => take(vec![command], now, None),
+        Command::Take(_) => take(vec![command], now, Start { from: None, may_sweep: true }),
         other => session(other, context),
     }
 }
@@ -252,8 +249,9 @@ fn session(command: Command, context: &Context<'_>) -> (Ask, Call) {
             (Ask::Configure, call)
         }
         Command::Tick { limit } => {
-            let params = [param(now), param(count_to_sql(limit as u64))];
-            (Ask::Tick, Call::new(&sql::TICK, params))
+            let from = context.timers.begin(context.moment);
+            let params = [param(now), param(count_to_sql(limit as u64)), param(from)];
+            (Ask::Tick { from }, Call::new(&sql::TICK, params))
         }
         other => unreachable!("{} has its call elsewhere", other.verb()),
     }

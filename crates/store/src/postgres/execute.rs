@@ -1,6 +1,9 @@
 //! A batch on its way to the database and back.
 
-use taskyard_core::{Command, Effects, Error, Reply, Timestamp};
+use std::collections::HashSet;
+
+use taskyard_core::limits::TUBES_MAX;
+use taskyard_core::{Command, Effects, Error, Reply, Timestamp, TubeName};
 use tokio_postgres::Row;
 
 use super::answers::Reader;
@@ -32,7 +35,7 @@ impl Shared {
             }
             Err(Failure::Refused(text)) if calls.len() > 1 => {
                 tracing::warn!(%text, "a batch was refused; trying its commands one by one");
-                self.one_by_one(now, steps, calls).await
+                self.one_by_one(now, count, steps, calls).await
             }
             Err(failure) => failed(count, &failure),
         }
@@ -43,7 +46,8 @@ impl Shared {
         let moment = now.as_micros();
         known.now = moment;
         let now = (self.clock == Clock::Caller).then_some(moment);
-        plan(commands, &Context { now, server: &self.server, heads: &known.heads, moment })
+        let Known { heads, timers, plain, .. } = &*known;
+        plan(commands, &Context { now, server: &self.server, heads, timers, moment, plain })
     }
 
     /// Runs the calls in one transaction, again as long as that is safe and may help. What is lost on the
@@ -116,23 +120,30 @@ impl Shared {
     }
 
     /// Each call in a transaction of its own, so that only what cannot be done fails.
-    async fn one_by_one(&self, now: Timestamp, steps: Vec<Step>, calls: Vec<Call>) -> Executed {
+    async fn one_by_one(
+        &self,
+        now: Timestamp,
+        count: usize,
+        steps: Vec<Step>,
+        calls: Vec<Call>,
+    ) -> Executed {
         let mut calls = calls.into_iter();
-        let mut whole =
-            Executed { replies: Vec::new(), effects: Effects::default(), unloaded: Vec::new() };
-        for step in steps {
-            let places = 0..step.places.len();
-            let call: Vec<Call> = match step.ask {
+        let replies = unreadable(count);
+        let mut whole = Executed { replies, effects: Effects::default(), unloaded: Vec::new() };
+        for Step { places, ask } in steps {
+            let call: Vec<Call> = match ask {
                 Ask::Refused(_) => Vec::new(),
                 _ => calls.next().into_iter().collect(),
             };
             let count = places.len();
-            let step = [Step { places, ask: step.ask }];
+            let step = [Step { places: (0..count).collect(), ask }];
             let part = match self.transact(&step, &call).await {
                 Ok(rows) => self.read(now, count, &step, rows),
                 Err(failure) => failed(count, &failure),
             };
-            whole.replies.extend(part.replies);
+            for (place, reply) in places.into_iter().zip(part.replies) {
+                whole.replies[place] = reply;
+            }
             whole.effects.ready.extend(part.effects.ready);
             whole.effects.room.extend(part.effects.room);
             whole.effects.next_wakeup = part.effects.next_wakeup;
@@ -144,9 +155,9 @@ impl Shared {
     fn read(&self, now: Timestamp, count: usize, steps: &[Step], rows: Vec<Vec<Row>>) -> Executed {
         let mut rows = rows.into_iter();
         let mut known = self.known();
-        let Known { counters, heads, attendance, .. } = &mut *known;
-        let mut reader = Reader { counters, tally: Tally::default() };
-        let mut replies = Vec::with_capacity(count);
+        let Known { counters, heads, attendance, timers, plain, .. } = &mut *known;
+        let mut reader = Reader::new(counters);
+        let mut replies = unreadable(count);
         for Step { places, ask } in steps {
             let answer = match ask {
                 Ask::Refused(_) => Vec::new(),
@@ -157,8 +168,15 @@ impl Shared {
                 unreadable(places.len())
             });
             attendance.note(ask, &answers);
-            replies.extend(answers);
-            follow(heads, ask, &mut reader.tally, now);
+            for (place, reply) in places.iter().zip(answers) {
+                replies[*place] = reply;
+            }
+            follow(heads, ask, &mut reader, now);
+            learn_plain(plain, ask, reader.plain.take());
+            if let (Ask::Tick { from }, Some(exact)) = (ask, reader.tally.exact) {
+                let next = exact.deadline.unwrap_or(exact.clock);
+                timers.ticked(*from, reader.tick_cost, next, now.as_micros());
+            }
         }
         let tally = reader.tally;
         known.counters.add(&tally);
@@ -173,6 +191,7 @@ impl Known {
     /// Takes in what a batch says about the time. Answers when a tick is wanted, by the caller's clock.
     fn learn(&mut self, now: Timestamp, tally: &Tally) -> Option<Timestamp> {
         self.deadline = self.deadline.into_iter().chain(tally.deadline).min();
+        self.timers.set(tally.deadline);
         if let Some(exact) = tally.exact {
             self.deadline = exact.deadline;
             self.ahead = exact.clock.saturating_sub(now.as_micros());
@@ -182,24 +201,39 @@ impl Known {
 }
 
 /// Keeps the hints right after one step of a batch.
-fn follow(heads: &mut Heads, ask: &Ask, tally: &mut Tally, now: Timestamp) {
-    for tube in tally.back.drain(..) {
-        heads.forget(&tube);
+fn follow(heads: &mut Heads, ask: &Ask, reader: &mut Reader<'_>, now: Timestamp) {
+    for tube in reader.tally.back.drain(..) {
+        heads.back(&tube);
     }
     match ask {
         Ask::Put { tube, usual, .. } => {
-            if let Some(best) = tally.best_put.take() {
+            if let Some(best) = reader.tally.best_put.take() {
                 heads.put(tube, best, *usual);
             }
         }
-        Ask::Take { tube, hinted, .. } => {
-            if let Some(last) = tally.last_taken.take() {
-                heads.took(tube, *hinted, last, now.as_micros());
-            }
+        Ask::Take { tube, start, .. } => {
+            heads.took(tube, *start, std::mem::take(&mut reader.found), now.as_micros());
         }
-        Ask::Drop { tube } | Ask::Create { tube, .. } => heads.forget(tube),
+        Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
+            heads.remove(tube);
+        }
         _ => {}
     }
+}
+
+/// Keeps in mind which tubes are plain.
+fn learn_plain(plain: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
+    match ask {
+        Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
+            plain.remove(tube);
+        }
+        _ => {}
+    }
+    // Those that other servers have dropped stay until there are too many.
+    if plain.len() > TUBES_MAX {
+        plain.clear();
+    }
+    plain.extend(seen);
 }
 
 /// Whether commands may run twice without harm.
@@ -213,7 +247,7 @@ fn is_repeatable(steps: &[Step]) -> bool {
                 | Ask::Peek { .. }
                 | Ask::Deliveries { .. }
                 | Ask::Configure
-                | Ask::Tick
+                | Ask::Tick { .. }
         )
     })
 }

@@ -7,11 +7,14 @@
 use tokio_postgres::Client;
 
 /// The newest form of the tables is the number of these.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_tables.sql"), include_str!("migrations/0002_counters.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_tables.sql"),
+    include_str!("migrations/0002_counters.sql"),
+    include_str!("migrations/0003_taken.sql"),
+];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 2;
+const FUNCTIONS: i32 = 3;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),

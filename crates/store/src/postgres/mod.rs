@@ -28,6 +28,7 @@ mod codec;
 mod connection;
 mod counters;
 mod execute;
+mod gather;
 mod heads;
 mod migrate;
 mod plan;
@@ -39,11 +40,12 @@ mod tls;
 mod transaction;
 mod url;
 
+use std::collections::HashSet;
 use std::future::ready;
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
+use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp, TubeName};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
 
@@ -51,7 +53,7 @@ use crate::{BodyKey, Capabilities, Executed, OpenError, Pending, Store, Watcher}
 use attendance::Attendance;
 use connection::{Connection, describe};
 use counters::Counters;
-use heads::Heads;
+use heads::{Heads, Timers};
 use migrate::MigrateError;
 use presence::Presence;
 use reach::Reach;
@@ -102,6 +104,9 @@ struct Known {
     counters: Counters,
     heads: Heads,
     attendance: Attendance,
+    timers: Timers,
+    /// Tubes that were seen to have neither sub-queues nor a capacity.
+    plain: HashSet<TubeName>,
     /// When time next changes something, as far as this server knows, by the clock of the tasks.
     deadline: Option<i64>,
     /// How far the clock of the tasks is ahead of the caller's.

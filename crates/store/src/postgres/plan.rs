@@ -1,10 +1,9 @@
 //! From a batch of commands to calls.
 //!
-//! Neighbours that ask the same of the same tube become one call, where that cannot change an answer:
-//! puts, takes of one task each, and acks.
+//! Commands that ask the same of the same tube become one call, where that cannot change an answer: puts,
+//! takes of one task each, and acks. Which may pass which is in `gather`.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
@@ -13,7 +12,8 @@ use taskyard_core::{
 };
 
 use super::calls;
-use super::heads::{Heads, Touched};
+use super::gather::OpenGroups;
+use super::heads::{Heads, Start, Timers, Touched};
 use super::statements::Call;
 
 /// What every call of a batch needs to know.
@@ -22,15 +22,18 @@ pub(super) struct Context<'a> {
     pub now: Option<i64>,
     /// This server's identity.
     pub server: &'a [u8],
-    /// Where takes may begin, and the moment by the caller's clock.
+    /// Where takes and ticks may begin, and the moment by the caller's clock.
     pub heads: &'a Heads,
+    pub timers: &'a Timers,
     pub moment: i64,
+    /// Tubes that are known to have neither sub-queues nor a capacity.
+    pub plain: &'a HashSet<TubeName>,
 }
 
 /// One call, or a refusal that needs none, for the commands at these places of the batch.
 #[derive(Debug)]
 pub(super) struct Step {
-    pub places: Range<usize>,
+    pub places: Vec<usize>,
     pub ask: Ask,
 }
 
@@ -58,12 +61,11 @@ pub(super) enum Ask {
         sizes: Vec<usize>,
         usual: bool,
     },
-    /// `hinted` when it does not begin at the beginning.
     Take {
         tube: TubeName,
         session: Option<SessionId>,
         counts: Vec<usize>,
-        hinted: bool,
+        start: Start,
     },
     /// `order` has the place of each item of the call among those of the commands.
     Ack {
@@ -104,27 +106,35 @@ pub(super) enum Ask {
         session: SessionId,
     },
     Configure,
-    Tick,
+    /// `from` when it does not begin at the beginning.
+    Tick {
+        from: Option<i64>,
+    },
 }
 
 /// Turns commands into steps and calls. Steps without a call have none in the second list.
 pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>, Vec<Call>) {
-    let (mut steps, mut calls) = (Vec::new(), Vec::new());
-    let mut commands = commands.into_iter().peekable();
-    let mut place = 0;
-    let mut touched = Touched::default();
-    while let Some(command) = commands.next() {
+    let mut steps = Vec::new();
+    let mut groups: Vec<Group> = Vec::new();
+    let mut open = OpenGroups::default();
+    for (place, command) in commands.into_iter().enumerate() {
         if let Some(refusal) = refusal(&command) {
-            steps.push(Step { places: place..place + 1, ask: Ask::Refused(refusal) });
-            place += 1;
+            steps.push(Step { places: vec![place], ask: Ask::Refused(refusal) });
             continue;
         }
-        let mut group = Group::new(command);
-        while let Some(next) = commands.next_if(|next| group.admits(next)) {
-            group.commands.push(next);
+        let found = open.admitting(&command, &mut groups, context.plain);
+        match found {
+            Some(group) => groups[group].push(place, command),
+            None => {
+                open.begin(&command, groups.len());
+                groups.push(Group::new(place, command));
+            }
         }
-        let places = place..place + group.commands.len();
-        place = places.end;
+    }
+    let mut calls = Vec::with_capacity(groups.len());
+    let mut touched = Touched::default();
+    for mut group in groups {
+        let places = std::mem::take(&mut group.places);
         let (ask, call) = group.call(context, &mut touched);
         steps.push(Step { places, ask });
         calls.push(call);
@@ -182,8 +192,10 @@ pub(super) fn refuse_tasks(tasks: &[NewTask]) -> Option<Error> {
 }
 
 /// Commands that share a call.
-struct Group {
+pub(super) struct Group {
     commands: Vec<Command>,
+    /// Where they stand in the batch.
+    places: Vec<usize>,
     /// What they have together.
     tasks: usize,
     bytes: usize,
@@ -193,9 +205,10 @@ struct Group {
 }
 
 impl Group {
-    fn new(command: Command) -> Self {
+    fn new(place: usize, command: Command) -> Self {
         let mut group = Group {
             commands: Vec::new(),
+            places: vec![place],
             tasks: 0,
             bytes: command.payload_bytes(),
             acked: HashSet::new(),
@@ -210,11 +223,13 @@ impl Group {
         group
     }
 
+    fn push(&mut self, place: usize, command: Command) {
+        self.places.push(place);
+        self.commands.push(command);
+    }
+
     /// Whether a command can share the call of those before it; then it counts as one of them.
-    fn admits(&mut self, next: &Command) -> bool {
-        if refusal(next).is_some() {
-            return false;
-        }
+    pub(super) fn admits(&mut self, next: &Command) -> bool {
         match (&self.commands[0], next) {
             (Command::Put { tube, .. }, Command::Put { tube: other, tasks, .. }) => {
                 let (count, bytes) = (tasks.len(), next.payload_bytes());
@@ -263,9 +278,12 @@ impl Group {
                 calls::put(commands, context.now)
             }
             Command::Take(take) => {
-                let head = context.heads.of(&take.tube, context.moment);
-                let head = head.filter(|_| !touched.has(&take.tube));
-                calls::take(commands, context.now, head)
+                let mut start = context.heads.of(&take.tube, context.moment);
+                if touched.has(&take.tube) {
+                    start.may_sweep = true;
+                    start.from = start.from.filter(|_| context.heads.is_costly(&take.tube));
+                }
+                calls::take(commands, context.now, start)
             }
             Command::Finish { .. } if acks => calls::ack(commands, context.now),
             command => {

@@ -49,8 +49,8 @@ statements! {
     PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
         (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
             INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY);
-    TAKE: "SELECT * FROM taskyard.take_tasks($1,$2,$3,$4,$5,$6,$7,$8)"
-        (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8);
+    TAKE: "SELECT * FROM taskyard.take_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+        (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL);
     ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8)"
         (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8);
     FINISH: "SELECT * FROM taskyard.finish_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
@@ -65,7 +65,7 @@ statements! {
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);
     LEAVE_SESSION: "SELECT * FROM taskyard.leave_session($1,$2,$3)" (BYTEA, BYTEA, INT8);
     CONFIGURE_SESSIONS: "SELECT taskyard.configure_sessions($1)" (INT8);
-    TICK: "SELECT * FROM taskyard.tick($1,$2)" (INT8, INT8);
+    TICK: "SELECT * FROM taskyard.tick($1,$2,$3)" (INT8, INT8, INT8);
     HEARTBEAT: "SELECT * FROM taskyard.heartbeat($1,$2,$3)" (BYTEA, INT8, INT8);
     ADD_COUNTERS: "SELECT taskyard.add_counters($1,$2,$3)" (INT4_ARRAY, INT8_ARRAY, INT4_ARRAY);
     ALL_COUNTERS: "SELECT * FROM taskyard.counter" ();

@@ -20,8 +20,6 @@ pub(super) struct Tally {
     room: BTreeMap<TubeName, u64>,
     /// Tubes to which tasks came back.
     pub back: Vec<TubeName>,
-    /// The place of the last task of the latest take.
-    pub last_taken: Option<(i64, i64)>,
     /// The best priority of the latest put.
     pub best_put: Option<i64>,
     /// The earliest deadline that was set, by the clock of the tasks.

@@ -11,7 +11,6 @@ use super::counters::Counters;
 use super::plan::Ask;
 use super::presence::notice;
 use super::statements::{self as sql, Call, param};
-use super::tally::Tally;
 
 /// Puts tasks in a transaction of the caller's own: they are there when it commits, together with whatever
 /// else it changed, and not when it does not.
@@ -30,7 +29,7 @@ pub async fn put_in<C: GenericClient + Sync>(
     }
     let rows = send(client, &put_call(tube, None, vec![size as i32], tasks)).await?;
     let counters = Counters::default();
-    let mut reader = Reader { counters: &counters, tally: Tally::default() };
+    let mut reader = Reader::new(&counters);
     let replies =
         reader.read(&Ask::Put { tube: tube.clone(), sizes: vec![size], usual: false }, &rows);
     let replies = replies.map_err(|error| Error::Store(error.to_string()))?;

@@ -6,7 +6,9 @@ mod pooler;
 
 mod suite;
 
+mod backlog;
 mod kill;
+mod migrate;
 mod plain;
 mod pooled;
 mod races;

@@ -26,9 +26,7 @@ RETURNS boolean LANGUAGE sql STABLE AS $$
         END
 $$;
 
--- Acks. The ids are sorted and different, so that the item of a task is found by halving; without
--- _holders all are by lease. Besides
--- item 0 there is a row for each item that is not done and, with _show, for each that is.
+-- Acks. The ids are sorted and different; without _holders all are by lease. Besides item 0 there is a row for each item that is not done and, with _show, for each that is.
 CREATE OR REPLACE FUNCTION taskyard.ack_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[],
     _sessions bytea[], _show boolean, _bytes_max bigint)
@@ -38,6 +36,7 @@ DECLARE
     _head taskyard.outcome;
     _keys text[];
     _done bigint[];
+    _places tid[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
@@ -63,31 +62,39 @@ BEGIN
         _keys := taskyard.lock_subqueues_of(_t.number, _ids);
     END IF;
     IF _show THEN
-        PERFORM 1 FROM taskyard.task t WHERE t.tube = _t.number AND t.id = ANY (_ids)
-            ORDER BY t.id FOR UPDATE;
-        RETURN QUERY SELECT v.* FROM taskyard.task t
+        PERFORM taskyard.lock_tasks(_t.number, _ids);
+        RETURN QUERY SELECT v.* FROM unnest(_ids, _holders, _leases, _sessions)
+                WITH ORDINALITY AS i(id, holder, lease, session, item)
+            CROSS JOIN LATERAL (SELECT k AS task FROM taskyard.task k
+                WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
             CROSS JOIN LATERAL taskyard.view_task(
-                width_bucket(t.id, _ids), 1::smallint, t, _t.paused, _now, true) v
-            WHERE t.tube = _t.number AND t.id = ANY (_ids)
-                AND taskyard.is_held(t, _now, coalesce(_holders[width_bucket(t.id, _ids)], 0::smallint),
-                    _leases[width_bucket(t.id, _ids)], _sessions[width_bucket(t.id, _ids)]);
+                i.item::integer, 1::smallint, t.task, _t.paused, _now, true) v
+            WHERE taskyard.is_held(
+                t.task, _now, coalesce(i.holder, 0::smallint), i.lease, i.session);
     END IF;
     IF _holders IS NULL THEN
         WITH gone AS (
-            DELETE FROM taskyard.task t
-            WHERE t.tube = _t.number AND t.id = ANY (_ids)
-                AND t.state = 1 AND coalesce(t.timer, 9223372036854775807) > _now
-                AND t.lease = _leases[width_bucket(t.id, _ids)]
+            DELETE FROM taskyard.task t USING (
+                SELECT k.place, i.lease FROM unnest(_ids, _leases) AS i(id, lease)
+                CROSS JOIN LATERAL (SELECT k.ctid AS place FROM taskyard.task k
+                    WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) k) h
+            WHERE t.ctid = h.place AND t.lease = h.lease
+                AND coalesce(t.timer, 9223372036854775807) > _now
             RETURNING t.id)
         SELECT array_agg(g.id) INTO _done FROM gone g;
-    ELSE
-        WITH gone AS (
-            DELETE FROM taskyard.task t
-            WHERE t.tube = _t.number AND t.id = ANY (_ids)
-                AND taskyard.is_held(t, _now, _holders[width_bucket(t.id, _ids)],
-                    _leases[width_bucket(t.id, _ids)], _sessions[width_bucket(t.id, _ids)])
-            RETURNING t.id)
-        SELECT array_agg(g.id) INTO _done FROM gone g;
+    END IF;
+    IF _holders IS NOT NULL OR coalesce(cardinality(_done), 0) < cardinality(_ids) THEN
+        -- What is held in another way, and what somebody else has changed between the look and the
+        -- deletion: locked, it stays where it is.
+        PERFORM taskyard.lock_tasks(_t.number, _ids);
+        _places := ARRAY(SELECT t.place
+            FROM unnest(_ids, _holders, _leases, _sessions) AS i(id, holder, lease, session)
+            CROSS JOIN LATERAL (SELECT k.ctid AS place, k AS task FROM taskyard.task k
+                WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
+            WHERE taskyard.is_held(
+                t.task, _now, coalesce(i.holder, 0::smallint), i.lease, i.session));
+        WITH gone AS (DELETE FROM taskyard.task t WHERE t.ctid = ANY (_places) RETURNING t.id)
+        SELECT _done || array_agg(g.id) INTO _done FROM gone g;
     END IF;
     IF _done IS NOT NULL THEN
         INSERT INTO taskyard.count (tube, taken) VALUES (_t.number, -cardinality(_done));
@@ -152,8 +159,7 @@ BEGIN
     IF _t.has_subqueues THEN
         _keys := taskyard.lock_subqueues_of(_t.number, _ids);
     END IF;
-    PERFORM 1 FROM taskyard.task t WHERE t.tube = _t.number AND t.id = ANY (_ids)
-        ORDER BY t.id FOR UPDATE;
+    PERFORM taskyard.lock_tasks(_t.number, _ids);
     -- A kind without times has no touch, except for deliveries whose taker named a lease time.
     IF NOT _t.has_times AND 3 = ANY (_verbs) AND EXISTS (
         SELECT 1 FROM unnest(_ids, _holders, _leases, _sessions, _verbs)
@@ -266,6 +272,7 @@ RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
     _head taskyard.outcome;
+    _places tid[];
     _keys text[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
@@ -291,8 +298,7 @@ BEGIN
     IF _t.has_subqueues THEN
         _keys := taskyard.lock_subqueues_of(_t.number, _ids);
     END IF;
-    PERFORM 1 FROM taskyard.task t WHERE t.tube = _t.number AND t.id = ANY (_ids)
-        ORDER BY t.id FOR UPDATE;
+    _places := taskyard.lock_tasks(_t.number, _ids);
     RETURN QUERY SELECT v.item, v.outcome, v.event, v.id, v.state, v.pri, v.created, v.expires, v.ttr,
             v.timer, v.attempts, v.previous_start, v.lease, v.start, v.session, v.subqueue, v.reason,
             CASE WHEN _show THEN v.meta END, CASE WHEN _show THEN v.payload END
@@ -303,8 +309,7 @@ BEGIN
         CROSS JOIN LATERAL
             taskyard.view_task(i.item::integer, 0::smallint, t.task, _t.paused, _now, true) v;
     WITH gone AS (
-        DELETE FROM taskyard.task t WHERE t.tube = _t.number AND t.id = ANY (_ids)
-        RETURNING t.state)
+        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_places) RETURNING t.state)
     INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
         SELECT _t.number, -count(*) FILTER (WHERE g.state = 0),
             -count(*) FILTER (WHERE g.state = 5), -count(*) FILTER (WHERE g.state = 1),
@@ -324,6 +329,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
     _ids bigint[];
+    _places tid[];
     _keys text[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
@@ -339,8 +345,12 @@ BEGIN
     IF _t.has_subqueues THEN
         _keys := taskyard.lock_subqueues_of(_t.number, _ids);
     END IF;
-    UPDATE taskyard.task t SET state = 0
-        WHERE t.tube = _t.number AND t.id = ANY (_ids) AND t.state IN (3, 4);
+    PERFORM taskyard.lock_tasks(_t.number, _ids);
+    _places := ARRAY(SELECT t.place FROM unnest(_ids) AS i(id)
+        CROSS JOIN LATERAL (SELECT k.ctid AS place, k.state FROM taskyard.task k
+            WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
+        WHERE t.state IN (3, 4));
+    UPDATE taskyard.task t SET state = 0 WHERE t.ctid = ANY (_places);
     GET DIAGNOSTICS kicked = ROW_COUNT;
     INSERT INTO taskyard.count (tube, ready, buried) VALUES (_t.number, kicked, -kicked);
     IF _t.has_subqueues THEN

@@ -11,14 +11,17 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
     _own bigint[];
+    _own_leases bigint[];
     _keys text[];
     _used_up bigint;
 BEGIN
     FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.number LOOP
-        _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids) AS d(tube, id) WHERE d.tube = _t.number);
+        SELECT array_agg(d.id), array_agg(d.lease) INTO _own, _own_leases
+            FROM unnest(_tubes, _ids, _leases) AS d(tube, id, lease) WHERE d.tube = _t.number;
         IF _t.has_subqueues THEN
             _keys := taskyard.lock_subqueues_of(_t.number, _own);
         END IF;
+        PERFORM taskyard.lock_tasks(_t.number, _own);
         WITH back AS (
             UPDATE taskyard.task t SET
                 attempts = least(t.attempts + 1, 4294967295),
@@ -27,7 +30,10 @@ BEGIN
                     >= coalesce(_t.attempts_max, 4294967295) THEN 4 ELSE 0 END,
                 timer = taskyard.timer(t.expires),
                 lease = NULL, start = NULL, explicit = NULL, session = NULL
-            WHERE t.tube = _t.number AND t.id = ANY (_own) AND t.lease = ANY (_leases)
+            FROM unnest(_own, _own_leases) AS d(id, lease)
+            CROSS JOIN LATERAL (SELECT k.ctid AS place FROM taskyard.task k
+                WHERE k.tube = _t.number AND k.id = d.id OFFSET 0) k
+            WHERE t.ctid = k.place AND t.lease = d.lease
             RETURNING t.state)
         SELECT count(*), count(*) FILTER (WHERE b.state = 4) INTO count, _used_up FROM back b;
         INSERT INTO taskyard.count (tube, ready, taken, buried)

@@ -30,6 +30,16 @@ LANGUAGE sql IMMUTABLE AS $$
     END
 $$;
 
+-- When time next moves a task of a tube, leaving out moments before _from.
+CREATE OR REPLACE FUNCTION taskyard.next_timer(_number integer, _from bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT least(
+        (SELECT k.timer FROM taskyard.task k WHERE k.tube = _number AND k.timer >= _from
+            AND k.state = 1 ORDER BY k.timer LIMIT 1),
+        (SELECT k.timer FROM taskyard.task k WHERE k.tube = _number AND k.timer >= _from
+            AND k.state <> 1 ORDER BY k.timer LIMIT 1))
+$$;
+
 -- How much room a tube has, if it has a capacity.
 CREATE OR REPLACE FUNCTION taskyard.room(_number integer, _capacity bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
@@ -41,3 +51,15 @@ BEGIN
         SELECT coalesce(sum(c.ready + c.passed + c.taken + c.delayed + c.buried), 0)
         FROM taskyard.count c WHERE c.tube = _number));
 END $$;
+
+-- Locks these tasks of a tube, in one order for everybody, and answers where they lie: until this transaction
+-- moves them itself they stay there. Whoever changes many tasks names their places and nothing else: for
+-- `id = ANY (...)`, or any condition that an index serves, a plan made while the table is small would read
+-- the whole tube for ever.
+CREATE OR REPLACE FUNCTION taskyard.lock_tasks(_number integer, _ids bigint[]) RETURNS tid[]
+LANGUAGE sql VOLATILE AS $$
+    SELECT array_agg(t.place)
+        FROM (SELECT u.id FROM unnest(_ids) AS u(id) ORDER BY u.id) i
+        CROSS JOIN LATERAL (SELECT k.ctid AS place FROM taskyard.task k
+            WHERE k.tube = _number AND k.id = i.id FOR UPDATE OFFSET 0) t
+$$;

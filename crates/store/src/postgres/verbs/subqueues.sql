@@ -8,13 +8,14 @@ DECLARE
     _locked bigint;
 BEGIN
     LOOP
-        PERFORM 1 FROM taskyard.subqueue s
-            WHERE s.tube = _number AND s.key = ANY (_keys) ORDER BY s.key FOR UPDATE;
-        GET DIAGNOSTICS _locked = ROW_COUNT;
+        SELECT count(*) INTO _locked
+            FROM (SELECT u.key FROM unnest(_keys) AS u(key) ORDER BY u.key COLLATE "C") k
+            CROSS JOIN LATERAL (SELECT 1 FROM taskyard.subqueue s
+                WHERE s.tube = _number AND s.key = k.key FOR UPDATE OFFSET 0) s;
         EXIT WHEN _locked = cardinality(_keys);
         -- Some are new, or were forgotten while this waited for them.
         INSERT INTO taskyard.subqueue (tube, key)
-            SELECT _number, k.key FROM unnest(_keys) AS k(key) ORDER BY k.key
+            SELECT _number, k.key FROM unnest(_keys) AS k(key) ORDER BY k.key COLLATE "C"
             ON CONFLICT DO NOTHING;
     END LOOP;
 END $$;
@@ -25,8 +26,10 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _keys text[];
 BEGIN
-    _keys := ARRAY(SELECT DISTINCT t.subqueue FROM taskyard.task t
-        WHERE t.tube = _number AND t.id = ANY (_ids) AND t.subqueue IS NOT NULL);
+    _keys := ARRAY(SELECT DISTINCT t.subqueue FROM unnest(_ids) AS i(id)
+        CROSS JOIN LATERAL (SELECT k.subqueue FROM taskyard.task k
+            WHERE k.tube = _number AND k.id = i.id OFFSET 0) t
+        WHERE t.subqueue IS NOT NULL);
     PERFORM taskyard.lock_subqueues(_number, _keys);
     RETURN _keys;
 END $$;

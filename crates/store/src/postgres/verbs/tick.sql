@@ -20,8 +20,9 @@ END $$;
 
 -- Lets time do what is due, for about _limit tasks. The row with event 0 closes the answer: number is
 -- how many tasks and sessions moved, count the next deadline, status 0; then one with event 6 whose count
--- is this clock. One server at a time does it; the others have nothing to do.
-CREATE OR REPLACE FUNCTION taskyard.tick(_now bigint, _limit bigint)
+-- is this clock and number the microseconds this took. One server at a time does it; the others have
+-- nothing to do. Where the caller knows of nothing that waits for a moment before _from, it may say so.
+CREATE OR REPLACE FUNCTION taskyard.tick(_now bigint, _limit bigint, _from bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -34,12 +35,16 @@ DECLARE
     _states smallint[];
     _t taskyard.tube;
     _own bigint[];
+    _due_places tid[];
+    _gone_places tid[];
     _keys text[];
     _due bigint;
     _gone bigint;
+    _begun bigint := taskyard.clock();
+    _past bigint := coalesce(_from, -9223372036854775808);
 BEGIN
-    _now := coalesce(_now, taskyard.clock());
-    IF pg_try_advisory_xact_lock(1952543593) THEN
+    _now := coalesce(_now, _begun);
+    IF _from IS NULL AND pg_try_advisory_xact_lock(1952543593) THEN
         PERFORM taskyard.fold_counts();
     END IF;
     WHILE pg_try_advisory_xact_lock(1952543593) AND _moved < _limit LOOP
@@ -55,9 +60,13 @@ BEGIN
         SELECT array_agg(d.tube), array_agg(d.id), array_agg(d.lease), array_agg(d.state)
             INTO _tubes, _ids, _leases, _states
             FROM (SELECT k.* FROM taskyard.tube u CROSS JOIN LATERAL (
-                    SELECT t.tube, t.id, t.lease, t.state FROM taskyard.task t
-                    WHERE t.tube = u.number AND t.timer <= _now
-                    ORDER BY t.timer LIMIT _limit - _moved) k
+                    (SELECT t.tube, t.id, t.lease, t.state FROM taskyard.task t
+                    WHERE t.tube = u.number AND t.timer BETWEEN _past AND _now AND t.state = 1
+                    ORDER BY t.timer LIMIT _limit - _moved)
+                    UNION ALL
+                    (SELECT t.tube, t.id, t.lease, t.state FROM taskyard.task t
+                    WHERE t.tube = u.number AND t.timer BETWEEN _past AND _now AND t.state <> 1
+                    ORDER BY t.timer LIMIT _limit - _moved)) k
                 LIMIT _limit - _moved) d;
         EXIT WHEN _ids IS NULL;
         IF 1 = ANY (_states) THEN
@@ -71,16 +80,18 @@ BEGIN
             IF _t.has_subqueues THEN
                 _keys := taskyard.lock_subqueues_of(_t.number, _own);
             END IF;
-            UPDATE taskyard.task t SET state = 0, timer = taskyard.timer(t.expires)
-                WHERE t.tube = _t.number AND t.id = ANY (_own) AND t.state = 2 AND t.timer <= _now;
-            GET DIAGNOSTICS _due = ROW_COUNT;
+            PERFORM taskyard.lock_tasks(_t.number, _own);
             -- What was delayed until now is looked at again in the next round.
-            _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)
-                WHERE d.tube = _t.number AND d.state NOT IN (1, 2));
+            SELECT array_agg(k.place) FILTER (WHERE k.state = 2 AND k.timer <= _now),
+                array_agg(k.place) FILTER (WHERE k.state IN (0, 3, 4, 5) AND k.expires <= _now)
+                INTO _due_places, _gone_places FROM unnest(_own) AS i(id)
+                CROSS JOIN LATERAL (SELECT t.ctid AS place, t.state, t.timer, t.expires
+                    FROM taskyard.task t WHERE t.tube = _t.number AND t.id = i.id OFFSET 0) k;
+            UPDATE taskyard.task t SET state = 0, timer = taskyard.timer(t.expires)
+                WHERE t.ctid = ANY (_due_places);
+            GET DIAGNOSTICS _due = ROW_COUNT;
             WITH gone AS (
-                DELETE FROM taskyard.task t WHERE t.tube = _t.number AND t.id = ANY (_own)
-                    AND t.state IN (0, 3, 4, 5) AND t.expires <= _now
-                RETURNING t.state),
+                DELETE FROM taskyard.task t WHERE t.ctid = ANY (_gone_places) RETURNING t.state),
             counted AS (
                 INSERT INTO taskyard.count (tube, ready, passed, delayed, buried)
                 SELECT _t.number, _due - count(*) FILTER (WHERE g.state = 0),
@@ -99,10 +110,9 @@ BEGIN
         _moved := _moved + cardinality(_ids);
     END LOOP;
     RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(
-        (SELECT min(k.timer) FROM taskyard.tube u CROSS JOIN LATERAL (
-            SELECT t.timer FROM taskyard.task t WHERE t.tube = u.number AND t.timer IS NOT NULL
-            ORDER BY t.timer LIMIT 1) k),
+        (SELECT min(taskyard.next_timer(u.number, _past)) FROM taskyard.tube u),
         (SELECT min(s.ends) FROM taskyard.session s
             WHERE s.ends IS NOT NULL AND s.ends < 9223372036854775807)), 0::smallint;
-    RETURN QUERY SELECT 6, NULL::integer, NULL::text, _now, 0::smallint;
+    RETURN QUERY SELECT 6, least(taskyard.clock() - _begun, 2000000000)::integer, NULL::text, _now,
+        0::smallint;
 END $$;

@@ -53,8 +53,7 @@ LANGUAGE sql VOLATILE AS $$
                 WHERE s.tube = t.number AND s.head_id IS NOT NULL)
             ELSE coalesce(c.takeable, 0)
         END,
-        (SELECT min(k.timer) FROM taskyard.task k
-            WHERE k.tube = t.number AND k.timer IS NOT NULL)
+        taskyard.next_timer(t.number, -9223372036854775808)
     FROM taskyard.tube t
     CROSS JOIN LATERAL (
         SELECT sum(k.ready + k.passed)::bigint AS ready, sum(k.ready)::bigint AS takeable,

@@ -1,0 +1,142 @@
+//! Tasks on PostgreSQL: ours beside what people would use instead, on the same server.
+//!
+//! The server is started for the benchmark and is durable. Ours goes through the public client, 16 clients
+//! that share one engine; the others are programs in the folder `bench`, which `cargo xtask bench`
+//! brings with their packages.
+
+mod cluster;
+mod held;
+mod ours;
+mod peers;
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::Size;
+use super::report::{Report, Row, Target};
+use cluster::{Cluster, SETTINGS_NOTE};
+use ours::{BATCH, CLIENTS, Figures};
+use peers::{PEERS, Peer, PeerFigures};
+
+/// How much to do.
+#[derive(Clone, Copy)]
+pub struct Amounts {
+    /// Tasks one by one.
+    single: usize,
+    /// Tasks in batches.
+    batched: usize,
+    /// Tasks whose start is timed.
+    starts: usize,
+    /// How long a peer does one thing.
+    seconds: f64,
+    /// How many tasks a peer drains in batches.
+    backlog: usize,
+    /// Rounds under a snapshot, and the tasks in each.
+    rounds: usize,
+    round: usize,
+}
+
+const FULL: Amounts = Amounts {
+    single: 60_000,
+    batched: 500_000,
+    starts: 1_000,
+    seconds: 3.0,
+    backlog: 100_000,
+    rounds: 20,
+    round: 100_000,
+};
+const QUICK: Amounts = Amounts {
+    single: 10_000,
+    batched: 100_000,
+    starts: 200,
+    seconds: 1.0,
+    backlog: 30_000,
+    rounds: 4,
+    round: 25_000,
+};
+
+impl Amounts {
+    fn of(size: Size) -> Self {
+        if size.is_quick() { QUICK } else { FULL }
+    }
+}
+
+/// Measures ours and the others.
+pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
+    let Some(cluster) = start(folder)? else { return Ok(()) };
+    let amounts = Amounts::of(size);
+    let figures = ours::measure(&cluster.url(), amounts).await?;
+    let mut beside = Vec::new();
+    for peer in PEERS {
+        cluster.sql("CHECKPOINT")?;
+        let measured = peers::measure(peer, &cluster, amounts);
+        if let Err(why) = &measured {
+            eprintln!("  {} is not measured: {why:#}", peer.name);
+        }
+        beside.push((peer, measured));
+        cluster.sql(peer.clean)?;
+    }
+    tell(report, &figures, &beside);
+    Ok(())
+}
+
+/// Measures ours and the one that suffers least, while somebody holds a snapshot all the time.
+pub async fn measure_held(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
+    let Some(cluster) = start(folder)? else { return Ok(()) };
+    held::measure(report, &cluster, Amounts::of(size)).await
+}
+
+fn start(folder: &Path) -> Result<Option<Cluster>> {
+    let Some(programs) = cluster::programs() else {
+        eprintln!("  PostgreSQL is not measured: it is not installed; set TASKYARD_POSTGRES");
+        return Ok(None);
+    };
+    Cluster::start(programs, &folder.join("postgres")).map(Some)
+}
+
+type Beside<'a> = [(&'a Peer, Result<PeerFigures>)];
+
+fn tell(report: &mut Report, figures: &Figures, beside: &Beside<'_>) {
+    let Figures { put, put_batches, drain_batches, drain, start } = figures;
+    let rates = [
+        (format!("put, {CLIENTS} clients"), put, 10_000.0, PeerFigures::put as fn(&_) -> _),
+        (format!("put, batches of {BATCH}"), put_batches, 120_000.0, PeerFigures::put_batches),
+        ("drain, batches".into(), drain_batches, 45_000.0, PeerFigures::drain_batches),
+        (format!("drain, {CLIENTS} workers"), drain, 5_000.0, PeerFigures::drain),
+    ];
+    for (what, measured, wanted, theirs) in rates {
+        let note = compare(beside, |theirs_all| {
+            let theirs = theirs(theirs_all);
+            format!("{theirs:.0}/s: {:.1} times", measured.rate() / theirs)
+        });
+        report.add(Row {
+            what: format!("PostgreSQL {what}"),
+            figure: measured.rate(),
+            unit: "tasks/s",
+            target: Some(Target::AtLeast(wanted)),
+            note: format!("{}; {note}", measured.note()),
+        });
+    }
+    let millis = |quantile| start.value_at_quantile(quantile) as f64 / 1000.0;
+    let note = compare(beside, |theirs| format!("{:.2} ms", theirs.start.p50));
+    report.add(Row {
+        what: "PostgreSQL put to start, p50".into(),
+        figure: millis(0.5),
+        unit: "ms",
+        target: Some(Target::AtMost(2.0)),
+        note: format!(
+            "{CLIENTS} idle workers; p99 {:.2} ms; {note}; {SETTINGS_NOTE}",
+            millis(0.99)
+        ),
+    });
+}
+
+/// What the others did, each in its words; one that was not measured is said to be missing.
+fn compare(beside: &Beside<'_>, words: impl Fn(&PeerFigures) -> String) -> String {
+    let each = beside.iter().map(|(peer, measured)| match measured {
+        Ok(figures) => format!("{} {}", peer.name, words(figures)),
+        Err(_) => format!("{} not measured", peer.name),
+    });
+    each.collect::<Vec<_>>().join(", ")
+}

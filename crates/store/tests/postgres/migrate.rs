@@ -1,0 +1,47 @@
+//! Databases of earlier versions.
+
+use taskyard_core::{Kind, Outcome, TubeOptions};
+use taskyard_store::Store;
+use taskyard_store::conformance::block_on;
+
+use crate::database::{Database, ack, ask, make_tube, put, run, sql, take};
+
+const FIRST: &str = include_str!("../../src/postgres/migrations/0001_tables.sql");
+
+/// What the first form of the tables held is there after the upgrade, taken tasks included.
+#[test]
+fn the_first_form_is_upgraded() {
+    run(async {
+        let database = Database::unopened();
+        sql(
+            &database.url(),
+            &format!(
+                "CREATE SCHEMA taskyard;
+                CREATE TABLE taskyard.version (tables integer NOT NULL, functions integer NOT NULL);
+                {FIRST}
+                INSERT INTO taskyard.version VALUES (1, 1);
+                CREATE SEQUENCE taskyard.ids_1 MINVALUE 0 START 0;
+                INSERT INTO taskyard.tube (number, name, kind, temporary, pri, ttl_kills_taken, paused, ids)
+                VALUES (nextval('taskyard.tube_number'), 'old', 'fifottl', false,
+                    -9223372036854775808, false, false, 'taskyard.ids_1');
+                INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, timer, lease, start, payload)
+                SELECT 1, nextval('taskyard.ids_1'), s.state, -9223372036854775808, 1,
+                    9223372036854775807, 60000000, s.timer, s.lease, s.timer, '\\xc0'
+                FROM (VALUES (0, NULL::bigint, NULL::bigint), (1, 9000000000000000, 7)) AS s(state, timer, lease);
+                INSERT INTO taskyard.count (tube, ready, taken) VALUES (1, 1, 1)"
+            ),
+        );
+        let store = database.open();
+        let old = taskyard_core::TubeName::new("old").expect("a name");
+        // No other server lives, so what was taken has come back.
+        let tasks = take(&store, &old, 3);
+        assert_eq!(tasks.iter().map(|task| task.id.0).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(ack(&store, &old, &tasks[1]), Outcome::Done(None));
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 1)).expect("it is put");
+        block_on(store.close()).expect("it closes");
+        drop(database.open());
+        let version = sql(&database.url(), "SELECT tables FROM taskyard.version");
+        assert_eq!(version.as_deref(), Some("3"));
+    });
+}
