@@ -10,7 +10,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The queue refused it; nothing was done.
+    /// The queue refused it; nothing was done, unless it says that it does not know.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The task is there, but this delivery of it has ended: its time ran out and it was given back.
@@ -111,7 +111,10 @@ pub enum IprotoError {
 
 impl From<IprotoError> for Refusal {
     fn from(error: IprotoError) -> Self {
-        Refusal::Store(error.to_string())
+        match error {
+            IprotoError::Unreachable { .. } => Refusal::OutcomeUnknown(error.to_string()),
+            other => Refusal::Store(other.to_string()),
+        }
     }
 }
 
@@ -119,6 +122,7 @@ impl From<HttpError> for Refusal {
     fn from(error: HttpError) -> Self {
         match error {
             HttpError::Refused { error, .. } => error,
+            lost @ HttpError::Unreachable { .. } => Refusal::OutcomeUnknown(lost.to_string()),
             other => Refusal::Store(other.to_string()),
         }
     }

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use taskyard_core::Error;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::TlsStream;
 use tokio_postgres::types::{ToSql, Type};
@@ -220,7 +222,10 @@ impl Connection {
         answers.push(Box::pin(self.plain("COMMIT")));
         let mut rows = Vec::with_capacity(calls.len());
         let mut failure = None;
-        for (place, answer) in send(answers).await.into_iter().enumerate() {
+        let Ok(answers) = timeout(ANSWER_MAX, send(answers)).await else {
+            return Err(Failure::Lost("no answer in a minute".into()));
+        };
+        for (place, answer) in answers.into_iter().enumerate() {
             match answer {
                 Ok(answer) => rows.push(answer),
                 Err(error) if failure.is_some() && Failure::is_echo(&error) => {}
@@ -277,6 +282,9 @@ impl Connection {
         Ok(())
     }
 }
+
+/// How long a transaction may take. A database that hangs keeps everybody else waiting.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// How long to wait for the end of a process, in milliseconds.
 const END_TIMEOUT_MS: i64 = 2_000;
