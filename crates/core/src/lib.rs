@@ -15,6 +15,7 @@ pub mod limits;
 pub mod machine;
 pub mod reason;
 pub mod record;
+pub mod schedule;
 pub mod session;
 pub mod state;
 pub mod stats;
