@@ -86,7 +86,8 @@ fn all(options: &Options, steps: &mut Steps) {
         // Nextest gives each test a process of its own, and each would start a database of its own.
         steps.run("postgres", || {
             let mut tests = shell::cargo();
-            tests.args(["test", "-q", "--workspace", "--all-features", "--test", "postgres"]);
+            tests.args(["test", "-q", "--workspace", "--all-features"]);
+            tests.args(["--test", "postgres", "--test", "sql"]);
             tests.args(&options.filter);
             shell::run(equip(&mut tests, tools.as_ref()))
         });
@@ -96,7 +97,7 @@ fn all(options: &Options, steps: &mut Steps) {
         let mut tests = runner(nextest);
         tests.arg("--no-fail-fast");
         if nextest {
-            tests.args(["--filterset", "not binary(postgres)"]);
+            tests.args(["--filterset", "not (binary(postgres) or binary(sql))"]);
         }
         tests.args(&options.filter);
         shell::run(equip(&mut tests, tools.as_ref()))

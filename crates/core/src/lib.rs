@@ -16,6 +16,7 @@ pub mod machine;
 pub mod reason;
 pub mod record;
 pub mod schedule;
+pub mod service;
 pub mod session;
 pub mod state;
 pub mod stats;

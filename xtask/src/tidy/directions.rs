@@ -86,6 +86,19 @@ const RULES: &[Rule] = &[
         unnamed: &[],
         instead: "put it behind a feature that is not a default one",
     },
+    Rule {
+        package: "taskyard-sql",
+        unreachable: &[
+            "rusqlite",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-wire",
+            "taskyard-server",
+            "taskyard",
+        ],
+        unnamed: &[],
+        instead: "SQL tasks own their table: rules of time go to the core, everything else stays here",
+    },
     // Its promise is the other way round, see `compare`.
     Rule { package: CLI, unreachable: &[], unnamed: &[], instead: "" },
     Rule { package: "xtask", unreachable: &["syn", "serde"], unnamed: &[], instead: "use std" },

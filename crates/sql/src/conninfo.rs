@@ -1,0 +1,371 @@
+//! Connection strings: `key=value` pairs or a URI, as every program for PostgreSQL reads them.
+
+use std::fmt;
+
+/// Where to connect, and as whom.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Conninfo {
+    /// Hosts or folders of sockets, tried in order; empty is this machine.
+    pub hosts: Vec<String>,
+    /// A port for each host, or one for all.
+    pub ports: Vec<u16>,
+    /// The user; the database's name where it is not given.
+    pub user: Option<String>,
+    /// What proves who we are.
+    pub password: Option<String>,
+    /// A file with passwords.
+    pub passfile: Option<String>,
+    /// The database; the user's name where it is not given.
+    pub dbname: Option<String>,
+    /// Whether and how to encrypt.
+    pub sslmode: SslMode,
+    /// Whom to trust, as a file of certificates.
+    pub sslrootcert: Option<String>,
+    /// Settings of the session, as the server's command line takes them.
+    pub options: Option<String>,
+    /// How long connecting may take, in seconds; zero is as long as usual.
+    pub connect_timeout: u32,
+}
+
+/// Whether and how a connection is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum SslMode {
+    /// Never.
+    Disable,
+    /// If the server can.
+    #[default]
+    Prefer,
+    /// Always, whoever the server is.
+    Require,
+    /// Always, with a certificate of somebody trusted.
+    VerifyCa,
+    /// Always, with a certificate of somebody trusted, for this very host.
+    VerifyFull,
+}
+
+/// What the text is not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConninfoError {
+    /// A word without a value.
+    #[error("missing \"=\" after \"{0}\" in connection info string")]
+    NoValue(String),
+    /// A value that does not end.
+    #[error("unterminated quoted string in connection info string")]
+    Unterminated,
+    /// An option that does not exist, or that is not known here.
+    #[error("invalid connection option \"{0}\"")]
+    Option(String),
+    /// A value that does not fit.
+    #[error("invalid {name} value: \"{value}\"")]
+    Value {
+        /// The option.
+        name: &'static str,
+        /// What was given.
+        value: String,
+    },
+    /// A URI that is none.
+    #[error("invalid URI: {0}")]
+    Uri(&'static str),
+}
+
+/// Options that other programs know and that change nothing here.
+const IGNORED: &[&str] = &[
+    "application_name",
+    "channel_binding",
+    "client_encoding",
+    "fallback_application_name",
+    "gssdelegation",
+    "gssencmode",
+    "gsslib",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "krbsrvname",
+    "load_balance_hosts",
+    "require_auth",
+    "sslcompression",
+    "sslsni",
+    "tcp_user_timeout",
+];
+
+impl Conninfo {
+    /// Reads either form.
+    pub fn parse(text: &str) -> Result<Self, ConninfoError> {
+        let mut conninfo = Conninfo::default();
+        let scheme = ["postgresql://", "postgres://"].iter().find(|s| text.starts_with(**s));
+        match scheme {
+            Some(scheme) => conninfo.read_uri(&text[scheme.len()..])?,
+            None => conninfo.read_pairs(text)?,
+        }
+        Ok(conninfo)
+    }
+
+    /// Fills what is missing from the environment, as given by `look`.
+    pub fn fill(&mut self, look: impl Fn(&str) -> Option<String>) -> Result<(), ConninfoError> {
+        if self.hosts.is_empty()
+            && let Some(host) = look("PGHOST")
+        {
+            self.set("host", &host)?;
+        }
+        if self.ports.is_empty()
+            && let Some(port) = look("PGPORT")
+        {
+            self.set("port", &port)?;
+        }
+        self.user = self.user.take().or_else(|| look("PGUSER"));
+        self.dbname = self.dbname.take().or_else(|| look("PGDATABASE"));
+        Ok(())
+    }
+
+    /// The host and port of each try.
+    pub fn places(&self) -> Vec<(String, u16)> {
+        let port = |place: usize| match self.ports.as_slice() {
+            [] => 5432,
+            [port] => *port,
+            ports => ports.get(place).copied().unwrap_or(5432),
+        };
+        let hosts = self.hosts.iter().enumerate();
+        let mut places: Vec<_> = hosts.map(|(n, host)| (host.clone(), port(n))).collect();
+        if places.is_empty() {
+            let sockets = ["/var/run/postgresql", "/tmp"].into_iter();
+            let found = sockets.map(str::to_owned).find(|folder| {
+                std::path::Path::new(folder).join(format!(".s.PGSQL.{}", port(0))).exists()
+            });
+            places.push((found.unwrap_or_else(|| "localhost".into()), port(0)));
+        }
+        places
+    }
+
+    fn read_pairs(&mut self, text: &str) -> Result<(), ConninfoError> {
+        let mut rest = text.trim_start();
+        while !rest.is_empty() {
+            let end = rest.find(|c: char| c == '=' || c.is_whitespace()).unwrap_or(rest.len());
+            let (name, after) = rest.split_at(end);
+            let after = after.trim_start();
+            let Some(after) = after.strip_prefix('=') else {
+                return Err(ConninfoError::NoValue(name.into()));
+            };
+            let (value, after) = value(after.trim_start())?;
+            self.set(name, &value)?;
+            rest = after.trim_start();
+        }
+        Ok(())
+    }
+
+    fn read_uri(&mut self, text: &str) -> Result<(), ConninfoError> {
+        let (place, query) = text.split_once('?').unwrap_or((text, ""));
+        let (place, dbname) = place.split_once('/').unwrap_or((place, ""));
+        let (user, hosts) = place.rsplit_once('@').map_or((None, place), |(u, h)| (Some(u), h));
+        if let Some(user) = user {
+            let (user, password) = user.split_once(':').map_or((user, None), |(u, p)| (u, Some(p)));
+            if !user.is_empty() {
+                self.user = Some(decoded(user)?);
+            }
+            self.password = password.map(decoded).transpose()?;
+        }
+        for host in hosts.split(',').filter(|_| !hosts.is_empty()) {
+            let (host, port) = host_and_port(host)?;
+            self.hosts.push(decoded(host)?);
+            self.ports.push(if port.is_empty() { 5432 } else { port_of(port)? });
+        }
+        if !dbname.is_empty() {
+            self.dbname = Some(decoded(dbname)?);
+        }
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let Some((name, value)) = pair.split_once('=') else {
+                return Err(ConninfoError::Uri("an option has no value"));
+            };
+            let (name, value) = (decoded(name)?, decoded(value)?);
+            match (name.as_str(), value.as_str()) {
+                ("ssl", "true") => self.sslmode = SslMode::Require,
+                (name, value) => self.set(name, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ConninfoError> {
+        let text = || Some(value.to_owned()).filter(|value| !value.is_empty());
+        match name {
+            "host" | "hostaddr" => {
+                let hosts = value.split(',').filter(|host| !host.is_empty());
+                self.hosts = hosts.map(str::to_owned).collect();
+            }
+            "port" => {
+                let ports = value.split(',').filter(|port| !port.is_empty());
+                self.ports = ports.map(port_of).collect::<Result<_, _>>()?;
+            }
+            "user" => self.user = text(),
+            "password" => self.password = text(),
+            "passfile" => self.passfile = text(),
+            "dbname" => self.dbname = text(),
+            "options" => self.options = text(),
+            "sslmode" => self.sslmode = ssl_mode(value)?,
+            "sslrootcert" => self.sslrootcert = text(),
+            "connect_timeout" => {
+                let wrong = || wrong("connect_timeout", value);
+                self.connect_timeout = value.trim().parse().map_err(|_| wrong())?;
+            }
+            "target_session_attrs" if value == "any" => {}
+            name if IGNORED.contains(&name) => {}
+            name => return Err(ConninfoError::Option(name.into())),
+        }
+        Ok(())
+    }
+}
+
+/// The password is never printed.
+impl fmt::Debug for Conninfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (hosts, ports) = (&self.hosts, &self.ports);
+        let mut text = f.debug_struct("Conninfo");
+        text.field("hosts", hosts).field("ports", ports).field("user", &self.user);
+        text.field("dbname", &self.dbname).finish_non_exhaustive()
+    }
+}
+
+/// A connection string as it may be shown: without passwords. What cannot be read is not shown at all.
+pub fn masked(text: &str) -> String {
+    let Ok(conninfo) = Conninfo::parse(text) else { return "(not readable)".into() };
+    let mut words = Vec::new();
+    let list = |items: Vec<String>| items.join(",");
+    for (name, value) in [
+        ("user", conninfo.user),
+        ("password", conninfo.password.map(|_| "***".to_owned())),
+        ("host", (!conninfo.hosts.is_empty()).then(|| list(conninfo.hosts.clone()))),
+        ("port", {
+            let ports: Vec<String> = conninfo.ports.iter().map(u16::to_string).collect();
+            (!ports.is_empty()).then(|| list(ports))
+        }),
+        ("dbname", conninfo.dbname),
+    ] {
+        words.extend(value.map(|value| format!("{name}={value}")));
+    }
+    words.join(" ")
+}
+
+/// The value at the beginning of a text, and what follows it.
+fn value(text: &str) -> Result<(String, &str), ConninfoError> {
+    let quoted = text.starts_with('\'');
+    let mut value = String::new();
+    let mut chars = text.char_indices().skip(usize::from(quoted));
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '\\' => value.extend(chars.next().map(|(_, char)| char)),
+            '\'' if quoted => return Ok((value, &text[at + 1..])),
+            char if !quoted && char.is_whitespace() => return Ok((value, &text[at..])),
+            char => value.push(char),
+        }
+    }
+    if quoted { Err(ConninfoError::Unterminated) } else { Ok((value, "")) }
+}
+
+fn host_and_port(text: &str) -> Result<(&str, &str), ConninfoError> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let end = "the address in brackets does not end";
+        let (host, rest) = rest.split_once(']').ok_or(ConninfoError::Uri(end))?;
+        return Ok((host, rest.strip_prefix(':').unwrap_or_default()));
+    }
+    Ok(text.rsplit_once(':').unwrap_or((text, "")))
+}
+
+fn port_of(text: &str) -> Result<u16, ConninfoError> {
+    text.trim().parse().ok().filter(|port| *port > 0).ok_or_else(|| wrong("port", text))
+}
+
+fn ssl_mode(text: &str) -> Result<SslMode, ConninfoError> {
+    Ok(match text {
+        "disable" => SslMode::Disable,
+        "allow" | "prefer" => SslMode::Prefer,
+        "require" => SslMode::Require,
+        "verify-ca" => SslMode::VerifyCa,
+        "verify-full" => SslMode::VerifyFull,
+        _ => return Err(wrong("sslmode", text)),
+    })
+}
+
+fn wrong(name: &'static str, value: &str) -> ConninfoError {
+    ConninfoError::Value { name, value: value.into() }
+}
+
+/// Undoes the percent signs of a URI.
+fn decoded(text: &str) -> Result<String, ConninfoError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
+        let (Some(high), Some(low)) = (digit(rest.first()), digit(rest.get(1))) else {
+            return Err(ConninfoError::Uri("invalid percent-encoded token"));
+        };
+        bytes.push((high * 16 + low) as u8);
+        rest = &rest[2..];
+    }
+    let valid = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
+    valid.ok_or(ConninfoError::Uri("forbidden value in percent-encoded token"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Conninfo {
+        Conninfo::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn pairs() {
+        let read = parse(r"user = 'a b' password='it\'s \\' host=x,y port=1,2 dbname=d\ e");
+        assert_eq!(read.user.as_deref(), Some("a b"));
+        assert_eq!(read.password.as_deref(), Some(r"it's \"));
+        assert_eq!(read.places(), [("x".into(), 1), ("y".into(), 2)]);
+        assert_eq!(read.dbname.as_deref(), Some("d e"));
+        assert_eq!(parse(""), Conninfo::default());
+        assert_eq!(parse("application_name=test").user, None);
+    }
+
+    #[test]
+    fn uris() {
+        let read =
+            parse("postgres://ann:p%40ss@[::1]:5433,db/sh%2Fop?sslmode=require&options=-c%20a");
+        assert_eq!(read.user.as_deref(), Some("ann"));
+        assert_eq!(read.password.as_deref(), Some("p@ss"));
+        assert_eq!(read.places(), [("::1".into(), 5433), ("db".into(), 5432)]);
+        assert_eq!(read.dbname.as_deref(), Some("sh/op"));
+        assert_eq!(read.sslmode, SslMode::Require);
+        assert_eq!(read.options.as_deref(), Some("-c a"));
+        let socket = parse("postgresql:///shop?host=%2Ftmp%2Fx");
+        assert_eq!(socket.places(), [("/tmp/x".into(), 5432)]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_as_usual() {
+        for (text, said) in [
+            ("foo=bar", "invalid connection option \"foo\""),
+            ("user", "missing \"=\" after \"user\" in connection info string"),
+            ("user='a", "unterminated quoted string in connection info string"),
+            ("port=x", "invalid port value: \"x\""),
+            ("sslmode=maybe", "invalid sslmode value: \"maybe\""),
+            ("postgres://a%zz@h", "invalid URI: invalid percent-encoded token"),
+            ("postgres://h/?x", "invalid URI: an option has no value"),
+        ] {
+            assert_eq!(Conninfo::parse(text).unwrap_err().to_string(), said);
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for text in ["user=ann password=secret host=h", "postgres://ann:secret@h/d?password=secret"]
+        {
+            assert!(!masked(text).contains("secret"), "{}", masked(text));
+            assert!(masked(text).contains("ann"));
+            assert!(!format!("{:?}", parse(text)).contains("secret"));
+        }
+        assert_eq!(masked("user=ann pass word=secret"), "(not readable)");
+    }
+}

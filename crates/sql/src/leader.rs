@@ -1,0 +1,279 @@
+//! The one that leads a table: claims tasks, gives them to sessions, writes down how they ended.
+//!
+//! Everything that happened since the last round trip goes into the next one: ends, beginnings, and the claim of what
+//! may begin now. So the more there is to do, the less each task costs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use taskyard_core::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::clock::Clock;
+use crate::crew::{Crew, Ended, array};
+use crate::scheduler::{Going, Settings};
+use crate::session::{Event, Order};
+use crate::status::Status;
+use crate::table::Table;
+use crate::task;
+use crate::verdict::Verdict;
+use crate::wire::{Ask, AskError, Wire};
+use crate::zone::Named;
+
+mod claims;
+mod ends;
+mod upkeep;
+
+/// Why it no longer leads.
+pub enum Why {
+    /// It was told to stop, and nothing is left to do.
+    Over,
+    /// The connection is gone.
+    Lost(String),
+    /// The table is not what it was.
+    Changed(String),
+}
+
+/// The one that leads a table. Its sessions and what they told outlive its connection.
+pub struct Leader {
+    settings: watch::Receiver<Settings>,
+    going: watch::Receiver<Going>,
+    status: Arc<Status>,
+    crew: Crew,
+    events: mpsc::UnboundedReceiver<(u64, Event)>,
+    /// Ends that are not written down yet.
+    ends: Vec<Verdict>,
+    /// Sessions whose task is to begin as soon as that is written down.
+    starts: Vec<u64>,
+    /// Whether there may be something to claim.
+    look: bool,
+    /// Whether tasks under way may have been stopped.
+    check: bool,
+    /// How many more rows to look at, because many are not active any more.
+    spare: usize,
+    next_plan: Option<Timestamp>,
+    clock: Clock,
+    zone: Named,
+    /// Until when no sessions are opened, because there is no room for them.
+    full_until: Option<Instant>,
+    /// When to try again what somebody holds locked, and sessions of a remote without room.
+    again: Option<Instant>,
+    reopen: Vec<(Instant, u64)>,
+    /// When running tasks are given back.
+    patience: Option<Instant>,
+    next_upkeep: Instant,
+    next_reset: Instant,
+}
+
+impl Leader {
+    /// One that does not lead yet.
+    pub fn new(
+        settings: watch::Receiver<Settings>,
+        going: watch::Receiver<Going>,
+        status: Arc<Status>,
+    ) -> Self {
+        let (teller, events) = mpsc::unbounded_channel();
+        let now = Instant::now();
+        Leader {
+            settings,
+            going,
+            status,
+            crew: Crew::new(teller),
+            events,
+            ends: Vec::new(),
+            starts: Vec::new(),
+            look: true,
+            check: false,
+            spare: 0,
+            next_plan: None,
+            clock: Clock::showing(Timestamp::EPOCH),
+            zone: Named::or_utc("UTC"),
+            full_until: None,
+            again: None,
+            reopen: Vec::new(),
+            patience: None,
+            next_upkeep: now,
+            next_reset: now,
+        }
+    }
+
+    /// Whether tasks are under way or not written down.
+    pub fn has_tasks(&self) -> bool {
+        self.crew.busy() > 0 || !self.ends.is_empty()
+    }
+
+    /// Closes what is open.
+    pub fn close(&mut self) {
+        self.crew.close_idle();
+        self.tell();
+    }
+
+    /// Leads until something ends it.
+    pub async fn lead(&mut self, mut wire: Wire, table: Table) -> Why {
+        self.zone = Named::or_utc(&table.zone);
+        if let Err(error) = self.take_over(&mut wire, &table).await {
+            return why(error);
+        }
+        loop {
+            self.note_going();
+            if let Err(error) = self.round(&mut wire, &table).await {
+                return why(error);
+            }
+            self.tell();
+            if *self.going.borrow() != Going::On && !self.has_tasks() {
+                return Why::Over;
+            }
+            if !wire.notified.is_empty() {
+                wire.notified.clear();
+                (self.look, self.check) = (true, true);
+                continue;
+            }
+            let wake = self.wake();
+            tokio::select! {
+                event = self.events.recv() => if let Some((session, event)) = event {
+                    self.take_event(session, event);
+                },
+                noticed = wire.notification() => if let Err(error) = noticed {
+                    return Why::Lost(error.to_string());
+                },
+                () = sleep_until(wake) => self.look = true,
+                Ok(()) = self.settings.changed() => self.look = true,
+                Ok(()) = self.going.changed() => {}
+            }
+            while let Ok((session, event)) = self.events.try_recv() {
+                self.take_event(session, event);
+            }
+        }
+    }
+
+    /// One round trip, if there is something to say or to ask.
+    async fn round(&mut self, wire: &mut Wire, table: &Table) -> Result<(), AskError> {
+        let now = Instant::now();
+        self.upkeep(wire, table, now).await?;
+        if std::mem::take(&mut self.check) {
+            self.cancel_unwanted(wire, table).await?;
+        }
+        self.reopen_due(table, now);
+        let claiming = self.look && *self.going.borrow() == Going::On;
+        if self.again.is_some_and(|again| again > now) && !claiming {
+            return Ok(());
+        }
+        self.again = None;
+        let (ends, starts) = (std::mem::take(&mut self.ends), std::mem::take(&mut self.starts));
+        if ends.is_empty() && starts.is_empty() && !claiming {
+            self.crew.close_idle();
+            return Ok(());
+        }
+        let finish = self.finish_text(wire, table, &ends).await?;
+        let mut asks = Vec::with_capacity(3);
+        if !ends.is_empty() {
+            asks.push(Ask { sql: &finish, params: vec![Some(crate::crew::json(&ends))] });
+        }
+        if !starts.is_empty() {
+            let text = self.starts_json(&starts);
+            asks.push(Ask { sql: &table.statements.start, params: vec![Some(text)] });
+        }
+        let room = self.room(now);
+        if claiming {
+            asks.push(self.claim(table, room));
+        }
+        match wire.transact(&asks).await {
+            Ok(answers) => {
+                let mut answers = answers.into_iter();
+                if !ends.is_empty() {
+                    self.written(ends, &answers.next().unwrap_or_default());
+                }
+                if !starts.is_empty() {
+                    self.started(starts, &answers.next().unwrap_or_default(), table);
+                }
+                if claiming {
+                    self.look = false;
+                    self.claimed(answers.next().unwrap_or_default(), table, room);
+                }
+                self.crew.close_idle();
+                Ok(())
+            }
+            Err(AskError::Refused(refusal)) if !ends.is_empty() => {
+                tracing::debug!("a round was refused: {}", refusal.line());
+                self.starts = starts;
+                self.write_alone(wire, table, ends).await
+            }
+            Err(error) => {
+                (self.ends, self.starts) = (ends, starts);
+                Err(error)
+            }
+        }
+    }
+
+    /// When to look again though nothing happens.
+    fn wake(&self) -> Instant {
+        let settings = self.settings.borrow();
+        let poll = Instant::now() + settings.sleep;
+        let now = self.clock.now();
+        let plans = [self.next_plan, self.crew.next_slot(now)].into_iter().flatten();
+        let plans = plans.map(|at| self.clock.when(at));
+        let others = [self.full_until, self.again, self.patience].into_iter().flatten();
+        let reopen = self.reopen.iter().map(|(at, _)| *at);
+        plans.chain(others).chain(reopen).chain([self.next_reset]).fold(poll, Instant::min)
+    }
+
+    /// Sees whether to stop, and how patiently.
+    fn note_going(&mut self) {
+        let going = *self.going.borrow();
+        if let (Going::Within(patience), None) = (going, self.patience) {
+            self.patience = Some(Instant::now() + patience);
+        }
+        if self.patience.is_some_and(|patience| patience <= Instant::now()) {
+            for session in self.crew.sessions.values_mut() {
+                if let Some(held) = session.held.as_mut().filter(|held| !held.give_back) {
+                    held.give_back = true;
+                    session.order(if session.pid.is_some() { Order::Cancel } else { Order::Close });
+                }
+            }
+            self.give_back_unopened();
+            self.patience = None;
+        }
+    }
+
+    /// Publishes what others may want to know.
+    fn tell(&self) {
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let next = self.next_plan.map_or(0, Timestamp::as_micros);
+        self.status.sessions.store(number(self.crew.sessions.len()), Ordering::Relaxed);
+        self.status.running.store(number(self.crew.busy()), Ordering::Relaxed);
+        self.status.next_plan.store(next, Ordering::Relaxed);
+    }
+
+    /// Ends what another one left behind, and learns the pauses that are not over.
+    async fn take_over(&mut self, wire: &mut Wire, table: &Table) -> Result<(), AskError> {
+        self.end_orphans(wire, table).await?;
+        let pauses = wire.ask(Ask::new(&table.statements.pauses, [])).await?;
+        for mut row in pauses {
+            let moment = |place: usize| task::moment(row.text(place)?);
+            let (Some(plan), Some(stop), Some(max)) = (moment(1), moment(2), row.parsed(3)) else {
+                continue;
+            };
+            let ended = Ended { plan, stop, max, drift: row.is_true(4) };
+            if let Some(key) = row.take(0) {
+                self.crew.pause(&key, &ended, &self.zone);
+            }
+        }
+        (self.look, self.check) = (true, true);
+        Ok(())
+    }
+
+    /// The tasks that are not to be given to anybody else.
+    fn mine(&self) -> String {
+        array(self.crew.ids().chain(self.ends.iter().map(|end| end.id)))
+    }
+}
+
+/// What a failed round means.
+fn why(error: AskError) -> Why {
+    match error {
+        AskError::Lost(said) => Why::Lost(said),
+        // Whatever it is, a new look at the table finds out.
+        AskError::Refused(refusal) => Why::Changed(refusal.line()),
+    }
+}

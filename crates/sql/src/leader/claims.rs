@@ -1,0 +1,257 @@
+//! Claims, and what is done with the tasks they bring.
+
+use std::time::Duration;
+
+use taskyard_core::Timestamp;
+use taskyard_core::schedule::Interval;
+use tokio::time::Instant;
+
+use super::Leader;
+use crate::clock::Clock;
+use crate::conninfo::Conninfo;
+use crate::crew::{Held, json};
+use crate::session::{Job, Order};
+use crate::status::Status;
+use crate::table::{Profile, Table};
+use crate::task::{self, COLUMNS_COUNT, Task, moment_text};
+use crate::verdict::{Judge, cron_of};
+use crate::wire::{Ask, Opening, Refusal, Row};
+
+/// How many more rows are looked at once some were not active any more.
+const SPARE: usize = 1000;
+/// How many tasks one claim brings at most.
+const CLAIM_MAX: usize = 1000;
+/// Makes a session as if it were new.
+const CLEAN: &str = "DISCARD ALL";
+
+impl Leader {
+    /// How many tasks may begin.
+    pub(super) fn room(&mut self, now: Instant) -> usize {
+        if self.full_until.is_some_and(|until| until <= now) {
+            self.full_until = None;
+        }
+        let busy = self.crew.busy();
+        let most = self.settings.borrow().run;
+        // Where the server has no room, those that are there may go on.
+        let idle = self.crew.sessions.len() - busy;
+        let room = if self.full_until.is_some() { idle } else { most.saturating_sub(busy) };
+        room.min(CLAIM_MAX)
+    }
+
+    pub(super) fn claim<'a>(&mut self, table: &'a Table, room: usize) -> Ask<'a> {
+        let busy = self.crew.busy_json(self.clock.now());
+        let idle = self.crew.idle_json();
+        let (room, spare) = (room.to_string(), self.spare.to_string());
+        Ask::new(&table.statements.claim, [&busy, &idle, &room, &spare])
+    }
+
+    /// Takes what a claim brought.
+    pub(super) fn claimed(&mut self, rows: Vec<Row>, table: &Table, room: usize) {
+        let (key, expired, at, next) =
+            (COLUMNS_COUNT, COLUMNS_COUNT + 1, COLUMNS_COUNT + 2, COLUMNS_COUNT + 3);
+        let mut found = 0;
+        self.spare = 0;
+        let escapes = self.settings.borrow().profile == Profile::Extended;
+        for mut row in rows {
+            if let Some(shown) = row.text(at).and_then(task::moment) {
+                self.clock = Clock::showing(shown);
+            }
+            let Some(group) = row.take(key) else {
+                self.next_plan = row.text(next).and_then(task::moment);
+                continue;
+            };
+            let late = row.is_true(expired);
+            let Some(task) = Task::read(&mut row, escapes) else {
+                tracing::error!("a claimed row cannot be read");
+                continue;
+            };
+            found += 1;
+            Status::count(&self.status.claimed);
+            if late {
+                self.spare = SPARE;
+                Status::count(&self.status.expired);
+                let verdict = self.judged(|judge, now| judge.expired(&task, now));
+                self.ends.push(verdict);
+            } else {
+                self.begin(group, task, table);
+            }
+        }
+        // A full claim may have left something behind.
+        self.look = self.spare > 0 || (found > 0 && found >= room);
+    }
+
+    /// Asks the judge about something that happens now.
+    pub(super) fn judged<T>(&self, ask: impl FnOnce(&Judge<'_>, Timestamp) -> T) -> T {
+        let profile = self.settings.borrow().profile;
+        ask(&Judge { profile, zone: &self.zone }, self.clock.now())
+    }
+
+    /// Gives a task to the session that it was claimed for, or opens one.
+    fn begin(&mut self, key: String, task: Task, table: &Table) {
+        if let Some(refusal) = unreadable(&task) {
+            let verdict = self.judged(|judge, now| judge.refused(&task, now, &refusal));
+            self.ends.push(crate::verdict::Verdict { old_pid: task.pid, ..verdict });
+            return;
+        }
+        let held = |task: Task, start| {
+            let shown_pid = task.pid;
+            Held { task, start, shown_pid, give_back: false, tries: 0 }
+        };
+        if let Some(pid) = task.pid {
+            match self.crew.idle(&key, pid) {
+                Some(session) => {
+                    let start = self.clock.now();
+                    self.crew.give(session, held(task, Some(start)));
+                    self.run(session, true, table);
+                }
+                None => {
+                    let verdict = self.judged(|judge, _| judge.given_back(&task, Some(pid)));
+                    self.ends.push(verdict);
+                }
+            }
+            return;
+        }
+        match self.opening(&task, table) {
+            Ok(how) => {
+                let now = self.clock.now();
+                self.crew.open(key, held(task, None), now, how);
+            }
+            Err(refusal) => {
+                let verdict = self.judged(|judge, now| judge.refused(&task, now, &refusal));
+                self.ends.push(verdict);
+            }
+        }
+    }
+
+    /// How a session for this task is opened.
+    pub(super) fn opening(
+        &self,
+        task: &Task,
+        table: &Table,
+    ) -> Result<(Conninfo, Opening), Box<Refusal>> {
+        let settings = self.settings.borrow();
+        let names = &settings.names;
+        let name = format!("{}{}", prefix(&names.schema, &names.table), task.group);
+        let mut session = vec![("application_name".into(), cut(&name))];
+        let Some(remote) = &task.remote else {
+            session.extend(identity(task, &settings, table));
+            let opening = Opening { settings: session, password_must_count: false };
+            return Ok((settings.conninfo.clone(), opening));
+        };
+        let wrong = |error: crate::conninfo::ConninfoError| {
+            Box::new(Refusal::detailed("PQconninfoParse failed", error.to_string()))
+        };
+        let mut conninfo = Conninfo::parse(remote).map_err(wrong)?;
+        conninfo.fill(|name| std::env::var(name).ok()).map_err(wrong)?;
+        if !table.superuser && conninfo.password.is_none() {
+            return Err(Box::new(Refusal::detailed(
+                "password is required",
+                "Non-superusers must provide a password in the connection string.",
+            )));
+        }
+        Ok((conninfo, Opening { settings: session, password_must_count: !table.superuser }))
+    }
+
+    /// Lets a session run its task.
+    pub(super) fn run(&mut self, number: u64, again: bool, table: &Table) {
+        let settings = self.settings.borrow();
+        let Some(session) = self.crew.sessions.get(&number) else { return };
+        let Some(held) = &session.held else { return };
+        let task = &held.task;
+        let Ok(format) = task.format.clone() else { return };
+        let mut before = Vec::new();
+        if again {
+            before.push(CLEAN.to_owned());
+        }
+        if task.remote.is_some() || again {
+            // What was set when the session was opened is back after it was cleaned.
+            let all = identity(task, &settings, table);
+            let own =
+                all.into_iter().filter(|(name, _)| task.remote.is_some() || name == "pg_task.id");
+            let set = own.map(|(name, value)| {
+                let (name, value) = (crate::table::literal(&name), crate::table::literal(&value));
+                format!("set_config({name}, {value}, false)")
+            });
+            before.push(format!("SELECT {}", set.collect::<Vec<_>>().join(", ")));
+        }
+        session.order(Order::Run(Box::new(Job {
+            input: task.input.clone(),
+            timeout: timeout(task.timeout),
+            format,
+            output_bytes_max: settings.output_bytes_max,
+            before,
+        })));
+    }
+
+    pub(super) fn starts_json(&mut self, starts: &[u64]) -> String {
+        let now = self.clock.now();
+        let mut items = Vec::new();
+        for number in starts {
+            let Some(session) = self.crew.sessions.get_mut(number) else { continue };
+            if let (Some(held), Some(pid)) = (&mut session.held, session.pid) {
+                held.start = Some(now);
+                let start = moment_text(now);
+                items.push(serde_json::json!({ "id": held.task.id, "pid": pid, "start": start }));
+            }
+        }
+        json(items)
+    }
+
+    /// Those of the sessions whose task was not stopped meanwhile run it.
+    pub(super) fn started(&mut self, starts: Vec<u64>, rows: &[Row], table: &Table) {
+        let ids: Vec<i64> = rows.iter().filter_map(|row| row.parsed(0)).collect();
+        for number in starts {
+            let Some(session) = self.crew.sessions.get_mut(&number) else { continue };
+            let pid = session.pid;
+            let Some(held) = &mut session.held else { continue };
+            if ids.contains(&held.task.id) {
+                held.shown_pid = pid;
+                self.run(number, false, table);
+            } else {
+                // Somebody has it locked, or it is no longer to run: a look will tell.
+                self.starts.push(number);
+                self.check = true;
+                self.again = Some(Instant::now() + Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// What in a task cannot be read.
+fn unreadable(task: &Task) -> Option<Refusal> {
+    let wrong = task.format.as_ref().err().cloned().or_else(|| cron_of(task).err())?;
+    Some(Refusal::own(wrong))
+}
+
+/// How the names of sessions begin.
+pub(super) fn prefix(schema: &str, table: &str) -> String {
+    format!("pg_task {schema} {table} ")
+}
+
+/// What a task can find out about itself.
+fn identity(
+    task: &Task,
+    settings: &crate::scheduler::Settings,
+    table: &Table,
+) -> Vec<(String, String)> {
+    let names = &settings.names;
+    [
+        ("id", task.id.to_string()),
+        ("group", task.group.clone()),
+        ("schema", names.schema.clone()),
+        ("table", names.table.clone()),
+        ("oid", table.oid.to_string()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (format!("pg_task.{name}"), value))
+    .collect()
+}
+
+/// As long as the server lets a name be.
+fn cut(name: &str) -> String {
+    name[..name.floor_char_boundary(63)].to_owned()
+}
+
+fn timeout(interval: Interval) -> Option<Duration> {
+    interval.is_positive().then(|| Duration::from(interval.span()))
+}

@@ -1,0 +1,107 @@
+//! What has to be seen to from time to time.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::Leader;
+use super::claims::prefix;
+use crate::crew::array;
+use crate::session::Order;
+use crate::table::Table;
+use crate::wire::{Ask, AskError, Wire};
+
+/// How often finished tasks that are old enough are deleted.
+const FORGET: Duration = Duration::from_secs(10);
+/// How often to look whether the sessions of another scheduler have ended.
+const ORPHANS_AGAIN: Duration = Duration::from_millis(20);
+/// How often at most, before tasks are given to others although they may still run.
+const ORPHANS_LOOKS_MAX: usize = 500;
+
+impl Leader {
+    /// Deletes what is finished for long enough, and gives back what nobody runs.
+    pub(super) async fn upkeep(
+        &mut self,
+        wire: &mut Wire,
+        table: &Table,
+        now: Instant,
+    ) -> Result<(), AskError> {
+        let (reset, keep) = {
+            let settings = self.settings.borrow();
+            (settings.reset, settings.keep.clone())
+        };
+        if self.next_reset <= now {
+            self.next_reset = now + reset;
+            let mine = self.mine();
+            wire.ask(Ask::new(&table.statements.reset, [&mine])).await?;
+            self.look = true;
+        }
+        if let Some(keep) = keep
+            && self.next_upkeep <= now
+        {
+            self.next_upkeep = now + FORGET;
+            wire.ask(Ask::new(&table.statements.forget, [&keep])).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the sessions of a scheduler that is gone, so that no task runs twice at the same time, and gives its
+    /// tasks back.
+    pub(super) async fn end_orphans(
+        &mut self,
+        wire: &mut Wire,
+        table: &Table,
+    ) -> Result<(), AskError> {
+        let prefix = {
+            let names = &self.settings.borrow().names;
+            prefix(&names.schema, &names.table)
+        };
+        let prefix = &prefix[..prefix.floor_char_boundary(63)];
+        for _ in 0..ORPHANS_LOOKS_MAX {
+            let pids = array(self.crew.sessions.values().filter_map(|session| session.pid));
+            let mine = self.mine();
+            let ask = Ask::new(&table.statements.orphans, [prefix, &pids, &mine]);
+            let rows = wire.ask(ask).await?;
+            if rows.first().and_then(|row| row.parsed(0)) == Some(0) {
+                break;
+            }
+            sleep(ORPHANS_AGAIN).await;
+        }
+        let mine = self.mine();
+        wire.ask(Ask::new(&table.statements.reset, [&mine])).await?;
+        self.next_reset = Instant::now() + self.settings.borrow().reset;
+        Ok(())
+    }
+
+    /// Cancels the tasks that somebody stopped or deleted.
+    pub(super) async fn cancel_unwanted(
+        &mut self,
+        wire: &mut Wire,
+        table: &Table,
+    ) -> Result<(), AskError> {
+        let ids = array(self.crew.ids());
+        if ids == "{}" {
+            return Ok(());
+        }
+        let rows = wire.ask(Ask::new(&table.statements.unwanted, [&ids])).await?;
+        let unwanted: Vec<i64> = rows.iter().filter_map(|row| row.parsed(0)).collect();
+        let mut unbegun = Vec::new();
+        for (number, session) in &self.crew.sessions {
+            let Some(held) = &session.held else { continue };
+            if unwanted.contains(&held.task.id) {
+                if held.shown_pid.is_some() {
+                    session.order(Order::Cancel);
+                } else {
+                    unbegun.push(*number);
+                }
+            }
+        }
+        for number in unbegun {
+            // It has not begun, so there is nothing to write down.
+            self.crew.take(number);
+            self.crew.close(number);
+            self.starts.retain(|start| *start != number);
+        }
+        Ok(())
+    }
+}

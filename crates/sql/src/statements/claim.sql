@@ -1,0 +1,59 @@
+-- Claims the tasks that may begin now. $1: groups with sessions or a pause; $2: idle sessions; $3: how many may begin
+-- in all; $4: how many more rows of a group to look at, because many are not active any more.
+-- A task that fits the session with the same place in its group is given to it and runs at once (WORK), others wait for a
+-- session of their own (TAKE).
+WITH RECURSIVE now AS MATERIALIZED (SELECT clock_timestamp() AS at),
+busy AS MATERIALIZED (
+    SELECT * FROM json_to_recordset($1::json) AS b(key uuid, running integer, slot timestamptz)),
+worker AS MATERIALIZED (
+    SELECT w.*, row_number() OVER (PARTITION BY w.key ORDER BY w.pid) AS place
+    FROM json_to_recordset($2::json) AS w(key uuid, pid integer, max integer, done integer, since timestamptz)),
+-- From group to group through the index, however many tasks each has.
+head AS (
+    (SELECT {key} AS key FROM {table} WHERE state = 'PLAN' ORDER BY 1 LIMIT 1)
+    UNION ALL
+    SELECT (SELECT {key} FROM {table} WHERE state = 'PLAN' AND {key} > h.key ORDER BY 1 LIMIT 1)
+    FROM head h WHERE h.key IS NOT NULL),
+room AS MATERIALIZED (
+    SELECT h.key, coalesce(b.running, 0) AS running, b.slot, top.pri
+    FROM head h LEFT JOIN busy b ON b.key = h.key, now n
+    CROSS JOIN LATERAL (
+        SELECT greatest(t.max, 0) AS pri FROM {table} t
+        WHERE t.state = 'PLAN' AND {key} = h.key AND t.plan <= n.at
+            AND greatest(t.max, 0) >= coalesce(b.running, 0) AND (t.max >= 0 OR b.slot IS NULL OR b.slot <= n.at)
+        ORDER BY greatest(t.max, 0) DESC, t.id LIMIT 1) top
+    WHERE h.key IS NOT NULL),
+seen AS MATERIALIZED (
+    SELECT r.key, r.running, c.* FROM room r, now n CROSS JOIN LATERAL (
+        SELECT t.id, greatest(t.max, 0) AS pri, t.max, t.count, t.live,
+            CASE WHEN t.max < 0 THEN greatest(t.plan, r.slot) ELSE t.plan END AS plan, t.active
+        FROM {table} t
+        WHERE t.state = 'PLAN' AND {key} = r.key AND t.plan <= n.at
+            AND greatest(t.max, 0) >= r.running AND (t.max >= 0 OR r.slot IS NULL OR r.slot <= n.at)
+        ORDER BY greatest(t.max, 0) DESC, t.id
+        LIMIT least($3::bigint, r.pri::bigint - r.running + 1) + $4::bigint
+        FOR UPDATE OF t SKIP LOCKED) c),
+ranked AS MATERIALIZED (
+    SELECT s.*, n.at >= s.plan + s.active AS expired,
+        -- How many of the group that are to run stand before it, itself included.
+        count(*) FILTER (WHERE n.at < s.plan + s.active) OVER (PARTITION BY s.key ORDER BY s.pri DESC, s.id) AS place
+    FROM seen s, now n),
+chosen AS MATERIALIZED (
+    SELECT * FROM ranked WHERE expired OR pri - running - (place - 1) >= 0
+    ORDER BY pri - running DESC, id LIMIT $3::bigint + $4::bigint),
+given AS MATERIALIZED (
+    SELECT c.id, c.plan, c.key, c.expired, w.pid FROM chosen c CROSS JOIN now n
+    LEFT JOIN worker w ON w.key = c.key AND w.place = c.place AND NOT c.expired AND c.max >= w.max
+        AND CASE WHEN c.count > 0 AND c.live > '0 sec' THEN w.done < c.count AND n.at < w.since + c.live
+            ELSE w.done < c.count OR (c.live > '0 sec' AND n.at < w.since + c.live) END),
+claimed AS (
+    UPDATE {table} t SET plan = g.plan, pid = g.pid, stop = NULL,
+        state = (CASE WHEN g.pid IS NULL THEN 'TAKE' ELSE 'WORK' END)::{state},
+        start = CASE WHEN g.pid IS NOT NULL THEN n.at END
+    FROM given g, now n WHERE t.id = g.id AND t.state = 'PLAN'
+    RETURNING {columns}, g.key, g.expired)
+SELECT c.*, encode(timestamptz_send(n.at), 'hex'), NULL FROM now n JOIN claimed c ON true
+UNION ALL
+SELECT {nothing} encode(timestamptz_send(n.at), 'hex'),
+    encode(timestamptz_send((SELECT min(plan) FROM {table} WHERE state = 'PLAN' AND plan > n.at)), 'hex')
+FROM now n

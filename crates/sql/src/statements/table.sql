@@ -1,0 +1,158 @@
+-- Makes the table of tasks, or brings one that is there to the form that this version needs. What is there stays:
+-- columns of the user, partitions, indexes. Where nothing is missing nothing is changed, and no right is needed.
+DO $taskyard$
+DECLARE
+    s CONSTANT text := {schema_text};
+    t CONSTANT text := {table_text};
+    labels CONSTANT text[] := {labels};
+    short CONSTANT text := CASE WHEN octet_length(t) > 40
+        THEN left(t, 20) || '_' || left(md5(t), 8) ELSE t END;
+    key CONSTANT text := $key${key}$key$;
+    rel regclass;
+    label text;
+    columns text[] := '{}';
+    comments text[] := '{}';
+    c record;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('taskyard.sql'), hashtext(s || '.' || t));
+    IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = s) THEN
+        EXECUTE format('CREATE SCHEMA %I', s);
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_type WHERE typname = 'state' AND typnamespace = quote_ident(s)::regnamespace) THEN
+        EXECUTE format('CREATE TYPE %I.state AS ENUM (%s)', s,
+            (SELECT string_agg(quote_literal(l), ', ' ORDER BY n) FROM unnest(labels) WITH ORDINALITY AS u(l, n)));
+    END IF;
+    FOREACH label IN ARRAY labels LOOP
+        IF NOT EXISTS (SELECT FROM pg_enum WHERE enumlabel = label
+                AND enumtypid = format('%I.state', s)::regtype) THEN
+            EXECUTE format('ALTER TYPE %I.state ADD VALUE %L', s, label);
+        END IF;
+    END LOOP;
+    rel := to_regclass(format('%I.%I', s, t));
+
+    FOR c IN SELECT * FROM (VALUES
+        ('id', 'bigint', NULL, NULL, true, 'key, and order among equals'),
+        ('parent', 'bigint', 'id', NULL, false, 'the task that made this one'),
+        ('plan', 'timestamptz', NULL, 'statement_timestamp()', true, 'when to begin'),
+        ('start', 'timestamptz', NULL, NULL, false, 'when it began'),
+        ('stop', 'timestamptz', NULL, NULL, false, 'when it ended'),
+        ('active', 'interval', 'active', '1 hour', true, 'how long after its plan it may still begin'),
+        ('live', 'interval', 'live', '0 sec', true, 'how old a session may be to run one more task'),
+        ('repeat', 'interval', 'repeat', '0 sec', true, 'how often it runs'),
+        ('timeout', 'interval', 'timeout', '0 sec', true, 'how long it may run'),
+        ('count', 'integer', 'count', '0', true, 'how many tasks a session may run'),
+        ('hash', 'integer', NULL, NULL, false, 'the group as a number'),
+        ('max', 'integer', 'max', '0', true,
+            'how many of its group may run beside it; negative: the pause between two in milliseconds'),
+        ('pid', 'integer', NULL, NULL, false, 'the process that runs it'),
+        ('state', format('%I.state', s), NULL, NULL, true, 'PLAN, TAKE, WORK, DONE or STOP'),
+        ('delete', 'boolean', 'delete', 'true', true, 'delete it when it has nothing to say'),
+        ('drift', 'boolean', 'drift', 'false', true, 'count repeats and pauses from the end'),
+        ('header', 'boolean', 'header', 'true', true, 'names above the columns of its output'),
+        ('string', 'boolean', 'string', 'true', true, 'quote only strings'),
+        ('delimiter', '"char"', 'delimiter', E'\t', true, 'what stands between columns'),
+        ('escape', '"char"', 'escape', '', true, 'what stands before a quote inside a value'),
+        ('quote', '"char"', 'quote', '', true, 'what stands around values'),
+        ('data', 'text', NULL, NULL, false, 'yours'),
+        ('error', 'text', NULL, NULL, false, 'what went wrong'),
+        ('group', 'text', 'group', 'group', true, 'tasks of a group and a remote share max'),
+        ('input', 'text', NULL, NULL, true, 'what to run: one or more statements'),
+        ('null', 'text', 'null', E'\\N', true, 'what stands for NULL'),
+        ('output', 'text', NULL, NULL, false, 'what it said'),
+        ('remote', 'text', NULL, NULL, false, 'where to run it: a connection string'),
+        ('cron', 'text', NULL, NULL, false, 'when to run it, as cron says it; instead of repeat'),
+        ('zone', 'text', NULL, NULL, false, 'the time zone of cron'),
+        ('attempts', 'integer', NULL, '0', true, 'how often it was tried before'),
+        ('attempts_max', 'integer', 'attempts_max', '0', true, 'how often it may be tried; 0 is once'),
+        ('backoff', 'interval', 'backoff', '1 sec', true, 'how long to wait before the second try, then twice')
+    ) AS v(name, type, setting, fallback, needed, about) LOOP
+        DECLARE
+            value text;
+            made text;
+            found pg_attribute;
+            old text;
+        BEGIN
+            value := CASE
+                WHEN c.name = 'parent' THEN $v$NULLIF(NULLIF(current_setting('pg_task.id', true), '')::bigint, 0)$v$
+                WHEN c.name = 'plan' THEN c.fallback
+                WHEN c.name = 'state' THEN format('%L::%s', 'PLAN', c.type)
+                WHEN c.fallback IS NULL THEN NULL
+                WHEN c.setting IS NULL THEN c.fallback
+                ELSE format('COALESCE(NULLIF(current_setting(%L, true), %L), %L)::%s',
+                    'pg_task.' || c.setting, '', c.fallback, c.type) END;
+            made := CASE
+                WHEN c.name = 'id' THEN 'id bigserial PRIMARY KEY'
+                WHEN c.name = 'hash' AND current_setting('server_version_num')::integer >= 120000
+                    THEN $v$hash integer NOT NULL GENERATED ALWAYS AS (hashtext("group" || COALESCE(remote, ''))) STORED$v$
+                ELSE format('%I %s', c.name, c.type) || COALESCE(' DEFAULT ' || value, '')
+                    || CASE WHEN c.needed THEN ' NOT NULL' ELSE '' END END;
+            IF rel IS NULL THEN
+                columns := columns || made;
+                comments := comments || format('COMMENT ON COLUMN %I.%I.%I IS %L', s, t, c.name, c.about);
+                CONTINUE;
+            END IF;
+            SELECT * INTO found FROM pg_attribute a
+                WHERE a.attrelid = rel AND a.attname = c.name AND NOT a.attisdropped;
+            IF found.attname IS NULL THEN
+                EXECUTE format('ALTER TABLE %I.%I ADD COLUMN ', s, t) || made;
+                EXECUTE format('COMMENT ON COLUMN %I.%I.%I IS %L', s, t, c.name, c.about);
+            ELSIF value IS NOT NULL THEN
+                SELECT pg_get_expr(d.adbin, d.adrelid) INTO old FROM pg_attrdef d
+                    WHERE d.adrelid = rel AND d.adnum = found.attnum;
+                -- A default that fails where nobody defined the setting.
+                IF old IS NULL OR old ~ 'current_setting\(''pg_task\.[a-z_]+''::text\)' THEN
+                    EXECUTE format('ALTER TABLE %I.%I ALTER COLUMN %I SET DEFAULT %s', s, t, c.name, value);
+                END IF;
+            END IF;
+        END;
+    END LOOP;
+    IF rel IS NULL THEN
+        EXECUTE format('CREATE TABLE %I.%I (%s)', s, t, array_to_string(columns, ', '));
+        EXECUTE array_to_string(comments, '; ');
+        EXECUTE format('COMMENT ON TABLE %I.%I IS %L', s, t, 'tasks: a row is a query that is run');
+        rel := format('%I.%I', s, t)::regclass;
+    END IF;
+
+    FOR c IN SELECT * FROM (VALUES ('active', '> ''0 sec'''), ('live', '>= ''0 sec'''), ('repeat', '>= ''0 sec'''),
+        ('timeout', '>= ''0 sec'''), ('count', '>= 0'), ('attempts_max', '>= 0'), ('backoff', '>= ''0 sec''')
+    ) AS v(name, rule) LOOP
+        IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = rel
+                AND conname IN (short || '_' || c.name || '_check', 'task_' || c.name || '_check')) THEN
+            EXECUTE format('ALTER TABLE %I.%I ADD CONSTRAINT %I CHECK (%I %s)', s, t,
+                short || '_' || c.name || '_check', c.name, c.rule);
+        END IF;
+    END LOOP;
+
+    FOR c IN SELECT * FROM (VALUES
+        ('_claim', format('((%s), greatest(max, 0) DESC, id, plan) WHERE state = ''PLAN''', key)),
+        ('_plan', '(plan) WHERE state = ''PLAN'''),
+        ('_busy', '(id) WHERE state IN (''TAKE'', ''WORK'')'),
+        ('_stop', '(stop) WHERE stop IS NOT NULL'),
+        ('_parent', '(parent) WHERE parent IS NOT NULL')
+    ) AS v(name, rest) LOOP
+        IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+                WHERE i.indrelid = rel AND x.relname = short || c.name) THEN
+            EXECUTE format('CREATE INDEX %I ON %I.%I ', short || c.name, s, t) || c.rest;
+        END IF;
+    END LOOP;
+
+    IF to_regprocedure(format('%I.taskyard_wake()', s)) IS NULL THEN
+        EXECUTE format($f$CREATE FUNCTION %I.taskyard_wake() RETURNS trigger LANGUAGE plpgsql
+            SET search_path = pg_catalog, pg_temp
+            AS 'BEGIN PERFORM pg_notify(''taskyard_sql'', TG_RELID::text); RETURN NULL; END'$f$, s);
+    END IF;
+    -- Those of pg_task, which let only its own role insert.
+    FOR c IN SELECT g.tgname FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
+        WHERE g.tgrelid = rel AND NOT g.tgisinternal AND g.tgname IN ('wake_up', 'task_wake_up', t || '_wake_up')
+            AND p.proname ~ 'wake_up' LOOP
+        EXECUTE format('DROP TRIGGER %I ON %I.%I', c.tgname, s, t);
+    END LOOP;
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = rel AND tgname = 'taskyard_wake') THEN
+        -- What the scheduler itself writes need not wake it.
+        EXECUTE format($f$CREATE TRIGGER taskyard_wake
+            AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF plan, state, max, "group", remote ON %I.%I
+            FOR EACH STATEMENT WHEN (current_setting('taskyard.quiet', true) IS DISTINCT FROM 'on')
+            EXECUTE PROCEDURE %I.taskyard_wake()$f$, s, t, s);
+    END IF;
+END
+$taskyard$

@@ -1,0 +1,244 @@
+//! The table of tasks: its names, its making, and the statements for it.
+
+use crate::task::{COLUMNS, COLUMNS_COUNT};
+use crate::wire::{Ask, AskError, Wire};
+
+/// What makes a group: its own name and its remote, in one number that no two groups share. The column `hash` is too
+/// short for that.
+const KEY: &str =
+    r#"md5(length("group")::text || ':' || "group" || coalesce(':' || remote, ''))::uuid"#;
+
+/// Which states there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// A task that failed is DONE, with an error.
+    #[default]
+    Seed,
+    /// A task that failed is FAIL, one that was too late is GONE.
+    Extended,
+}
+
+impl Profile {
+    fn labels(self) -> &'static str {
+        match self {
+            Profile::Seed => "ARRAY['PLAN', 'TAKE', 'WORK', 'DONE', 'STOP']",
+            Profile::Extended => "ARRAY['PLAN', 'GONE', 'TAKE', 'WORK', 'DONE', 'FAIL', 'STOP']",
+        }
+    }
+}
+
+/// How a table is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// The schema.
+    pub schema: String,
+    /// The table in it.
+    pub table: String,
+}
+
+impl Names {
+    /// Both, as they stand in a statement.
+    pub fn quoted(&self) -> String {
+        format!("{}.{}", identifier(&self.schema), identifier(&self.table))
+    }
+}
+
+/// A name as it stands in a statement.
+pub fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A text as it stands in a statement.
+pub fn literal(text: &str) -> String {
+    format!(" E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
+}
+
+/// The statements for one table.
+#[derive(Clone, Debug)]
+pub struct Statements {
+    /// Claims tasks.
+    pub claim: String,
+    /// Writes down how tasks ended.
+    pub finish: String,
+    /// Says that tasks run.
+    pub start: String,
+    /// Gives back what nobody runs.
+    pub reset: String,
+    /// Ends sessions of a scheduler that is gone.
+    pub orphans: String,
+    /// Which of these tasks are no longer to run.
+    pub unwanted: String,
+    /// The last pauses of groups.
+    pub pauses: String,
+    /// Deletes what is finished for long enough.
+    pub forget: String,
+    names: Names,
+    version: u32,
+}
+
+impl Statements {
+    fn new(names: &Names, version: u32) -> Self {
+        let fill = |text: &str| filled(text, names, version);
+        let table = "{table}";
+        Statements {
+            claim: fill(include_str!("statements/claim.sql")),
+            finish: fill(&include_str!("statements/finish.sql").replace("{again}", "")),
+            start: fill(include_str!("statements/start.sql")),
+            reset: fill(include_str!("statements/reset.sql")),
+            orphans: fill(include_str!("statements/orphans.sql")),
+            unwanted: fill(&format!(
+                "SELECT i FROM unnest($1::bigint[]) AS i WHERE NOT EXISTS (SELECT FROM {table} t \
+                 WHERE t.id = i AND t.state IN ('TAKE', 'WORK'))"
+            )),
+            pauses: fill(&format!(
+                "SELECT DISTINCT ON (1) {{key}}, encode(timestamptz_send(plan), 'hex'), \
+                 encode(timestamptz_send(stop), 'hex'), max, drift FROM {table} \
+                 WHERE max < 0 AND stop > now() - interval '1 hour' ORDER BY 1, stop DESC"
+            )),
+            forget: fill(&format!(
+                "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE state::text IN \
+                 ('DONE', 'FAIL', 'GONE') AND stop < now() - $1::interval LIMIT 1000)"
+            )),
+            names: names.clone(),
+            version,
+        }
+    }
+
+    /// The one that writes down ends and makes repetitions with these columns.
+    pub fn finish_again(&self, columns: &str, values: &str) -> String {
+        let again = include_str!("statements/again.sql");
+        let again = again.replace("{names}", columns).replace("{values}", values);
+        let text = include_str!("statements/finish.sql").replace("{again}", &again);
+        filled(&text, &self.names, self.version)
+    }
+}
+
+/// The columns that repetitions have in common.
+pub const REPEATED: &str = include_str!("statements/columns.sql");
+
+fn filled(text: &str, names: &Names, version: u32) -> String {
+    // Before 12 every part was made on its own anyway, and there was no word for it.
+    let text =
+        if version < 120_000 { text.replace(" AS MATERIALIZED ", " AS ") } else { text.into() };
+    text.replace("{table}", &names.quoted())
+        .replace("{state}", &format!("{}.state", identifier(&names.schema)))
+        .replace("{columns}", COLUMNS)
+        .replace("{nothing}", &"NULL, ".repeat(COLUMNS_COUNT + 2))
+        .replace("{key}", KEY)
+}
+
+/// A table that is ready.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Its number in the catalog.
+    pub oid: u32,
+    /// The statements for it.
+    pub statements: Statements,
+    /// The time zone of the database.
+    pub zone: String,
+    /// Whether the role we are is a superuser.
+    pub superuser: bool,
+}
+
+/// Why a table cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// A right is missing.
+    #[error("{said}; an administrator can run: {grant}")]
+    Right {
+        /// What the database says.
+        said: String,
+        /// What gives the right.
+        grant: String,
+    },
+    /// The database refused, or is gone.
+    #[error("{0}")]
+    Database(#[from] AskError),
+}
+
+/// Makes or upgrades the table.
+pub async fn prepare(
+    wire: &mut Wire,
+    names: &Names,
+    profile: Profile,
+) -> Result<Table, TableError> {
+    let make = include_str!("statements/table.sql")
+        .replace("{schema_text}", &literal(&names.schema))
+        .replace("{table_text}", &literal(&names.table))
+        .replace("{labels}", profile.labels())
+        .replace("{key}", KEY);
+    if let Err(error) = wire.run(&make).await {
+        return Err(explain(wire, names, error).await);
+    }
+    let text = "SELECT $1::regclass::oid, current_setting('server_version_num'), \
+                current_setting('TimeZone'), current_setting('is_superuser') = 'on', \
+                has_table_privilege($1, 'SELECT') AND has_table_privilege($1, 'INSERT') \
+                AND has_table_privilege($1, 'UPDATE') AND has_table_privilege($1, 'DELETE'), \
+                current_user";
+    let rows = wire.ask(Ask::new(text, [&names.quoted()])).await?;
+    let row = rows.first().ok_or_else(|| AskError::Lost("no answer".into()))?;
+    if !row.is_true(4) {
+        let user = identifier(row.text(5).unwrap_or_default());
+        let table = names.quoted();
+        return Err(TableError::Right {
+            said: format!("the tasks in {table} cannot be read and changed"),
+            grant: format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {user}"),
+        });
+    }
+    Ok(Table {
+        oid: row.parsed(0).unwrap_or_default(),
+        statements: Statements::new(names, row.parsed(1).unwrap_or(90_600)),
+        zone: row.text(2).unwrap_or("UTC").to_owned(),
+        superuser: row.is_true(3),
+    })
+}
+
+/// Adds to a refusal what would help.
+async fn explain(wire: &mut Wire, names: &Names, error: AskError) -> TableError {
+    let AskError::Refused(refusal) = &error else { return error.into() };
+    if refusal.code != "42501" {
+        return error.into();
+    }
+    let said = refusal.message.clone();
+    let rows = wire.ask(Ask::new("SELECT current_user, current_database()", [])).await;
+    let Ok([row]) = rows.as_deref() else { return error.into() };
+    let user = identifier(row.text(0).unwrap_or_default());
+    let database = identifier(row.text(1).unwrap_or_default());
+    let grant = if said.contains("database") {
+        format!("GRANT CREATE ON DATABASE {database} TO {user}")
+    } else if said.contains("schema") {
+        format!("GRANT USAGE, CREATE ON SCHEMA {} TO {user}", identifier(&names.schema))
+    } else if said.contains("type") {
+        format!("ALTER TYPE {}.state OWNER TO {user}", identifier(&names.schema))
+    } else {
+        format!("ALTER TABLE {} OWNER TO {user}", names.quoted())
+    };
+    TableError::Right { said, grant }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_be_broken_out_of() {
+        let names = Names { schema: "a\"b; --".into(), table: "x y".into() };
+        assert_eq!(names.quoted(), "\"a\"\"b; --\".\"x y\"");
+        assert_eq!(literal("it's \\"), " E'it''s \\\\'");
+    }
+
+    #[test]
+    fn every_place_is_filled() {
+        let names = Names { schema: "public".into(), table: "task".into() };
+        let all = Statements::new(&names, 150_000);
+        let again = all.finish_again(", input", ", t.input");
+        for text in
+            [&all.claim, &all.finish, &all.start, &all.reset, &all.orphans, &all.pauses, &again]
+        {
+            assert!(!text.contains('{'), "{text}");
+        }
+        let old = Statements::new(&names, 110_000);
+        assert!(all.claim.contains("AS MATERIALIZED") && !old.claim.contains("AS MATERIALIZED"));
+    }
+}

@@ -1,0 +1,180 @@
+//! How a task's end is written down: its state, its text, its next run.
+
+use serde::Serialize;
+use taskyard_core::Timestamp;
+use taskyard_core::schedule::{Cron, Zone, backoff, next_plan};
+
+use crate::session::Outcome;
+use crate::table::Profile;
+use crate::task::{Task, moment_text};
+use crate::wire::Refusal;
+use crate::zone::Named;
+
+/// How often a task may lose its session before it is given up.
+const LOSSES_MAX: u32 = 3;
+
+/// How a task ended, as the statement reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// The task.
+    pub id: i64,
+    /// The session that it has in the table.
+    pub old_pid: Option<i32>,
+    /// The session that it gets.
+    pub pid: Option<i32>,
+    /// Its state.
+    pub state: &'static str,
+    /// Its new plan.
+    pub plan: Option<String>,
+    /// When it began.
+    pub start: Option<String>,
+    /// When it ended.
+    pub stop: Option<String>,
+    /// What it said.
+    pub output: Option<String>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// How often it was tried before.
+    pub attempts: u32,
+    /// Whether it is deleted.
+    pub remove: bool,
+    /// When it runs again.
+    pub next: Option<String>,
+}
+
+/// A run of a task: who ran it, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Ran {
+    /// The session that it has in the table.
+    pub pid: Option<i32>,
+    /// When it began, if it did.
+    pub start: Option<Timestamp>,
+    /// When it ended.
+    pub stop: Timestamp,
+}
+
+/// What decides beside the task itself.
+pub struct Judge<'a> {
+    /// Which states there are.
+    pub profile: Profile,
+    /// The clocks of the database.
+    pub zone: &'a dyn Zone,
+}
+
+impl Judge<'_> {
+    /// A task that ran.
+    pub fn ended(&self, task: &Task, ran: Ran, outcome: Outcome) -> Verdict {
+        let attempts = task.attempts.saturating_add(1);
+        if outcome.lost && task.remote.is_none() && !outcome.cancelled {
+            if attempts < task.attempts_max.max(LOSSES_MAX) {
+                return Verdict { attempts, ..self.given_back(task, ran.pid) };
+            }
+            let detail = outcome.error.map_or_else(String::new, |error| error.line());
+            let said = format!("task lost its session {attempts} times");
+            let error = Refusal::detailed(said, detail);
+            return self.failed(task, ran, Some(&error), outcome.output, attempts);
+        }
+        match outcome.error {
+            Some(error) if attempts < task.attempts_max && !outcome.cut => {
+                let plan = backoff(ran.stop, task.backoff, attempts, self.zone);
+                Verdict {
+                    plan: Some(moment_text(plan)),
+                    error: Some(error.text(Some(&task.input))),
+                    attempts,
+                    ..self.given_back(task, ran.pid)
+                }
+            }
+            Some(error) => self.failed(task, ran, Some(&error), outcome.output, task.attempts),
+            None if outcome.cut => {
+                let error = Refusal::own("output is too long and was cut");
+                self.failed(task, ran, Some(&error), outcome.output, task.attempts)
+            }
+            None => {
+                let remove = task.delete && outcome.output.is_none();
+                let done = self.failed(task, ran, None, outcome.output, task.attempts);
+                Verdict { state: "DONE", error: None, remove, ..done }
+            }
+        }
+    }
+
+    /// A task that could not even begin.
+    pub fn refused(&self, task: &Task, stop: Timestamp, error: &Refusal) -> Verdict {
+        let ran = Ran { pid: None, start: None, stop };
+        let mut verdict = self.failed(task, ran, Some(error), None, task.attempts);
+        verdict.error = Some(error.text(None));
+        verdict
+    }
+
+    /// A task whose time was over when its turn came.
+    pub fn expired(&self, task: &Task, now: Timestamp) -> Verdict {
+        let state = if self.profile == Profile::Extended { "GONE" } else { "DONE" };
+        let error = Refusal::own("task not active");
+        let start = Some(moment_text(now));
+        Verdict { state, start, ..self.refused(task, now, &error) }
+    }
+
+    /// A task that is to be claimed anew.
+    pub fn given_back(&self, task: &Task, old_pid: Option<i32>) -> Verdict {
+        Verdict {
+            id: task.id,
+            old_pid,
+            pid: None,
+            state: "PLAN",
+            plan: None,
+            start: None,
+            stop: None,
+            output: None,
+            error: None,
+            attempts: task.attempts,
+            remove: false,
+            next: None,
+        }
+    }
+
+    fn failed(
+        &self,
+        task: &Task,
+        ran: Ran,
+        error: Option<&Refusal>,
+        output: Option<String>,
+        attempts: u32,
+    ) -> Verdict {
+        Verdict {
+            pid: ran.pid,
+            state: if self.profile == Profile::Extended { "FAIL" } else { "DONE" },
+            start: ran.start.map(moment_text),
+            stop: Some(moment_text(ran.stop)),
+            output,
+            error: error.map(|error| error.text(Some(&task.input))),
+            attempts,
+            next: self.next(task, ran.stop).map(moment_text),
+            ..self.given_back(task, ran.pid)
+        }
+    }
+
+    /// When it runs again.
+    fn next(&self, task: &Task, stop: Timestamp) -> Option<Timestamp> {
+        match cron_of(task) {
+            Ok(Some((cron, zone))) => match zone {
+                Some(zone) => cron.next(stop, &zone),
+                None => cron.next(stop, self.zone),
+            },
+            // What cannot be read was said when the task began.
+            Err(_) => None,
+            Ok(None) => next_plan(task.plan, stop, task.repeat, task.drift, self.zone),
+        }
+    }
+}
+
+/// When a task runs by cron, and by which clocks; or why that cannot be read.
+pub fn cron_of(task: &Task) -> Result<Option<(Cron, Option<Named>)>, String> {
+    let Some(text) = &task.cron else { return Ok(None) };
+    let cron = Cron::parse(text).map_err(|error| error.to_string())?;
+    let zone = match &task.zone {
+        Some(name) => {
+            Some(Named::find(name).ok_or_else(|| format!("time zone \"{name}\" is not known"))?)
+        }
+        None => None,
+    };
+    Ok(Some((cron, zone)))
+}

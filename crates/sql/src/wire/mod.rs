@@ -1,0 +1,309 @@
+//! A connection to PostgreSQL, message by message.
+//!
+//! A driver for programs would hide what a task's output is made of: command tags, types, COPY, several results. So the
+//! sessions of tasks read the messages themselves, and the scheduler uses the same connection.
+
+mod connect;
+mod refusal;
+mod tls;
+
+use std::collections::HashMap;
+use std::io;
+
+use bytes::{Buf, BytesMut};
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::IsNull;
+use postgres_protocol::message::backend::{DataRowBody, Message};
+use postgres_protocol::message::frontend;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+pub use connect::{Cancel, ConnectError, Opening, connect};
+pub use refusal::Refusal;
+
+/// Longest message that is kept in memory; of longer ones only the fact is known.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// What bytes travel on.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// A connection to PostgreSQL.
+pub struct Wire {
+    stream: Box<dyn Stream>,
+    received: BytesMut,
+    /// Bytes of a message too long to be kept that are still to come.
+    skipping: usize,
+    /// What is to be sent before the next message is read.
+    pub out: BytesMut,
+    /// The process that serves this connection.
+    pub pid: i32,
+    /// How to cancel what runs.
+    pub cancel: Option<Cancel>,
+    prepared: HashMap<u64, String>,
+    /// Answers to come that nobody waits for.
+    skip_ready: usize,
+    /// What was notified since it was last looked at.
+    pub notified: Vec<String>,
+}
+
+/// What arrived.
+pub enum Arrived {
+    /// A message.
+    Message(Message),
+    /// A row or a piece of COPY that is too long.
+    Skipped,
+}
+
+/// Why a question has no answer.
+#[derive(Debug)]
+pub enum AskError {
+    /// The connection is gone.
+    Lost(String),
+    /// The database refused; nothing of what was asked together was done.
+    Refused(Box<Refusal>),
+}
+
+impl AskError {
+    /// In one line.
+    pub fn line(&self) -> String {
+        match self {
+            AskError::Lost(why) => format!("the connection was lost: {why}"),
+            AskError::Refused(refusal) => refusal.line(),
+        }
+    }
+}
+
+impl std::fmt::Display for AskError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.line())
+    }
+}
+
+impl std::error::Error for AskError {}
+
+impl From<io::Error> for AskError {
+    fn from(error: io::Error) -> Self {
+        AskError::Lost(error.to_string())
+    }
+}
+
+/// A row of an answer: each value as text.
+pub struct Row {
+    values: Vec<Option<String>>,
+}
+
+/// Something to ask: a statement and its parameters, as text.
+pub struct Ask<'a> {
+    /// The statement.
+    pub sql: &'a str,
+    /// Its parameters.
+    pub params: Vec<Option<String>>,
+}
+
+impl<'a> Ask<'a> {
+    /// A statement with these parameters.
+    pub fn new<const N: usize>(sql: &'a str, params: [&str; N]) -> Self {
+        Ask { sql, params: params.into_iter().map(|param| Some(param.to_owned())).collect() }
+    }
+}
+
+impl Row {
+    /// The text in this place.
+    pub fn text(&self, place: usize) -> Option<&str> {
+        self.values.get(place)?.as_deref()
+    }
+
+    /// The text in this place, taken out of the row.
+    pub fn take(&mut self, place: usize) -> Option<String> {
+        self.values.get_mut(place)?.take()
+    }
+
+    /// The number, or whatever else can be read, in this place.
+    pub fn parsed<T: std::str::FromStr>(&self, place: usize) -> Option<T> {
+        self.text(place)?.parse().ok()
+    }
+
+    /// Whether it says yes.
+    pub fn is_true(&self, place: usize) -> bool {
+        self.text(place) == Some("t")
+    }
+
+    fn read(body: &DataRowBody) -> io::Result<Self> {
+        let buffer = body.buffer();
+        let text = |range: Option<std::ops::Range<usize>>| {
+            Ok(range.map(|range| String::from_utf8_lossy(&buffer[range]).into_owned()))
+        };
+        Ok(Row { values: body.ranges().map(text).collect()? })
+    }
+}
+
+impl Wire {
+    fn new(stream: Box<dyn Stream>) -> Self {
+        Wire {
+            stream,
+            received: BytesMut::with_capacity(8192),
+            skipping: 0,
+            out: BytesMut::new(),
+            pid: 0,
+            cancel: None,
+            prepared: HashMap::new(),
+            skip_ready: 0,
+            notified: Vec::new(),
+        }
+    }
+
+    /// Sends what is waiting.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        if !self.out.is_empty() {
+            self.stream.write_all_buf(&mut self.out).await?;
+            self.stream.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// The next message. May be dropped and called again.
+    pub async fn next(&mut self) -> io::Result<Arrived> {
+        self.flush().await?;
+        loop {
+            if let Some(arrived) = self.take_received()? {
+                return Ok(arrived);
+            }
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                let why = "server closed the connection unexpectedly";
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+            }
+        }
+    }
+
+    fn take_received(&mut self) -> io::Result<Option<Arrived>> {
+        if self.skipping > 0 {
+            let skipped = self.skipping.min(self.received.len());
+            self.received.advance(skipped);
+            self.skipping -= skipped;
+            return Ok((self.skipping == 0).then_some(Arrived::Skipped));
+        }
+        if let [kind, a, b, c, d, ..] = self.received[..] {
+            let length = u32::from_be_bytes([a, b, c, d]) as usize;
+            if length > MESSAGE_BYTES_MAX {
+                if kind != b'D' && kind != b'd' {
+                    return Err(io::Error::other("a message is too long"));
+                }
+                self.skipping = length + 1;
+                self.received.reserve(8192);
+                return self.take_received();
+            }
+        }
+        Ok(Message::parse(&mut self.received)?.map(Arrived::Message))
+    }
+
+    /// Waits until the database notifies of something.
+    pub async fn notification(&mut self) -> io::Result<()> {
+        while self.notified.is_empty() {
+            if let Arrived::Message(message) = self.next().await? {
+                self.aside(message)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What belongs to no question.
+    fn aside(&mut self, message: Message) -> io::Result<()> {
+        match message {
+            Message::NotificationResponse(body) => self.notified.push(body.message()?.to_owned()),
+            // Only the end of the session comes unasked.
+            Message::ErrorResponse(body) => {
+                return Err(io::Error::other(Refusal::read(&body).line()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Runs statements without answers, as one text.
+    pub async fn run(&mut self, sql: &str) -> Result<(), AskError> {
+        frontend::query(sql, &mut self.out)?;
+        self.answers(0).await.map(drop)
+    }
+
+    /// Asks one thing.
+    pub async fn ask(&mut self, ask: Ask<'_>) -> Result<Vec<Row>, AskError> {
+        Ok(self.transact(&[ask]).await?.pop().unwrap_or_default())
+    }
+
+    /// Asks several things in one transaction and one round trip.
+    pub async fn transact(&mut self, asks: &[Ask<'_>]) -> Result<Vec<Vec<Row>>, AskError> {
+        for ask in asks {
+            let name = self.prepare(ask.sql)?;
+            let values = ask.params.iter().map(|param| param.as_deref());
+            let write = |value: Option<&str>, buffer: &mut BytesMut| {
+                let Some(value) = value else { return Ok(IsNull::Yes) };
+                buffer.extend_from_slice(value.as_bytes());
+                Ok(IsNull::No)
+            };
+            let bound =
+                frontend::bind("", &name, [0_i16; 0], values, write, [0_i16; 0], &mut self.out);
+            bound.map_err(|_| AskError::Lost("a parameter is too long".into()))?;
+            frontend::execute("", 0, &mut self.out)?;
+        }
+        frontend::sync(&mut self.out);
+        let answer = self.answers(asks.len()).await;
+        if answer.is_err() {
+            // What was to be prepared may not have been.
+            self.forget()?;
+        }
+        answer
+    }
+
+    /// The name under which a statement is prepared here.
+    fn prepare(&mut self, sql: &str) -> io::Result<String> {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        sql.hash(&mut hasher);
+        if let Some(name) = self.prepared.get(&hasher.finish()) {
+            return Ok(name.clone());
+        }
+        let name = format!("s{}", self.prepared.len());
+        frontend::parse(&name, sql, [], &mut self.out)?;
+        self.prepared.insert(hasher.finish(), name.clone());
+        Ok(name)
+    }
+
+    fn forget(&mut self) -> io::Result<()> {
+        self.prepared.clear();
+        frontend::query("DEALLOCATE ALL", &mut self.out)?;
+        self.skip_ready += 1;
+        Ok(())
+    }
+
+    async fn answers(&mut self, count: usize) -> Result<Vec<Vec<Row>>, AskError> {
+        let mut answers: Vec<Vec<Row>> = Vec::with_capacity(count);
+        let mut refusal = None;
+        loop {
+            let Arrived::Message(message) = self.next().await? else { continue };
+            match message {
+                Message::BindComplete => answers.push(Vec::new()),
+                Message::DataRow(body) => {
+                    if let Some(rows) = answers.last_mut() {
+                        rows.push(Row::read(&body)?);
+                    }
+                }
+                Message::ErrorResponse(body) => {
+                    let read = Refusal::read(&body);
+                    if read.is_fatal() {
+                        return Err(AskError::Lost(read.line()));
+                    }
+                    refusal = Some(read);
+                }
+                Message::ReadyForQuery(_) if self.skip_ready > 0 => self.skip_ready -= 1,
+                Message::ReadyForQuery(_) => break,
+                message @ Message::NotificationResponse(_) => self.aside(message)?,
+                _ => {}
+            }
+        }
+        match refusal {
+            Some(refusal) => Err(AskError::Refused(Box::new(refusal))),
+            None => Ok(answers),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What nobody should insert, and what comes of it: an error in that row and nothing else.
+
+use crate::rig::{Rig, run};
+
+#[test]
+fn a_delimiter_that_is_half_a_character() {
+    run(async {
+        let rig = Rig::new().await;
+        let (output, error) = rig.output(", delimiter, input", ", '→', 'select 1, 2'").await;
+        assert_eq!(output, None);
+        assert_eq!(error.as_deref(), Some("ERROR:  delimiter must be one character of ASCII"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_query_of_ten_megabytes() {
+    run(async {
+        let rig = Rig::new().await;
+        let (output, error) =
+            rig.output(", input", ", 'select ' || repeat(' ', 10000000) || '1'").await;
+        assert_eq!((output.as_deref(), error), (Some("1"), None));
+        let (_, error) = rig.output(", input", ", 'selec ' || repeat('x', 10000000)").await;
+        assert_eq!(error.map(|error| error.len() > 10_000_000), Some(true));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn an_output_without_end_is_cut() {
+    run(async {
+        let rig = Rig::with("\"output_max\": 1000").await;
+        for input in [
+            "select repeat(''x'', 100) from generate_series(1, 100000)",
+            "select repeat(''x'', 100000000)",
+            "copy (select repeat(''x'', 1000) from generate_series(1, 10000)) to stdout",
+        ] {
+            let (output, error) = rig.output(", input", &format!(", '{input}'")).await;
+            let output = output.unwrap_or_default();
+            assert!(output.ends_with("\n[output cut after 1000 bytes]"), "{input}");
+            assert!(output.len() < 1100 && output.len() > 20, "{input}: {}", output.len());
+            assert_eq!(
+                error.map(|error| error.starts_with("ERROR:  output is too long and was cut")),
+                Some(true)
+            );
+        }
+        rig.settle().await;
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn bytes_that_are_no_text() {
+    run(async {
+        let rig = Rig::new().await;
+        let (output, error) =
+            rig.output(", input", ", 'copy (select ''a'') to stdout (format binary)'").await;
+        assert_eq!(error, None);
+        assert!(output.is_some_and(|output| output.starts_with("PGCOPY")));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn remotes_that_are_none() {
+    run(async {
+        let rig = Rig::new().await;
+        for (remote, said) in [
+            ("foo=bar", "PQconninfoParse failed\nDETAIL:  invalid connection option \"foo\""),
+            (
+                "application_name",
+                "PQconninfoParse failed\nDETAIL:  missing \"=\" after \"application_name\" in connection info string",
+            ),
+            (
+                "host=127.0.0.1 port=1 password=hidden",
+                "could not connect to the remote\nDETAIL:  Connection refused",
+            ),
+            (
+                "host=/nowhere",
+                "could not connect to the remote\nDETAIL:  No such file or directory",
+            ),
+        ] {
+            let (output, error) =
+                rig.output(", remote, input", &format!(", '{remote}', 'select 1'")).await;
+            let error = error.unwrap_or_default();
+            assert_eq!(output, None);
+            assert!(error.starts_with(&format!("ERROR:  {said}")), "{error}");
+            assert!(!error.contains("hidden") && !error.contains("STATEMENT"), "{error}");
+        }
+        let url = crate::rig::cluster().url("not_there");
+        let (_, error) = rig.output(", remote, input", &format!(", '{url}', 'select 1'")).await;
+        let expected = "ERROR:  could not connect to the remote\nDETAIL:  FATAL:  database \"not_there\" does not exist";
+        assert_eq!(error.as_deref(), Some(expected));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn an_end_that_cannot_be_written() {
+    // Somebody's own trigger refuses what one task leaves; the others must be written all the same.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.output = ''bad'' THEN RAISE ''not this''; END IF; \
+             RETURN NEW; END'; CREATE TRIGGER refuse BEFORE UPDATE ON task FOR EACH ROW EXECUTE PROCEDURE refuse()",
+        )
+        .await;
+        rig.run("INSERT INTO task (max, input) SELECT 9, 'select ''' || word || '''' FROM unnest(ARRAY['good', 'bad', 'fine']) AS word").await;
+        rig.idle().await;
+        let rows =
+            rig.get("SELECT string_agg(coalesce(output, error), '|' ORDER BY id) FROM task").await;
+        let expected = "good|ERROR:  the end of the task cannot be written\nDETAIL:  not this|fine";
+        assert_eq!(rows.as_deref(), Some(expected));
+        rig.stop().await;
+    });
+}

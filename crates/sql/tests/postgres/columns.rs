@@ -1,0 +1,171 @@
+//! The table: made, upgraded, and used under odd names.
+
+use crate::rig::{Rig, run, start};
+use taskyard_core::service::Service;
+
+#[test]
+fn every_column_has_its_type_default_and_comment() {
+    run(async {
+        let rig = Rig::new().await;
+        let columns = rig
+            .get(
+                "SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum) \
+                 FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0",
+            )
+            .await;
+        let time = "timestamp with time zone";
+        let expected = format!(
+            "id bigint, parent bigint, plan {time}, start {time}, stop {time}, active interval, live interval, repeat interval, \
+             timeout interval, count integer, hash integer, max integer, pid integer, state state, delete boolean, \
+             drift boolean, header boolean, string boolean, delimiter \"char\", escape \"char\", quote \"char\", data text, \
+             error text, group text, input text, null text, output text, remote text, cron text, zone text, attempts integer, \
+             attempts_max integer, backoff interval"
+        );
+        assert_eq!(columns, Some(expected));
+        let silent = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0 \
+                      AND col_description(attrelid, attnum) IS NULL";
+        assert_eq!(rig.get(silent).await.as_deref(), Some("0"));
+        rig.run("INSERT INTO task (input, state) VALUES ('x', 'STOP')").await;
+        let row = rig
+            .get(
+                "SELECT concat_ws('|', parent, plan <= now(), active, live, repeat, timeout, count, max, pid, delete, drift, header, \
+                 string, ascii(delimiter::text), length(escape::text), length(quote::text), data, \"group\", \"null\", remote, \
+                 hash = hashtext('group')) FROM task",
+            )
+            .await;
+        let zero = "00:00:00";
+        let expected = format!("t|01:00:00|{zero}|{zero}|{zero}|0|0|t|f|t|t|9|0|0|group|\\N|t");
+        assert_eq!(row, Some(expected));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn checks_have_their_names() {
+    run(async {
+        let rig = Rig::new().await;
+        for (column, value, said) in [
+            ("active", "'0 sec'", "violates check constraint \"task_active_check\""),
+            ("live", "'-1 sec'", "violates check constraint \"task_live_check\""),
+            ("repeat", "'-1 sec'", "violates check constraint \"task_repeat_check\""),
+            ("timeout", "'-1 sec'", "violates check constraint \"task_timeout_check\""),
+            ("count", "-1", "violates check constraint \"task_count_check\""),
+            ("input", "NULL", "null value in column \"input\""),
+            ("state", "'FOO'", "invalid input value for enum state: \"FOO\""),
+            ("timeout", "'soon'", "invalid input syntax for type interval: \"soon\""),
+        ] {
+            let columns =
+                if column == "input" { "input".into() } else { format!("input, {column}") };
+            let values = if column == "input" { value.into() } else { format!("'x', {value}") };
+            let refused = rig
+                .client
+                .try_run(&format!("INSERT INTO task ({columns}) VALUES ({values})"))
+                .await;
+            let error = refused.expect_err(column).to_string();
+            assert!(error.contains(said), "{column}: {error}");
+        }
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn settings_of_the_inserting_session_are_defaults() {
+    run(async {
+        let rig = Rig::new().await;
+        rig.run(
+            "BEGIN; SET LOCAL \"pg_task.group\" = 'mine'; SET LOCAL pg_task.max = 3; SET LOCAL pg_task.delimiter = ','; \
+             SET LOCAL pg_task.delete = off; INSERT INTO task (input, state) VALUES ('x', 'STOP'); COMMIT; \
+             INSERT INTO task (input, state) VALUES ('x', 'STOP')",
+        )
+        .await;
+        let rows = rig.get("SELECT string_agg(concat_ws(' ', \"group\", max, ascii(delimiter::text), delete), '|' ORDER BY id) FROM task").await;
+        assert_eq!(rows.as_deref(), Some("mine 3 44 f|group 0 9 t"));
+        rig.stop().await;
+    });
+}
+
+/// What pg_task itself makes, cut down to what matters: defaults that need its settings, its trigger, no new columns.
+const OLD: &str = "
+CREATE TYPE state AS ENUM ('PLAN', 'TAKE', 'WORK', 'DONE', 'STOP');
+SET pg_task.active = '1 hour'; SET pg_task.max = 0; SET pg_task.null = '\\N';
+CREATE TABLE task (id bigserial PRIMARY KEY, parent bigint, plan timestamptz NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    start timestamptz, stop timestamptz, active interval NOT NULL DEFAULT current_setting('pg_task.active')::interval,
+    max integer NOT NULL DEFAULT current_setting('pg_task.max')::integer, pid integer,
+    state state NOT NULL DEFAULT 'PLAN', error text, \"group\" text NOT NULL DEFAULT 'group', input text NOT NULL,
+    \"null\" text NOT NULL DEFAULT current_setting('pg_task.null'), output text, remote text, mine text DEFAULT 'kept');
+CREATE FUNCTION wake_up() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''permission denied''; END';
+INSERT INTO task (input, state) VALUES ('old', 'DONE');
+CREATE TRIGGER wake_up AFTER INSERT ON task FOR EACH STATEMENT EXECUTE PROCEDURE wake_up();";
+
+#[test]
+fn a_table_of_pg_task_is_upgraded_in_place() {
+    run(async {
+        let schema = Rig::name();
+        let client = Rig::client(&schema).await;
+        client.run(&format!("CREATE SCHEMA {schema}; {OLD}")).await;
+        let tasks = start(&schema, "");
+        client.until(&format!("EXISTS (SELECT FROM pg_trigger WHERE tgname = 'taskyard_wake' AND tgrelid = '{schema}.task'::regclass)")).await;
+        let fresh = Rig::client(&schema).await;
+        fresh.run("INSERT INTO task (input) VALUES ('select 7')").await;
+        client.until("EXISTS (SELECT FROM task WHERE output = '7')").await;
+        let old = client
+            .get("SELECT concat_ws(' ', state, mine, count, delete) FROM task WHERE input = 'old'")
+            .await;
+        assert_eq!(old.as_deref(), Some("DONE kept 0 t"));
+        tasks.stop().await;
+    });
+}
+
+#[test]
+fn partitions_are_kept() {
+    run(async {
+        let rig = Rig::new().await;
+        rig.stop().await;
+        rig.run(
+            "ALTER TABLE task RENAME TO plain; CREATE TABLE task (LIKE plain INCLUDING DEFAULTS INCLUDING GENERATED) \
+             PARTITION BY RANGE (id); CREATE TABLE low PARTITION OF task FOR VALUES FROM (0) TO (5); \
+             CREATE TABLE high PARTITION OF task FOR VALUES FROM (5) TO (MAXVALUE); ALTER TABLE task ADD PRIMARY KEY (id)",
+        )
+        .await;
+        let tasks = start(&rig.schema, "");
+        rig.until("EXISTS (SELECT FROM pg_trigger WHERE tgname = 'taskyard_wake' AND tgrelid = 'task'::regclass)").await;
+        rig.run("INSERT INTO task (input, max, count) SELECT 'select ' || n, 3, 9 FROM generate_series(1, 12) AS n").await;
+        rig.idle().await;
+        let sums = "SELECT (SELECT count(*) FROM low) || ' ' || (SELECT count(*) FROM high) || ' ' || (SELECT sum(output::int) FROM task)";
+        assert_eq!(rig.get(sums).await.as_deref(), Some("4 8 78"));
+        tasks.stop().await;
+    });
+}
+
+#[test]
+fn names_with_quotes_and_spaces() {
+    run(async {
+        let schema = format!("a \"quoted\" schema, it's {{table}} %I 60 long {}", "x".repeat(10));
+        let table = r#"the {key} "table" \ with $$ and 'quotes'"#;
+        let json = serde_json::to_string(table).expect("a name is JSON");
+        let tasks = start(&schema, &format!("\"table\": {json}"));
+        let name =
+            format!("\"{}\".\"{}\"", schema.replace('"', "\"\""), table.replace('"', "\"\""));
+        let client = Rig::client("public").await;
+        client.until(&format!("to_regclass($n${name}$n$) IS NOT NULL")).await;
+        client
+            .run(&format!("INSERT INTO {name} (input, repeat) VALUES ('select 5', '1 hour')"))
+            .await;
+        client.until(&format!("EXISTS (SELECT FROM {name} WHERE output = '5')")).await;
+        assert_eq!(client.get(&format!("SELECT count(*) FROM {name}")).await.as_deref(), Some("2"));
+        tasks.stop().await;
+    });
+}
+
+#[test]
+fn a_table_that_was_dropped_is_made_again() {
+    // pg_task died with its table and came back a minute later.
+    run(async {
+        let rig = Rig::with("\"sleep\": 50").await;
+        rig.run("DROP TABLE task").await;
+        rig.until(&format!("to_regclass('{}.task') IS NOT NULL", rig.schema)).await;
+        rig.run("INSERT INTO task (input) VALUES ('select 1')").await;
+        rig.idle().await;
+        rig.stop().await;
+    });
+}

@@ -1,0 +1,94 @@
+//! Configurations that change.
+
+use std::time::Duration;
+
+use crate::rig::{Client, Rig, database, run};
+use taskyard_core::service::{Health, Service};
+use taskyard_sql::{Source, SqlTasks};
+
+#[test]
+fn databases_roles_and_tables_are_made_and_files_are_read_again() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("tasks.json");
+        let (one, two) = (Rig::name(), Rig::name());
+        let write = |text: String| std::fs::write(&file, text).expect("it can be written");
+        write(format!("[{{\"data\": \"{one}\"}}]"));
+        let admin = database("postgres", "postgres");
+        let tasks =
+            SqlTasks::start(admin.clone(), Source::File(file.clone()), Duration::from_secs(60));
+        let tasks = tasks.expect("it starts");
+        let admin = Client::new(&admin).await;
+        let made = |name: &str| {
+            format!(
+                "EXISTS (SELECT FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba WHERE datname = '{name}' \
+                 AND rolname = '{name}' AND rolcanlogin AND NOT rolsuper)"
+            )
+        };
+        admin.until(&made(&one)).await;
+        let first = Client::new(&database(&one, &one)).await;
+        first.until("to_regclass('public.task') IS NOT NULL").await;
+        first.run("INSERT INTO task (input) VALUES ('select current_user')").await;
+        first.until(&format!("EXISTS (SELECT FROM task WHERE output = '{one}')")).await;
+
+        // A bad file changes nothing and is told.
+        write("[{".into());
+        tasks.reload();
+        assert!(
+            matches!(tasks.health(), Health::Troubled(said) if said.contains("the old configuration stays"))
+        );
+        first.run("INSERT INTO task (input) VALUES ('select 2')").await;
+        first.until("EXISTS (SELECT FROM task WHERE output = '2')").await;
+
+        // A row that goes lets its task end; one that comes begins. The file is noticed by itself.
+        first.run("SELECT pg_advisory_lock(5)").await;
+        first.run("INSERT INTO task (input) VALUES ('select pg_advisory_lock_shared(5)')").await;
+        first.until("EXISTS (SELECT FROM task WHERE state = 'WORK')").await;
+        write(format!("[{{\"data\": \"{two}\", \"table\": \"jobs\", \"sleep\": 100}}]"));
+        admin.until(&made(&two)).await;
+        let second = Client::new(&database(&two, &two)).await;
+        second.until("to_regclass('public.jobs') IS NOT NULL").await;
+        first.run("SELECT pg_advisory_unlock_all()").await;
+        first.until("NOT EXISTS (SELECT FROM task WHERE state = 'WORK')").await;
+        first.until("NOT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pg_work%')").await;
+        first.run("INSERT INTO task (input) VALUES ('select 3')").await;
+        second.run("INSERT INTO jobs (input) VALUES ('select 3')").await;
+        second.until("EXISTS (SELECT FROM jobs WHERE output = '3')").await;
+        assert_eq!(
+            first.get("SELECT state FROM task ORDER BY id DESC").await.as_deref(),
+            Some("PLAN")
+        );
+        assert_eq!(tasks.health(), Health::Well);
+        tasks.stop().await;
+    });
+}
+
+#[test]
+fn an_idle_scheduler_has_one_connection() {
+    run(async {
+        let rig = Rig::new().await;
+        rig.run("INSERT INTO task (input, count, max) SELECT 'select 1', 100, 3 FROM generate_series(1, 20)").await;
+        rig.idle().await;
+        let mine = format!("application_name LIKE 'pg_task {} %'", rig.schema);
+        rig.until(&format!("NOT EXISTS (SELECT FROM pg_stat_activity WHERE {mine})")).await;
+        let name = format!("pg_work {} task 1000", rig.schema);
+        let count = rig
+            .get(&format!(
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'"
+            ))
+            .await;
+        assert_eq!(count.as_deref(), Some("1"));
+        let metrics = rig.tasks.metrics();
+        let value = |name: &str| {
+            metrics.iter().find(|metric| metric.name == name).map(|metric| metric.values[0].1)
+        };
+        assert_eq!(value("taskyard_sql_done_total"), Some(20.0));
+        assert_eq!(value("taskyard_sql_leads"), Some(1.0));
+        assert!(
+            rig.tasks.status()[0].words.starts_with("leads; 0 running, 20 done"),
+            "{:?}",
+            rig.tasks.status()
+        );
+        rig.stop().await;
+    });
+}

@@ -1,0 +1,148 @@
+//! Who runs beside whom, in which session.
+
+use crate::rig::{Rig, cluster, run};
+
+/// How many tasks each session ran, most first.
+const PER_PID: &str = "SELECT string_agg(n::text, ' ' ORDER BY n DESC) FROM (SELECT count(*) AS n FROM task GROUP BY pid) x";
+
+async fn per_session(columns: &str, values: &str, rows: usize) -> String {
+    let rig = Rig::new().await;
+    rig.run(&format!(
+        "INSERT INTO task (input{columns}) SELECT 'SELECT 1'{values} FROM generate_series(1, {rows})"
+    ))
+    .await;
+    rig.idle().await;
+    let counts = rig.get(PER_PID).await.unwrap_or_default();
+    rig.stop().await;
+    counts
+}
+
+#[test]
+fn every_task_has_its_own_session_unless_it_says_otherwise() {
+    run(async {
+        assert_eq!(per_session("", "", 5).await, "1 1 1 1 1");
+        assert_eq!(per_session(", count", ", 3", 7).await, "3 3 1");
+        assert_eq!(per_session(", count, live", ", 2, '1 hour'", 6).await, "2 2 2");
+        assert_eq!(per_session(", count, max", ", 5, 1", 10).await, "5 5");
+        assert_eq!(per_session(", live", ", '1 hour'", 6).await, "6");
+    });
+}
+
+#[test]
+fn a_session_for_a_higher_max_takes_no_lower_ones() {
+    run(async {
+        let rig = Rig::new().await;
+        rig.run(
+            "BEGIN; INSERT INTO task (input, count, max) SELECT 'SELECT 1', 6, 1 FROM generate_series(1, 10); \
+             INSERT INTO task (input, count, max) VALUES ('SELECT 1', 6, 2); COMMIT",
+        )
+        .await;
+        rig.idle().await;
+        let high = "SELECT count(*) FROM task WHERE pid = (SELECT pid FROM task WHERE max = 2)";
+        assert_eq!(rig.get(high).await.as_deref(), Some("1"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_session_that_goes_on_is_as_if_new() {
+    run(async {
+        let rig = Rig::new().await;
+        rig.run(
+            "INSERT INTO task (input, count) VALUES
+             ('create temp table left_behind (i int); set work_mem = ''1MB''; prepare p as select 1', 9),
+             ('select to_regclass(''left_behind''), current_setting(''work_mem'') = ''1MB'', current_setting(''pg_task.id''), \
+              current_setting(''pg_task.group''), current_setting(''pg_task.table''), (select count(*) from pg_prepared_statements)', 9),
+             ('select 1/0', 9), ('select 4', 9)",
+        )
+        .await;
+        rig.idle().await;
+        assert_eq!(rig.get(PER_PID).await.as_deref(), Some("4"));
+        let second = rig.get("SELECT split_part(output, chr(10), 2) FROM task WHERE id = 2").await;
+        assert_eq!(second.as_deref(), Some("\\N\tf\t2\tgroup\ttask\t0"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_task_knows_itself_and_its_children_know_it() {
+    run(async {
+        let rig = Rig::new().await;
+        let schema = rig.schema.clone();
+        rig.run(&format!(
+            "INSERT INTO task (\"group\", input) VALUES ('it''s a \\group', 'insert into {schema}.task (input) values (''select \
+             current_setting(''''pg_task.group''''), current_setting(''''pg_task.schema''''), \
+             current_setting(''''pg_task.oid'''')::oid = ''''{schema}.task''''::regclass'')')"
+        ))
+        .await;
+        rig.until("EXISTS (SELECT FROM task WHERE parent = 1 AND state = 'DONE')").await;
+        let child =
+            rig.get("SELECT split_part(output, chr(10), 2) FROM task WHERE parent = 1").await;
+        assert_eq!(child, Some(format!("it's a \\group\t{schema}\tt")));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn groups_whose_names_run_together_are_two() {
+    // pg_task made one group of ('ab', 'c') and ('a', 'bc'), because it hashed the two texts glued together.
+    run(async {
+        let rig = Rig::new().await;
+        let url = cluster().url("postgres");
+        rig.run("SELECT pg_advisory_lock(77)").await;
+        rig.run(&format!(
+            "INSERT INTO task (\"group\", remote, input) VALUES ('a', '{url}', 'select pg_advisory_lock_shared(77)'), \
+             ('a{url}', NULL, 'select pg_advisory_lock_shared(77)')"
+        ))
+        .await;
+        rig.until("2 = (SELECT count(*) FROM task WHERE state = 'WORK')").await;
+        assert_eq!(rig.get("SELECT count(DISTINCT hash) FROM task").await.as_deref(), Some("1"));
+        rig.run("SELECT pg_advisory_unlock_all()").await;
+        rig.idle().await;
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_higher_max_goes_first_when_there_is_no_room_for_all() {
+    run(async {
+        let rig = Rig::with("\"run\": 1").await;
+        rig.run("SELECT pg_advisory_lock(78)").await;
+        rig.run("INSERT INTO task (\"group\", input) VALUES ('first', 'select pg_advisory_lock_shared(78)')").await;
+        rig.until("EXISTS (SELECT FROM task WHERE state = 'WORK')").await;
+        rig.run(
+            "INSERT INTO task (\"group\", max, input) SELECT 'g' || n, n % 3, 'select 1' FROM generate_series(1, 9) AS n",
+        )
+        .await;
+        rig.run("SELECT pg_advisory_unlock_all()").await;
+        rig.idle().await;
+        let order =
+            "SELECT string_agg(max::text, ' ' ORDER BY start) FROM task WHERE \"group\" <> 'first'";
+        assert_eq!(rig.get(order).await.as_deref(), Some("2 2 2 1 1 1 0 0 0"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_pause_is_kept_for_a_task_that_comes_later() {
+    // pg_task forgot the pause when the next task was inserted after the end of the last.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run("INSERT INTO task (max, drift, input) VALUES (-400, true, 'select 1')").await;
+        rig.idle().await;
+        rig.run("INSERT INTO task (max, drift, input) VALUES (-400, true, 'select 2')").await;
+        rig.idle().await;
+        let kept = "SELECT (SELECT start FROM task WHERE id = 2) >= (SELECT stop FROM task WHERE id = 1) + '400 ms'::interval";
+        assert_eq!(rig.get(kept).await.as_deref(), Some("t"));
+        // Another scheduler knows it too.
+        rig.run("INSERT INTO task (max, drift, input) VALUES (-1500, true, 'select 3')").await;
+        rig.idle().await;
+        rig.stop().await;
+        let tasks = crate::rig::start(&rig.schema, "");
+        rig.run("INSERT INTO task (max, drift, input) VALUES (-1, true, 'select 4')").await;
+        rig.idle().await;
+        let kept = "SELECT (SELECT start FROM task WHERE id = 4) >= (SELECT stop FROM task WHERE id = 3) + '1500 ms'::interval";
+        assert_eq!(rig.get(kept).await.as_deref(), Some("t"));
+        taskyard_core::service::Service::stop(&tasks).await;
+    });
+}

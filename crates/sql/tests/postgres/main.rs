@@ -1,0 +1,17 @@
+//! SQL tasks in a real database.
+
+#[path = "../../../store/tests/postgres/cluster.rs"]
+mod cluster;
+mod rig;
+
+mod bad_input;
+mod columns;
+mod configuration;
+mod first_description;
+mod groups;
+mod losses;
+mod output;
+mod rights;
+mod several;
+mod stopping;
+mod times;
