@@ -11,6 +11,7 @@ use crate::migrate::MigrateArgs;
 use crate::peek::PeekArgs;
 use crate::put::PutArgs;
 use crate::serve::ServeArgs;
+use crate::sql::SqlArgs;
 use crate::stats::StatsArgs;
 use crate::take::TakeArgs;
 use crate::top::TopArgs;
@@ -84,6 +85,8 @@ pub enum Verb {
     Top(TopArgs),
     /// Make, change, show and remove tubes.
     Tube(TubeArgs),
+    /// Run the SQL tasks of a PostgreSQL database: INSERT a query, it runs.
+    Sql(SqlArgs),
     /// Take, print and ack tasks until Ctrl-C; with --exec run a command for each.
     Worker(WorkerArgs),
     /// Measure how fast the queue is on this machine.

@@ -15,6 +15,7 @@ mod migrate;
 mod peek;
 mod put;
 mod serve;
+mod sql;
 mod stats;
 mod take;
 mod top;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Verb::Stats(args) => stats::run(args),
         Verb::Top(args) => top::run(args),
         Verb::Tube(args) => tube::run(args),
+        Verb::Sql(args) => sql::run(args),
         Verb::Worker(args) => worker::run(args),
         Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),
         Verb::Completions(args) => completions::run(args),

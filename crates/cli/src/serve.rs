@@ -13,9 +13,11 @@ use clap::Args;
 use indicatif::ProgressBar;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::{PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX};
+use taskyard_core::service::Service;
 use taskyard_core::{Command, Execute, Reply};
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{BindError, Config, Server, Token, TokenError};
+use taskyard_sql::Source;
 use taskyard_store::{MemoryStore, OpenOptions, Store};
 use taskyard_wire::Exit;
 use tokio::runtime::Runtime;
@@ -27,7 +29,7 @@ use crate::iproto::IprotoArgs;
 use crate::migrate::shown;
 use crate::output::{note, quoted};
 use crate::units::Size;
-use crate::{iproto, output, units};
+use crate::{iproto, output, sql, units};
 
 /// How to serve.
 #[derive(Debug, Args)]
@@ -37,6 +39,7 @@ Examples:
   taskyard serve --data /var/lib/taskyard
   taskyard serve --http 0.0.0.0:7070 --token-file secret.txt
   taskyard serve --store memory:                   nothing is kept
+  taskyard serve --sql tasks.json --database postgres://db/postgres
 
 Ctrl-C or SIGTERM stops it; what was acknowledged is on disk. TASKYARD_LOG=debug tells more.")]
 pub struct ServeArgs {
@@ -75,6 +78,12 @@ pub struct ServeArgs {
     /// Open a damaged folder with what is left of it.
     #[arg(long)]
     accept_loss: bool,
+    /// Run SQL tasks too, of the tables that this file lists; see taskyard sql --help.
+    #[arg(long, value_name = "FILE", requires = "database")]
+    sql: Option<PathBuf>,
+    /// How to connect to the database of SQL tasks.
+    #[arg(long, value_name = "URL", env = "TASKYARD_DATABASE", hide_env_values = true)]
+    database: Option<String>,
     #[command(flatten)]
     iproto: IprotoArgs,
 }
@@ -113,6 +122,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let tubes = tubes(&engine).await?;
         let found = Found { url, durable, tubes, opening: started.elapsed() };
         let (stop, again) = (Stop::new()?, Stop::new()?);
+        let mut config = config;
+        config.services.extend(args.sql_tasks()?);
         let server = match bind(config, &engine, &args.iproto).await {
             Ok((server, _)) => server,
             Err(refusal) => {
@@ -170,6 +181,13 @@ impl ServeArgs {
             iproto: self.iproto.config()?,
             ..Config::new(self.http)
         })
+    }
+
+    /// Starts the SQL tasks, if there are to be any.
+    fn sql_tasks(&self) -> anyhow::Result<Option<Arc<dyn Service>>> {
+        let (Some(file), Some(database)) = (&self.sql, &self.database) else { return Ok(None) };
+        let tasks = sql::start(database, Source::File(file.clone()), sql::PATIENCE)?;
+        Ok(Some(Arc::new(tasks)))
     }
 
     /// Opens the store; a person sees that it takes its time.
@@ -303,13 +321,14 @@ fn program() -> String {
 }
 
 /// The two ways to ask a program to stop.
-struct Stop {
+pub struct Stop {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Stop {
-    fn new() -> io::Result<Self> {
+    /// Listens for both.
+    pub fn new() -> io::Result<Self> {
         Ok(Stop {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -325,7 +344,7 @@ impl Stop {
 }
 
 /// Ready at the first signal. The second ends the process at once: what was acknowledged is safe.
-async fn stop_at_first(mut stop: Stop, mut again: Stop) {
+pub async fn stop_at_first(mut stop: Stop, mut again: Stop) {
     stop.asked().await;
     output::note("stopping; once more to stop at once");
     tokio::spawn(async move {
@@ -337,7 +356,7 @@ async fn stop_at_first(mut stop: Stop, mut again: Stop) {
 }
 
 /// What the server says about itself goes to stderr.
-fn start_log() {
+pub fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TASKYARD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     // Who accepts a loss is told how large it is, however quiet the log shall be.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Bytes;
+use taskyard_core::service::Service;
 use taskyard_core::{Command, Error, Execute, Reply, TubeName};
 use taskyard_engine::Engine;
 use tokio::sync::Semaphore;
@@ -44,6 +45,8 @@ pub(crate) struct App {
     pub document: Bytes,
     /// The face for clients of Tarantool's queue, if there is one.
     pub iproto: Option<Arc<Face>>,
+    /// What runs beside the queue.
+    pub services: Vec<Arc<dyn Service>>,
 }
 
 /// How handlers hold it.
@@ -76,6 +79,7 @@ impl App {
             started: Instant::now(),
             document,
             iproto: iproto.map(Arc::new),
+            services: config.services,
         }
     }
 

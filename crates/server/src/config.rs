@@ -2,8 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, CONNECTIONS_MAX};
+use taskyard_core::service::Service;
 
 use crate::auth::Token;
 use crate::iproto::{Grants, IprotoConfig, User, Users};
@@ -41,6 +43,8 @@ pub struct Config {
     pub wait_seconds_max: f64,
     /// How to speak to clients of Tarantool's queue; `None` is not at all.
     pub iproto: Option<IprotoConfig>,
+    /// What runs beside the queue; it is stopped with the server.
+    pub services: Vec<Arc<dyn Service>>,
 }
 
 impl Config {
@@ -57,6 +61,7 @@ impl Config {
             body_bytes_max: BODY_BYTES_MAX,
             wait_seconds_max: WAIT_SECONDS_MAX,
             iproto: None,
+            services: Vec::new(),
         }
     }
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
 use taskyard_core::TubeName;
 use taskyard_core::command::TubeInfo;
+use taskyard_core::service::{Health, Service};
 use taskyard_engine::WaitingCount;
 
 use crate::app::App;
@@ -92,6 +93,7 @@ pub(crate) fn text(
     if let Some(face) = &app.iproto {
         write_iproto(&mut text, &face.counters);
     }
+    write_services(&mut text, &app.services);
     write_server(&mut text, app);
     text.written
 }
@@ -173,6 +175,26 @@ fn write_iproto(text: &mut Text, counters: &Counters) {
     text.family("taskyard_iproto_requests_total", "counter", about);
     for (verb, code, count) in counters.counts() {
         text.line(&[("verb", verb), ("code", &code.to_string())], count);
+    }
+}
+
+fn write_services(text: &mut Text, services: &[Arc<dyn Service>]) {
+    if services.is_empty() {
+        return;
+    }
+    let about = "Whether something keeps a service from its work.";
+    text.family("taskyard_service_troubled", "gauge", about);
+    for service in services {
+        let troubled = service.health() != Health::Well;
+        text.line(&[("service", service.name())], u8::from(troubled));
+    }
+    for metric in services.iter().flat_map(|service| service.metrics()) {
+        text.family(metric.name, if metric.grows { "counter" } else { "gauge" }, metric.about);
+        for (labels, value) in &metric.values {
+            let labels: Vec<(&str, &str)> =
+                labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            text.line(&labels, value);
+        }
     }
 }
 

@@ -88,7 +88,7 @@ impl Server {
 
     /// Serves until `stop` is ready. Then it accepts no more connections, stops the engine, which
     /// answers those who wait, lets requests under way finish, and closes what is left after ten
-    /// seconds. Answers what came of stopping the engine.
+    /// seconds. Services are stopped meanwhile. Answers what came of stopping the engine.
     pub async fn run(self, stop: impl Future<Output = ()>) -> CoreResult<()> {
         let Server { http, iproto, app, .. } = self;
         let mut connections = Connections::new(app.clone(), router(app.clone()));
@@ -97,7 +97,13 @@ impl Server {
             () = stop => {}
         }
         drop((http, iproto));
-        let (stopped, ()) = tokio::join!(app.engine.stop(), connections.finish(FINISH_MAX));
+        let services = async {
+            for service in &app.services {
+                service.stop().await;
+            }
+        };
+        let (stopped, (), ()) =
+            tokio::join!(app.engine.stop(), connections.finish(FINISH_MAX), services);
         stopped
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod config;
 pub mod conninfo;
+pub mod desk;
 pub mod scheduler;
 pub mod service;
 pub mod status;
@@ -26,4 +27,5 @@ mod zone;
 
 pub use config::{Config, ConfigError};
 pub use conninfo::{Conninfo, ConninfoError, masked};
+pub use desk::{Coming, Desk, DeskError, Listed, Told};
 pub use service::{Source, SqlTasks, StartError};

@@ -87,7 +87,8 @@ impl Output {
 
     /// A piece of COPY, with the ends of its lines.
     pub fn copied(&mut self, data: &[u8]) {
-        let data = String::from_utf8_lossy(data);
+        // What no text of PostgreSQL can hold.
+        let data = String::from_utf8_lossy(data).replace('\0', "\u{fffd}");
         self.push(&data);
     }
 

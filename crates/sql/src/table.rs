@@ -108,9 +108,10 @@ impl Statements {
     /// The one that writes down ends and makes repetitions with these columns.
     pub fn finish_again(&self, columns: &str, values: &str) -> String {
         let again = include_str!("statements/again.sql");
-        let again = again.replace("{names}", columns).replace("{values}", values);
-        let text = include_str!("statements/finish.sql").replace("{again}", &again);
-        filled(&text, &self.names, self.version)
+        let again = filled(again, &self.names, self.version);
+        let again = put_in(&again, &[("names", columns), ("values", values)]);
+        let text = filled(include_str!("statements/finish.sql"), &self.names, self.version);
+        put_in(&text, &[("again", &again)])
     }
 }
 
@@ -121,11 +122,41 @@ fn filled(text: &str, names: &Names, version: u32) -> String {
     // Before 12 every part was made on its own anyway, and there was no word for it.
     let text =
         if version < 120_000 { text.replace(" AS MATERIALIZED ", " AS ") } else { text.into() };
-    text.replace("{table}", &names.quoted())
-        .replace("{state}", &format!("{}.state", identifier(&names.schema)))
-        .replace("{columns}", COLUMNS)
-        .replace("{nothing}", &"NULL, ".repeat(COLUMNS_COUNT + 2))
-        .replace("{key}", KEY)
+    let state = format!("{}.state", identifier(&names.schema));
+    let nothing = "NULL, ".repeat(COLUMNS_COUNT + 2);
+    let table = names.quoted();
+    let places = [
+        ("table", table.as_str()),
+        ("state", &state),
+        ("columns", COLUMNS),
+        ("nothing", &nothing),
+        ("key", KEY),
+    ];
+    put_in(&text, &places)
+}
+
+/// Puts values into their places, each once: what a value itself looks like does not matter.
+fn put_in(text: &str, places: &[(&str, &str)]) -> String {
+    let mut done = String::with_capacity(text.len() * 2);
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        done.push_str(before);
+        let found = places
+            .iter()
+            .find_map(|(name, value)| Some((value, after.strip_prefix(name)?.strip_prefix('}')?)));
+        match found {
+            Some((value, after)) => {
+                done.push_str(value);
+                rest = after;
+            }
+            None => {
+                done.push('{');
+                rest = after;
+            }
+        }
+    }
+    done.push_str(rest);
+    done
 }
 
 /// A table that is ready.
@@ -163,11 +194,13 @@ pub async fn prepare(
     names: &Names,
     profile: Profile,
 ) -> Result<Table, TableError> {
-    let make = include_str!("statements/table.sql")
-        .replace("{schema_text}", &literal(&names.schema))
-        .replace("{table_text}", &literal(&names.table))
-        .replace("{labels}", profile.labels())
-        .replace("{key}", KEY);
+    let places = [
+        ("schema_text", &*literal(&names.schema)),
+        ("table_text", &*literal(&names.table)),
+        ("labels", profile.labels()),
+        ("key", KEY),
+    ];
+    let make = put_in(include_str!("statements/table.sql"), &places);
     if let Err(error) = wire.run(&make).await {
         return Err(explain(wire, names, error).await);
     }

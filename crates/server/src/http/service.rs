@@ -1,9 +1,12 @@
 //! The server itself: is it well, what does it count, what can be asked of it.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use taskyard_core::service::Health;
 use taskyard_wire::Code;
 use utoipa::ToSchema;
 
@@ -22,6 +25,9 @@ pub(crate) struct HealthAnswer {
     status: String,
     /// The server's version.
     version: String,
+    /// What runs beside the queue: `ok` or `troubled`. The server itself is well all the same.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    services: BTreeMap<String, String>,
 }
 
 /// The addresses of this file.
@@ -45,7 +51,12 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn health(State(app): State<Shared>) -> Result<Response, Refusal> {
     app.check_engine().await?;
-    ok(&HealthAnswer { status: "ok".into(), version: env!("CARGO_PKG_VERSION").into() })
+    let services = app.services.iter().map(|service| {
+        let word = if service.health() == Health::Well { "ok" } else { "troubled" };
+        (service.name().to_owned(), word.to_owned())
+    });
+    let version = env!("CARGO_PKG_VERSION").into();
+    ok(&HealthAnswer { status: "ok".into(), version, services: services.collect() })
 }
 
 async fn metrics(State(app): State<Shared>) -> Result<Response, Refusal> {

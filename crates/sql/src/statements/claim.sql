@@ -5,8 +5,9 @@
 WITH RECURSIVE now AS MATERIALIZED (SELECT clock_timestamp() AS at),
 busy AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1::json) AS b(key uuid, running integer, slot timestamptz)),
+-- Those first that have the most left to do.
 worker AS MATERIALIZED (
-    SELECT w.*, row_number() OVER (PARTITION BY w.key ORDER BY w.pid) AS place
+    SELECT w.*, row_number() OVER (PARTITION BY w.key ORDER BY w.done, w.since DESC, w.max, w.pid) AS place
     FROM json_to_recordset($2::json) AS w(key uuid, pid integer, max integer, done integer, since timestamptz)),
 -- From group to group through the index, however many tasks each has.
 head AS (

@@ -131,8 +131,10 @@ BEGIN
         ('_parent', '(parent) WHERE parent IS NOT NULL')
     ) AS v(name, rest) LOOP
         IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
-                WHERE i.indrelid = rel AND x.relname = short || c.name) THEN
-            EXECUTE format('CREATE INDEX %I ON %I.%I ', short || c.name, s, t) || c.rest;
+                WHERE i.indrelid = rel AND x.relname IN (short || c.name, short || c.name || '_' || rel::oid)) THEN
+            -- A table that was called so before may have kept the name of its index.
+            EXECUTE format('CREATE INDEX %I ON %I.%I ', short || c.name || CASE
+                WHEN to_regclass(format('%I.%I', s, short || c.name)) IS NULL THEN '' ELSE '_' || rel::oid END, s, t) || c.rest;
         END IF;
     END LOOP;
 

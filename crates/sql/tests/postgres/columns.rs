@@ -87,7 +87,7 @@ fn settings_of_the_inserting_session_are_defaults() {
 /// What pg_task itself makes, cut down to what matters: defaults that need its settings, its trigger, no new columns.
 const OLD: &str = "
 CREATE TYPE state AS ENUM ('PLAN', 'TAKE', 'WORK', 'DONE', 'STOP');
-SET pg_task.active = '1 hour'; SET pg_task.max = 0; SET pg_task.null = '\\N';
+SET pg_task.active = '1 hour'; SET pg_task.max = 0; SET \"pg_task.null\" = '\\N';
 CREATE TABLE task (id bigserial PRIMARY KEY, parent bigint, plan timestamptz NOT NULL DEFAULT CURRENT_TIMESTAMP,
     start timestamptz, stop timestamptz, active interval NOT NULL DEFAULT current_setting('pg_task.active')::interval,
     max integer NOT NULL DEFAULT current_setting('pg_task.max')::integer, pid integer,

@@ -41,7 +41,7 @@ const OUTPUTS: &[(&str, Option<&str>)] = &[
     ("select 'line' || chr(10) || 'break'", Some("line/break")),
     (
         "select true, 1::numeric, '1 day'::interval, array[1,2], '{}'::json",
-        Some("bool\tnumeric\tinterval\tarray\tjson/t\t1\t1 day\t{1,2}\t{}"),
+        Some("?column?\tnumeric\tinterval\tarray\tjson/t\t1\t1 day\t{1,2}\t{}"),
     ),
 ];
 

@@ -124,11 +124,14 @@ fn a_password_is_proved_by_scram_and_md5() {
         let (name, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
         for method in ["md5", "scram-sha-256"] {
             let role = format!("{name}_{}", &method[..3]);
+            let rules = format!(
+                "SELECT 'local all {role} {method}' UNION ALL SELECT 'local all all trust'"
+            );
             admin
                 .run(&format!(
                     "SET password_encryption = '{method}'; CREATE ROLE {role} LOGIN PASSWORD 'it''s secret'; \
-                     COPY (SELECT 'local all {role} {method}' UNION ALL SELECT 'local all all trust') TO PROGRAM \
-                     'cat > \"$PGDATA/pg_hba.conf\"'"
+                     DO $d$ BEGIN EXECUTE format('COPY ({}) TO %L', current_setting('hba_file')); END $d$",
+                    rules.replace('\'', "''")
                 ))
                 .await;
             admin.run("SELECT pg_reload_conf()").await;

@@ -1,0 +1,211 @@
+//! `sql`: run SQL tasks, and look after them.
+
+mod look;
+mod tell;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use taskyard_core::Span;
+use taskyard_core::service::Service;
+use taskyard_sql::table::Names;
+use taskyard_sql::{Config, Conninfo, Desk, Source, SqlTasks};
+use taskyard_wire::Exit;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::failure::Wrong;
+use crate::output;
+use crate::serve::{Stop, start_log, stop_at_first};
+use crate::units;
+
+/// How long running tasks may go on when all is stopped.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What to do with SQL tasks.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard sql --database postgres://db/shop                  the table public.task of shop
+  taskyard sql --database postgres://db/shop --config tasks.json
+  psql postgres://db/shop -c \"INSERT INTO task (input) VALUES ('SELECT now()')\"
+  taskyard sql list --database postgres://db/shop
+  taskyard sql next --database postgres://db/shop
+
+The file is an array such as [{\"data\": \"shop\", \"user\": \"shop\", \"schema\": \"public\", \"table\": \"task\",
+\"sleep\": 1000, \"reset\": \"1 hour\"}]; what is left out is filled in. It is read again when it changes and on
+SIGHUP. Ctrl-C or SIGTERM lets running tasks end. TASKYARD_LOG=info tells more.")]
+pub struct SqlArgs {
+    #[command(subcommand)]
+    verb: Option<SqlVerb>,
+    #[command(flatten)]
+    at: AtArgs,
+    /// The tables, as a file; without it the table public.task of the database.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The same, as text.
+    #[arg(long, value_name = "JSON", conflicts_with = "config")]
+    rows: Option<String>,
+    /// How long running tasks may go on when it is stopped; then they are given back.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    #[arg(default_value = "10s")]
+    patience: Span,
+}
+
+/// Which database.
+#[derive(Debug, Args)]
+struct AtArgs {
+    /// How to connect: postgres://USER@HOST/DATABASE, or pairs such as host=db dbname=shop.
+    #[arg(long, value_name = "URL", env = "TASKYARD_DATABASE", hide_env_values = true)]
+    #[arg(global = true)]
+    database: Option<String>,
+}
+
+/// Which table of it.
+#[derive(Debug, Args)]
+struct TableArgs {
+    /// The schema.
+    #[arg(long, value_name = "NAME", default_value = "public")]
+    schema: String,
+    /// The table.
+    #[arg(long, value_name = "NAME", default_value = "task")]
+    table: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to do with SQL tasks.
+#[derive(Debug, Subcommand)]
+enum SqlVerb {
+    /// Say whether a file of tables can be used, and what is missing in it is filled with.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Show the newest tasks, and why they do not run now.
+    List {
+        #[command(flatten)]
+        table: TableArgs,
+        /// Only those in this state: PLAN, TAKE, WORK, DONE or STOP.
+        #[arg(long)]
+        state: Option<String>,
+        /// At most how many.
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        count: usize,
+    },
+    /// Show everything about a task.
+    Show(OneArgs),
+    /// Let a task run now; one that has ended runs again as another.
+    Run(OneArgs),
+    /// Stop a task: one that runs is cancelled, one that is planned never begins.
+    Stop(OneArgs),
+    /// Show the coming runs, of all tasks or of one.
+    Next {
+        /// The task.
+        id: Option<i64>,
+        #[command(flatten)]
+        table: TableArgs,
+        /// At most how many.
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        count: usize,
+    },
+}
+
+/// Which task.
+#[derive(Debug, Args)]
+struct OneArgs {
+    /// The task.
+    id: i64,
+    #[command(flatten)]
+    table: TableArgs,
+}
+
+/// Runs the scheduler or one of the other commands.
+pub fn run(args: SqlArgs) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let at = &args.at;
+        match &args.verb {
+            None => schedule(&args).await,
+            Some(SqlVerb::Check { file }) => look::check(file),
+            Some(SqlVerb::List { table, state, count }) => {
+                look::list(&mut at.desk(table).await?, state.as_deref(), *count, table.json).await
+            }
+            Some(SqlVerb::Show(one)) => look::show(&mut at.desk(&one.table).await?, one).await,
+            Some(SqlVerb::Run(one)) => tell::run(&mut at.desk(&one.table).await?, one.id).await,
+            Some(SqlVerb::Stop(one)) => tell::stop(&mut at.desk(&one.table).await?, one.id).await,
+            Some(SqlVerb::Next { id, table, count }) => {
+                look::next(&mut at.desk(table).await?, *id, *count, table.json).await
+            }
+        }
+    })
+}
+
+impl AtArgs {
+    fn conninfo(&self) -> anyhow::Result<Conninfo> {
+        let wanted = "say which database: --database or TASKYARD_DATABASE";
+        let text = self.database.as_deref().ok_or_else(|| Wrong(wanted.into()))?;
+        conninfo(text)
+    }
+
+    async fn desk(&self, table: &TableArgs) -> anyhow::Result<Desk> {
+        let names = Names { schema: table.schema.clone(), table: table.table.clone() };
+        Ok(Desk::open(&self.conninfo()?, names).await?)
+    }
+}
+
+fn conninfo(text: &str) -> anyhow::Result<Conninfo> {
+    let read = Conninfo::parse(text).and_then(|mut conninfo| {
+        let look = |name: &str| std::env::var(name).ok();
+        conninfo.fill(look)?;
+        conninfo.password = conninfo.password.or_else(|| look("PGPASSWORD"));
+        conninfo.passfile = conninfo
+            .passfile
+            .or_else(|| look("PGPASSFILE"))
+            .or_else(|| Some(format!("{}/.pgpass", look("HOME")?)));
+        Ok(conninfo)
+    });
+    Ok(read.map_err(|error| Wrong(format!("--database: {error}")))?)
+}
+
+/// Starts SQL tasks on the runtime this is called on; SIGHUP reads the configuration anew.
+pub fn start(database: &str, source: Source, patience: Duration) -> anyhow::Result<SqlTasks> {
+    let tasks = SqlTasks::start(conninfo(database)?, source, patience)
+        .map_err(|error| Wrong(error.to_string()))?;
+    let (mut hangup, reloading) = (signal(SignalKind::hangup())?, tasks.clone());
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            reloading.reload();
+        }
+    });
+    Ok(tasks)
+}
+
+/// Schedules until told to stop.
+async fn schedule(args: &SqlArgs) -> anyhow::Result<Exit> {
+    start_log();
+    let source = match (&args.config, &args.rows) {
+        (Some(file), _) => Source::File(file.clone()),
+        (None, Some(text)) => {
+            Source::Given(Config::parse(text).map_err(|error| Wrong(error.to_string()))?)
+        }
+        (None, None) => Source::Given(Config::alone(&args.at.conninfo()?)),
+    };
+    let database = args.at.database.as_deref().unwrap_or_default();
+    args.at.conninfo()?;
+    let (stop, again) = (Stop::new()?, Stop::new()?);
+    let tasks = start(database, source, args.patience.into())?;
+    let mut screen = format!("taskyard {} runs SQL tasks\n", env!("CARGO_PKG_VERSION"));
+    for (row, _) in tasks.statuses() {
+        screen.push_str(&format!("  {} in {} as {}\n", row.names.quoted(), row.data, row.user));
+    }
+    screen.push_str("Ctrl-C stops it.\n");
+    // A person who closes the terminal's pipe still wants the scheduler.
+    let _ = output::bytes(screen.as_bytes());
+    stop_at_first(stop, again).await;
+    tasks.stop().await;
+    output::line("stopped").context("cannot say goodbye")?;
+    Ok(Exit::Ok)
+}
