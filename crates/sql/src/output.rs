@@ -133,8 +133,11 @@ impl Output {
 
     fn cut_here(&mut self) {
         if !std::mem::replace(&mut self.cut, true) {
-            let mark = format!("\n[output cut after {} bytes]", self.bytes_max);
-            self.text.get_or_insert_default().push_str(&mark);
+            let text = self.text.get_or_insert_default();
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.push_str(&format!("[output cut after {} bytes]", self.bytes_max));
         }
     }
 }

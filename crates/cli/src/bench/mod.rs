@@ -13,6 +13,7 @@ mod memory;
 mod postgres;
 mod report;
 mod resident;
+mod sql;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,6 +32,7 @@ Examples:
   taskyard bench                         the record, in several minutes
   taskyard bench --only disk,durable     just these parts
   taskyard bench --only snapshot         two million tasks while a snapshot of PostgreSQL is held
+  taskyard bench --only sql --sql postgres://db/test
 
 Every figure is of this machine and this minute: compare figures of one run only.")]
 pub struct BenchArgs {
@@ -49,6 +51,9 @@ pub struct BenchArgs {
     /// A running Tarantool with its queue module as the global `queue`, to be measured beside ours.
     #[arg(long, value_name = "HOST:PORT")]
     tarantool: Option<String>,
+    /// A PostgreSQL database, to measure SQL tasks in a schema of their own.
+    #[arg(long, value_name = "URL")]
+    sql: Option<String>,
     /// What a child process of the benchmark does.
     #[arg(long, hide = true)]
     child: Option<resident::Child>,
@@ -77,6 +82,8 @@ enum Part {
     Postgres,
     /// The same while somebody holds a snapshot: minutes, so only when it is named.
     Snapshot,
+    /// SQL tasks, where --sql says in which database.
+    Sql,
 }
 
 /// How much to do.
@@ -147,6 +154,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if args.only.contains(&Part::Snapshot) {
         postgres::measure_held(&mut report, folder, size).await?;
+    }
+    if let Some(url) = args.sql.as_deref().filter(|_| wanted(Part::Sql)) {
+        sql::measure(&mut report, url, args.quick).await?;
     }
     Ok(report)
 }

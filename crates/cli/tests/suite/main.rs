@@ -1,10 +1,13 @@
 //! The real binary, as people and scripts use it.
 
+#[path = "../../../store/tests/postgres/cluster.rs"]
+mod cluster;
 mod crash;
 mod exits;
 mod help;
 mod rig;
 mod serve;
+mod sql;
 mod tasks;
 mod top;
 mod tubes;

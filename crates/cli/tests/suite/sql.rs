@@ -1,0 +1,164 @@
+//! SQL tasks through the binary: the scheduler, its crash, and the commands around it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use taskyard_sql::Conninfo;
+use taskyard_sql::wire::{Ask, Opening, Wire, connect};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::cluster::{Cluster, programs};
+use crate::rig::{Running, Serving, binary, run};
+
+/// A database of the test's own, and a connection to it.
+struct Database {
+    url: String,
+    wire: Wire,
+    runtime: Runtime,
+    cluster: Cluster,
+}
+
+impl Database {
+    /// Nothing when the tests are to go on without PostgreSQL.
+    fn new() -> Option<Self> {
+        let cluster = Cluster::new(programs()?);
+        let url = cluster.url("postgres");
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let conninfo = Conninfo::parse(&url).expect("a URL");
+        let wire = runtime.block_on(connect(&conninfo, &Opening::default()));
+        let wire = wire.unwrap_or_else(|error| panic!("{}", error.line()));
+        Some(Database { url, wire, runtime, cluster })
+    }
+
+    fn get(&mut self, sql: &str) -> Option<String> {
+        let rows = self.runtime.block_on(self.wire.ask(Ask::new(sql, [])));
+        rows.unwrap_or_else(|error| panic!("{sql}: {error}")).first_mut()?.take(0)
+    }
+
+    fn until(&mut self, sql: &str) {
+        let began = Instant::now();
+        while self.get(&format!("SELECT ({sql})::text FROM pg_sleep(0.005)")).as_deref()
+            != Some("true")
+        {
+            assert!(began.elapsed() < Duration::from_secs(60), "never: {sql}");
+        }
+    }
+
+    fn scheduler(&self) -> Running {
+        let mut running = Running::start(binary().args(["sql", "--database", &self.url]));
+        while !running.line().contains("Ctrl-C") {}
+        running
+    }
+
+    fn sql(&self, args: &[&str]) -> String {
+        let database = ["--database", &self.url];
+        run(&[&["sql"], args, &database].concat()).good()
+    }
+}
+
+#[test]
+fn a_killed_scheduler_loses_nothing_and_its_session_does_not_run_on() {
+    let Some(mut database) = Database::new() else { return };
+    let scheduler = database.scheduler();
+    database.until("to_regclass('task') IS NOT NULL");
+    database.get("CREATE SEQUENCE runs");
+    database.get(
+        "INSERT INTO task (input) VALUES ('select nextval(''runs''); select pg_sleep(CASE WHEN \
+         (SELECT last_value FROM runs) > 1 THEN 0 ELSE 600 END)')",
+    );
+    database
+        .until("EXISTS (SELECT FROM task WHERE state = 'WORK') AND (SELECT is_called FROM runs)");
+    let pid = database.get("SELECT pid FROM task").expect("it runs");
+    // Dropped is killed, with SIGKILL.
+    drop(scheduler);
+    let scheduler = database.scheduler();
+    database.until("EXISTS (SELECT FROM task WHERE state = 'DONE' AND error IS NULL)");
+    assert_eq!(database.get(&format!("SELECT 1 FROM pg_stat_activity WHERE pid = {pid}")), None);
+    assert_eq!(database.get("SELECT last_value FROM runs").as_deref(), Some("2"));
+
+    // The whole server crashes and comes back: the scheduler waits for it.
+    database.cluster.kill();
+    database.cluster.start();
+    let conninfo = Conninfo::parse(&database.url).expect("a URL");
+    let wire = database.runtime.block_on(connect(&conninfo, &Opening::default()));
+    database.wire = wire.unwrap_or_else(|error| panic!("{}", error.line()));
+    database.get("INSERT INTO task (input) VALUES ('select ''back''')");
+    database.until("EXISTS (SELECT FROM task WHERE output = 'back')");
+    scheduler.signal("TERM");
+    let ended = scheduler.ended();
+    assert_eq!((ended.exit, ended.out.as_str()), (0, "stopped\n"));
+}
+
+#[test]
+fn tasks_are_listed_shown_run_and_stopped() {
+    let Some(mut database) = Database::new() else { return };
+    let refused = run(&["sql", "list", "--database", &database.url]);
+    assert!(refused.err.contains("there is no table"), "{refused:?}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tasks.json");
+    std::fs::write(&file, "[{\"data\": \"postgres\"}]").expect("it can be written");
+    let flags = ["--sql", file.to_str().expect("a name"), "--database", &database.url];
+    let serving = Serving::folder(&folder.path().join("data"), &flags);
+    database.until("to_regclass('task') IS NOT NULL");
+    database.get(
+        "INSERT INTO task (input, plan, repeat, remote) VALUES ('select 1', '2100-01-01 00:00+00', '1 day', \
+         'host=h password=hidden')",
+    );
+    database.get("INSERT INTO task (input) VALUES ('select ''two''')");
+    database.until("EXISTS (SELECT FROM task WHERE output = 'two')");
+    let list = database.sql(&["list"]);
+    assert!(list.contains("not_due") && list.contains("finished"), "{list}");
+    let shown = database.sql(&["show", "1"]) + &database.sql(&["list", "--json"]);
+    assert!(shown.contains("password=***") && !shown.contains("hidden"), "{shown}");
+    let next = database.sql(&["next"]);
+    assert_eq!(next.lines().count(), 21, "{next}");
+    assert!(
+        next.contains("2100-01-01T00:00:00Z") && next.contains("2100-01-20T00:00:00Z"),
+        "{next}"
+    );
+    assert_eq!(database.sql(&["stop", "1"]), "task 1 is stopped\n");
+    assert_eq!(database.get("SELECT state FROM task WHERE id = 1").as_deref(), Some("STOP"));
+    let again = database.sql(&["run", "2"]);
+    assert_eq!(again, "task 2 has ended; task 3 runs in its place\n");
+    database.until("EXISTS (SELECT FROM task WHERE id = 3 AND output = 'two' AND parent = 2)");
+    run(&["sql", "show", "99", "--database", &database.url]).ends(4);
+    let metrics = http_get(&serving.url, "/metrics");
+    assert!(metrics.contains("taskyard_sql_done_total{database=\"postgres\""), "{metrics}");
+    assert!(http_get(&serving.url, "/healthz").contains("\"services\":{\"sql\":\"ok\"}"));
+    serving.signal("TERM");
+    let (status, _) = serving.ended();
+    assert!(status.success());
+    database
+        .until("NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'pg_work%')");
+}
+
+/// An answer of the server, as it comes.
+fn http_get(url: &str, path: &str) -> String {
+    let address = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let ask = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(ask.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers with text");
+    answer
+}
+
+#[test]
+fn a_file_of_tables_can_be_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tasks.json");
+    let name = file.to_str().expect("a name");
+    std::fs::write(&file, "[{\"data\": \"shop\", \"sleep\": 100, \"colour\": 1}]")
+        .expect("written");
+    let checked = run(&["sql", "check", name]);
+    assert!(checked.err.contains("'colour' is not known"), "{checked:?}");
+    let out = checked.good();
+    assert!(out.contains("shop") && out.contains("100 ms") && out.contains("3600 s"), "{out}");
+    std::fs::write(&file, "[{\"sleep\": \"often\"}]").expect("written");
+    let refused = run(&["sql", "check", name]).ends(2);
+    assert!(refused.err.contains("row 1"), "{refused:?}");
+    run(&["sql", "check", "not/there.json"]).ends(2);
+    let refused = run(&["sql", "list"]).ends(2);
+    assert!(refused.err.contains("--database"), "{refused:?}");
+}
