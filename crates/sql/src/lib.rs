@@ -14,6 +14,7 @@ pub mod service;
 pub mod status;
 pub mod table;
 pub mod wire;
+pub mod zone;
 
 mod clock;
 mod crew;
@@ -23,7 +24,6 @@ mod provision;
 mod session;
 mod task;
 mod verdict;
-mod zone;
 
 pub use config::{Config, ConfigError};
 pub use conninfo::{Conninfo, ConninfoError, masked};

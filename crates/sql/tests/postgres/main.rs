@@ -5,8 +5,11 @@ mod cluster;
 mod rig;
 
 mod bad_input;
+mod calendar;
 mod columns;
 mod configuration;
+mod documents;
+mod encryption;
 mod first_description;
 mod groups;
 mod losses;
