@@ -104,7 +104,7 @@ impl Cluster {
         ready.arg("-q").arg("-h").arg(&self.folder).args(["-p", &self.port.to_string()]);
         while !ready.status().expect("the program can be started").success() {
             let ended = self.server().as_mut().and_then(|child| child.try_wait().ok()?);
-            assert!(ended.is_none(), "the server ended: {ended:?}");
+            assert!(ended.is_none(), "the server at {:?} ended: {ended:?}", self.socket());
         }
     }
 
