@@ -91,7 +91,7 @@ impl Shared {
 
     /// Tells the database how things stand here, if it may believe something else.
     async fn settle(&self, connection: &mut Connection) -> Result<(), Failure> {
-        let call = {
+        let (disorder, call) = {
             let mut known = self.known();
             if self.presence.is_overdue() {
                 known.attendance.doubt();
@@ -101,7 +101,6 @@ impl Shared {
             let call = known.attendance.settle(&self.server, &disorder, now);
             (disorder, call)
         };
-        let (disorder, call) = call;
         if let Some(backend) = &disorder.backend
             && !connection.end(backend).await?
         {
@@ -112,6 +111,8 @@ impl Shared {
         let settled = connection.transact(&[call]).await;
         settled.map_err(|failure| match failure {
             Failure::Lost(text) => Failure::Broken(text),
+            // Somebody holds what it needs; the batch itself was not even tried.
+            Failure::Refused(text) => Failure::Unreachable(text),
             other => other,
         })?;
         self.known().attendance.settled();

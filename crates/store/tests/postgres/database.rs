@@ -158,7 +158,7 @@ pub fn sql(url: &str, text: &str) -> Option<String> {
 /// Waits until this is so in the database.
 pub fn wait_until(url: &str, condition: &str) {
     let wait = "PERFORM pg_sleep(0.01)";
-    let limit = "SET statement_timeout = '60s'";
+    let limit = "SET statement_timeout = '150s'";
     sql(
         url,
         &format!("{limit}; DO $$ BEGIN WHILE NOT ({condition}) LOOP {wait}; END LOOP; END $$"),
