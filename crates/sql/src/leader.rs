@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use taskyard_core::Timestamp;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::clock::Clock;
-use crate::crew::{Crew, Ended, array};
+use crate::crew::{Crew, Ended, array, json};
 use crate::scheduler::{Going, Settings};
 use crate::session::{Event, Order};
 use crate::status::Status;
@@ -24,6 +25,9 @@ use crate::zone::Named;
 mod claims;
 mod ends;
 mod upkeep;
+
+/// How long the database may take for one round trip.
+const ROUND_MAX: Duration = Duration::from_secs(60);
 
 /// Why it no longer leads.
 pub enum Why {
@@ -46,6 +50,8 @@ pub struct Leader {
     ends: Vec<Verdict>,
     /// Sessions whose task is to begin as soon as that is written down.
     starts: Vec<u64>,
+    /// What was sent and not answered yet: of both.
+    sent: (Vec<Verdict>, Vec<u64>),
     /// Whether there may be something to claim.
     look: bool,
     /// Whether tasks under way may have been stopped.
@@ -83,6 +89,7 @@ impl Leader {
             events,
             ends: Vec::new(),
             starts: Vec::new(),
+            sent: (Vec::new(), Vec::new()),
             look: true,
             check: false,
             spare: 0,
@@ -100,7 +107,7 @@ impl Leader {
 
     /// Whether tasks are under way or not written down.
     pub fn has_tasks(&self) -> bool {
-        self.crew.busy() > 0 || !self.ends.is_empty()
+        self.crew.busy() > 0 || !self.ends.is_empty() || !self.sent.0.is_empty()
     }
 
     /// Closes what is open.
@@ -112,13 +119,19 @@ impl Leader {
     /// Leads until something ends it.
     pub async fn lead(&mut self, mut wire: Wire, table: Table) -> Why {
         self.zone = Named::or_utc(&table.zone);
+        // What had no answer when the last connection was lost is sent again: it is done once all the same.
+        let (ends, starts) = std::mem::take(&mut self.sent);
+        self.ends.extend(ends);
+        self.starts.extend(starts);
         if let Err(error) = self.take_over(&mut wire, &table).await {
             return why(error);
         }
         loop {
             self.note_going();
-            if let Err(error) = self.round(&mut wire, &table).await {
-                return why(error);
+            match timeout(ROUND_MAX, self.round(&mut wire, &table)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return why(error),
+                Err(_) => return Why::Lost("the database does not answer".into()),
             }
             self.tell();
             if *self.going.borrow() != Going::On && !self.has_tasks() {
@@ -160,25 +173,27 @@ impl Leader {
             return Ok(());
         }
         self.again = None;
-        let (ends, starts) = (std::mem::take(&mut self.ends), std::mem::take(&mut self.starts));
-        if ends.is_empty() && starts.is_empty() && !claiming {
+        if self.ends.is_empty() && self.starts.is_empty() && !claiming {
             self.crew.close_idle();
             return Ok(());
         }
-        let finish = self.finish_text(wire, table, &ends).await?;
+        let finish = self.finish_text(wire, table, &self.ends).await?;
+        self.sent = (std::mem::take(&mut self.ends), std::mem::take(&mut self.starts));
         let mut asks = Vec::with_capacity(3);
-        if !ends.is_empty() {
-            asks.push(Ask { sql: &finish, params: vec![Some(crate::crew::json(&ends))] });
+        if !self.sent.0.is_empty() {
+            asks.push(Ask { sql: &finish, params: vec![Some(json(&self.sent.0))] });
         }
-        if !starts.is_empty() {
-            let text = self.starts_json(&starts);
+        if !self.sent.1.is_empty() {
+            let text = self.starts_json();
             asks.push(Ask { sql: &table.statements.start, params: vec![Some(text)] });
         }
         let room = self.room(now);
         if claiming {
             asks.push(self.claim(table, room));
         }
-        match wire.transact(&asks).await {
+        let answered = wire.transact(&asks).await;
+        let (ends, starts) = std::mem::take(&mut self.sent);
+        match answered {
             Ok(answers) => {
                 let mut answers = answers.into_iter();
                 if !ends.is_empty() {

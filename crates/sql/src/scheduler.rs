@@ -23,9 +23,12 @@ const ASK_TO_LEAD: Duration = Duration::from_millis(200);
 /// How long a database that cannot be reached is waited for, beyond the patience with tasks.
 const PATIENCE_MORE: Duration = Duration::from_secs(2);
 
+/// Lets a session end by itself soon after its scheduler is gone, where the server can see that.
+pub const CHECK_CLIENT: (&str, &str) = ("client_connection_check_interval", "2000");
+
 /// How the scheduler's own session is set. Plans are made once and kept, so they must suit a full table although
 /// they may be made while it is empty.
-const SESSION: [(&str, &str); 8] = [
+const SESSION: [(&str, &str); 9] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
     // Such a scan does not mark the entries of dead rows that it meets, so the next one meets them again.
@@ -36,6 +39,8 @@ const SESSION: [(&str, &str); 8] = [
     ("taskyard.quiet", "on"),
     ("statement_timeout", "0"),
     ("search_path", "pg_catalog, pg_temp"),
+    // Asked for here to learn whether the server can do it; sessions of tasks then have it from their beginning.
+    (CHECK_CLIENT.0, CHECK_CLIENT.1),
 ];
 
 /// What one scheduler does, and where.

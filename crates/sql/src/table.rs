@@ -170,6 +170,8 @@ pub struct Table {
     pub zone: String,
     /// Whether the role we are is a superuser.
     pub superuser: bool,
+    /// Whether the server can see that a client is gone while a query runs.
+    pub checks_client: bool,
 }
 
 /// Why a table cannot be used.
@@ -208,7 +210,8 @@ pub async fn prepare(
                 current_setting('TimeZone'), current_setting('is_superuser') = 'on', \
                 has_table_privilege($1, 'SELECT') AND has_table_privilege($1, 'INSERT') \
                 AND has_table_privilege($1, 'UPDATE') AND has_table_privilege($1, 'DELETE'), \
-                current_user";
+                current_user, \
+                coalesce(current_setting('client_connection_check_interval', true), '0') <> '0'";
     let rows = wire.ask(Ask::new(text, [&names.quoted()])).await?;
     let row = rows.first().ok_or_else(|| AskError::Lost("no answer".into()))?;
     if !row.is_true(4) {
@@ -224,6 +227,7 @@ pub async fn prepare(
         statements: Statements::new(names, row.parsed(1).unwrap_or(90_600)),
         zone: row.text(2).unwrap_or("UTC").to_owned(),
         superuser: row.is_true(3),
+        checks_client: row.is_true(6),
     })
 }
 

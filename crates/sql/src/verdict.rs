@@ -178,3 +178,109 @@ pub fn cron_of(task: &Task) -> Result<Option<(Cron, Option<Named>)>, String> {
     };
     Ok(Some((cron, zone)))
 }
+
+#[cfg(test)]
+mod tests {
+    use taskyard_core::schedule::{Interval, Reuse, Utc};
+
+    use super::*;
+    use crate::output::Format;
+
+    const SECOND: i64 = 1_000_000;
+
+    fn task() -> Task {
+        let format = Format {
+            header: true,
+            string: true,
+            delimiter: None,
+            escape: None,
+            quote: None,
+            escapes_itself: false,
+            null: String::new(),
+        };
+        Task {
+            id: 5,
+            group: "group".into(),
+            remote: None,
+            input: "SELECT 1".into(),
+            plan: Timestamp::EPOCH,
+            delete: true,
+            drift: false,
+            reuse: Reuse { max: 0, count: 0, live: Interval::ZERO },
+            repeat: Interval::ZERO,
+            timeout: Interval::ZERO,
+            format: Ok(format),
+            cron: None,
+            zone: None,
+            attempts: 0,
+            attempts_max: 0,
+            backoff: Interval::from_micros(SECOND),
+            pid: None,
+        }
+    }
+
+    fn ended(task: &Task, outcome: Outcome) -> Verdict {
+        let judge = Judge { profile: Profile::Seed, zone: &Utc };
+        let stop = Timestamp::from_micros(10 * SECOND);
+        judge.ended(task, Ran { pid: Some(7), start: Some(Timestamp::EPOCH), stop }, outcome)
+    }
+
+    fn at(seconds: i64) -> Option<String> {
+        Some(moment_text(Timestamp::from_micros(seconds * SECOND)))
+    }
+
+    #[test]
+    fn a_task_without_output_goes_unless_it_shall_stay() {
+        assert!(ended(&task(), Outcome::default()).remove);
+        assert!(!ended(&Task { delete: false, ..task() }, Outcome::default()).remove);
+        let said = Outcome { output: Some(String::new()), ..Outcome::default() };
+        assert!(!ended(&task(), said).remove);
+    }
+
+    #[test]
+    fn a_failed_task_is_tried_as_often_as_asked() {
+        let failed = || Outcome { error: Some(Refusal::own("no")), ..Outcome::default() };
+        let once = ended(&task(), failed());
+        assert_eq!((once.state, once.attempts, once.plan), ("DONE", 0, None));
+        let asked = Task { attempts_max: 3, ..task() };
+        let again = ended(&asked, failed());
+        assert_eq!((again.state, again.attempts, again.plan), ("PLAN", 1, at(11)));
+        let again = ended(&Task { attempts: 1, ..asked.clone() }, failed());
+        assert_eq!((again.state, again.attempts, again.plan), ("PLAN", 2, at(12)));
+        let last = ended(&Task { attempts: 2, ..asked }, failed());
+        assert_eq!((last.state, last.attempts), ("DONE", 2));
+    }
+
+    #[test]
+    fn a_lost_session_is_not_the_end_but_three_are() {
+        let lost = || Outcome { lost: true, ..Outcome::default() };
+        let first = ended(&task(), lost());
+        assert_eq!((first.state, first.attempts, first.error), ("PLAN", 1, None));
+        let third = ended(&Task { attempts: 2, ..task() }, lost());
+        assert_eq!((third.state, third.attempts), ("DONE", 3));
+        // Whether a remote has done it nobody knows, so it is not done again.
+        let remote = ended(&Task { remote: Some(String::new()), ..task() }, lost());
+        assert_eq!(remote.state, "DONE");
+    }
+
+    #[test]
+    fn what_ends_repeats_whether_well_or_not() {
+        let task = Task { repeat: Interval::from_micros(4 * SECOND), ..task() };
+        assert_eq!(ended(&task, Outcome::default()).next, at(12));
+        let failed = Outcome { error: Some(Refusal::own("no")), ..Outcome::default() };
+        assert_eq!(ended(&Task { drift: true, ..task.clone() }, failed).next, at(14));
+        let judge = Judge { profile: Profile::Extended, zone: &Utc };
+        let late = judge.expired(&task, Timestamp::from_micros(9 * SECOND));
+        assert_eq!((late.state, late.next, late.start), ("GONE", at(12), at(9)));
+        let cron = Task { cron: Some("* * * * *".into()), ..task };
+        assert_eq!(ended(&cron, Outcome::default()).next, at(60));
+    }
+
+    #[test]
+    fn an_output_that_was_cut_is_an_error_and_not_tried_again() {
+        let cut = Outcome { cut: true, output: Some("x".into()), ..Outcome::default() };
+        let verdict = ended(&Task { attempts_max: 9, ..task() }, cut);
+        assert_eq!((verdict.state, verdict.output.as_deref()), ("DONE", Some("x")));
+        assert!(verdict.error.is_some_and(|error| error.starts_with("ERROR:  output is too long")));
+    }
+}

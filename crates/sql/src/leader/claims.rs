@@ -10,6 +10,7 @@ use super::Leader;
 use crate::clock::Clock;
 use crate::conninfo::Conninfo;
 use crate::crew::{Held, json};
+use crate::scheduler::CHECK_CLIENT;
 use crate::session::{Job, Order};
 use crate::status::Status;
 use crate::table::{Profile, Table};
@@ -135,6 +136,8 @@ impl Leader {
         let mut session = vec![("application_name".into(), cut(&name))];
         let Some(remote) = &task.remote else {
             session.extend(identity(task, &settings, table));
+            let (name, value) = CHECK_CLIENT;
+            session.extend(table.checks_client.then(|| (name.into(), value.into())));
             let opening = Opening { settings: session, password_must_count: false };
             return Ok((settings.conninfo.clone(), opening));
         };
@@ -183,10 +186,11 @@ impl Leader {
         })));
     }
 
-    pub(super) fn starts_json(&mut self, starts: &[u64]) -> String {
+    /// The beginnings that are sent.
+    pub(super) fn starts_json(&mut self) -> String {
         let now = self.clock.now();
         let mut items = Vec::new();
-        for number in starts {
+        for number in &self.sent.1 {
             let Some(session) = self.crew.sessions.get_mut(number) else { continue };
             if let (Some(held), Some(pid)) = (&mut session.held, session.pid) {
                 held.start = Some(now);

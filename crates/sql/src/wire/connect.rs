@@ -10,6 +10,7 @@ use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 use postgres_protocol::message::backend::Message;
 use postgres_protocol::message::frontend;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -19,6 +20,9 @@ use crate::conninfo::{Conninfo, SslMode};
 
 /// How long connecting may take unless the connection string says otherwise.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
+
+/// How often a silent connection is asked whether it is still there.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Why there is no connection.
 #[derive(Debug)]
@@ -98,6 +102,8 @@ async fn open((host, port): &(String, u16)) -> io::Result<Open> {
     }
     let stream = TcpStream::connect((host.as_str(), *port)).await?;
     stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     Ok(Open::Tcp(stream))
 }
 

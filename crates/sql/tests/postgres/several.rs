@@ -26,38 +26,3 @@ fn no_task_runs_twice() {
         }
     });
 }
-
-#[test]
-fn sessions_of_one_that_is_gone_are_ended_before_their_tasks_run_again() {
-    run(async {
-        let rig = Rig::new().await;
-        rig.run("SELECT pg_advisory_lock(92)").await;
-        rig.run("INSERT INTO task (input) VALUES ('select pg_advisory_lock_shared(92)')").await;
-        rig.until("EXISTS (SELECT FROM task WHERE state = 'WORK')").await;
-        let old = rig.get("SELECT pid FROM task").await.expect("it runs");
-        // As if the process were killed: its tasks do not even close their sockets, so the session goes on.
-        std::mem::forget(rig.tasks.clone());
-        rig.run(&format!(
-            "UPDATE task SET pid = pid; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'pg_work {} task%'",
-            rig.schema
-        ))
-        .await;
-        let other = start(&rig.schema, "");
-        rig.until("EXISTS (SELECT FROM task WHERE state = 'WORK')").await;
-        rig.run("SELECT pg_advisory_unlock_all()").await;
-        rig.idle().await;
-        // Whoever leads now, the task was written down by exactly one session that is gone by now.
-        rig.until(&format!(
-            "NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {old} AND state = 'active')"
-        ))
-        .await;
-        assert_eq!(
-            rig.get("SELECT count(*) FROM task WHERE state = 'DONE' AND error IS NULL")
-                .await
-                .as_deref(),
-            Some("1")
-        );
-        rig.stop().await;
-        other.stop().await;
-    });
-}
