@@ -149,6 +149,7 @@ fn refusal(command: &Command) -> Option<Error> {
         Command::Delete { ids, .. } | Command::Peek { ids, .. } => {
             refuse_count("the number of tasks in one command", ids.len())
         }
+        Command::Semaphore(_) => Some(Error::Store("semaphores are not on PostgreSQL yet".into())),
         _ => None,
     }
 }

@@ -131,6 +131,7 @@ impl Tally {
         Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().filter(|(_, room)| *room > 0).collect(),
+            events: false,
             next_wakeup,
         }
     }
