@@ -10,6 +10,7 @@ use crate::kick::KickArgs;
 use crate::migrate::MigrateArgs;
 use crate::peek::PeekArgs;
 use crate::put::PutArgs;
+use crate::semaphore::SemaphoreArgs;
 use crate::serve::ServeArgs;
 use crate::stats::StatsArgs;
 use crate::take::TakeArgs;
@@ -26,7 +27,7 @@ Exit codes:
   1  something failed that no other number says
   2  wrong arguments or a wrong request
   3  nothing to take in the time given
-  4  no such tube, task or session
+  4  no such tube, task, session or semaphore
   5  at least one delivery is no longer the caller's
   6  refused: full, too large, overloaded, exists or in use
   7  the server cannot be reached or is stopping
@@ -84,6 +85,8 @@ pub enum Verb {
     Top(TopArgs),
     /// Make, change, show and remove tubes.
     Tube(TubeArgs),
+    /// Let only the best tasks go on: stand in line, release, see events.
+    Semaphore(SemaphoreArgs),
     /// Take, print and ack tasks until Ctrl-C; with --exec run a command for each.
     Worker(WorkerArgs),
     /// Measure how fast the queue is on this machine.

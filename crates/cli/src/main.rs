@@ -14,6 +14,7 @@ mod kick;
 mod migrate;
 mod peek;
 mod put;
+mod semaphore;
 mod serve;
 mod stats;
 mod take;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Verb::Stats(args) => stats::run(args),
         Verb::Top(args) => top::run(args),
         Verb::Tube(args) => tube::run(args),
+        Verb::Semaphore(args) => semaphore::run(args),
         Verb::Worker(args) => worker::run(args),
         Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),
         Verb::Completions(args) => completions::run(args),

@@ -4,6 +4,7 @@ mod crash;
 mod exits;
 mod help;
 mod rig;
+mod semaphores;
 mod serve;
 mod tasks;
 mod top;

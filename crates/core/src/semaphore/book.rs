@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Error, Result};
-use crate::limits::BATCH_TASKS_MAX;
 use crate::task::TaskId;
 use crate::time::Timestamp;
 
@@ -45,7 +44,7 @@ impl Semaphores {
     /// Applies one command at the moment `now`: as a whole or, with an error, not at all. Time must not run
     /// backwards.
     pub fn apply(&mut self, now: Timestamp, command: SemaphoreCommand) -> Result<SemaphoreReply> {
-        check(&command)?;
+        command.check()?;
         match command {
             SemaphoreCommand::Configure { key, change, only_new } => {
                 self.configure(now, key, &change, only_new)
@@ -150,15 +149,4 @@ impl Semaphores {
             wakeup.map(|new| self.wakeups.insert((new, number)));
         }
     }
-}
-
-/// Whether a command is within the limits.
-fn check(command: &SemaphoreCommand) -> Result<()> {
-    let size = command.items();
-    if size > BATCH_TASKS_MAX {
-        let (what, limit) = ("the number of tasks in one command", BATCH_TASKS_MAX);
-        let advice = "send them in several commands";
-        return Err(Error::TooLarge { what, size, limit, advice });
-    }
-    Ok(())
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::{Error, Result};
+use crate::limits::BATCH_TASKS_MAX;
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 
@@ -282,6 +284,24 @@ impl SemaphoreCommand {
             SemaphoreCommand::Acknowledge { events } => events.len(),
             SemaphoreCommand::Events { count, .. } => *count,
             SemaphoreCommand::Configure { .. } | SemaphoreCommand::List { .. } => 1,
+        }
+    }
+
+    /// Refuses what is wrong whatever the semaphore is like. Stores that do not run the rules themselves ask this
+    /// first.
+    pub fn check(&self) -> Result<()> {
+        let size = self.items();
+        if size > BATCH_TASKS_MAX {
+            let (what, limit) = ("the number of tasks in one command", BATCH_TASKS_MAX);
+            let advice = "send them in several commands";
+            return Err(Error::TooLarge { what, size, limit, advice });
+        }
+        match self {
+            SemaphoreCommand::Enqueue { wishes, .. } => {
+                wishes.iter().try_for_each(|wish| Priority::new(wish.priority).map(drop))
+            }
+            SemaphoreCommand::Configure { change, .. } => change.check(),
+            _ => Ok(()),
         }
     }
 }

@@ -33,6 +33,6 @@ pub use command::{
     SemaphoreInfo, SemaphoreReply, Standing, Wish,
 };
 pub use key::{Grant, Priority, SemaphoreKey};
-pub use options::{SemaphoreChange, SemaphoreOptions};
+pub use options::{SemaphoreChange, SemaphoreOptions, tail_too_long};
 pub use place::{Hold, Place, Stand, Status, TRANSITIONS};
 pub use record::{EventRecord, PlaceRecord, Row, SemaphoreChanges, SemaphoreRecord};

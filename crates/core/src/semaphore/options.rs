@@ -77,6 +77,7 @@ impl SemaphoreOptions {
 
     /// The options after a change, or what is wrong with it.
     pub fn changed(&self, change: &SemaphoreChange) -> Result<SemaphoreOptions> {
+        change.check()?;
         let mut options = self.clone();
         if let Some(active) = change.active {
             options.active = count("active", active)?;
@@ -84,44 +85,32 @@ impl SemaphoreOptions {
         if let Some(tail) = change.try_release {
             options.try_release = count("try_release", tail)?;
             if options.try_release > options.active {
-                return Err(Error::Invalid(format!(
-                    "try_release is {tail}, but only {} may be active; it must not be more",
-                    options.active
-                )));
+                return Err(tail_too_long(tail, options.active));
             }
         }
         if let Some(margin) = change.margin {
-            options.margin =
-                Priority::new(margin).ok().filter(|m| *m >= Priority::ZERO).ok_or_else(|| {
-                    Error::Invalid(format!("margin must be a number of at least 0, not {margin}"))
-                })?;
+            options.margin = Priority::new(margin)?;
         }
         if let Some(most) = change.max_revoking {
             options.max_revoking = most.map(|most| count("max_revoking", most)).transpose()?;
         }
-        options.change_times(change)?;
+        options.min_hold = change.min_hold.unwrap_or(options.min_hold);
+        options.cool_down = change.cool_down.unwrap_or(options.cool_down);
+        options.revoke_grace = change.revoke_grace.unwrap_or(options.revoke_grace);
+        options.lease = change.lease.unwrap_or(options.lease);
+        options.ack_timeout = change.ack_timeout.unwrap_or(options.ack_timeout);
         options.force = change.force.unwrap_or(options.force);
         options.shed = change.shed.unwrap_or(options.shed);
         options.drop_expired = change.drop_expired.unwrap_or(options.drop_expired);
         Ok(options)
     }
+}
 
-    fn change_times(&mut self, change: &SemaphoreChange) -> Result<()> {
-        self.min_hold = change.min_hold.unwrap_or(self.min_hold);
-        self.cool_down = change.cool_down.unwrap_or(self.cool_down);
-        self.revoke_grace = change.revoke_grace.unwrap_or(self.revoke_grace);
-        self.lease = change.lease.unwrap_or(self.lease);
-        self.ack_timeout = change.ack_timeout.unwrap_or(self.ack_timeout);
-        let times = [
-            ("revoke_grace", Some(self.revoke_grace)),
-            ("lease", self.lease),
-            ("ack_timeout", self.ack_timeout),
-        ];
-        match times.iter().find(|(_, time)| time.is_some_and(Span::is_zero)) {
-            Some((name, _)) => Err(Error::Invalid(format!("{name} must be longer than nothing"))),
-            None => Ok(()),
-        }
-    }
+/// The refusal of a tail that is longer than the capacity.
+pub fn tail_too_long(try_release: i64, active: u32) -> Error {
+    Error::Invalid(format!(
+        "try_release is {try_release}, but only {active} may be active; it must not be more"
+    ))
 }
 
 fn count(name: &str, value: i64) -> Result<u32> {
@@ -161,6 +150,31 @@ pub struct SemaphoreChange {
 }
 
 impl SemaphoreChange {
+    /// Refuses what is wrong whatever the semaphore is like.
+    pub fn check(&self) -> Result<()> {
+        let counts = [
+            ("active", self.active),
+            ("try_release", self.try_release),
+            ("max_revoking", self.max_revoking.flatten()),
+        ];
+        for (name, value) in counts {
+            value.map(|value| count(name, value)).transpose()?;
+        }
+        if let Some(margin) = self.margin.filter(|margin| !margin.is_finite() || *margin < 0.0) {
+            let text = format!("margin must be a number of at least 0, not {margin}");
+            return Err(Error::Invalid(text));
+        }
+        let times = [
+            ("revoke_grace", self.revoke_grace),
+            ("lease", self.lease.flatten()),
+            ("ack_timeout", self.ack_timeout.flatten()),
+        ];
+        match times.iter().find(|(_, time)| time.is_some_and(Span::is_zero)) {
+            Some((name, _)) => Err(Error::Invalid(format!("{name} must be longer than nothing"))),
+            None => Ok(()),
+        }
+    }
+
     /// The change of the two numbers that a semaphore is mostly about.
     pub fn limits(active: i64, try_release: i64) -> Self {
         let (active, try_release) = (Some(active), Some(try_release));

@@ -10,6 +10,7 @@ use super::codec::{
     Meta, Payload, count_to_sql, id_to_sql, pri_to_sql, session_to_sql, span_to_sql,
 };
 use super::plan::{Ask, Context};
+use super::semaphores;
 use super::statements::{self as sql, Call, Param, param};
 
 /// The puts of several callers into one tube.
@@ -230,6 +231,10 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
         Command::Finish { tube, items, show } => finish(tube, &items, show, now),
         Command::Put { .. } => put(vec![command], now),
         Command::Take(_) => take(vec![command], now, None),
+        Command::Semaphore(command) => {
+            let (ask, call) = semaphores::call(command, now);
+            (Ask::Semaphore(ask), call)
+        }
         other => session(other, context),
     }
 }

@@ -7,10 +7,11 @@
 use tokio_postgres::Client;
 
 /// The newest form of the tables is the number of these.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_tables.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_tables.sql"), include_str!("migrations/0010_semaphores.sql")];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 1;
+const FUNCTIONS: i32 = 2;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
@@ -25,6 +26,12 @@ const VERBS: &[&str] = &[
     include_str!("verbs/tick.sql"),
     include_str!("verbs/servers.sql"),
     include_str!("verbs/plain.sql"),
+    include_str!("verbs/semaphore_settle.sql"),
+    include_str!("verbs/semaphore_configure.sql"),
+    include_str!("verbs/semaphore_enqueue.sql"),
+    include_str!("verbs/semaphore_finish.sql"),
+    include_str!("verbs/semaphore_events.sql"),
+    include_str!("verbs/semaphore_tick.sql"),
 ];
 
 /// Keeps two servers from migrating at the same time.

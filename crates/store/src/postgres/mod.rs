@@ -28,6 +28,7 @@ mod heads;
 mod migrate;
 mod plan;
 mod presence;
+mod semaphores;
 mod statements;
 mod tally;
 mod transaction;

@@ -12,9 +12,9 @@ use taskyard_core::{
     check_tasks,
 };
 
-use super::calls;
 use super::heads::{Heads, Touched};
 use super::statements::Call;
+use super::{calls, semaphores};
 
 /// What every call of a batch needs to know.
 pub(super) struct Context<'a> {
@@ -105,11 +105,18 @@ pub(super) enum Ask {
     },
     Configure,
     Tick,
+    Semaphore(semaphores::Ask),
+    /// Comes before everything else; nobody asked for it.
+    LockSemaphores,
 }
 
 /// Turns commands into steps and calls. Steps without a call have none in the second list.
 pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>, Vec<Call>) {
     let (mut steps, mut calls) = (Vec::new(), Vec::new());
+    if let Some(lock) = semaphores::lock(&commands) {
+        steps.push(Step { places: 0..0, ask: Ask::LockSemaphores });
+        calls.push(lock);
+    }
     let mut commands = commands.into_iter().peekable();
     let mut place = 0;
     let mut touched = Touched::default();
@@ -149,7 +156,7 @@ fn refusal(command: &Command) -> Option<Error> {
         Command::Delete { ids, .. } | Command::Peek { ids, .. } => {
             refuse_count("the number of tasks in one command", ids.len())
         }
-        Command::Semaphore(_) => Some(Error::Store("semaphores are not on PostgreSQL yet".into())),
+        Command::Semaphore(command) => command.check().err(),
         _ => None,
     }
 }
@@ -280,7 +287,10 @@ impl Group {
 /// Notes which tubes may get tasks back.
 fn touch(command: &Command, touched: &mut Touched) {
     match command {
-        Command::Tubes { .. } | Command::Peek { .. } | Command::Deliveries { .. } => {}
+        Command::Tubes { .. }
+        | Command::Peek { .. }
+        | Command::Deliveries { .. }
+        | Command::Semaphore(_) => {}
         Command::Finish { tube, .. }
         | Command::Kick { tube, .. }
         | Command::ReleaseAll { tube }

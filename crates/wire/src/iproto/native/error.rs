@@ -4,6 +4,7 @@ use taskyard_core::{Error, TaskId};
 
 use super::reply::REFUSED;
 use super::row::{Result, RowReader, RowWriter, Wrong};
+use super::semaphore;
 use crate::iproto::intern::intern;
 use crate::iproto::pack::Out;
 
@@ -21,6 +22,8 @@ const SESSION_UNKNOWN: u64 = 10;
 const OVERLOADED: u64 = 11;
 const STORE: u64 = 12;
 const SHUTTING_DOWN: u64 = 13;
+const SEMAPHORE_NOT_FOUND: u64 = 14;
+const TOO_MANY_SEMAPHORES: u64 = 15;
 
 pub(super) fn write(out: &mut Out, error: &Error) {
     let mut row = RowWriter::variant(out, REFUSED);
@@ -41,6 +44,8 @@ pub(super) fn write(out: &mut Out, error: &Error) {
         Error::Overloaded(what) => row.uint(OVERLOADED).text(what),
         Error::Store(text) => row.uint(STORE).text(text),
         Error::ShuttingDown => row.uint(SHUTTING_DOWN),
+        Error::SemaphoreNotFound(key) => row.uint(SEMAPHORE_NOT_FOUND).text(key.as_str()),
+        Error::TooManySemaphores(limit) => row.uint(TOO_MANY_SEMAPHORES).uint(*limit as u64),
         // The core's list may grow before this one does.
         other => row.uint(STORE).text(&other.to_string()),
     };
@@ -68,6 +73,8 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Error> {
         OVERLOADED => Error::Overloaded(intern(row.text()?)),
         STORE => Error::Store(row.text()?.into()),
         SHUTTING_DOWN => Error::ShuttingDown,
+        SEMAPHORE_NOT_FOUND => Error::SemaphoreNotFound(semaphore::read_key(row)?),
+        TOO_MANY_SEMAPHORES => Error::TooManySemaphores(row.usize()?),
         _ => return Err(Wrong("a refusal that this version does not know")),
     })
 }
