@@ -8,6 +8,7 @@ mod suite;
 mod kill;
 mod plain;
 mod races;
+mod semaphores;
 mod servers;
 mod speed;
 mod transaction;

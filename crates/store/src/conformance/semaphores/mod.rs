@@ -13,6 +13,7 @@ pub mod events;
 pub mod eviction;
 pub mod input;
 pub mod model;
+pub mod storm;
 pub mod times;
 
 pub use ask::SemaphoreAsk;
