@@ -10,6 +10,7 @@ use crate::kick::KickArgs;
 use crate::migrate::MigrateArgs;
 use crate::peek::PeekArgs;
 use crate::put::PutArgs;
+use crate::semaphore::SemaphoreArgs;
 use crate::serve::ServeArgs;
 use crate::sql::SqlArgs;
 use crate::stats::StatsArgs;
@@ -27,7 +28,7 @@ Exit codes:
   1  something failed that no other number says
   2  wrong arguments or a wrong request
   3  nothing to take in the time given
-  4  no such tube, task or session
+  4  no such tube, task, session or semaphore
   5  at least one delivery is no longer the caller's
   6  refused: full, too large, overloaded, exists or in use
   7  the server cannot be reached or is stopping
@@ -87,6 +88,8 @@ pub enum Verb {
     Tube(TubeArgs),
     /// Run the SQL tasks of a PostgreSQL database: INSERT a query, it runs.
     Sql(SqlArgs),
+    /// Let only the best tasks go on: stand in line, release, see events.
+    Semaphore(SemaphoreArgs),
     /// Take, print and ack tasks until Ctrl-C; with --exec run a command for each.
     Worker(WorkerArgs),
     /// Measure how fast the queue is on this machine.

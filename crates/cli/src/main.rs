@@ -14,6 +14,7 @@ mod kick;
 mod migrate;
 mod peek;
 mod put;
+mod semaphore;
 mod serve;
 mod sql;
 mod stats;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Verb::Top(args) => top::run(args),
         Verb::Tube(args) => tube::run(args),
         Verb::Sql(args) => sql::run(args),
+        Verb::Semaphore(args) => semaphore::run(args),
         Verb::Worker(args) => worker::run(args),
         Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),
         Verb::Completions(args) => completions::run(args),

@@ -1,5 +1,7 @@
 //! Commands over HTTP.
 
+mod semaphores;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -95,6 +97,7 @@ impl Http {
                 let tasks = deliveries.map(DeliveryAnswer::into_task).collect::<Result<_, _>>();
                 Ok(Reply::Tasks(tasks.map_err(refused)?))
             }
+            Command::Semaphore(command) => self.ask_semaphore(command).await,
             other => self.ask_tube(other, verb).await,
         }
     }

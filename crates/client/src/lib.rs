@@ -37,6 +37,7 @@ mod error;
 mod finish;
 mod http;
 mod iproto;
+mod semaphore;
 mod task;
 
 pub use client::Client;
@@ -45,12 +46,15 @@ pub use embedded::Embedded;
 pub use error::{Error, HttpError, IprotoError, Result};
 pub use http::Http;
 pub use iproto::{Call, Iproto};
+pub use semaphore::{Events, Semaphore, SemaphoreManager};
 pub use task::{Task, bytes_task, new_task};
 
 pub use taskyard_core::command::TubeInfo;
 pub use taskyard_core::{
-    Execute, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Placed, Reason, Span,
-    State, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+    EventId, EventKind, Execute, Finish, FinishItem, Grant, GrantFinish, GrantItem, GrantOutcome,
+    Holder, Kind, Lease, NewTask, Outcome, Placed, Priority, Reason, SemaphoreChange,
+    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Span, Standing, State, Status,
+    Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats, Wish,
 };
 #[cfg(feature = "embedded")]
 pub use taskyard_store::{OpenError, OpenOptions};

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::lease::Lease;
+use crate::semaphore::{SemaphoreCommand, SemaphoreReply};
 use crate::session::SessionId;
 use crate::state::State;
 use crate::stats::TubeStats;
@@ -120,6 +121,8 @@ pub enum Command {
         /// That long.
         ttr: Span,
     },
+    /// Ask a semaphore. Answers [`Reply::Semaphore`].
+    Semaphore(SemaphoreCommand),
     /// Let time do what is due: delays end, leases run out, tasks expire, sessions end.
     /// Answers [`Reply::Ticked`].
     Tick {
@@ -268,7 +271,9 @@ pub enum Reply {
     Tasks(Vec<Task>),
     /// To `JoinSession`.
     Session(SessionId),
-    /// To `Tick`: how many tasks and sessions moved.
+    /// To `Semaphore`.
+    Semaphore(SemaphoreReply),
+    /// To `Tick`: how many tasks, sessions and semaphores moved.
     Ticked(usize),
 }
 
@@ -292,6 +297,7 @@ impl Command {
             Command::JoinSession { .. } => "join_session",
             Command::LeaveSession { .. } => "leave_session",
             Command::ConfigureSessions { .. } => "configure_sessions",
+            Command::Semaphore(command) => command.verb(),
             Command::Tick { .. } => "tick",
         }
     }

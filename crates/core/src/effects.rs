@@ -10,6 +10,8 @@ pub struct Effects {
     pub ready: Vec<(TubeName, u64)>,
     /// Full tubes that have room again, and how much.
     pub room: Vec<(TubeName, u64)>,
+    /// Events of semaphores became due: those who wait for events may fetch them.
+    pub events: bool,
     /// When time alone next changes something; a tick is wanted then.
     pub next_wakeup: Option<Timestamp>,
 }

@@ -1,5 +1,6 @@
 //! Why a command was refused.
 
+use crate::semaphore::SemaphoreKey;
 use crate::session::SessionId;
 use crate::task::TaskId;
 use crate::tube::TubeName;
@@ -35,6 +36,12 @@ pub enum Error {
     /// The store has as many tubes as it may have.
     #[error("the store has {0} tubes, the most it may have; drop some first")]
     TooManyTubes(usize),
+    /// No semaphore of this key.
+    #[error("semaphore '{0}' does not exist; create it first")]
+    SemaphoreNotFound(SemaphoreKey),
+    /// The store has as many semaphores as it may have.
+    #[error("the store has {0} semaphores, the most it may have")]
+    TooManySemaphores(usize),
     /// No task of this id in the tube.
     #[error("task {1} not found in tube '{0}'")]
     TaskNotFound(TubeName, TaskId),

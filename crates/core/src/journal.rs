@@ -2,6 +2,7 @@
 
 use crate::machine::tubes::Tube;
 use crate::record::Change;
+use crate::semaphore::SemaphoreChanges;
 use crate::session::{Session, SessionId};
 use crate::stats::TubeStats;
 use crate::task::TaskId;
@@ -58,6 +59,8 @@ pub struct Changes {
     pub tubes: Vec<(u32, Option<TubeRecord>)>,
     /// Changed tasks with the numbers of their tubes, each at most once.
     pub tasks: Vec<(u32, Change)>,
+    /// Semaphores, who stands there, and events.
+    pub semaphores: SemaphoreChanges,
 }
 
 /// A tube as it is written down.

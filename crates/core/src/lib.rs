@@ -16,6 +16,7 @@ pub mod machine;
 pub mod reason;
 pub mod record;
 pub mod schedule;
+pub mod semaphore;
 pub mod service;
 pub mod session;
 pub mod state;
@@ -44,6 +45,11 @@ pub use lease::Lease;
 pub use machine::{Machine, check_tasks};
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
+pub use semaphore::{
+    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Priority, SemaphoreChange,
+    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
+    SemaphoreReply, Standing, Status, Wish,
+};
 pub use session::SessionId;
 pub use state::{Event, State};
 pub use stats::{Calls, Counts, TubeStats};

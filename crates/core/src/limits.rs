@@ -30,5 +30,13 @@ pub const PENDING_COMMANDS_MAX: usize = 100_000;
 pub const PENDING_ITEMS_MAX: usize = 100 * BATCH_TASKS_MAX;
 /// Most payload bytes waiting before the writer.
 pub const PENDING_BYTES_MAX: usize = 256 << 20;
+/// Longest key of a semaphore, in bytes.
+pub const SEMAPHORE_KEY_BYTES_MAX: usize = 128;
+/// Most semaphores in one store.
+pub const SEMAPHORES_MAX: usize = 100_000;
+/// Most grants of one semaphore at the same time.
+pub const SEMAPHORE_ACTIVE_MAX: u32 = 10_000_000;
+/// Most steps a semaphore takes in one command; the next tick takes the rest.
+pub const SETTLE_STEPS_MAX: usize = 20_000;
 /// Largest task id: what fits beside a tube number in one SQLite key.
 pub const TASK_ID_MAX: u64 = (1 << 49) - 1;

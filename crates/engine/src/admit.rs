@@ -6,6 +6,7 @@ use taskyard_core::{Command, Error, Reply, Result, Span, TubeName};
 
 use crate::inbox::Job;
 use crate::jobs::Place;
+use crate::listeners::listens;
 use crate::running::{Origin, Running};
 use crate::waiters::{Side, Waiter};
 
@@ -66,6 +67,10 @@ impl Running {
                     self.admit_drop(place, command, tube);
                 }
                 _ => {
+                    if let Some(wait) = listens(&command) {
+                        self.admit_listener(place, command, wait);
+                        continue;
+                    }
                     if changes_something(&command) {
                         self.stir();
                     }
@@ -200,6 +205,7 @@ fn changes_something(command: &Command) -> bool {
             | Command::Peek { .. }
             | Command::Deliveries { .. }
             | Command::JoinSession { .. }
+            | Command::Semaphore(_)
     )
 }
 

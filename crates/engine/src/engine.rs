@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use crate::answer::{Receipt, engine_stopped};
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Question};
+use crate::listeners::listens;
 use crate::running::Running;
 use crate::shutdown::{Ended, Ending, end_of};
 use crate::waiters::{Waiting, WaitingCount};
@@ -204,7 +205,7 @@ fn waits(command: &Command) -> bool {
     match command {
         Command::Take(take) => !take.wait.is_zero(),
         Command::Put { wait, .. } => !wait.is_zero(),
-        _ => false,
+        other => listens(other).is_some(),
     }
 }
 

@@ -12,6 +12,7 @@ mod clock;
 mod engine;
 mod inbox;
 mod jobs;
+mod listeners;
 mod running;
 mod serve;
 mod shutdown;

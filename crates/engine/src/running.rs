@@ -17,6 +17,7 @@ use crate::admit::Gate;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Job, Question, Rumours, Work};
 use crate::jobs::{Jobs, Place};
+use crate::listeners::{ListenerId, Listeners, in_vain};
 use crate::tick::Ticks;
 use crate::waiters::{Side, WaiterId, Waiters};
 
@@ -33,6 +34,7 @@ pub(crate) struct Running {
     pub(crate) stopping: bool,
     pub(crate) jobs: Jobs,
     pub(crate) waiters: Waiters,
+    pub(crate) listeners: Listeners,
     /// The batch that is being put together.
     pub(crate) round: Round,
     pub(crate) takes: Gate,
@@ -63,6 +65,8 @@ pub(crate) enum Origin {
     Try(Place),
     /// From a waiter; it stays parked when its reply is a refusal that may pass.
     Waiter(Place, WaiterId),
+    /// From somebody who waits for events; goes on waiting when there are none.
+    Listener(ListenerId),
     /// From the loop: time has something to do.
     Tick,
     /// From the loop: nobody received these tasks.
@@ -86,6 +90,7 @@ impl Running {
             stopping: false,
             jobs: Jobs::default(),
             waiters: Waiters::default(),
+            listeners: Listeners::default(),
             round: Round::default(),
             takes: Gate::default(),
             puts: Gate::default(),
@@ -109,8 +114,9 @@ impl Running {
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
-        let deadlines = [self.ticks.next(), self.waiters.next_deadline(), self.next_poll];
-        deadlines.into_iter().flatten().min()
+        let waiting = [self.waiters.next_deadline(), self.listeners.next_deadline()];
+        let deadlines = [self.ticks.next(), self.next_poll].into_iter().chain(waiting);
+        deadlines.flatten().min()
     }
 
     /// One turn. Hands back the queue of jobs, empty, to be used again.
@@ -148,6 +154,7 @@ impl Running {
         }
         if elsewhere.anything {
             self.ticks.ask(self.now);
+            self.listeners.news = true;
             elsewhere.tubes.extend(self.waiters.tubes());
         }
         for tube in elsewhere.tubes {
@@ -206,7 +213,11 @@ impl Running {
         let mut tries = round.tries.drain(..);
         for (origin, reply) in round.origins.drain(..).zip(replies) {
             failed |= is_failure(&reply);
-            progress |= !matches!(origin, Origin::Waiter(..)) || !may_pass(&reply);
+            progress |= match origin {
+                Origin::Waiter(..) => !may_pass(&reply),
+                Origin::Listener(_) => !in_vain(&reply),
+                _ => true,
+            };
             match origin {
                 Origin::Job(place) => self.jobs.answer(place, reply),
                 Origin::Try(place) => match tries.next() {
@@ -214,6 +225,7 @@ impl Running {
                     _ => self.jobs.answer(place, reply),
                 },
                 Origin::Waiter(_, id) => self.serve(id, reply),
+                Origin::Listener(id) => self.serve_listener(id, reply),
                 Origin::Tick => ticked = Some(reply),
                 Origin::Return => report(&reply),
             }
@@ -233,6 +245,7 @@ impl Running {
 
     /// Notes for whom there may be something now.
     fn heed(&mut self, effects: Effects) {
+        self.listeners.news |= effects.events;
         for (tube, takeable) in effects.ready {
             self.want(Side::Take, tube, Some(takeable));
         }
@@ -285,7 +298,7 @@ impl Origin {
     fn place(&self) -> Option<Place> {
         match self {
             Origin::Job(place) | Origin::Try(place) | Origin::Waiter(place, _) => Some(*place),
-            Origin::Tick | Origin::Return => None,
+            Origin::Listener(_) | Origin::Tick | Origin::Return => None,
         }
     }
 }

@@ -13,6 +13,7 @@ impl Running {
         for command in std::mem::take(&mut self.returns) {
             self.round.push(Origin::Return, command);
         }
+        self.wake_listeners();
         // Takes come last, so that within this batch nothing becomes takeable after one of them
         // found nothing.
         for side in [Side::Put, Side::Take] {
@@ -81,6 +82,7 @@ impl Running {
 
     /// Lets those go whose callers left, and then those whose time is over.
     pub fn let_go(&mut self, gone: Vec<JobId>) {
+        self.let_listeners_go(!gone.is_empty());
         for id in gone {
             for waiter in self.jobs.waiters_of(id) {
                 self.dismiss(waiter);
@@ -102,6 +104,7 @@ impl Running {
 
     /// Answers everybody who waits, because the engine stops.
     pub fn dismiss_everybody(&mut self) {
+        self.dismiss_listeners();
         for id in self.waiters.ids() {
             let Some(waiter) = self.waiters.remove(id) else { continue };
             let reply = match waiter.side {

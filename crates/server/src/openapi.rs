@@ -130,14 +130,19 @@ fn text_header(about: &str) -> Header {
 
 fn parameters(route: &Route) -> Vec<Parameter> {
     let mut parameters = Vec::new();
-    if route.path.contains("{tube}") {
-        let name = ObjectBuilder::new()
-            .schema_type(Type::String)
-            .min_length(Some(1))
-            .max_length(Some(TUBE_NAME_BYTES_MAX))
-            .pattern(Some(r"^[^/:\u0000-\u001f\u007f-\u009f]+$"));
-        let about = "The tube's name: 1 to 128 bytes without control characters, / or :";
-        parameters.push(parameter("tube", about, ParameterIn::Path, name.into()));
+    let names = [
+        ("tube", "The tube's name: 1 to 128 bytes without control characters, / or :"),
+        ("semaphore", "The semaphore's key: 1 to 128 bytes without control characters, / or :"),
+    ];
+    for (name, about) in names {
+        if route.path.contains(&format!("{{{name}}}")) {
+            let schema = ObjectBuilder::new()
+                .schema_type(Type::String)
+                .min_length(Some(1))
+                .max_length(Some(TUBE_NAME_BYTES_MAX))
+                .pattern(Some(r"^[^/:\u0000-\u001f\u007f-\u009f]+$"));
+            parameters.push(parameter(name, about, ParameterIn::Path, schema.into()));
+        }
     }
     if route.path.contains("{id}") {
         let id = ObjectBuilder::new()

@@ -8,6 +8,8 @@
 //! | `tube_exists` | 409 | 6 | a tube of this name is there already |
 //! | `tube_has_taken` | 409 | 6 | a drop while somebody holds tasks |
 //! | `tube_has_consumers` | 409 | 6 | a drop while consumers wait |
+//! | `semaphore_not_found` | 404 | 4 | no semaphore of this key |
+//! | `too_many_semaphores` | 409 | 6 | the store has as many semaphores as it may have |
 //! | `too_many_tubes` | 409 | 6 | the store has as many tubes as it may have |
 //! | `unsupported` | 409 | 6 | the tube's kind does not have this verb |
 //! | `tube_full` | 429 | 6 | the tube is at its capacity; try again |
@@ -30,7 +32,7 @@
 //! | 1 | something failed that no other number says |
 //! | 2 | wrong arguments or a wrong request |
 //! | 3 | nothing to take in the time given |
-//! | 4 | no such tube, task or session |
+//! | 4 | no such tube, task, session or semaphore |
 //! | 5 | at least one delivery is no longer the caller's |
 //! | 6 | refused: full, too large, overloaded, exists or in use |
 //! | 7 | the server cannot be reached or is stopping |
@@ -60,6 +62,10 @@ pub enum Code {
     TubeHasConsumers,
     /// The store has as many tubes as it may have.
     TooManyTubes,
+    /// No semaphore of this key.
+    SemaphoreNotFound,
+    /// The store has as many semaphores as it may have.
+    TooManySemaphores,
     /// The tube's kind does not have this verb.
     Unsupported,
     /// The tube is at its capacity.
@@ -121,7 +127,7 @@ pub enum Exit {
 }
 
 /// The list itself: code, its name on the wire, HTTP status, exit code.
-const TABLE: [(Code, &str, u16, Exit); 21] = [
+const TABLE: [(Code, &str, u16, Exit); 23] = [
     (Code::TubeNotFound, "tube_not_found", 404, Exit::NotFound),
     (Code::TaskNotFound, "task_not_found", 404, Exit::NotFound),
     (Code::SessionUnknown, "session_unknown", 404, Exit::NotFound),
@@ -129,6 +135,8 @@ const TABLE: [(Code, &str, u16, Exit); 21] = [
     (Code::TubeHasTaken, "tube_has_taken", 409, Exit::Refused),
     (Code::TubeHasConsumers, "tube_has_consumers", 409, Exit::Refused),
     (Code::TooManyTubes, "too_many_tubes", 409, Exit::Refused),
+    (Code::SemaphoreNotFound, "semaphore_not_found", 404, Exit::NotFound),
+    (Code::TooManySemaphores, "too_many_semaphores", 409, Exit::Refused),
     (Code::Unsupported, "unsupported", 409, Exit::Refused),
     (Code::TubeFull, "tube_full", 429, Exit::Refused),
     (Code::TooLarge, "too_large", 413, Exit::Refused),
@@ -188,6 +196,8 @@ impl Code {
             Error::TubeHasConsumers(_) => Code::TubeHasConsumers,
             Error::TubeFull { .. } => Code::TubeFull,
             Error::TooManyTubes(_) => Code::TooManyTubes,
+            Error::SemaphoreNotFound(_) => Code::SemaphoreNotFound,
+            Error::TooManySemaphores(_) => Code::TooManySemaphores,
             Error::TaskNotFound(..) => Code::TaskNotFound,
             Error::Unsupported { .. } => Code::Unsupported,
             Error::Invalid(_) => Code::Invalid,

@@ -5,7 +5,7 @@ use taskyard_store::OpenOptions;
 use crate::rig::run;
 
 /// Every command a client or an operator uses.
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 19] = [
     "migrate",
     "top",
     "serve",
@@ -20,6 +20,7 @@ const VERBS: [&str; 18] = [
     "peek",
     "sql",
     "stats",
+    "semaphore",
     "tube",
     "worker",
     "bench",

@@ -6,6 +6,7 @@ mod crash;
 mod exits;
 mod help;
 mod rig;
+mod semaphores;
 mod serve;
 mod sql;
 mod tasks;

@@ -7,13 +7,22 @@ use taskyard::Iproto;
 use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
 use taskyard_engine::{Clock, HandClock};
 use taskyard_server::Config;
-use taskyard_store::conformance::{Harness, model};
+use taskyard_store::conformance::{Harness, model, semaphores as rules};
 use taskyard_store::{Capabilities, OpenOptions, open};
 use tempfile::TempDir;
 
 use crate::rig::{self, Rig};
 
 taskyard_store::conformance_suite!(Live::new().await, crate::rig::block_on);
+taskyard_store::semaphore_suite!(Live::new().await, crate::rig::block_on);
+
+/// Random commands for semaphores, compared with the core's machine.
+#[test]
+fn model_of_semaphores() {
+    for seed in model::seeds(3) {
+        rig::block_on(async { rules::model::replay(Live::new().await, seed, 400).await });
+    }
+}
 
 /// Random commands, compared with the core's machine.
 #[test]

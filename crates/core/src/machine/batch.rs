@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::journal::{Changes, Entry, TubeRecord};
 use crate::limits::{TASK_ID_MAX, TUBE_NUMBERS_MAX};
 use crate::record::{Change, Record};
+use crate::semaphore::Semaphores;
 use crate::slots::Slot;
 use crate::stats::TubeStats;
 use crate::task::{Body, TaskId};
@@ -31,11 +32,12 @@ impl Machine {
             });
         }
         self.journal.entries.clear();
+        self.semaphores.begin();
     }
 
     /// What the batch changed that must be written down.
     pub fn changes(&self) -> Changes {
-        let mut changes = Changes::default();
+        let mut changes = Changes { semaphores: self.semaphores.changes(), ..Changes::default() };
         let mut tubes = BTreeSet::new();
         // Where a tube lost all its tasks: what was noted before concerns tasks that are gone.
         let mut cleared: HashMap<u32, usize> = HashMap::new();
@@ -83,10 +85,12 @@ impl Machine {
     pub fn keep(&mut self) {
         self.journal.on = false;
         self.journal.entries.clear();
+        self.semaphores.keep();
     }
 
     /// Ends the batch as if it had not happened. Lease numbers and task ids it used stay used.
     pub fn undo(&mut self) {
+        self.semaphores.undo();
         self.journal.on = false;
         for entry in std::mem::take(&mut self.journal.entries).into_iter().rev() {
             self.undo_entry(entry);
@@ -176,6 +180,16 @@ impl Machine {
     /// The numbers of all tubes.
     pub fn tube_numbers(&self) -> impl Iterator<Item = u32> {
         self.tubes.iter().map(|tube| tube.0)
+    }
+
+    /// The semaphores, to be brought back or looked at.
+    pub fn semaphores(&self) -> &Semaphores {
+        &self.semaphores
+    }
+
+    /// The semaphores, to be brought back.
+    pub fn semaphores_mut(&mut self) -> &mut Semaphores {
+        &mut self.semaphores
     }
 
     /// The number the next lease gets.

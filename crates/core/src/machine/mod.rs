@@ -24,6 +24,7 @@ use crate::effects::Effects;
 use crate::error::{Error, Result};
 use crate::index::Shared;
 use crate::journal::{Entry, Journal};
+use crate::semaphore::Semaphores;
 use crate::session::{Session, SessionId};
 use crate::task::TaskId;
 use crate::tasks::Loose;
@@ -49,6 +50,7 @@ pub struct Machine {
     session_ends: BTreeSet<(Timestamp, SessionId)>,
     /// When each tube next wants a tick.
     wakeups: BTreeSet<(Timestamp, u32)>,
+    semaphores: Semaphores,
     next_lease: u64,
     shared: Shared,
     journal: Journal,
@@ -81,13 +83,17 @@ impl Machine {
             Command::JoinSession { session, create } => self.join_session(now, session, create),
             Command::LeaveSession { session } => self.leave_session(now, session),
             Command::ConfigureSessions { ttr } => self.configure_sessions(ttr),
+            Command::Semaphore(command) => {
+                self.semaphores.apply(now, command).map(Reply::Semaphore)
+            }
             Command::Tick { limit } => Ok(Reply::Ticked(self.tick(now, limit))),
         }
     }
 
     /// What happened since the last call that others may be waiting for.
     pub fn take_effects(&mut self) -> Effects {
-        let mut effects = Effects { next_wakeup: self.next_wakeup(), ..Effects::default() };
+        let events = self.semaphores.take_news();
+        let mut effects = Effects { events, next_wakeup: self.next_wakeup(), ..Effects::default() };
         for number in std::mem::take(&mut self.ready) {
             let Some(tube) = self.tubes.get_mut(number) else { continue };
             tube.signals.ready = false;
@@ -109,7 +115,7 @@ impl Machine {
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         let tube = self.wakeups.first().map(|wakeup| wakeup.0);
         let session = self.session_ends.first().map(|end| end.0);
-        tube.into_iter().chain(session).min()
+        tube.into_iter().chain(session).chain(self.semaphores.next_wakeup()).min()
     }
 
     fn number(&self, tube: &TubeName) -> Result<u32> {

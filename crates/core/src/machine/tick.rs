@@ -23,7 +23,7 @@ impl Machine {
             };
             moved += self.tick_tube(now, number, limit - moved);
         }
-        moved
+        moved + self.semaphores.tick(now, limit.saturating_sub(moved))
     }
 
     fn tick_tube(&mut self, now: Timestamp, number: u32, limit: usize) -> usize {

@@ -92,6 +92,7 @@ impl Model {
                 self.session_ttr = ttr;
                 Ok(Reply::Nothing)
             }
+            Command::Semaphore(_) => panic!("semaphores have a model of their own"),
             Command::Tick { .. } => Ok(Reply::Ticked(self.tick())),
         }
     }

@@ -7,6 +7,7 @@ mod batches;
 mod bodies;
 mod elsewhere;
 mod ending;
+mod events;
 mod producers;
 mod rig;
 mod storm;

@@ -6,6 +6,7 @@ mod look;
 mod put;
 mod request;
 mod route;
+mod semaphores;
 mod service;
 mod stats;
 mod take;
@@ -34,6 +35,7 @@ pub(crate) fn routes() -> Vec<Route> {
         finish::routes(),
         look::routes(),
         stats::routes(),
+        semaphores::routes(),
         service::routes(),
     ];
     groups.into_iter().flatten().collect()

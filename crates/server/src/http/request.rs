@@ -4,7 +4,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
-use taskyard_core::{Error, TaskId, TubeName};
+use taskyard_core::{Error, SemaphoreKey, TaskId, TubeName};
 use taskyard_wire::http::parse_whole;
 use utoipa::ToSchema;
 
@@ -16,6 +16,9 @@ pub(crate) struct Json<T>(pub T);
 
 /// The tube that the address names.
 pub(crate) struct InTube(pub TubeName);
+
+/// The semaphore that the address names.
+pub(crate) struct InSemaphore(pub SemaphoreKey);
 
 /// The task that the address names.
 pub(crate) struct OneTask(pub TubeName, pub TaskId);
@@ -43,6 +46,16 @@ impl<S: Send + Sync> FromRequestParts<S> for InTube {
         let name = Path::<String>::from_request_parts(parts, state).await;
         let Path(name) = name.map_err(|error| bad_address(error.body_text()))?;
         Ok(InTube(TubeName::new(&name)?))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for InSemaphore {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let key = Path::<String>::from_request_parts(parts, state).await;
+        let Path(key) = key.map_err(|error| bad_address(error.body_text()))?;
+        Ok(InSemaphore(SemaphoreKey::new(&key)?))
     }
 }
 

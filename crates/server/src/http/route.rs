@@ -80,7 +80,13 @@ impl Route {
             answering: on(filter, handler),
         };
         let route = route.refuses([Code::Invalid, Code::Forbidden, Code::Overloaded]);
-        if path.contains("{tube}") { route.refuses([Code::TubeNotFound]) } else { route }
+        if path.contains("{tube}") {
+            route.refuses([Code::TubeNotFound])
+        } else if path.contains("{semaphore}") {
+            route.refuses([Code::SemaphoreNotFound])
+        } else {
+            route
+        }
     }
 
     /// It reads this shape.

@@ -12,6 +12,7 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     let batch = json!({ "maxItems": BATCH_TASKS_MAX });
     for (shape, field, more) in [
         ("TakeRequest", "wait", wait.clone()),
+        ("EventsRequest", "wait", wait.clone()),
         ("PutRequest", "timeout", wait),
         // The smallest time there is; a lease of nothing would be over at once.
         ("TakeRequest", "lease", json!({ "minimum": 1e-6 })),
@@ -27,7 +28,11 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("TouchRequest", "tasks", batch.clone()),
         ("FinishRequest", "tasks", batch.clone()),
         ("DeleteRequest", "ids", batch.clone()),
-        ("PeekRequest", "ids", batch),
+        ("PeekRequest", "ids", batch.clone()),
+        ("EnqueueRequest", "tasks", batch.clone()),
+        ("LookRequest", "tasks", batch.clone()),
+        ("GrantsRequest", "items", batch.clone()),
+        ("AcknowledgeRequest", "events", batch),
     ] {
         let place = format!("/properties/{field}");
         let found = shapes.get_mut(shape).and_then(|shape| shape.pointer_mut(&place));

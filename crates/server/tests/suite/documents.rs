@@ -85,6 +85,13 @@ async fn the_document_lists_every_address() {
     ] {
         expected.insert(format!("POST {tube}/{verb}"));
     }
+    let semaphore = "/v1/semaphores/{semaphore}";
+    expected.extend(["enqueue", "look", "finish"].map(|verb| format!("POST {semaphore}/{verb}")));
+    expected.extend(["GET", "PUT"].map(|method| format!("{method} {semaphore}")));
+    expected.extend(
+        ["GET /v1/semaphores", "POST /v1/semaphore-events", "POST /v1/semaphore-events/ack"]
+            .map(str::to_owned),
+    );
     assert_eq!(found, expected);
 }
 
@@ -92,7 +99,10 @@ async fn the_document_lists_every_address() {
 async fn every_listed_address_is_there() {
     let rig = Rig::new().await;
     for (method, path, _) in operations(&rig).await {
-        let path = path.replace("{tube}", "nowhere").replace("{id}", "0");
+        let path = path
+            .replace("{tube}", "nowhere")
+            .replace("{id}", "0")
+            .replace("{semaphore}", "nowhere");
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let answer = Answer::of(rig.request(method, &path).send().await.unwrap()).await;
         assert_ne!(answer.status, 405, "{path}");
@@ -110,7 +120,9 @@ async fn the_document_is_complete() {
         let answers = operation["responses"].as_object().unwrap();
         statuses.extend(answers.keys().cloned());
         assert!(answers.contains_key("503"), "{method} {path}");
-        assert_eq!(answers.contains_key("404"), path.contains("{tube}"), "{method} {path}");
+        let names_something = ["{tube}", "{semaphore}"].iter().any(|name| path.contains(name))
+            || path == "/v1/semaphore-events";
+        assert_eq!(answers.contains_key("404"), names_something, "{method} {path}");
         assert_eq!(answers.contains_key("415"), operation.get("requestBody").is_some());
         let open = ["/healthz", "/openapi.json"].contains(&path.as_str());
         assert_eq!(answers.contains_key("401"), !open, "{method} {path}");

@@ -15,6 +15,7 @@ mod harness;
 
 pub mod audit;
 pub mod model;
+pub mod semaphores;
 
 // A file per verb, then a file per thing that goes across verbs.
 pub mod ack;

@@ -8,6 +8,7 @@ use super::codec::{self, Unreadable, count_from_sql, get, id_to_sql, pri_to_sql}
 use super::counters::Counters;
 use super::heads::Found;
 use super::plan::Ask;
+use super::semaphores;
 use super::tally::{Exact, Tally};
 
 /// The replies of one call.
@@ -43,6 +44,7 @@ impl<'a> Reader<'a> {
             Ask::Put { tube, sizes, .. } => self.put(tube, sizes, first(rows)?),
             Ask::Take { tube, session, counts, .. } => self.take(tube, *session, counts, rows),
             Ask::Ack { .. } => self.ack(ask, rows),
+            Ask::LockSemaphores => Ok(Vec::new()),
             other => Ok(vec![self.single(other, rows)?]),
         }
     }
@@ -92,8 +94,9 @@ impl<'a> Reader<'a> {
                 _ => Ok(Reply::Nothing),
             },
             Ask::Configure => Ok(Reply::Nothing),
+            Ask::Semaphore(ask) => semaphores::read(ask, rows, &mut self.tally)?,
             Ask::Tick { .. } => Ok(Reply::Ticked(self.tick(rows)?)),
-            Ask::Put { .. } | Ask::Take { .. } | Ask::Ack { .. } => {
+            Ask::Put { .. } | Ask::Take { .. } | Ask::Ack { .. } | Ask::LockSemaphores => {
                 return Err("an answer was read in the wrong place".into());
             }
         })
@@ -314,7 +317,8 @@ impl<'a> Reader<'a> {
                 self.tally.deadline(get(row, 3)?);
                 continue;
             }
-            if event == 6 {
+            if event == 6 || event == 8 {
+                self.tally.events |= event == 8;
                 continue;
             }
             let count = count_from_sql(get(row, 3)?);

@@ -11,6 +11,7 @@ use super::codec::{
 };
 use super::heads::Start;
 use super::plan::{Ask, Context};
+use super::semaphores;
 use super::statements::{self as sql, Call, Param, param};
 
 /// The puts of several callers into one tube.
@@ -227,6 +228,10 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
         Command::Finish { tube, items, show } => finish(tube, &items, show, now),
         Command::Put { .. } => put(vec![command], now),
         Command::Take(_) => take(vec![command], now, Start { from: None, may_sweep: true }),
+        Command::Semaphore(command) => {
+            let (ask, call) = semaphores::call(command, now);
+            (Ask::Semaphore(ask), call)
+        }
         other => session(other, context),
     }
 }

@@ -11,10 +11,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_tables.sql"),
     include_str!("migrations/0002_counters.sql"),
     include_str!("migrations/0003_taken.sql"),
+    include_str!("migrations/0004_semaphores.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 3;
+const FUNCTIONS: i32 = 4;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
@@ -31,6 +32,12 @@ const VERBS: &[&str] = &[
     include_str!("verbs/servers.sql"),
     include_str!("verbs/settle.sql"),
     include_str!("verbs/plain.sql"),
+    include_str!("verbs/semaphore_settle.sql"),
+    include_str!("verbs/semaphore_configure.sql"),
+    include_str!("verbs/semaphore_enqueue.sql"),
+    include_str!("verbs/semaphore_finish.sql"),
+    include_str!("verbs/semaphore_events.sql"),
+    include_str!("verbs/semaphore_tick.sql"),
 ];
 
 /// Keeps two servers from migrating at the same time.

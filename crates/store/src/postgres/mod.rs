@@ -34,6 +34,7 @@ mod migrate;
 mod plan;
 mod presence;
 mod reach;
+mod semaphores;
 mod statements;
 mod tally;
 mod tls;

@@ -11,10 +11,10 @@ use taskyard_core::{
     check_tasks,
 };
 
-use super::calls;
 use super::gather::OpenGroups;
 use super::heads::{Heads, Start, Timers, Touched};
 use super::statements::Call;
+use super::{calls, semaphores};
 
 /// What every call of a batch needs to know.
 pub(super) struct Context<'a> {
@@ -110,11 +110,18 @@ pub(super) enum Ask {
     Tick {
         from: Option<i64>,
     },
+    Semaphore(semaphores::Ask),
+    /// Comes before everything else; nobody asked for it.
+    LockSemaphores,
 }
 
 /// Turns commands into steps and calls. Steps without a call have none in the second list.
 pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>, Vec<Call>) {
-    let mut steps = Vec::new();
+    let (mut steps, mut calls) = (Vec::new(), Vec::new());
+    if let Some(lock) = semaphores::lock(&commands) {
+        steps.push(Step { places: Vec::new(), ask: Ask::LockSemaphores });
+        calls.push(lock);
+    }
     let mut groups: Vec<Group> = Vec::new();
     let mut open = OpenGroups::default();
     for (place, command) in commands.into_iter().enumerate() {
@@ -131,7 +138,6 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>,
             }
         }
     }
-    let mut calls = Vec::with_capacity(groups.len());
     let mut touched = Touched::default();
     for mut group in groups {
         let places = std::mem::take(&mut group.places);
@@ -159,6 +165,7 @@ fn refusal(command: &Command) -> Option<Error> {
         Command::Delete { ids, .. } | Command::Peek { ids, .. } => {
             refuse_count("the number of tasks in one command", ids.len())
         }
+        Command::Semaphore(command) => command.check().err(),
         _ => None,
     }
 }
@@ -297,7 +304,10 @@ impl Group {
 /// Notes which tubes may get tasks back.
 fn touch(command: &Command, touched: &mut Touched) {
     match command {
-        Command::Tubes { .. } | Command::Peek { .. } | Command::Deliveries { .. } => {}
+        Command::Tubes { .. }
+        | Command::Peek { .. }
+        | Command::Deliveries { .. }
+        | Command::Semaphore(_) => {}
         Command::Finish { tube, .. }
         | Command::Kick { tube, .. }
         | Command::ReleaseAll { tube }

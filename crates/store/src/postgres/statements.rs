@@ -65,7 +65,7 @@ statements! {
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);
     LEAVE_SESSION: "SELECT * FROM taskyard.leave_session($1,$2,$3)" (BYTEA, BYTEA, INT8);
     CONFIGURE_SESSIONS: "SELECT taskyard.configure_sessions($1)" (INT8);
-    TICK: "SELECT * FROM taskyard.tick($1,$2,$3)" (INT8, INT8, INT8);
+    TICK: "SELECT * FROM taskyard.tick_all($1,$2,$3)" (INT8, INT8, INT8);
     HEARTBEAT: "SELECT * FROM taskyard.heartbeat($1,$2,$3)" (BYTEA, INT8, INT8);
     ADD_COUNTERS: "SELECT taskyard.add_counters($1,$2,$3)" (INT4_ARRAY, INT8_ARRAY, INT4_ARRAY);
     ALL_COUNTERS: "SELECT * FROM taskyard.counter" ();
@@ -75,5 +75,17 @@ statements! {
         (BYTEA, BYTEA_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT8, INT8);
     BEGIN_SERVER: "SELECT taskyard.begin_server($1,$2)" (BYTEA, INT8);
     END_SERVER: "SELECT taskyard.end_server($1,$2,$3)" (BYTEA, INT8, INT8);
+    SEMAPHORE_LOCK: "SELECT taskyard.semaphore_lock_all($1)" (TEXT_ARRAY);
+    SEMAPHORE_SHOW: "SELECT * FROM taskyard.semaphore_show($1)" (TEXT);
+    SEMAPHORE_CONFIGURE: "SELECT * FROM taskyard.semaphore_configure($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"
+        (TEXT, BOOL, INT8, INT4, INT4, INT4, FLOAT8, INT8, INT8, BOOL, INT4, INT8, BOOL, BOOL, INT8,
+            BOOL, INT8, BOOL, BOOL);
+    SEMAPHORE_ENQUEUE: "SELECT * FROM taskyard.semaphore_enqueue($1,$2,$3,$4)"
+        (TEXT, INT8, INT8_ARRAY, FLOAT8_ARRAY);
+    SEMAPHORE_LOOK: "SELECT * FROM taskyard.semaphore_look($1,$2)" (TEXT, INT8_ARRAY);
+    SEMAPHORE_FINISH: "SELECT * FROM taskyard.semaphore_finish($1,$2,$3,$4,$5,$6)"
+        (TEXT, INT8, INT8_ARRAY, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY);
+    SEMAPHORE_FETCH: "SELECT * FROM taskyard.semaphore_fetch($1,$2,$3)" (TEXT, INT8, INT8);
+    SEMAPHORE_ACKNOWLEDGE: "SELECT * FROM taskyard.semaphore_acknowledge($1)" (INT8_ARRAY);
     NOTIFY: "SELECT pg_notify('taskyard', t) FROM unnest($1) t" (TEXT_ARRAY);
 }

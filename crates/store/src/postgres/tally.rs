@@ -24,6 +24,8 @@ pub(super) struct Tally {
     pub best_put: Option<i64>,
     /// The earliest deadline that was set, by the clock of the tasks.
     pub deadline: Option<i64>,
+    /// There are new events of semaphores.
+    pub events: bool,
     /// The earliest of all deadlines, where the batch asked.
     pub exact: Option<Exact>,
 }
@@ -114,6 +116,7 @@ impl Tally {
         Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().filter(|(_, room)| *room > 0).collect(),
+            events: self.events,
             next_wakeup,
         }
     }

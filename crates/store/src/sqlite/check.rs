@@ -35,8 +35,8 @@ pub(super) fn header(folder: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Whether this version can read the format.
-pub(super) fn format(folder: &Path, db: &Connection) -> Result<(), OpenError> {
+/// Which format it has, if this version can read it.
+pub(super) fn format(folder: &Path, db: &Connection) -> Result<i64, OpenError> {
     let known = MIGRATIONS.len() as i64;
     let found: i64 = db
         .pragma_query_value(None, "user_version", |row| row.get(0))
@@ -47,12 +47,12 @@ pub(super) fn format(folder: &Path, db: &Connection) -> Result<(), OpenError> {
     if found < 1 {
         return Err(damaged(folder, "its format number makes no sense"));
     }
-    let (ours, theirs) = (expected_schema(), schema(db));
+    let (ours, theirs) = (expected_schema(found as usize), schema(db));
     let theirs = theirs.map_err(|error| row_error(folder, error.into()))?;
     if theirs != ours.map_err(|error| row_error(folder, error.into()))? {
         return Err(damaged(folder, "its tables are not as they were made"));
     }
-    Ok(())
+    Ok(found)
 }
 
 /// What the tables are, as SQL: a bit that changes a type or a condition would only show much later.
@@ -61,9 +61,9 @@ fn schema(db: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
     statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
-fn expected_schema() -> rusqlite::Result<Vec<(String, String)>> {
+fn expected_schema(format: usize) -> rusqlite::Result<Vec<(String, String)>> {
     let db = Connection::open_in_memory()?;
-    MIGRATIONS.iter().try_for_each(|migration| db.execute_batch(migration))?;
+    MIGRATIONS[..format].iter().try_for_each(|migration| db.execute_batch(migration))?;
     schema(&db)
 }
 

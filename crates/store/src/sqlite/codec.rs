@@ -49,18 +49,18 @@ pub(super) fn mix(key: i64) -> u64 {
 
 /// A checksum over the fields of a row. They are gathered first: one long run is summed faster than
 /// many short ones.
-struct Sum {
+pub(super) struct Sum {
     fields: [u8; 192],
     length: usize,
     hasher: crc32fast::Hasher,
 }
 
 impl Sum {
-    fn new(key: i64) -> Self {
+    pub fn new(key: i64) -> Self {
         Sum { fields: [0; 192], length: 0, hasher: crc32fast::Hasher::new() }.number(key)
     }
 
-    fn number(mut self, number: i64) -> Self {
+    pub fn number(mut self, number: i64) -> Self {
         if self.length + 8 > self.fields.len() {
             self.flush();
         }
@@ -69,12 +69,12 @@ impl Sum {
         self
     }
 
-    fn optional(self, number: Option<i64>) -> Self {
+    pub fn optional(self, number: Option<i64>) -> Self {
         let present = self.number(i64::from(number.is_some()));
         present.number(number.unwrap_or(0))
     }
 
-    fn bytes(self, bytes: &[u8]) -> Self {
+    pub fn bytes(self, bytes: &[u8]) -> Self {
         let mut sized = self.number(bytes.len() as i64);
         if !bytes.is_empty() {
             sized.flush();
@@ -88,7 +88,7 @@ impl Sum {
         self.length = 0;
     }
 
-    fn finish(mut self) -> i64 {
+    pub fn finish(mut self) -> i64 {
         self.flush();
         i64::from(self.hasher.finalize())
     }

@@ -10,12 +10,16 @@ use taskyard_core::Machine;
 
 use super::codec::{self, Head, RowError, TASK_COLUMNS};
 use super::seal::{Seal, Sealed};
+use super::semaphores::{self, SemaphoreHead};
 use super::writer::Writer;
 use super::{check, salvage};
 use crate::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations to be applied in order.
-pub(super) const MIGRATIONS: &[&str] = &[include_str!("migrations/0001.sql")];
+pub(super) const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001.sql"), include_str!("migrations/0002.sql")];
+/// The first format that has semaphores.
+const WITH_SEMAPHORES: i64 = 2;
 /// "yard" in ASCII: says that the file is ours.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -64,10 +68,10 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenE
         }
         Err(error) => return Err(error),
     };
-    let Content { db, head, machine, next_ids } = content;
+    let Content { db, head, semaphores, machine, next_ids } = content;
     let seal = Seal::open(&seal_file(folder), head.batch).map_err(unavailable(folder))?;
     sync(folder).map_err(unavailable(folder))?;
-    let mut writer = Writer::new(db, head, seal);
+    let mut writer = Writer::new(db, head, semaphores, seal);
     for (number, next_id) in next_ids {
         writer.set_next_id(number, next_id);
     }
@@ -150,6 +154,7 @@ pub(super) fn connect(folder: &Path) -> Result<Connection, OpenError> {
 struct Content {
     db: Connection,
     head: Head,
+    semaphores: SemaphoreHead,
     machine: Machine,
     /// The `next_id` on disk of each tube, by number.
     next_ids: Vec<(u32, u64)>,
@@ -162,7 +167,7 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     }
     check::header(folder)?;
     let db = connect(folder)?;
-    check::format(folder, &db)?;
+    let format = check::format(folder, &db)?;
     let head = Head::read(&db).map_err(|error| row_error(folder, error))?;
     check::seal(folder, &head, sealed)?;
     let mut machine = Machine::default();
@@ -174,7 +179,25 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     if thorough {
         check::bodies(&db).map_err(|error| row_error(folder, error))?;
     }
-    Ok(Content { db, head, machine, next_ids })
+    let mut semaphores = SemaphoreHead::default();
+    if format >= WITH_SEMAPHORES {
+        semaphores =
+            semaphores::read(&db, &mut machine).map_err(|error| row_error(folder, error))?;
+    }
+    bring_up_to_date(&db, format).map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
+    Ok(Content { db, head, semaphores, machine, next_ids })
+}
+
+/// Gives an older database the tables it lacks; last, when all that it has was found to be sound.
+fn bring_up_to_date(db: &Connection, format: i64) -> rusqlite::Result<()> {
+    let missing = &MIGRATIONS[usize::try_from(format).unwrap_or(0).min(MIGRATIONS.len())..];
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let tx = db.unchecked_transaction()?;
+    missing.iter().try_for_each(|migration| tx.execute_batch(migration))?;
+    tx.pragma_update(None, "user_version", MIGRATIONS.len() as i64)?;
+    tx.commit()
 }
 
 /// Fills the machine with tubes; returns the number of each and its next id.

@@ -19,6 +19,7 @@ mod insert;
 mod reader;
 mod salvage;
 mod seal;
+mod semaphores;
 mod writer;
 
 use std::fs::File;

@@ -2,11 +2,13 @@
 
 use rusqlite::{Connection, ErrorCode, params};
 use taskyard_core::record::{Change, Record};
+use taskyard_core::semaphore::SemaphoreChanges;
 use taskyard_core::{Changes, Error, Machine, TaskId};
 
 use super::codec::{self, Head, TaskColumns};
 use super::insert::{Insert, NewRow};
 use super::seal::Seal;
+use super::semaphores::{self, SemaphoreHead};
 
 /// How many lease numbers are reserved on disk at a time.
 const LEASES_RESERVED: u64 = 1 << 20;
@@ -20,6 +22,7 @@ const IDS_RESERVED: u64 = 1 << 20;
 pub(super) struct Writer {
     pub db: Connection,
     pub head: Head,
+    semaphores: SemaphoreHead,
     seal: Seal,
     /// The `next_id` on disk of each tube, by number.
     next_ids: Vec<u64>,
@@ -64,9 +67,17 @@ impl From<rusqlite::Error> for WriteError {
 }
 
 impl Writer {
-    pub fn new(db: Connection, head: Head, seal: Seal) -> Self {
-        let next_lease = head.lease_ceiling;
-        Writer { db, head, seal, next_ids: Vec::new(), next_lease, refusal: None, fault: None }
+    pub fn new(db: Connection, head: Head, semaphores: SemaphoreHead, seal: Seal) -> Self {
+        Writer {
+            db,
+            head,
+            semaphores,
+            seal,
+            next_ids: Vec::new(),
+            next_lease: head.lease_ceiling,
+            refusal: None,
+            fault: None,
+        }
     }
 
     /// Notes the `next_id` that is on disk for a tube.
@@ -96,9 +107,10 @@ impl Writer {
         if !changes.tubes.is_empty() {
             head.tubes = machine.tube_numbers().count() as u64;
         }
-        match self.write(machine, &plan, &mut head) {
+        let mut semaphores = self.semaphores;
+        match self.write(machine, &plan, &mut head, &mut semaphores) {
             Ok(()) => {
-                self.head = head;
+                (self.head, self.semaphores) = (head, semaphores);
                 if let Err(error) = self.seal.write(head.batch) {
                     tracing::warn!(%error, "cannot write the seal file");
                 }
@@ -143,7 +155,13 @@ impl Writer {
         if wanted { next + LEASES_RESERVED } else { ceiling }
     }
 
-    fn write(&mut self, machine: &Machine, plan: &Plan, head: &mut Head) -> Result<(), WriteError> {
+    fn write(
+        &mut self,
+        machine: &Machine,
+        plan: &Plan,
+        head: &mut Head,
+        semaphores: &mut SemaphoreHead,
+    ) -> Result<(), WriteError> {
         self.step()?;
         self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         for number in &plan.cleared {
@@ -156,6 +174,11 @@ impl Writer {
         self.insert(&plan.inserts, head)?;
         self.update(&plan.updates)?;
         self.remove(&plan.removed, head)?;
+        if !plan.semaphores.is_empty() {
+            self.step()?;
+            let next_event = machine.semaphores().next_event();
+            semaphores::write(&self.db, plan.semaphores, next_event, semaphores)?;
+        }
         self.step()?;
         head.write(&self.db)?;
         self.step()?;
@@ -296,6 +319,7 @@ struct Plan<'a> {
     updates: Vec<(i64, &'a Record)>,
     /// Keys, ascending.
     removed: Vec<i64>,
+    semaphores: &'a SemaphoreChanges,
 }
 
 impl<'a> Plan<'a> {
@@ -306,6 +330,7 @@ impl<'a> Plan<'a> {
             inserts: Vec::new(),
             updates: Vec::new(),
             removed: Vec::new(),
+            semaphores: &changes.semaphores,
         };
         // Neighbouring changes mostly concern one tube, so the last answer is kept.
         let mut latest = (u32::MAX, true, 0);
@@ -348,6 +373,7 @@ impl<'a> Plan<'a> {
             && self.inserts.is_empty()
             && self.updates.is_empty()
             && self.removed.is_empty()
+            && self.semaphores.is_empty()
     }
 }
 

@@ -12,6 +12,7 @@ mod migrate;
 mod plain;
 mod pooled;
 mod races;
+mod semaphores;
 mod servers;
 mod speed;
 mod tls;

@@ -10,5 +10,7 @@ mod crash;
 mod damage;
 // Commits that fail, disks that are full, folders that must not be opened.
 mod failure;
+// Semaphores in all of that.
+mod semaphores;
 // More payloads than memory.
 mod memory;

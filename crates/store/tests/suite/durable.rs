@@ -6,15 +6,23 @@ use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use taskyard_core::{Body, Command, Error, Machine, Reply, Timestamp};
-use taskyard_store::conformance::{StoreHarness, block_on, model};
+use taskyard_store::conformance::{StoreHarness, block_on, model, semaphores as rules};
 use taskyard_store::{BodyKey, Capabilities, Executed, Pending, Store, Unloaded};
 
 taskyard_store::conformance_suite!(queue());
+taskyard_store::semaphore_suite!(queue());
 
 #[test]
 fn model() {
     for seed in model::seeds(10) {
         block_on(model::replay(queue(), seed, 2000));
+    }
+}
+
+#[test]
+fn model_of_semaphores() {
+    for seed in model::seeds(10) {
+        block_on(rules::model::replay(queue(), seed, 1000));
     }
 }
 

@@ -1,10 +1,18 @@
 //! Tasks in an SQLite file.
 
 use taskyard_store::OpenOptions;
-use taskyard_store::conformance::{StoreHarness, block_on, model};
+use taskyard_store::conformance::{StoreHarness, block_on, model, semaphores as rules};
 use taskyard_store::sqlite::SqliteStore;
 
 taskyard_store::conformance_suite!(queue(OpenOptions::default().memory_bytes));
+taskyard_store::semaphore_suite!(queue(OpenOptions::default().memory_bytes));
+
+#[test]
+fn model_of_semaphores() {
+    for seed in model::seeds(4) {
+        block_on(rules::model::replay(queue(OpenOptions::default().memory_bytes), seed, 1000));
+    }
+}
 
 #[test]
 fn model() {

@@ -1,7 +1,7 @@
 //! Refusals.
 
 use serde::{Deserialize, Serialize};
-use taskyard_core::{Error, Kind, TaskId, TubeName};
+use taskyard_core::{Error, Kind, SemaphoreKey, TaskId, TubeName};
 use utoipa::ToSchema;
 
 use crate::codes::Code;
@@ -26,6 +26,9 @@ pub struct ErrorDetail {
     /// The task it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
+    /// The semaphore it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub semaphore: Option<String>,
     /// The limit that was met.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
@@ -57,7 +60,10 @@ impl From<&Error> for ErrorAnswer {
                 detail.tube = Some(tube.to_string());
                 detail.limit = Some(*capacity);
             }
-            Error::TooManyTubes(limit) => detail.limit = Some(*limit as u64),
+            Error::TooManyTubes(limit) | Error::TooManySemaphores(limit) => {
+                detail.limit = Some(*limit as u64);
+            }
+            Error::SemaphoreNotFound(key) => detail.semaphore = Some(key.to_string()),
             Error::TooLarge { size, limit, .. } => {
                 detail.size = Some(*size as u64);
                 detail.limit = Some(*limit as u64);
@@ -114,6 +120,10 @@ impl ErrorDetail {
             Code::TubeFull => Error::TubeFull { tube: tube()?, capacity: self.limit? },
             Code::TaskNotFound => Error::TaskNotFound(tube()?, TaskId(self.task?)),
             Code::TooManyTubes => Error::TooManyTubes(limit()?),
+            Code::TooManySemaphores => Error::TooManySemaphores(limit()?),
+            Code::SemaphoreNotFound => {
+                Error::SemaphoreNotFound(SemaphoreKey::new(self.semaphore.as_deref()?).ok()?)
+            }
             Code::Unsupported => {
                 Error::Unsupported { kind: Kind::from_name(self.kind.as_deref()?)?.name(), verb }
             }

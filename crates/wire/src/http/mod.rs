@@ -23,14 +23,22 @@
 //! | truncate, release-all, drop | | [`NothingAnswer`] |
 //! | deliveries | | [`DeliveriesAnswer`] |
 //! | consumers | | [`ConsumersAnswer`] |
+//! | semaphore: make, change | [`SemaphoreRequest`] | [`SemaphoreAnswer`] |
+//! | semaphore: enqueue | [`EnqueueRequest`] | [`StandingsAnswer`] |
+//! | semaphore: look | [`LookRequest`] | [`StandingsAnswer`] |
+//! | semaphore: finish | [`GrantsRequest`] | [`GrantsAnswer`] |
+//! | semaphore events | [`EventsRequest`] | [`EventsAnswer`] |
+//! | semaphore events: ack | [`AcknowledgeRequest`] | [`AcknowledgedAnswer`] |
 //! | a refusal | | [`ErrorAnswer`] |
 
 mod error;
+mod events;
 mod finish;
 mod fitting;
 mod look;
 mod put;
 mod seconds;
+mod semaphores;
 mod take;
 mod task;
 mod tubes;
@@ -42,6 +50,9 @@ use serde::{Deserialize, Deserializer};
 use taskyard_core::{Error, Result};
 
 pub use error::{ErrorAnswer, ErrorDetail};
+pub use events::{
+    AcknowledgeRequest, AcknowledgedAnswer, EventAnswer, EventWord, EventsAnswer, EventsRequest,
+};
 pub use finish::{
     AckRequest, Delivery, FinishAnswer, FinishPart, FinishRequest, ReleaseRequest, TouchRequest,
 };
@@ -52,6 +63,11 @@ pub use look::{
 };
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use seconds::{moment_of, seconds_of};
+pub use semaphores::{
+    EnqueueRequest, GrantRequest, GrantWord, GrantsAnswer, GrantsRequest, LookRequest,
+    SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer, StandingAnswer, StandingsAnswer,
+    StatusWord, WishRequest,
+};
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
 pub use task::{Form, ReasonAnswer, TaskAnswer};
 pub use tubes::{

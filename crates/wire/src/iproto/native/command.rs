@@ -3,7 +3,7 @@
 use taskyard_core::{Command, Finish, FinishItem, Holder, Lease, Take, TaskId};
 
 use super::row::{Result, RowReader, RowWriter, Wrong, session_of, write_session, write_span};
-use super::{task, tube};
+use super::{semaphore, task, tube};
 use crate::iproto::pack::{self, Out};
 use crate::iproto::reader::Value;
 
@@ -24,6 +24,7 @@ const JOIN: u64 = 13;
 const LEAVE: u64 = 14;
 const CONFIGURE: u64 = 15;
 const TICK: u64 = 16;
+const SEMAPHORE: u64 = 17;
 
 pub(super) fn write(out: &mut Out, command: &Command) {
     let number = number(command);
@@ -72,6 +73,9 @@ pub(super) fn write(out: &mut Out, command: &Command) {
         Command::Tick { limit } => {
             row.uint(*limit as u64);
         }
+        Command::Semaphore(command) => {
+            row.field(|out| semaphore::write(out, command));
+        }
     }
     row.end();
 }
@@ -95,6 +99,7 @@ const fn number(command: &Command) -> u64 {
         Command::LeaveSession { .. } => LEAVE,
         Command::ConfigureSessions { .. } => CONFIGURE,
         Command::Tick { .. } => TICK,
+        Command::Semaphore(_) => SEMAPHORE,
     }
 }
 
@@ -127,6 +132,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Command> {
         LEAVE => Command::LeaveSession { session: row.session()? },
         CONFIGURE => Command::ConfigureSessions { ttr: row.span()? },
         TICK => Command::Tick { limit: row.usize()? },
+        SEMAPHORE => Command::Semaphore(row.row(semaphore::read)?),
         _ => return Err(Wrong("a command that this version does not know")),
     })
 }

@@ -4,6 +4,7 @@ use taskyard_core::{Error, TaskId};
 
 use super::reply::REFUSED;
 use super::row::{Result, RowReader, RowWriter, Wrong};
+use super::semaphore;
 use crate::iproto::intern::intern;
 use crate::iproto::pack::Out;
 
@@ -23,6 +24,8 @@ const STORE: u64 = 12;
 const SHUTTING_DOWN: u64 = 13;
 const STORE_AWAY: u64 = 14;
 const OUTCOME_UNKNOWN: u64 = 15;
+const SEMAPHORE_NOT_FOUND: u64 = 16;
+const TOO_MANY_SEMAPHORES: u64 = 17;
 
 pub(super) fn write(out: &mut Out, error: &Error) {
     let mut row = RowWriter::variant(out, REFUSED);
@@ -45,6 +48,8 @@ pub(super) fn write(out: &mut Out, error: &Error) {
         Error::ShuttingDown => row.uint(SHUTTING_DOWN),
         Error::StoreAway(text) => row.uint(STORE_AWAY).text(text),
         Error::OutcomeUnknown(text) => row.uint(OUTCOME_UNKNOWN).text(text),
+        Error::SemaphoreNotFound(key) => row.uint(SEMAPHORE_NOT_FOUND).text(key.as_str()),
+        Error::TooManySemaphores(limit) => row.uint(TOO_MANY_SEMAPHORES).uint(*limit as u64),
         // The core's list may grow before this one does.
         other => row.uint(STORE).text(&other.to_string()),
     };
@@ -74,6 +79,8 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Error> {
         SHUTTING_DOWN => Error::ShuttingDown,
         STORE_AWAY => Error::StoreAway(row.text()?.into()),
         OUTCOME_UNKNOWN => Error::OutcomeUnknown(row.text()?.into()),
+        SEMAPHORE_NOT_FOUND => Error::SemaphoreNotFound(semaphore::read_key(row)?),
+        TOO_MANY_SEMAPHORES => Error::TooManySemaphores(row.usize()?),
         _ => return Err(Wrong("a refusal that this version does not know")),
     })
 }

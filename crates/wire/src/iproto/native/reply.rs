@@ -3,7 +3,7 @@
 use taskyard_core::{Error, Outcome, Placed, Reply, TaskId};
 
 use super::row::{Result, RowReader, RowWriter, Wrong};
-use super::{error, task, tube};
+use super::{error, semaphore, task, tube};
 use crate::iproto::pack::Out;
 
 const NOTHING: u64 = 0;
@@ -16,6 +16,7 @@ const KICKED: u64 = 6;
 const TASKS: u64 = 7;
 const SESSION: u64 = 8;
 const TICKED: u64 = 9;
+const SEMAPHORE: u64 = 10;
 /// A refusal instead of a reply.
 pub(super) const REFUSED: u64 = 15;
 
@@ -31,6 +32,9 @@ pub(super) fn write(out: &mut Out, reply: &Reply) {
         Reply::Kicked(count) => row.uint(KICKED).uint(*count),
         Reply::Tasks(tasks) => row.uint(TASKS).list(tasks, task::write),
         Reply::Session(session) => row.uint(SESSION).session(*session),
+        Reply::Semaphore(reply) => {
+            row.uint(SEMAPHORE).field(|out| semaphore::write_reply(out, reply))
+        }
         Reply::Ticked(count) => row.uint(TICKED).uint(*count as u64),
     };
     row.end();
@@ -48,6 +52,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<std::result::Result<Re
         TASKS => Reply::Tasks(row.rows(task::read)?),
         SESSION => Reply::Session(row.session()?),
         TICKED => Reply::Ticked(row.usize()?),
+        SEMAPHORE => Reply::Semaphore(row.row(semaphore::read_reply)?),
         REFUSED => return error::read(row).map(Err),
         _ => return Err(Wrong("a reply that this version does not know")),
     }))

@@ -1,0 +1,136 @@
+//! Showing semaphores and where tasks stand in them.
+
+use clap::Args;
+use taskyard_core::{SemaphoreCommand, SemaphoreInfo, SemaphoreReply, Span, Standing, TaskId};
+use taskyard_wire::Exit;
+use taskyard_wire::http::{SemaphoreAnswer, StandingAnswer};
+
+use super::{ask, key};
+use crate::connect::{ConnectArgs, misfit};
+use crate::output;
+
+/// How to show all semaphores.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Print one JSON object a line for each.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// What to show.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard semaphore show yang
+  taskyard semaphore show yang 17 18             where these tasks stand")]
+pub struct ShowArgs {
+    /// The semaphore.
+    key: String,
+    /// Tasks in it.
+    #[arg(value_name = "TASK")]
+    tasks: Vec<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+fn infos(connect: &ConnectArgs, command: SemaphoreCommand) -> anyhow::Result<Vec<SemaphoreInfo>> {
+    match ask(connect, command)? {
+        SemaphoreReply::Semaphores(infos) => Ok(infos),
+        _ => Err(misfit("semaphore")),
+    }
+}
+
+/// Shows all semaphores.
+pub fn list(args: &ListArgs) -> anyhow::Result<Exit> {
+    let infos = infos(&args.connect, SemaphoreCommand::List { key: None })?;
+    if args.json {
+        output::json_lines(infos.iter().map(SemaphoreAnswer::new))?;
+        return Ok(Exit::Ok);
+    }
+    let mut table =
+        output::table(&["semaphore", "active", "acquired", "revoking", "waiting", "events"]);
+    for info in &infos {
+        table.add_row([
+            output::printable(info.key.as_str()),
+            info.options.active.to_string(),
+            info.acquired.to_string(),
+            info.revoking.to_string(),
+            info.waiting.to_string(),
+            info.events.to_string(),
+        ]);
+    }
+    output::show(&table)?;
+    Ok(Exit::Ok)
+}
+
+/// Shows one semaphore, or where tasks stand in it.
+pub fn one(args: &ShowArgs) -> anyhow::Result<Exit> {
+    let key = key(&args.key)?;
+    if !args.tasks.is_empty() {
+        let tasks = args.tasks.iter().copied().map(TaskId).collect();
+        let SemaphoreReply::Standings(found) =
+            ask(&args.connect, SemaphoreCommand::Look { key, tasks })?
+        else {
+            return Err(misfit("semaphore"));
+        };
+        standings(&found, args.json)?;
+        let all = found.len() == args.tasks.len();
+        return Ok(if all { Exit::Ok } else { Exit::NotFound });
+    }
+    for info in infos(&args.connect, SemaphoreCommand::List { key: Some(key) })? {
+        print(&info, args.json)?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Prints a semaphore.
+pub fn print(info: &SemaphoreInfo, json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::json(&SemaphoreAnswer::new(info));
+    }
+    let options = &info.options;
+    let seconds = |span: Span| format!("{}s", span.as_secs_f64());
+    let optional = |span: Option<Span>| span.map_or_else(|| "none".to_owned(), seconds);
+    let word = |flag: bool| if flag { "yes" } else { "no" }.to_owned();
+    let lines = [
+        ("semaphore", output::printable(info.key.as_str())),
+        ("active", options.active.to_string()),
+        ("try-release", options.tail().to_string()),
+        ("acquired", info.acquired.to_string()),
+        ("revoking", info.revoking.to_string()),
+        ("waiting", info.waiting.to_string()),
+        ("delayed", info.delayed.to_string()),
+        ("events", format!("{} not acknowledged", info.events)),
+        ("margin", options.margin.value().to_string()),
+        ("min-hold", seconds(options.min_hold)),
+        ("cool-down", seconds(options.cool_down)),
+        ("max-revoking", options.revoking_limit().to_string()),
+        ("revoke-grace", seconds(options.revoke_grace)),
+        ("force", word(options.force)),
+        ("lease", optional(options.lease)),
+        ("ack-timeout", optional(options.ack_timeout)),
+        ("shed", word(options.shed)),
+        ("drop-expired", word(options.drop_expired)),
+    ];
+    let text: String =
+        lines.into_iter().map(|(name, value)| format!("{name:<15} {value}\n")).collect();
+    Ok(output::bytes(text.as_bytes())?)
+}
+
+/// Prints where tasks stand.
+pub fn standings(standings: &[Standing], json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::json_lines(standings.iter().map(StandingAnswer::new));
+    }
+    for standing in standings {
+        let grant = standing.grant.map_or_else(String::new, |grant| format!(" grant {grant}"));
+        let (task, status) = (standing.task, standing.status.name());
+        output::line(format!("{task} {status}{grant} priority {}", standing.priority.value()))?;
+    }
+    Ok(())
+}

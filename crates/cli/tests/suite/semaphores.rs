@@ -1,0 +1,47 @@
+//! semaphore.
+
+use serde_json::json;
+
+use crate::rig::Rig;
+
+#[test]
+fn a_semaphore_from_its_making_to_its_events() {
+    let rig = Rig::new();
+    let create = ["semaphore", "create", "yang", "--active", "1", "--try-release", "1"];
+    assert!(rig.run(&create).good().contains("active          1\n"));
+    let again = ["semaphore", "create", "yang", "--active", "5", "--json"];
+    assert_eq!(rig.run(&again).json()[0]["active"], 1, "one that is there is left alone");
+    let first = rig.run(&["semaphore", "enqueue", "yang", "17", "--priority", "-2.5"]).good();
+    assert_eq!(first, "17 acquired grant 1 priority -2.5\n");
+    let second = ["semaphore", "enqueue", "yang", "18", "--priority", "1", "--json"];
+    let events = ["semaphore", "events", "yang", "--ack", "--json"];
+    let told = rig.run(&events).json();
+    assert_eq!((&told[0]["kind"], &told[0]["task"]), (&json!("acquired"), &json!(17)));
+    assert_eq!(rig.run(&second).json()[0]["status"], "wait");
+    assert_eq!(rig.run(&events).json()[0]["kind"], "try_release");
+    rig.run(&events).ends(3);
+    rig.run(&["semaphore", "release", "yang", "17:9"]).ends(5);
+    assert_eq!(rig.run(&["semaphore", "release", "yang", "17:1", "--yield"]).good(), "17 done\n");
+    let standing = rig.run(&["semaphore", "show", "yang", "17", "18"]).good();
+    assert_eq!(standing, "17 wait priority -2.5\n18 acquired grant 2 priority 1\n");
+    rig.run(&["semaphore", "release", "yang", "99"]).ends(4);
+    assert_eq!(rig.run(&["semaphore", "release", "yang", "18"]).good(), "18 done\n");
+    let list = rig.run(&["semaphore", "list"]).good();
+    assert!(list.contains("yang       1       1         0         0        1"), "{list}");
+    assert_eq!(rig.run(&["semaphore", "list", "--json"]).json()[0]["acquired"], 1);
+}
+
+#[test]
+fn wrong_words_are_answered_and_change_nothing() {
+    let rig = Rig::new();
+    rig.run(&["semaphore", "set", "yang", "--active", "3"]).good();
+    rig.run(&["semaphore", "set", "yang", "--active", "-1"]).ends(2);
+    let refused = rig.run(&["semaphore", "set", "yang", "--try-release", "4"]).ends(2);
+    assert!(refused.err.contains("only 3 may be active"), "{}", refused.err);
+    rig.run(&["semaphore", "enqueue", "yang", "1", "--priority", "NaN"]).ends(2);
+    rig.run(&["semaphore", "enqueue", "nope", "1"]).ends(4);
+    rig.run(&["semaphore", "release", "nope", "1"]).ends(4);
+    rig.run(&["semaphore", "show", "nope"]).ends(4);
+    rig.run(&["semaphore", "create", "a/b"]).ends(2);
+    assert_eq!(rig.run(&["semaphore", "show", "yang", "--json"]).json()[0]["active"], 3);
+}

@@ -1,0 +1,124 @@
+//! Commands of semaphores over HTTP.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use taskyard_core::{Reply, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span};
+use taskyard_wire::http::{
+    AcknowledgeRequest, AcknowledgedAnswer, EnqueueRequest, EventAnswer, EventsAnswer,
+    EventsRequest, GrantsAnswer, GrantsRequest, LookRequest, SemaphoreAnswer, SemaphoreRequest,
+    SemaphoresAnswer, StandingAnswer, StandingsAnswer,
+};
+
+use super::{Http, cut, refused};
+use crate::error::HttpError;
+
+impl Http {
+    /// Runs one command of semaphores.
+    pub(super) async fn ask_semaphore(
+        &self,
+        command: SemaphoreCommand,
+    ) -> Result<Reply, HttpError> {
+        // JSON has no word for some wrong numbers, so they would arrive as nothing at all.
+        command.check().map_err(refused)?;
+        let verb = command.verb();
+        Ok(Reply::Semaphore(match command {
+            SemaphoreCommand::Configure { key, change, only_new } => {
+                let request = SemaphoreRequest::new(&change, only_new);
+                let address = self.address(&["semaphores", key.as_str()]);
+                let request = self.client.request(Method::PUT, address).json(&request);
+                infos(vec![self.send(request, Duration::ZERO, verb).await?])?
+            }
+            SemaphoreCommand::Enqueue { key, wishes } => {
+                let request = EnqueueRequest::new(&wishes);
+                standings(self.post_semaphore(&key, "enqueue", &request, verb).await?)?
+            }
+            SemaphoreCommand::Look { key, tasks } => {
+                let request = LookRequest { tasks: tasks.iter().map(|task| task.0).collect() };
+                standings(self.post_semaphore(&key, "look", &request, verb).await?)?
+            }
+            SemaphoreCommand::Finish { key, items } => {
+                let request = GrantsRequest::new(&items);
+                let answer: GrantsAnswer =
+                    self.post_semaphore(&key, "finish", &request, verb).await?;
+                SemaphoreReply::Finished(answer.into_outcomes())
+            }
+            SemaphoreCommand::List { key } => infos(self.semaphores(key.as_ref()).await?)?,
+            SemaphoreCommand::Events { key, count, wait } => {
+                self.events(key.as_ref(), count, wait, verb).await?
+            }
+            SemaphoreCommand::Acknowledge { events } => {
+                let address = self.address(&["semaphore-events", "ack"]);
+                let request = self.client.post(address).json(&AcknowledgeRequest::new(&events));
+                let answer: AcknowledgedAnswer = self.send(request, Duration::ZERO, verb).await?;
+                SemaphoreReply::Acknowledged(answer.acknowledged)
+            }
+        }))
+    }
+
+    /// One semaphore or all, as the server shows them.
+    pub async fn semaphores(
+        &self,
+        key: Option<&SemaphoreKey>,
+    ) -> Result<Vec<SemaphoreAnswer>, HttpError> {
+        let Some(key) = key else {
+            let request = self.client.get(self.address(&["semaphores"]));
+            let answer: SemaphoresAnswer = self.send(request, Duration::ZERO, "semaphores").await?;
+            return Ok(answer.semaphores);
+        };
+        let request = self.client.get(self.address(&["semaphores", key.as_str()]));
+        Ok(vec![self.send(request, Duration::ZERO, "semaphores").await?])
+    }
+
+    async fn events(
+        &self,
+        key: Option<&SemaphoreKey>,
+        count: usize,
+        mut wait: Span,
+        verb: &'static str,
+    ) -> Result<SemaphoreReply, HttpError> {
+        if count == 0 {
+            // Servers do not accept this question; the semaphore must be there all the same.
+            if key.is_some() {
+                self.semaphores(key).await?;
+            }
+            return Ok(SemaphoreReply::Events(Vec::new()));
+        }
+        loop {
+            let (now, rest) = cut(wait);
+            let request = EventsRequest::new(key, count, now);
+            let request = self.client.post(self.address(&["semaphore-events"])).json(&request);
+            let answer: EventsAnswer = self.send(request, now.into(), verb).await?;
+            if !answer.events.is_empty() || rest.is_zero() {
+                let events = answer.events.into_iter().map(EventAnswer::into_event);
+                return Ok(SemaphoreReply::Events(
+                    events.collect::<Result<_, _>>().map_err(refused)?,
+                ));
+            }
+            wait = rest;
+        }
+    }
+
+    async fn post_semaphore<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        key: &SemaphoreKey,
+        path: &str,
+        body: &Q,
+        verb: &'static str,
+    ) -> Result<A, HttpError> {
+        let address = self.address(&["semaphores", key.as_str(), path]);
+        self.send(self.client.post(address).json(body), Duration::ZERO, verb).await
+    }
+}
+
+fn infos(answers: Vec<SemaphoreAnswer>) -> Result<SemaphoreReply, HttpError> {
+    let infos = answers.into_iter().map(SemaphoreAnswer::into_info);
+    Ok(SemaphoreReply::Semaphores(infos.collect::<Result<_, _>>().map_err(refused)?))
+}
+
+fn standings(answer: StandingsAnswer) -> Result<SemaphoreReply, HttpError> {
+    let standings = answer.tasks.into_iter().map(StandingAnswer::into_standing);
+    Ok(SemaphoreReply::Standings(standings.collect::<Result<_, _>>().map_err(refused)?))
+}

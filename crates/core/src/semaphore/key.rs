@@ -1,0 +1,129 @@
+//! The names and numbers of semaphores.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::limits::SEMAPHORE_KEY_BYTES_MAX;
+
+/// The checked key of a semaphore. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SemaphoreKey(Arc<str>);
+
+impl SemaphoreKey {
+    /// The key, if it may be one: as for the name of a tube, 1 to 128 bytes without control characters,
+    /// `/` or `:`, and neither `.` nor `..`.
+    pub fn new(key: &str) -> Result<Self> {
+        if key.is_empty() || matches!(key, "." | "..") {
+            return Err(Error::Invalid(format!("'{key}' cannot be the key of a semaphore")));
+        }
+        if key.len() > SEMAPHORE_KEY_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "the key of a semaphore may have {SEMAPHORE_KEY_BYTES_MAX} bytes, this one has {}",
+                key.len()
+            )));
+        }
+        if let Some(bad) = key.chars().find(|c| c.is_control() || matches!(c, '/' | ':')) {
+            let text = format!("the key of a semaphore must not contain {bad:?}");
+            return Err(Error::Invalid(text));
+        }
+        Ok(SemaphoreKey(key.into()))
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for SemaphoreKey {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SemaphoreKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for SemaphoreKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How important a task is: larger goes first. Always a finite number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Priority(f64);
+
+impl Priority {
+    /// No more important than any other.
+    pub const ZERO: Priority = Priority(0.0);
+
+    /// The priority, if it is a number that can be compared.
+    pub fn new(value: f64) -> Result<Self> {
+        if value.is_finite() {
+            // Minus zero is zero, so that what compares as equal is equal.
+            Ok(Priority(value + 0.0))
+        } else {
+            Err(Error::Invalid(format!("a priority must be a finite number, not {value}")))
+        }
+    }
+
+    /// The number.
+    pub const fn value(self) -> f64 {
+        self.0
+    }
+}
+
+impl Eq for Priority {}
+
+impl PartialOrd for Priority {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Priority {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// The number of one admission of one task: it grows with every grant of a semaphore, and whoever names an
+/// old one has no say any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Grant(pub u64);
+
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_checked() {
+        for good in ["a", "yang", "a b!", "почта", &"x".repeat(128)] {
+            assert_eq!(SemaphoreKey::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", ".", "..", "a/b", "a:b", "a\nb", &"x".repeat(129)] {
+            assert!(matches!(SemaphoreKey::new(bad), Err(Error::Invalid(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn priorities_can_be_compared() {
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(matches!(Priority::new(bad), Err(Error::Invalid(_))), "{bad}");
+        }
+        assert_eq!(Priority::new(-0.0).unwrap().cmp(&Priority::ZERO), std::cmp::Ordering::Equal);
+        assert!(Priority::new(-1.5).unwrap() < Priority::new(2.0).unwrap());
+    }
+}

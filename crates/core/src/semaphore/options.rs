@@ -1,0 +1,218 @@
+//! What a semaphore does, and what may be changed about it.
+
+use crate::error::{Error, Result};
+use crate::limits::SEMAPHORE_ACTIVE_MAX;
+use crate::time::Span;
+
+use super::key::Priority;
+
+/// How many are asked to release at the same time unless somebody says so.
+const MAX_REVOKING: u32 = 16;
+
+/// What a semaphore does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SemaphoreOptions {
+    /// How many may hold a grant at the same time. Zero lets nobody in.
+    pub active: u32,
+    /// How many of the holders, from the worst on, may be asked to release for better ones. More than
+    /// `active` is the same as `active`.
+    pub try_release: u32,
+    /// How much better than a holder a task must be for that holder to be asked.
+    pub margin: Priority,
+    /// No holder is asked to release before it has held its grant this long.
+    pub min_hold: Span,
+    /// Who yields does not stand in line again before this time has passed.
+    pub cool_down: Span,
+    /// How many may be asked to release at the same time; `None` is the smaller of 16 and `try_release`.
+    pub max_revoking: Option<u32>,
+    /// Who was asked to release and did not is asked again after this time, or loses the grant (`force`).
+    pub revoke_grace: Span,
+    /// Take the grant away when the grace is over.
+    pub force: bool,
+    /// How long a grant lasts unless it is extended; `None` is until it is released.
+    pub lease: Option<Span>,
+    /// How long the event of a grant may go without acknowledgement before the grant is given to another;
+    /// `None` is for ever.
+    pub ack_timeout: Option<Span>,
+    /// When `active` was lowered: ask the holders that are too many to release, instead of letting them end.
+    pub shed: bool,
+    /// Whose lease is over leaves, instead of standing in line again.
+    pub drop_expired: bool,
+}
+
+impl Default for SemaphoreOptions {
+    fn default() -> Self {
+        SemaphoreOptions {
+            active: 1000,
+            try_release: 900,
+            margin: Priority::ZERO,
+            min_hold: Span::ZERO,
+            cool_down: Span::ZERO,
+            max_revoking: None,
+            revoke_grace: Span::from_secs(60),
+            force: false,
+            lease: None,
+            ack_timeout: None,
+            shed: false,
+            drop_expired: false,
+        }
+    }
+}
+
+impl SemaphoreOptions {
+    /// How many holders, from the worst on, may be asked to release.
+    pub fn tail(&self) -> u32 {
+        self.try_release.min(self.active)
+    }
+
+    /// How many of the best holders are never asked.
+    pub fn protected(&self) -> usize {
+        (self.active - self.tail()) as usize
+    }
+
+    /// How many may be asked at the same time.
+    pub fn revoking_limit(&self) -> usize {
+        self.max_revoking.unwrap_or(MAX_REVOKING).min(self.tail()) as usize
+    }
+
+    /// The options after a change, or what is wrong with it.
+    pub fn changed(&self, change: &SemaphoreChange) -> Result<SemaphoreOptions> {
+        change.check()?;
+        let mut options = self.clone();
+        if let Some(active) = change.active {
+            options.active = count("active", active)?;
+        }
+        if let Some(tail) = change.try_release {
+            options.try_release = count("try_release", tail)?;
+            if options.try_release > options.active {
+                return Err(tail_too_long(tail, options.active));
+            }
+        }
+        if let Some(margin) = change.margin {
+            options.margin = Priority::new(margin)?;
+        }
+        if let Some(most) = change.max_revoking {
+            options.max_revoking = most.map(|most| count("max_revoking", most)).transpose()?;
+        }
+        options.min_hold = change.min_hold.unwrap_or(options.min_hold);
+        options.cool_down = change.cool_down.unwrap_or(options.cool_down);
+        options.revoke_grace = change.revoke_grace.unwrap_or(options.revoke_grace);
+        options.lease = change.lease.unwrap_or(options.lease);
+        options.ack_timeout = change.ack_timeout.unwrap_or(options.ack_timeout);
+        options.force = change.force.unwrap_or(options.force);
+        options.shed = change.shed.unwrap_or(options.shed);
+        options.drop_expired = change.drop_expired.unwrap_or(options.drop_expired);
+        Ok(options)
+    }
+}
+
+/// The refusal of a tail that is longer than the capacity.
+pub fn tail_too_long(try_release: i64, active: u32) -> Error {
+    Error::Invalid(format!(
+        "try_release is {try_release}, but only {active} may be active; it must not be more"
+    ))
+}
+
+fn count(name: &str, value: i64) -> Result<u32> {
+    u32::try_from(value).ok().filter(|count| *count <= SEMAPHORE_ACTIVE_MAX).ok_or_else(|| {
+        Error::Invalid(format!("{name} must be between 0 and {SEMAPHORE_ACTIVE_MAX}, not {value}"))
+    })
+}
+
+/// What to change about a semaphore, as it came from outside; `None` leaves a thing as it is, and the inner
+/// `None` takes it away.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SemaphoreChange {
+    /// How many may hold a grant.
+    pub active: Option<i64>,
+    /// How many of them may be asked to release.
+    pub try_release: Option<i64>,
+    /// How much better a task must be.
+    pub margin: Option<f64>,
+    /// How long a new grant is left alone.
+    pub min_hold: Option<Span>,
+    /// How long who yields stays out of the line.
+    pub cool_down: Option<Span>,
+    /// How many may be asked at the same time.
+    pub max_revoking: Option<Option<i64>>,
+    /// How long who is asked may take.
+    pub revoke_grace: Option<Span>,
+    /// Whether the grant is taken away then.
+    pub force: Option<bool>,
+    /// How long a grant lasts.
+    pub lease: Option<Option<Span>>,
+    /// How long an acknowledgement may take.
+    pub ack_timeout: Option<Option<Span>>,
+    /// Whether holders that are too many are asked to release.
+    pub shed: Option<bool>,
+    /// Whether whose lease is over leaves.
+    pub drop_expired: Option<bool>,
+}
+
+impl SemaphoreChange {
+    /// Refuses what is wrong whatever the semaphore is like.
+    pub fn check(&self) -> Result<()> {
+        let counts = [
+            ("active", self.active),
+            ("try_release", self.try_release),
+            ("max_revoking", self.max_revoking.flatten()),
+        ];
+        for (name, value) in counts {
+            value.map(|value| count(name, value)).transpose()?;
+        }
+        if let Some(margin) = self.margin.filter(|margin| !margin.is_finite() || *margin < 0.0) {
+            let text = format!("margin must be a number of at least 0, not {margin}");
+            return Err(Error::Invalid(text));
+        }
+        let times = [
+            ("revoke_grace", self.revoke_grace),
+            ("lease", self.lease.flatten()),
+            ("ack_timeout", self.ack_timeout.flatten()),
+        ];
+        match times.iter().find(|(_, time)| time.is_some_and(Span::is_zero)) {
+            Some((name, _)) => Err(Error::Invalid(format!("{name} must be longer than nothing"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The change of the two numbers that a semaphore is mostly about.
+    pub fn limits(active: i64, try_release: i64) -> Self {
+        let (active, try_release) = (Some(active), Some(try_release));
+        SemaphoreChange { active, try_release, ..SemaphoreChange::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: SemaphoreChange) {
+        let refused = SemaphoreOptions::default().changed(&change);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{change:?}");
+    }
+
+    #[test]
+    fn wrong_numbers_are_refused() {
+        refused(SemaphoreChange::limits(-1, 0));
+        refused(SemaphoreChange::limits(10, -1));
+        refused(SemaphoreChange::limits(10, 11));
+        refused(SemaphoreChange::limits(i64::from(SEMAPHORE_ACTIVE_MAX) + 1, 0));
+        for margin in [-1.0, f64::NAN, f64::INFINITY] {
+            refused(SemaphoreChange { margin: Some(margin), ..Default::default() });
+        }
+        refused(SemaphoreChange { max_revoking: Some(Some(-1)), ..Default::default() });
+        refused(SemaphoreChange { lease: Some(Some(Span::ZERO)), ..Default::default() });
+        refused(SemaphoreChange { ack_timeout: Some(Some(Span::ZERO)), ..Default::default() });
+        refused(SemaphoreChange { revoke_grace: Some(Span::ZERO), ..Default::default() });
+    }
+
+    #[test]
+    fn a_tail_that_nobody_named_fits_the_capacity() {
+        let small = SemaphoreChange { active: Some(10), ..Default::default() };
+        let small = SemaphoreOptions::default().changed(&small).unwrap();
+        assert_eq!((small.tail(), small.protected(), small.revoking_limit()), (10, 0, 10));
+        let large = SemaphoreChange { active: Some(1000), ..Default::default() };
+        let large = small.changed(&large).unwrap();
+        assert_eq!((large.tail(), large.protected(), large.revoking_limit()), (900, 100, 16));
+    }
+}

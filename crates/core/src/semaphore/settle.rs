@@ -1,0 +1,166 @@
+//! Who gets in, and who is asked to leave: run at the end of everything that changes a semaphore.
+
+use crate::limits::SETTLE_STEPS_MAX;
+use crate::task::TaskId;
+use crate::time::{Span, Timestamp};
+
+use super::book::Semaphores;
+use super::command::EventKind;
+use super::key::{Grant, Priority};
+use super::place::{Hold, Stand};
+
+impl Semaphores {
+    /// Takes steps until none is left to take, or so many were taken that others should have their turn: then
+    /// the next tick goes on.
+    pub(super) fn settle(&mut self, now: Timestamp, number: u32) {
+        let mut recheck = None;
+        let mut left = SETTLE_STEPS_MAX;
+        while self.step(now, number, &mut recheck) {
+            left -= 1;
+            if left == 0 {
+                recheck = Some(now);
+                break;
+            }
+        }
+        if self.semaphore(number).record.recheck_at != recheck {
+            self.update(number, |record| record.recheck_at = recheck);
+        }
+        self.schedule(number);
+    }
+
+    /// Takes one step, if there is one to take.
+    fn step(&mut self, now: Timestamp, number: u32, recheck: &mut Option<Timestamp>) -> bool {
+        *recheck = None;
+        self.admit(now, number)
+            || self.unrevoke(now, number)
+            || self.revoke(now, number, recheck)
+            || self.shed(now, number)
+    }
+
+    /// The best who waits gets a free place.
+    fn admit(&mut self, now: Timestamp, number: u32) -> bool {
+        let semaphore = self.semaphore(number);
+        let options = &semaphore.record.options;
+        if semaphore.line.held() >= options.active as usize {
+            return false;
+        }
+        let Some(task) = semaphore.line.waiter(0) else { return false };
+        let grant = Grant(semaphore.record.grant_seq + 1);
+        let until = |span: Option<Span>| span.map_or(Timestamp::NEVER, |span| now + span);
+        let hold = Hold {
+            grant,
+            granted: now,
+            lease_until: until(options.lease),
+            ack_by: until(options.ack_timeout),
+            revoke_at: None,
+            pinned: false,
+        };
+        self.update(number, |record| record.grant_seq = grant.0);
+        self.replace(number, task, |place| place.stand = Stand::Held(Box::new(hold)));
+        self.tell(now, (number, task, grant), EventKind::Acquired);
+        true
+    }
+
+    /// The worst holder is asked to release for somebody better who waits: one holder for each of those.
+    fn revoke(&mut self, now: Timestamp, number: u32, recheck: &mut Option<Timestamp>) -> bool {
+        let semaphore = self.semaphore(number);
+        let (line, options) = (&semaphore.line, &semaphore.record.options);
+        let full = line.held() == options.active as usize;
+        if !full || !self.may_ask_one_more(number) || line.acquired() <= options.protected() {
+            return false;
+        }
+        let (waiter, holder) = (line.waiter(line.revoking()), line.worst_acquired());
+        let (Some(waiter), Some(holder)) = (waiter, holder) else { return false };
+        let (wanted, held) = (self.priority(number, waiter), self.priority(number, holder));
+        if wanted.value() <= held.value() + options.margin.value() {
+            return false;
+        }
+        let Some(hold) = line.get(holder).and_then(|place| place.hold()) else { return false };
+        let ripe_at = hold.granted + options.min_hold;
+        if ripe_at > now {
+            *recheck = Some(ripe_at).filter(|moment| *moment != Timestamp::NEVER);
+            return false;
+        }
+        let grant = hold.grant;
+        self.ask_to_release(now, number, holder, grant);
+        true
+    }
+
+    /// The capacity was lowered: the worst holders are asked to release, whoever waits.
+    fn shed(&mut self, now: Timestamp, number: u32) -> bool {
+        let semaphore = self.semaphore(number);
+        let (line, options) = (&semaphore.line, &semaphore.record.options);
+        let too_many = line.acquired() > options.active as usize;
+        if !options.shed || !too_many || !self.may_ask_one_more(number) {
+            return false;
+        }
+        let Some(holder) = line.worst_acquired() else { return false };
+        let Some(hold) = line.get(holder).and_then(|place| place.hold()) else { return false };
+        let grant = hold.grant;
+        self.ask_to_release(now, number, holder, grant);
+        true
+    }
+
+    fn may_ask_one_more(&self, number: u32) -> bool {
+        let semaphore = self.semaphore(number);
+        semaphore.line.revoking() < semaphore.record.options.revoking_limit()
+    }
+
+    /// The best who was asked to release keeps its grant, when nobody better waits for it any more.
+    fn unrevoke(&mut self, now: Timestamp, number: u32) -> bool {
+        let semaphore = self.semaphore(number);
+        let (line, options) = (&semaphore.line, &semaphore.record.options);
+        let excess = line.held().saturating_sub(options.active as usize);
+        let asked_to_shed = if options.shed { excess } else { 0 };
+        let Some(asked_for_waiters) = line.revoking().checked_sub(asked_to_shed + 1) else {
+            return false;
+        };
+        let Some(holder) = line.best_revoking() else { return false };
+        let Some(hold) = line.get(holder).and_then(|place| place.hold()) else { return false };
+        let grant = hold.grant;
+        if let Some(waiter) = line.waiter(asked_for_waiters)
+            && self.priority(number, waiter) > self.priority(number, holder)
+        {
+            return false;
+        }
+        self.change_hold(number, holder, |hold| hold.revoke_at = None);
+        self.take_back_request(now, (number, holder, grant));
+        true
+    }
+
+    fn priority(&self, number: u32, task: TaskId) -> Priority {
+        self.line(number).get(task).map_or(Priority::ZERO, |place| place.priority)
+    }
+
+    /// Asks a holder to release. One that nobody told of its grant loses it without a word.
+    fn ask_to_release(&mut self, now: Timestamp, number: u32, task: TaskId, grant: Grant) {
+        let about = (number, task, grant);
+        if self.is_untold(about) {
+            self.forget_events(about);
+            return self.replace(number, task, |place| place.stand = Stand::Wait);
+        }
+        let again_at = now + self.semaphore(number).record.options.revoke_grace;
+        self.change_hold(number, task, |hold| hold.revoke_at = Some(again_at));
+        if let Some((keep, row)) = self.outbox.find(about, EventKind::Keep) {
+            let heard = row.attempts > 0;
+            self.set_event(keep, None);
+            if !heard {
+                // It still believes that it was asked.
+                return;
+            }
+        }
+        self.tell(now, about, EventKind::TryRelease);
+    }
+
+    /// Tells a holder that it need not release, unless it never heard that it should.
+    fn take_back_request(&mut self, now: Timestamp, about: (u32, TaskId, Grant)) {
+        if let Some((request, row)) = self.outbox.find(about, EventKind::TryRelease) {
+            let heard = row.attempts > 0;
+            self.set_event(request, None);
+            if !heard {
+                return;
+            }
+        }
+        self.tell(now, about, EventKind::Keep);
+    }
+}

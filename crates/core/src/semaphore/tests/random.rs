@@ -1,0 +1,300 @@
+//! Random commands on the rules and on the naive model; what is written down brings everything back, and a
+//! batch that is undone leaves no trace.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fastrand::Rng;
+
+use super::audit::audit;
+use super::naive::{Event, Naive};
+use super::rig::Rig;
+use crate::semaphore::book::Semaphores;
+use crate::semaphore::{
+    EventId, EventRecord, Grant, GrantFinish, GrantItem, PlaceRecord, Row, SemaphoreChange,
+    SemaphoreCommand, SemaphoreRecord, SemaphoreReply, Status, TRANSITIONS, Wish,
+};
+use crate::task::TaskId;
+use crate::time::Span;
+
+#[test]
+fn the_rules_do_what_the_naive_model_does() {
+    let mut steps = BTreeSet::new();
+    for seed in 0..60 {
+        let mut run = Run::new(seed);
+        for _ in 0..400 {
+            run.step();
+        }
+        steps.append(&mut run.steps);
+    }
+    let allowed: BTreeSet<_> = TRANSITIONS.iter().map(|(from, _, to)| (*from, *to)).collect();
+    let missing: Vec<_> = allowed.difference(&steps).collect();
+    assert!(missing.is_empty(), "these steps were never seen: {missing:?}");
+}
+
+/// Both, and what a disk would have.
+struct Run {
+    seed: u64,
+    rng: Rng,
+    rig: Rig,
+    naive: Naive,
+    disk: Disk,
+    held_max: usize,
+    events: Vec<(EventId, Event)>,
+    steps: BTreeSet<(Option<Status>, Option<Status>)>,
+}
+
+#[derive(Default)]
+struct Disk {
+    semaphores: BTreeMap<u32, SemaphoreRecord>,
+    tasks: BTreeMap<u64, PlaceRecord>,
+    events: BTreeMap<EventId, EventRecord>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let first = change(&mut rng);
+        let mut disk = Disk::default();
+        let mut rig = Rig::with_limits(1, 1);
+        rig.all = Semaphores::default();
+        rig.all.begin();
+        rig.configure(first.clone());
+        disk.write(&rig.all);
+        rig.all.keep();
+        let naive = Naive::new(&first);
+        let held_max = naive.options.active as usize;
+        let (events, steps) = (Vec::new(), BTreeSet::new());
+        Run { seed, rng, rig, naive, disk, held_max, events, steps }
+    }
+
+    fn step(&mut self) {
+        let before = self.statuses();
+        self.try_in_vain();
+        self.rig.all.begin();
+        match self.rng.u8(0..20) {
+            0..3 => self.advance(),
+            3 => self.configure(),
+            4..10 => self.enqueue(),
+            10..15 => self.finish(),
+            15..18 => self.fetch(),
+            _ => self.acknowledge(),
+        }
+        self.disk.write(&self.rig.all);
+        self.rig.all.keep();
+        if self.rng.u8(0..30) == 0 {
+            let next_event = self.rig.all.next_event();
+            self.rig.all = self.disk.read();
+            self.rig.all.set_next_event(next_event);
+        }
+        self.compare(&before);
+    }
+
+    /// Something happens and is undone: nobody may notice.
+    fn try_in_vain(&mut self) {
+        if self.rng.u8(0..4) > 0 {
+            return;
+        }
+        let (rng, naive, now) = (self.rng.clone(), self.naive.clone(), self.rig.now);
+        self.rig.all.begin();
+        self.enqueue();
+        self.finish();
+        self.configure();
+        let other = crate::semaphore::SemaphoreKey::new("other").expect("a good key");
+        let change = Box::default();
+        let create = SemaphoreCommand::Configure { key: other, change, only_new: false };
+        self.rig.ask(create).expect("can be made");
+        self.rig.all.undo();
+        (self.naive, self.rig.now) = (naive, now);
+        // The same random numbers again: had anything stayed, the model would see it.
+        self.rng = rng;
+        self.rng.u8(..);
+    }
+
+    fn advance(&mut self) {
+        let seconds = self.rng.u64(0..40);
+        self.rig.advance(seconds);
+        self.naive.tick(self.rig.now);
+        self.bound_held();
+    }
+
+    fn configure(&mut self) {
+        let change = change(&mut self.rng);
+        self.rig.configure(change.clone());
+        self.naive.configure(self.rig.now, &change);
+    }
+
+    fn task(&mut self) -> u64 {
+        self.rng.u64(0..14)
+    }
+
+    fn enqueue(&mut self) {
+        let count = if self.rng.bool() { 1 } else { self.rng.usize(0..5) };
+        let wishes: Vec<_> =
+            (0..count).map(|_| (TaskId(self.task()), f64::from(self.rng.u8(0..12)))).collect();
+        self.naive.enqueue(self.rig.now, &wishes);
+        let wishes =
+            wishes.iter().map(|(task, priority)| Wish { task: *task, priority: *priority });
+        let (key, wishes) = (self.rig.key.clone(), wishes.collect());
+        self.rig.ask(SemaphoreCommand::Enqueue { key, wishes }).expect("can be enqueued");
+    }
+
+    fn finish(&mut self) {
+        let count = if self.rng.bool() { 1 } else { self.rng.usize(0..4) };
+        let items: Vec<_> = (0..count).map(|_| self.item()).collect();
+        let expected = self.naive.finish(self.rig.now, &items);
+        let key = self.rig.key.clone();
+        let got = self.rig.ask(SemaphoreCommand::Finish { key, items });
+        assert_eq!(got, Ok(SemaphoreReply::Finished(expected)), "seed {}", self.seed);
+    }
+
+    fn item(&mut self) -> GrantItem {
+        let task = TaskId(self.task());
+        let person = self.naive.people.iter().find(|person| person.task == task);
+        let grant = match self.rng.u8(0..4) {
+            0 => None,
+            1 => Some(Grant(self.rng.u64(0..=self.naive.grants + 1))),
+            _ => person.map(|person| Grant(person.grant)),
+        };
+        let finish = match self.rng.u8(0..6) {
+            0 | 1 => GrantFinish::Release,
+            2 | 3 => GrantFinish::Yield,
+            4 => GrantFinish::Decline,
+            _ => GrantFinish::Extend(Span::from_secs(self.rng.u64(1..60))),
+        };
+        GrantItem { task, grant, finish }
+    }
+
+    fn fetch(&mut self) {
+        let count = self.rng.usize(0..6);
+        let expected = self.naive.fetch(self.rig.now, count);
+        let command = SemaphoreCommand::Events { key: None, count, wait: Span::ZERO };
+        let Ok(SemaphoreReply::Events(got)) = self.rig.ask(command) else { panic!("no events") };
+        assert_eq!(got.len(), expected.len(), "seed {}", self.seed);
+        for (expected, got) in expected.into_iter().zip(got) {
+            let said = (expected.task, Grant(expected.grant), expected.kind, expected.attempts);
+            assert_eq!(said, (got.task, got.grant, got.kind, got.attempt), "seed {}", self.seed);
+            self.events.push((got.id, expected));
+        }
+    }
+
+    /// Some acknowledgements are lost, some come twice.
+    fn acknowledge(&mut self) {
+        if self.events.is_empty() {
+            return;
+        }
+        let (id, event) = self.events[self.rng.usize(0..self.events.len())].clone();
+        let there = self.disk.events.contains_key(&id);
+        self.rig.acknowledge(vec![id]);
+        if there {
+            self.naive.acknowledge(&event);
+        }
+    }
+
+    fn statuses(&self) -> BTreeMap<TaskId, Status> {
+        self.naive.people.iter().map(|person| (person.task, person.status)).collect()
+    }
+
+    /// After the capacity was lowered those who are too many may only become fewer.
+    fn bound_held(&mut self) {
+        let held = [Status::Acquired, Status::TryRelease];
+        let held = self.naive.people.iter().filter(|person| held.contains(&person.status)).count();
+        self.held_max = (self.naive.options.active as usize).max(self.held_max.min(held));
+    }
+
+    fn compare(&mut self, before: &BTreeMap<TaskId, Status>) {
+        self.held_max = self.held_max.max(self.naive.options.active as usize);
+        audit(&self.rig.all, self.rig.now, 0, self.held_max);
+        self.bound_held();
+        for task in 0..14 {
+            let (expected, got) = self.both(TaskId(task));
+            assert_eq!(got, expected, "seed {}, task {task}", self.seed);
+            let was = before.get(&TaskId(task)).copied();
+            let is = expected.map(|person| person.1);
+            if was != is {
+                self.steps.insert((was, is));
+            }
+        }
+        let info = self.rig.info();
+        assert_eq!(info.events as usize, self.naive.events.len(), "seed {}", self.seed);
+        assert_eq!(self.rig.all.semaphore(0).record.grant_seq, self.naive.grants);
+    }
+
+    #[expect(clippy::type_complexity, reason = "used once, to compare two sides field by field")]
+    fn both(
+        &mut self,
+        task: TaskId,
+    ) -> (Option<(f64, Status, u64, bool)>, Option<(f64, Status, u64, bool)>) {
+        let person = self.naive.people.iter().find(|person| person.task == task);
+        let holds = |status| matches!(status, Status::Acquired | Status::TryRelease);
+        let expected = person.map(|person| {
+            let grant = if holds(person.status) { person.grant } else { 0 };
+            (person.priority, person.status, grant, person.pinned)
+        });
+        let got = self.rig.standing(task.0).map(|standing| {
+            let grant = standing.grant.map_or(0, |grant| grant.0);
+            (standing.priority.value(), standing.status, grant, standing.pinned)
+        });
+        (expected, got)
+    }
+}
+
+/// Mostly small numbers, so that everything happens.
+fn change(rng: &mut Rng) -> SemaphoreChange {
+    let active = rng.i64(0..6);
+    let span = |rng: &mut Rng| Span::from_secs(rng.u64(0..3) * 10);
+    let some = |rng: &mut Rng| rng.bool().then(|| Span::from_secs(rng.u64(5..50)));
+    SemaphoreChange {
+        active: Some(active),
+        try_release: Some(rng.i64(0..=active)),
+        margin: Some(f64::from(rng.u8(0..3))),
+        min_hold: Some(span(rng)),
+        cool_down: Some(span(rng)),
+        max_revoking: Some(rng.bool().then(|| rng.i64(0..4))),
+        revoke_grace: Some(Span::from_secs(rng.u64(1..30))),
+        force: Some(rng.bool()),
+        lease: Some(some(rng)),
+        ack_timeout: Some(some(rng)),
+        shed: Some(rng.bool()),
+        drop_expired: Some(rng.u8(0..4) == 0),
+    }
+}
+
+impl Disk {
+    fn write(&mut self, all: &Semaphores) {
+        let changes = all.changes();
+        put(&mut self.semaphores, changes.semaphores);
+        put(&mut self.tasks, changes.tasks);
+        put(&mut self.events, changes.events);
+    }
+
+    fn read(&self) -> Semaphores {
+        let mut all = Semaphores::default();
+        for (number, record) in &self.semaphores {
+            assert!(all.restore_semaphore(*number, record.clone()));
+        }
+        for record in self.tasks.values() {
+            assert!(all.restore_place(record.clone()));
+        }
+        for (id, event) in &self.events {
+            assert!(all.restore_event(*id, event.clone()));
+        }
+        all
+    }
+}
+
+fn put<K: Ord + std::fmt::Debug, T>(rows: &mut BTreeMap<K, T>, changes: Vec<(K, Row<T>)>) {
+    for (key, change) in changes {
+        let there = rows.contains_key(&key);
+        match change {
+            Row::Insert(row) => {
+                assert!(!there, "{key:?} is inserted twice");
+                rows.insert(key, row);
+            }
+            Row::Update(row) => {
+                assert!(there, "{key:?} is changed before it is there");
+                rows.insert(key, row);
+            }
+            Row::Remove => _ = rows.remove(&key).unwrap_or_else(|| panic!("{key:?} is not there")),
+        }
+    }
+}

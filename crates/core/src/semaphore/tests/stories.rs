@@ -1,0 +1,198 @@
+//! What the specification tells as stories.
+
+use super::rig::Rig;
+use crate::error::Error;
+use crate::semaphore::EventKind::{Acquired, Keep, TryRelease};
+use crate::semaphore::{
+    Grant, GrantFinish, GrantOutcome, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Status, Wish,
+};
+use crate::task::TaskId;
+
+fn admitted(active: i64, tail: i64, tasks: u64) -> Rig {
+    let mut rig = Rig::with_limits(active, tail);
+    for task in 0..tasks {
+        rig.enqueue(task, 1.0);
+    }
+    rig.hear();
+    rig
+}
+
+#[test]
+fn the_best_get_in_and_the_next_follow_at_once() {
+    let mut rig = Rig::with_limits(2, 0);
+    for (task, priority) in [(1, 5.0), (2, 1.0), (3, 3.0), (4, 3.0)] {
+        rig.enqueue(task, priority);
+    }
+    assert_eq!(rig.hear(), [(1, Acquired), (2, Acquired)]);
+    assert_eq!(rig.release(1), GrantOutcome::Done);
+    assert_eq!(rig.hear(), [(3, Acquired)], "of equals the first who came");
+    assert_eq!(rig.release(9), GrantOutcome::Missing);
+}
+
+#[test]
+fn one_better_waiter_asks_one_of_nine_hundred() {
+    let mut rig = admitted(1000, 900, 1000);
+    rig.enqueue(5000, 2.0);
+    assert_eq!(rig.hear(), [(999, TryRelease)]);
+    rig.enqueue(5000, 3.0);
+    assert_eq!(rig.hear(), []);
+    assert_eq!(rig.finish(999, None, GrantFinish::Yield), GrantOutcome::Done);
+    assert_eq!(rig.hear(), [(5000, Acquired)]);
+    assert_eq!(rig.status(999), Some(Status::Wait));
+}
+
+#[test]
+fn the_first_hundred_are_never_asked() {
+    let mut rig = admitted(1000, 900, 1000);
+    rig.configure(SemaphoreChange { max_revoking: Some(Some(900)), ..Default::default() });
+    for task in 5000..6000 {
+        rig.enqueue(task, 2.0);
+    }
+    let info = rig.info();
+    assert_eq!((info.acquired, info.revoking), (100, 900));
+    assert!((0..100).all(|task| rig.status(task) == Some(Status::Acquired)));
+}
+
+#[test]
+fn a_stale_release_frees_nothing() {
+    let mut rig = Rig::with_limits(1, 1);
+    let first = rig.enqueue(1, 1.0).grant;
+    rig.release(1);
+    let second = rig.enqueue(1, 1.0).grant;
+    assert!(first < second);
+    assert_eq!(rig.finish(1, first, GrantFinish::Release), GrantOutcome::Stale);
+    assert_eq!(rig.standing(1).and_then(|standing| standing.grant), second);
+    assert_eq!(rig.finish(1, Some(Grant(99)), GrantFinish::Yield), GrantOutcome::Stale);
+    assert_eq!(rig.finish(1, second, GrantFinish::Release), GrantOutcome::Done);
+    assert_eq!(rig.finish(1, second, GrantFinish::Release), GrantOutcome::Missing);
+}
+
+#[test]
+fn priorities_that_flap_within_the_margin_move_nobody() {
+    let mut rig = Rig::new(SemaphoreChange { margin: Some(2.0), ..SemaphoreChange::limits(1, 1) });
+    rig.enqueue(1, 5.0);
+    rig.hear();
+    for priority in [6.0, 4.0, 7.0, 5.0, 7.0] {
+        rig.enqueue(2, priority);
+    }
+    assert_eq!(rig.hear(), []);
+    rig.enqueue(2, 7.1);
+    assert_eq!(rig.hear(), [(1, TryRelease)]);
+    // Only when nothing is left of the gap may the holder stay.
+    rig.enqueue(2, 5.1);
+    assert_eq!(rig.hear(), []);
+    rig.enqueue(2, 5.0);
+    assert_eq!(rig.hear(), [(1, Keep)]);
+}
+
+#[test]
+fn a_lower_capacity_waits_or_sheds() {
+    let mut rig = admitted(1000, 900, 1000);
+    rig.enqueue(5000, 9.0);
+    rig.hear();
+    rig.configure(SemaphoreChange::limits(10, 10));
+    for task in 0..900 {
+        rig.release(task);
+    }
+    let info = rig.info();
+    assert_eq!((info.acquired + info.revoking, info.waiting), (100, 1), "nobody is let in");
+    rig.configure(SemaphoreChange { shed: Some(true), ..Default::default() });
+    // One had been asked for the waiter: now it is one of those to be shed.
+    assert_eq!(rig.hear().len(), 9, "no more at a time than may be asked");
+    while rig.info().revoking > 0 {
+        let asked = (900..1000).find(|task| rig.status(*task) == Some(Status::TryRelease));
+        rig.release(asked.expect("somebody was asked"));
+        rig.hear();
+    }
+    let info = rig.info();
+    assert_eq!((info.acquired, info.waiting), (10, 0), "{info:?}");
+}
+
+#[test]
+fn no_place_at_all_is_a_pause() {
+    let mut rig = Rig::with_limits(0, 0);
+    rig.enqueue(1, 1.0);
+    assert_eq!(rig.status(1), Some(Status::Wait));
+    rig.configure(SemaphoreChange::limits(1, 0));
+    assert_eq!(rig.status(1), Some(Status::Acquired));
+}
+
+#[test]
+fn who_declines_is_not_asked_again_but_another_is() {
+    let mut rig = admitted(2, 2, 2);
+    rig.enqueue(7, 5.0);
+    assert_eq!(rig.hear(), [(1, TryRelease)]);
+    assert_eq!(rig.finish(1, None, GrantFinish::Decline), GrantOutcome::Done);
+    assert_eq!(rig.hear(), [(0, TryRelease)]);
+    assert!(rig.standing(1).is_some_and(|standing| standing.pinned));
+    assert_eq!(rig.finish(0, None, GrantFinish::Decline), GrantOutcome::Done);
+    assert_eq!(rig.hear(), []);
+    assert_eq!(rig.finish(7, None, GrantFinish::Decline), GrantOutcome::Stale, "it only waits");
+}
+
+#[test]
+fn who_was_never_told_goes_back_without_a_word() {
+    let mut rig = Rig::with_limits(1, 1);
+    rig.enqueue(1, 1.0);
+    rig.enqueue(2, 2.0);
+    assert_eq!(rig.hear(), [(2, Acquired)]);
+    assert_eq!(rig.status(1), Some(Status::Wait));
+}
+
+#[test]
+fn a_request_nobody_heard_of_is_taken_back_without_a_word() {
+    let mut rig = admitted(1, 1, 1);
+    rig.enqueue(2, 2.0);
+    rig.release(2);
+    assert_eq!(rig.hear(), []);
+    rig.enqueue(2, 2.0);
+    assert_eq!(rig.hear(), [(0, TryRelease)]);
+    rig.release(2);
+    rig.enqueue(2, 2.0);
+    assert_eq!(rig.hear(), [], "it still believes that it was asked");
+    rig.release(2);
+    assert_eq!(rig.hear(), [(0, Keep)]);
+}
+
+#[test]
+fn wrong_input_changes_nothing() {
+    let mut rig = Rig::with_limits(1, 1);
+    let wish = |task, priority| Wish { task: TaskId(task), priority };
+    for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let wishes = vec![wish(1, 1.0), wish(2, bad)];
+        let refused = rig.ask(SemaphoreCommand::Enqueue { key: rig.key.clone(), wishes });
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+        assert_eq!(rig.standing(1), None);
+    }
+    let change = Box::new(SemaphoreChange::limits(5, 6));
+    let key = rig.key.clone();
+    let refused = rig.ask(SemaphoreCommand::Configure { key, change, only_new: false });
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    assert_eq!(rig.info().options.active, 1);
+    let nowhere = SemaphoreKey::new("nowhere").expect("a good key");
+    let missing = [
+        SemaphoreCommand::Enqueue { key: nowhere.clone(), wishes: Vec::new() },
+        SemaphoreCommand::Finish { key: nowhere.clone(), items: Vec::new() },
+        SemaphoreCommand::Look { key: nowhere.clone(), tasks: Vec::new() },
+        SemaphoreCommand::List { key: Some(nowhere.clone()) },
+    ];
+    for command in missing {
+        assert_eq!(rig.ask(command), Err(Error::SemaphoreNotFound(nowhere.clone())));
+    }
+}
+
+#[test]
+fn many_steps_are_taken_in_turns() {
+    let mut rig = Rig::with_limits(0, 0);
+    let wishes =
+        |from| (from..from + 10_000).map(|task| Wish { task: TaskId(task), priority: 1.0 });
+    for from in [0, 10_000, 20_000] {
+        let (key, wishes) = (rig.key.clone(), wishes(from).collect());
+        rig.ask(SemaphoreCommand::Enqueue { key, wishes }).expect("can be enqueued");
+    }
+    rig.configure(SemaphoreChange::limits(30_000, 0));
+    assert_eq!(rig.info().acquired, 20_000);
+    assert_eq!(rig.all.next_wakeup(), Some(rig.now));
+    rig.advance(0);
+    assert_eq!(rig.info().acquired, 30_000);
+}

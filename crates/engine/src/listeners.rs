@@ -1,0 +1,146 @@
+//! Who waits for events of semaphores.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use taskyard_core::limits::WAITERS_MAX;
+use taskyard_core::{
+    Command, Error, Reply, Result, SemaphoreCommand, SemaphoreReply, Span, Timestamp,
+};
+
+use crate::jobs::Place;
+use crate::running::{Origin, Running};
+
+/// The number of a listener: grows with arrival, never used twice.
+pub(crate) type ListenerId = u64;
+
+/// Everybody who waits for events, in the order of arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    all: BTreeMap<ListenerId, Listener>,
+    deadlines: BTreeSet<(Timestamp, ListenerId)>,
+    next_id: ListenerId,
+    /// There may be events for them.
+    pub news: bool,
+}
+
+/// Somebody who waits for events.
+#[derive(Debug)]
+struct Listener {
+    place: Place,
+    command: Command,
+    until: Timestamp,
+}
+
+impl Listeners {
+    /// When the first of them gives up.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.deadlines.first().map(|deadline| deadline.0)
+    }
+
+    fn add(&mut self, listener: Listener) -> ListenerId {
+        let id = self.next_id;
+        self.next_id += 1;
+        if listener.until != Timestamp::NEVER {
+            self.deadlines.insert((listener.until, id));
+        }
+        self.all.insert(id, listener);
+        id
+    }
+
+    fn remove(&mut self, id: ListenerId) -> Option<Listener> {
+        let listener = self.all.remove(&id)?;
+        self.deadlines.remove(&(listener.until, id));
+        Some(listener)
+    }
+
+    fn expired(&self, now: Timestamp) -> Option<ListenerId> {
+        self.deadlines.first().filter(|deadline| deadline.0 <= now).map(|deadline| deadline.1)
+    }
+}
+
+/// How long a command waits for events; `None` for all that do not.
+pub(crate) fn listens(command: &Command) -> Option<Span> {
+    match command {
+        Command::Semaphore(SemaphoreCommand::Events { wait, count, .. }) => {
+            Some(*wait).filter(|wait| !wait.is_zero() && *count > 0)
+        }
+        _ => None,
+    }
+}
+
+/// The answer to who waited in vain.
+fn no_events() -> Result<Reply> {
+    Ok(Reply::Semaphore(SemaphoreReply::Events(Vec::new())))
+}
+
+/// Whether a listener with this reply has to go on waiting.
+pub(crate) fn in_vain(reply: &Result<Reply>) -> bool {
+    matches!(reply, Ok(Reply::Semaphore(SemaphoreReply::Events(events))) if events.is_empty())
+}
+
+impl Running {
+    /// Lets a command in that waits for events: it tries at once, and again whenever there are news.
+    pub fn admit_listener(&mut self, place: Place, command: Command, wait: Span) {
+        if self.stopping {
+            return self.round.push(Origin::Job(place), command);
+        }
+        if self.listeners.all.len() >= WAITERS_MAX {
+            let refusal = Error::Overloaded("too many wait for events");
+            return self.jobs.answer(place, Err(refusal));
+        }
+        let until = self.now + wait;
+        let id = self.listeners.add(Listener { place, command: command.clone(), until });
+        self.round.push(Origin::Listener(id), command);
+    }
+
+    /// Lets everybody who waits for events try again, if there may be some.
+    pub fn wake_listeners(&mut self) {
+        if !std::mem::take(&mut self.listeners.news) {
+            return;
+        }
+        self.forget_deaf();
+        for (id, listener) in &self.listeners.all {
+            self.round.push(Origin::Listener(*id), listener.command.clone());
+        }
+    }
+
+    /// Answers a listener whose command ran, unless it has to go on waiting.
+    pub fn serve_listener(&mut self, id: ListenerId, reply: Result<Reply>) {
+        if in_vain(&reply) {
+            return;
+        }
+        if let Some(listener) = self.listeners.remove(id) {
+            self.jobs.answer(listener.place, reply);
+        }
+    }
+
+    /// Lets those go whose time is over.
+    pub fn let_listeners_go(&mut self, somebody_left: bool) {
+        while let Some(id) = self.listeners.expired(self.now) {
+            self.dismiss_listener(id);
+        }
+        if somebody_left {
+            self.forget_deaf();
+        }
+    }
+
+    /// Answers everybody who waits for events, because the engine stops.
+    pub fn dismiss_listeners(&mut self) {
+        let all: Vec<ListenerId> = self.listeners.all.keys().copied().collect();
+        all.into_iter().for_each(|id| self.dismiss_listener(id));
+    }
+
+    /// Lets those go whose callers are gone: what they fetched would be told to nobody.
+    fn forget_deaf(&mut self) {
+        let all = self.listeners.all.iter();
+        let deaf = all.filter(|(_, listener)| self.jobs.is_abandoned(listener.place.slot));
+        let deaf: Vec<ListenerId> = deaf.map(|(id, _)| *id).collect();
+        deaf.into_iter().for_each(|id| self.dismiss_listener(id));
+    }
+
+    fn dismiss_listener(&mut self, id: ListenerId) {
+        if let Some(listener) = self.listeners.remove(id) {
+            self.jobs.answer(listener.place, no_events());
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Waiting for events of semaphores.
+
+use taskyard_core::{
+    Command, EventKind, GrantFinish, GrantItem, Reply, Result, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, Wish,
+};
+
+use crate::rig::{MINUTE, Rig};
+
+fn key() -> SemaphoreKey {
+    SemaphoreKey::new("yang").unwrap()
+}
+
+fn events(count: usize, wait: Span) -> Command {
+    Command::Semaphore(SemaphoreCommand::Events { key: None, count, wait })
+}
+
+fn enqueue(task: u64) -> Command {
+    let wishes = vec![Wish { task: TaskId(task), priority: 1.0 }];
+    Command::Semaphore(SemaphoreCommand::Enqueue { key: key(), wishes })
+}
+
+fn release(task: u64) -> Command {
+    let finish = GrantFinish::Release;
+    let items = vec![GrantItem { task: TaskId(task), grant: None, finish }];
+    Command::Semaphore(SemaphoreCommand::Finish { key: key(), items })
+}
+
+fn told(reply: Result<Reply>) -> Vec<SemaphoreEvent> {
+    match reply {
+        Ok(Reply::Semaphore(SemaphoreReply::Events(events))) => events,
+        other => panic!("not an answer to events: {other:?}"),
+    }
+}
+
+async fn rig_with_semaphore() -> Rig {
+    let rig = Rig::new().await;
+    let change = Box::new(SemaphoreChange::limits(1, 1));
+    let configure = SemaphoreCommand::Configure { key: key(), change, only_new: false };
+    rig.run(Command::Semaphore(configure)).await.unwrap();
+    rig
+}
+
+#[tokio::test]
+async fn the_call_that_makes_a_grant_possible_serves_whoever_waits() {
+    let rig = rig_with_semaphore().await;
+    let mut waiting = rig.ask(vec![events(10, MINUTE)]);
+    rig.settled().await;
+    assert!(waiting.is_pending());
+    rig.run(enqueue(1)).await.unwrap();
+    let first = told(waiting.reply().await);
+    assert_eq!((first[0].task, first[0].kind), (TaskId(1), EventKind::Acquired));
+    rig.run(enqueue(2)).await.unwrap();
+    let mut waiting = rig.ask(vec![events(10, MINUTE)]);
+    rig.settled().await;
+    assert!(waiting.is_pending());
+    rig.run(release(1)).await.unwrap();
+    assert_eq!(told(waiting.reply().await)[0].task, TaskId(2));
+}
+
+#[tokio::test]
+async fn who_waits_in_vain_is_answered_in_time() {
+    let rig = rig_with_semaphore().await;
+    let mut waiting = rig.ask(vec![events(10, MINUTE)]);
+    rig.settled().await;
+    rig.clock.advance(Span::from_secs(59));
+    rig.settled().await;
+    assert!(waiting.is_pending());
+    rig.clock.advance(Span::from_secs(1));
+    assert_eq!(told(waiting.reply().await), []);
+}
+
+#[tokio::test]
+async fn an_event_that_was_not_acknowledged_comes_again_without_a_question() {
+    let rig = rig_with_semaphore().await;
+    rig.run(enqueue(1)).await.unwrap();
+    assert_eq!(told(rig.run(events(10, MINUTE)).await).len(), 1);
+    let mut waiting = rig.ask(vec![events(10, MINUTE)]);
+    rig.settled().await;
+    rig.clock.advance(Span::from_secs(29));
+    rig.settled().await;
+    assert!(waiting.is_pending());
+    rig.clock.advance(Span::from_secs(1));
+    assert_eq!(told(waiting.reply().await)[0].attempt, 2);
+}
+
+#[tokio::test]
+async fn nothing_is_fetched_for_who_left() {
+    let rig = rig_with_semaphore().await;
+    let waiting = rig.ask(vec![events(10, MINUTE)]);
+    rig.settled().await;
+    drop(waiting);
+    rig.run(enqueue(1)).await.unwrap();
+    assert_eq!(told(rig.run(events(10, Span::ZERO)).await)[0].attempt, 1);
+}
+
+#[tokio::test]
+async fn an_engine_that_stops_lets_everybody_go() {
+    let rig = rig_with_semaphore().await;
+    let waiting = rig.ask(vec![events(10, Span::FOREVER)]);
+    rig.settled().await;
+    rig.engine.stop().await.unwrap();
+    assert_eq!(told(waiting.reply().await), []);
+}

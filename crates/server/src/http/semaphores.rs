@@ -1,0 +1,165 @@
+//! Semaphores: making and showing them, standing in line, ending grants, events.
+
+use axum::extract::State;
+use axum::http::Method;
+use axum::response::Response;
+use taskyard_core::{Command, Reply, SemaphoreCommand, SemaphoreInfo, SemaphoreReply, TaskId};
+use taskyard_wire::Code;
+use taskyard_wire::http::{
+    AcknowledgeRequest, AcknowledgedAnswer, EnqueueRequest, EventAnswer, EventsAnswer,
+    EventsRequest, GrantsAnswer, GrantsRequest, LookRequest, SemaphoreAnswer, SemaphoreRequest,
+    SemaphoresAnswer, StandingAnswer, StandingsAnswer,
+};
+
+use super::request::{InSemaphore, Json};
+use super::{Refusal, Route, check_wait, ok};
+use crate::app::{App, Shared, misfit};
+
+const ONE: &str = "/v1/semaphores/{semaphore}";
+
+/// The addresses of this file.
+pub(crate) fn routes() -> Vec<Route> {
+    let list = ("list_semaphores", "Show all semaphores, by key");
+    let show = ("show_semaphore", "Show a semaphore");
+    let set = ("set_semaphore", "Make a semaphore or change it");
+    let enqueue = ("enqueue", "Stand in line, or change the priority of who stands there already");
+    let look = ("look", "Show where tasks stand");
+    let finish = ("finish_grants", "Release, yield, decline or extend grants");
+    let mut routes = vec![
+        Route::new(Method::GET, "/v1/semaphores", list, self::list)
+            .answers::<SemaphoresAnswer>("All semaphores"),
+        Route::new(Method::GET, ONE, show, self::show).answers::<SemaphoreAnswer>("The semaphore"),
+        Route::new(Method::PUT, ONE, set, self::set)
+            .reads::<SemaphoreRequest>()
+            .answers::<SemaphoreAnswer>("The semaphore after that")
+            .refuses([Code::TooManySemaphores]),
+        Route::new(Method::POST, "/v1/semaphores/{semaphore}/enqueue", enqueue, self::enqueue)
+            .reads::<EnqueueRequest>()
+            .answers::<StandingsAnswer>("Where each task stands now, in the order of the request"),
+        Route::new(Method::POST, "/v1/semaphores/{semaphore}/look", look, self::look)
+            .reads::<LookRequest>()
+            .answers::<StandingsAnswer>("Those that are there"),
+        Route::new(Method::POST, "/v1/semaphores/{semaphore}/finish", finish, self::finish)
+            .reads::<GrantsRequest>()
+            .answers::<GrantsAnswer>("What became of each, in the order of the request"),
+    ];
+    routes.extend(event_routes());
+    routes.into_iter().map(Route::commands).collect()
+}
+
+fn event_routes() -> [Route; 2] {
+    let events = (
+        "semaphore_events",
+        "Fetch events, waiting for the first one if asked to; each comes again until it is acknowledged",
+    );
+    let acknowledge = ("acknowledge_events", "Say that events have arrived");
+    [
+        Route::new(Method::POST, "/v1/semaphore-events", events, self::events)
+            .reads::<EventsRequest>()
+            .answers::<EventsAnswer>("The events; perhaps none")
+            .refuses([Code::SemaphoreNotFound]),
+        Route::new(Method::POST, "/v1/semaphore-events/ack", acknowledge, self::acknowledge)
+            .reads::<AcknowledgeRequest>()
+            .answers::<AcknowledgedAnswer>("How many of them were there"),
+    ]
+}
+
+async fn ask(app: &App, command: SemaphoreCommand) -> Result<SemaphoreReply, Refusal> {
+    match app.ask(Command::Semaphore(command)).await? {
+        Reply::Semaphore(reply) => Ok(reply),
+        _ => Err(misfit()),
+    }
+}
+
+async fn infos(app: &App, command: SemaphoreCommand) -> Result<Vec<SemaphoreInfo>, Refusal> {
+    match ask(app, command).await? {
+        SemaphoreReply::Semaphores(infos) => Ok(infos),
+        _ => Err(misfit()),
+    }
+}
+
+async fn one(app: &App, command: SemaphoreCommand) -> Result<Response, Refusal> {
+    let infos = infos(app, command).await?;
+    ok(&SemaphoreAnswer::new(infos.first().ok_or_else(misfit)?))
+}
+
+async fn standings(app: &App, command: SemaphoreCommand) -> Result<Response, Refusal> {
+    match ask(app, command).await? {
+        SemaphoreReply::Standings(standings) => {
+            ok(&StandingsAnswer { tasks: standings.iter().map(StandingAnswer::new).collect() })
+        }
+        _ => Err(misfit()),
+    }
+}
+
+async fn list(State(app): State<Shared>) -> Result<Response, Refusal> {
+    let infos = infos(&app, SemaphoreCommand::List { key: None }).await?;
+    ok(&SemaphoresAnswer { semaphores: infos.iter().map(SemaphoreAnswer::new).collect() })
+}
+
+async fn show(
+    State(app): State<Shared>,
+    InSemaphore(key): InSemaphore,
+) -> Result<Response, Refusal> {
+    one(&app, SemaphoreCommand::List { key: Some(key) }).await
+}
+
+async fn set(
+    State(app): State<Shared>,
+    InSemaphore(key): InSemaphore,
+    Json(request): Json<SemaphoreRequest>,
+) -> Result<Response, Refusal> {
+    one(&app, request.into_command(key)?).await
+}
+
+async fn enqueue(
+    State(app): State<Shared>,
+    InSemaphore(key): InSemaphore,
+    Json(request): Json<EnqueueRequest>,
+) -> Result<Response, Refusal> {
+    standings(&app, request.into_command(key)).await
+}
+
+async fn look(
+    State(app): State<Shared>,
+    InSemaphore(key): InSemaphore,
+    Json(request): Json<LookRequest>,
+) -> Result<Response, Refusal> {
+    let tasks = request.tasks.into_iter().map(TaskId).collect();
+    standings(&app, SemaphoreCommand::Look { key, tasks }).await
+}
+
+async fn finish(
+    State(app): State<Shared>,
+    InSemaphore(key): InSemaphore,
+    Json(request): Json<GrantsRequest>,
+) -> Result<Response, Refusal> {
+    match ask(&app, request.into_command(key)?).await? {
+        SemaphoreReply::Finished(outcomes) => ok(&GrantsAnswer::new(&outcomes)),
+        _ => Err(misfit()),
+    }
+}
+
+/// When the caller goes away, this is dropped, and what it would have got goes to another.
+async fn events(
+    State(app): State<Shared>,
+    Json(request): Json<EventsRequest>,
+) -> Result<Response, Refusal> {
+    check_wait(&app, "wait", request.wait)?;
+    match ask(&app, request.into_command()?).await? {
+        SemaphoreReply::Events(events) => {
+            ok(&EventsAnswer { events: events.iter().map(EventAnswer::new).collect() })
+        }
+        _ => Err(misfit()),
+    }
+}
+
+async fn acknowledge(
+    State(app): State<Shared>,
+    Json(request): Json<AcknowledgeRequest>,
+) -> Result<Response, Refusal> {
+    match ask(&app, request.into_command()).await? {
+        SemaphoreReply::Acknowledged(acknowledged) => ok(&AcknowledgedAnswer { acknowledged }),
+        _ => Err(misfit()),
+    }
+}

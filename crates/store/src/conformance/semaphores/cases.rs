@@ -1,0 +1,84 @@
+//! The list of cases, written once.
+
+/// One test for each case of semaphores, on a queue that the expression makes; see
+/// [`conformance_suite!`](crate::conformance_suite) for the arguments.
+#[macro_export]
+macro_rules! semaphore_suite {
+    ($make:expr) => {
+        $crate::semaphore_suite! { $make, $crate::conformance::block_on }
+    };
+    ($make:expr, $block_on:path) => {
+        $crate::semaphore_suite! { @cases ($make) ($block_on)
+            admission: a_new_one_has_the_defaults, one_that_is_there_is_left_alone,
+                a_change_makes_one_too, all_are_shown_by_key, the_best_get_in,
+                of_equals_the_first_gets_in, a_release_lets_the_next_in,
+                a_higher_capacity_lets_more_in, who_waits_can_leave, a_batch_is_one_call,
+                a_new_priority_keeps_the_seniority, grants_only_grow,
+                a_stale_release_frees_nothing, everything_survives_a_restart;
+            eviction: one_better_waiter_asks_one_of_nine_hundred, the_first_hundred_are_never_asked,
+                flapping_within_the_margin_moves_nobody, a_lower_capacity_waits,
+                a_lower_capacity_sheds, who_declines_is_not_asked_again,
+                who_was_never_told_goes_back_silently, a_request_is_taken_back,
+                no_more_are_asked_than_allowed;
+            times: a_young_grant_is_left_alone, who_yields_stands_back, a_lease_ends,
+                an_extended_lease_lasts, an_unacknowledged_grant_goes_to_another,
+                who_does_not_release_is_asked_again, force_takes_the_grant_away;
+            events: they_come_again_until_acknowledged, a_later_one_waits_for_the_earlier,
+                a_release_takes_them_back, each_semaphore_has_its_own, half_of_the_acks_are_lost;
+            input: priorities_must_be_numbers, limits_must_make_sense, an_absent_key_is_an_error,
+                a_command_has_its_limit;
+        }
+    };
+    (@cases ($make:expr) ($block_on:path) $($file:ident: $($case:ident),+;)+) => {
+        /// A queue for one case.
+        async fn make_semaphores() -> impl $crate::conformance::Harness {
+            $make
+        }
+
+        /// Runs one case to its end.
+        fn run_semaphore_case(case: impl ::core::future::Future<Output = ()>) {
+            $block_on(case);
+        }
+
+        mod semaphores {
+            $(
+                mod $file {
+                    $(
+                        #[test]
+                        fn $case() {
+                            super::super::run_semaphore_case(async {
+                                let queue = super::super::make_semaphores().await;
+                                $crate::conformance::semaphores::$file::$case(queue).await;
+                            });
+                        }
+                    )+
+                }
+            )+
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    /// The files of cases, as text.
+    const FILES: &[&str] = &[
+        include_str!("admission.rs"),
+        include_str!("eviction.rs"),
+        include_str!("times.rs"),
+        include_str!("events.rs"),
+        include_str!("input.rs"),
+    ];
+
+    /// A case that is not in the table would never run, and nobody would notice.
+    #[test]
+    fn every_case_is_in_the_table() {
+        let table = include_str!("cases.rs");
+        for file in FILES {
+            for rest in file.split("pub async fn ").skip(1) {
+                let case = rest.split('<').next().unwrap_or_default();
+                let listed = [',', ';'].iter().any(|end| table.contains(&format!(" {case}{end}")));
+                assert!(listed, "{case} is not in the table");
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Who is asked to leave.
+
+use taskyard_core::EventKind::{Acquired, Keep, TryRelease};
+use taskyard_core::{GrantFinish, GrantOutcome, SemaphoreChange, Status};
+
+use super::super::Harness;
+use super::SemaphoreAsk;
+
+/// One better waiter asks one of nine hundred.
+pub async fn one_better_waiter_asks_one_of_nine_hundred<H: Harness>(queue: H) {
+    queue.limits(1000, 900).await;
+    queue.admit(1000).await;
+    queue.enqueue(5000, 2.0).await;
+    assert_eq!(queue.hear().await, [(999, TryRelease)]);
+    queue.enqueue(5000, 3.0).await;
+    assert_eq!(queue.hear().await, [], "the same waiter asks nobody else");
+    let outcome = queue.finish_grant(999, None, GrantFinish::Yield).await;
+    assert_eq!(outcome, GrantOutcome::Done);
+    assert_eq!(queue.hear().await, [(5000, Acquired)]);
+    assert_eq!(queue.status(999).await, Some(Status::Wait));
+}
+
+/// The first hundred are never asked.
+pub async fn the_first_hundred_are_never_asked<H: Harness>(queue: H) {
+    let change =
+        SemaphoreChange { max_revoking: Some(Some(900)), ..SemaphoreChange::limits(1000, 900) };
+    queue.change(change).await;
+    queue.admit(1000).await;
+    let better: Vec<_> = (5000..6000).map(|task| (task, 2.0)).collect();
+    queue.enqueue_many(&better).await;
+    let info = queue.info().await;
+    assert_eq!((info.acquired, info.revoking), (100, 900));
+    for task in [0, 50, 99] {
+        assert_eq!(queue.status(task).await, Some(Status::Acquired));
+    }
+    assert_eq!(queue.status(100).await, Some(Status::TryRelease));
+}
+
+/// Flapping within the margin moves nobody.
+pub async fn flapping_within_the_margin_moves_nobody<H: Harness>(queue: H) {
+    queue.change(SemaphoreChange { margin: Some(2.0), ..SemaphoreChange::limits(1, 1) }).await;
+    queue.enqueue(1, 5.0).await;
+    queue.hear().await;
+    for priority in [6.0, 4.0, 7.0, 5.0, 7.0] {
+        queue.enqueue(2, priority).await;
+    }
+    assert_eq!(queue.hear().await, []);
+    queue.enqueue(2, 7.5).await;
+    assert_eq!(queue.hear().await, [(1, TryRelease)]);
+    queue.enqueue(2, 5.5).await;
+    assert_eq!(queue.hear().await, [], "a little of the gap is left");
+    queue.enqueue(2, 5.0).await;
+    assert_eq!(queue.hear().await, [(1, Keep)]);
+}
+
+/// A lower capacity waits.
+pub async fn a_lower_capacity_waits<H: Harness>(queue: H) {
+    queue.limits(1000, 900).await;
+    queue.admit(1000).await;
+    queue.enqueue(5000, 0.5).await;
+    queue.limits(10, 10).await;
+    assert_eq!(queue.hear().await, []);
+    for task in 0..990 {
+        queue.release_task(task).await;
+    }
+    let info = queue.info().await;
+    assert_eq!((info.acquired, info.revoking, info.waiting), (10, 0, 1));
+    queue.release_task(990).await;
+    assert_eq!(queue.hear().await, [(5000, Acquired)]);
+}
+
+/// A lower capacity sheds.
+pub async fn a_lower_capacity_sheds<H: Harness>(queue: H) {
+    queue.limits(100, 90).await;
+    queue.admit(100).await;
+    queue.change(SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(10, 10) }).await;
+    assert_eq!(queue.hear().await.len(), 10, "no more at a time than may be asked");
+    for task in (10..100).rev() {
+        assert_eq!(queue.status(task).await, Some(Status::TryRelease), "task {task}");
+        queue.release_task(task).await;
+    }
+    let info = queue.info().await;
+    assert_eq!((info.acquired, info.revoking), (10, 0));
+}
+
+/// Who declines is not asked again.
+pub async fn who_declines_is_not_asked_again<H: Harness>(queue: H) {
+    queue.limits(2, 2).await;
+    queue.admit(2).await;
+    queue.enqueue(7, 5.0).await;
+    assert_eq!(queue.hear().await, [(1, TryRelease)]);
+    for _ in 0..2 {
+        let outcome = queue.finish_grant(1, None, GrantFinish::Decline).await;
+        assert_eq!(outcome, GrantOutcome::Done, "twice is the same");
+    }
+    assert_eq!(queue.hear().await, [(0, TryRelease)]);
+    assert!(queue.standing(1).await.expect("it holds").pinned);
+    queue.finish_grant(0, None, GrantFinish::Decline).await;
+    assert_eq!(queue.hear().await, []);
+    let outcome = queue.finish_grant(7, None, GrantFinish::Decline).await;
+    assert_eq!(outcome, GrantOutcome::Stale, "it only waits");
+}
+
+/// Who was never told goes back silently.
+pub async fn who_was_never_told_goes_back_silently<H: Harness>(queue: H) {
+    queue.limits(1, 1).await;
+    queue.enqueue(1, 1.0).await;
+    queue.enqueue(2, 2.0).await;
+    assert_eq!(queue.hear().await, [(2, Acquired)]);
+    assert_eq!(queue.status(1).await, Some(Status::Wait));
+}
+
+/// A request is taken back.
+pub async fn a_request_is_taken_back<H: Harness>(queue: H) {
+    queue.limits(1, 1).await;
+    queue.admit(1).await;
+    queue.enqueue(2, 2.0).await;
+    queue.release_task(2).await;
+    assert_eq!(queue.hear().await, [], "nobody heard of it");
+    queue.enqueue(2, 2.0).await;
+    assert_eq!(queue.hear().await, [(0, TryRelease)]);
+    queue.release_task(2).await;
+    assert_eq!(queue.status(0).await, Some(Status::Acquired));
+    queue.enqueue(2, 2.0).await;
+    assert_eq!(queue.status(0).await, Some(Status::TryRelease));
+    assert_eq!(queue.hear().await, [], "it still believes that it was asked");
+    // A holder that becomes more important need not go either.
+    queue.enqueue(0, 2.0).await;
+    assert_eq!(queue.hear().await, [(0, Keep)]);
+}
+
+/// No more are asked than allowed.
+pub async fn no_more_are_asked_than_allowed<H: Harness>(queue: H) {
+    queue
+        .change(SemaphoreChange { max_revoking: Some(Some(2)), ..SemaphoreChange::limits(5, 5) })
+        .await;
+    queue.admit(5).await;
+    let better: Vec<_> = (10..15).map(|task| (task, 2.0)).collect();
+    queue.enqueue_many(&better).await;
+    assert_eq!(queue.hear().await, [(4, TryRelease), (3, TryRelease)]);
+    queue.release_task(4).await;
+    assert_eq!(queue.hear().await, [(10, Acquired), (2, TryRelease)]);
+}

@@ -1,0 +1,316 @@
+//! Semaphores: what is asked of the database, and what its rows mean.
+
+use std::collections::{BTreeSet, HashMap};
+
+use taskyard_core::limits::SEMAPHORES_MAX;
+use taskyard_core::semaphore::tail_too_long;
+use taskyard_core::{
+    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Priority,
+    Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
+    SemaphoreOptions, SemaphoreReply, Span, Standing, Status, TaskId, Timestamp, Wish,
+};
+use tokio_postgres::Row;
+
+use super::codec::{Unreadable, count_from_sql, count_to_sql, get, span_to_sql};
+use super::statements::{self as sql, Call, Param, param};
+use super::tally::Tally;
+
+/// What was asked, as far as its answer needs it.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Configure {
+        try_release: Option<i64>,
+    },
+    /// The tasks as they were named: one that is named twice is asked about once.
+    Standings {
+        key: SemaphoreKey,
+        tasks: Vec<TaskId>,
+    },
+    Finish {
+        key: SemaphoreKey,
+    },
+    List {
+        key: Option<SemaphoreKey>,
+    },
+    Events {
+        key: Option<SemaphoreKey>,
+    },
+    Acknowledge,
+}
+
+/// Locks the semaphores that a batch changes, where it asks for more than one thing of them: two batches that lock
+/// them in the order of their commands could wait for each other.
+pub(super) fn lock(commands: &[Command]) -> Option<Call> {
+    let (mut keys, mut count) = (BTreeSet::new(), 0);
+    for command in commands {
+        let Command::Semaphore(command) = command else { continue };
+        count += 1;
+        match command {
+            SemaphoreCommand::Configure { key, .. }
+            | SemaphoreCommand::Enqueue { key, .. }
+            | SemaphoreCommand::Finish { key, .. } => _ = keys.insert(key.as_str()),
+            _ => {}
+        }
+    }
+    let keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
+    (count > 1 && !keys.is_empty()).then(|| Call::new(&sql::SEMAPHORE_LOCK, [param(keys)]))
+}
+
+/// The call of a command.
+pub(super) fn call(command: SemaphoreCommand, now: Option<i64>) -> (Ask, Call) {
+    match command {
+        SemaphoreCommand::Configure { key, change, only_new } => {
+            let call = configure(&key, &change, only_new, now);
+            (Ask::Configure { try_release: change.try_release }, call)
+        }
+        SemaphoreCommand::Enqueue { key, wishes } => {
+            let (tasks, priorities) = last_words(&wishes);
+            let params = [text(&key), param(now), param(tasks), param(priorities)];
+            let tasks = wishes.iter().map(|wish| wish.task).collect();
+            (Ask::Standings { key, tasks }, Call::new(&sql::SEMAPHORE_ENQUEUE, params))
+        }
+        SemaphoreCommand::Look { key, tasks } => {
+            let ids: Vec<i64> = tasks.iter().map(|task| task.0 as i64).collect();
+            let call = Call::new(&sql::SEMAPHORE_LOOK, [text(&key), param(ids)]);
+            (Ask::Standings { key, tasks }, call)
+        }
+        SemaphoreCommand::Finish { key, items } => {
+            let call = finish(&key, &items, now);
+            (Ask::Finish { key }, call)
+        }
+        SemaphoreCommand::List { key } => {
+            let call = Call::new(&sql::SEMAPHORE_SHOW, [optional_text(key.as_ref())]);
+            (Ask::List { key }, call)
+        }
+        SemaphoreCommand::Events { key, count, .. } => {
+            let params =
+                [optional_text(key.as_ref()), param(now), param(count_to_sql(count as u64))];
+            (Ask::Events { key }, Call::new(&sql::SEMAPHORE_FETCH, params))
+        }
+        SemaphoreCommand::Acknowledge { events } => {
+            let ids: Vec<i64> = events.iter().map(|event| event.0 as i64).collect();
+            (Ask::Acknowledge, Call::new(&sql::SEMAPHORE_ACKNOWLEDGE, [param(ids)]))
+        }
+    }
+}
+
+fn text(key: &SemaphoreKey) -> Param {
+    param(key.as_str().to_owned())
+}
+
+fn optional_text(key: Option<&SemaphoreKey>) -> Param {
+    param(key.map(|key| key.as_str().to_owned()))
+}
+
+/// Each task once, where it was named first, with the priority it was given last.
+fn last_words(wishes: &[Wish]) -> (Vec<i64>, Vec<f64>) {
+    let (mut tasks, mut priorities) = (Vec::new(), Vec::new());
+    let mut places: HashMap<TaskId, usize> = HashMap::new();
+    for wish in wishes {
+        let place = *places.entry(wish.task).or_insert(tasks.len());
+        let priority = wish.priority + 0.0;
+        if place == tasks.len() {
+            tasks.push(wish.task.0 as i64);
+            priorities.push(priority);
+        } else {
+            priorities[place] = priority;
+        }
+    }
+    (tasks, priorities)
+}
+
+fn configure(
+    key: &SemaphoreKey,
+    change: &SemaphoreChange,
+    only_new: bool,
+    now: Option<i64>,
+) -> Call {
+    // The numbers were checked: they fit.
+    let count =
+        |value: Option<i64>| param(value.map(|value| i32::try_from(value).unwrap_or(i32::MAX)));
+    let params = [
+        text(key),
+        param(only_new),
+        param(now),
+        param(SEMAPHORES_MAX as i32),
+        count(change.active),
+        count(change.try_release),
+        param(change.margin),
+        param(span_to_sql(change.min_hold)),
+        param(span_to_sql(change.cool_down)),
+        param(change.max_revoking.is_some()),
+        count(change.max_revoking.flatten()),
+        param(span_to_sql(change.revoke_grace)),
+        param(change.force),
+        param(change.lease.is_some()),
+        param(span_to_sql(change.lease.flatten())),
+        param(change.ack_timeout.is_some()),
+        param(span_to_sql(change.ack_timeout.flatten())),
+        param(change.shed),
+        param(change.drop_expired),
+    ];
+    Call::new(&sql::SEMAPHORE_CONFIGURE, params)
+}
+
+fn finish(key: &SemaphoreKey, items: &[GrantItem], now: Option<i64>) -> Call {
+    let how = |item: &GrantItem| match item.finish {
+        GrantFinish::Release => 0_i16,
+        GrantFinish::Yield => 1,
+        GrantFinish::Decline => 2,
+        GrantFinish::Extend(_) => 3,
+    };
+    let span = |item: &GrantItem| match item.finish {
+        GrantFinish::Extend(span) => Some(span.as_micros()),
+        _ => None,
+    };
+    let grant = |item: &GrantItem| item.grant.map(|grant| grant.0 as i64);
+    let params = [
+        text(key),
+        param(now),
+        param(items.iter().map(|item| item.task.0 as i64).collect::<Vec<_>>()),
+        param(items.iter().map(grant).collect::<Vec<_>>()),
+        param(items.iter().map(how).collect::<Vec<_>>()),
+        param(items.iter().map(span).collect::<Vec<_>>()),
+    ];
+    Call::new(&sql::SEMAPHORE_FINISH, params)
+}
+
+/// The reply to what was asked with one call.
+pub(super) fn read(
+    ask: &Ask,
+    rows: &[Row],
+    tally: &mut Tally,
+) -> Result<Result<Reply, Error>, Unreadable> {
+    let reply = match ask {
+        Ask::Configure { try_release } => {
+            let row = rows.first().ok_or("a semaphore was not shown")?;
+            match get::<i16>(row, 0)? {
+                2 => return Ok(Err(Error::TooManySemaphores(SEMAPHORES_MAX))),
+                3 => {
+                    let active = u32::try_from(get::<i64>(row, 1)?)?;
+                    return Ok(Err(tail_too_long(try_release.unwrap_or_default(), active)));
+                }
+                _ => note(row, tally)?,
+            }
+            SemaphoreReply::Semaphores(vec![info(row)?])
+        }
+        Ask::List { key: Some(key) } if rows.is_empty() => {
+            return Ok(Err(Error::SemaphoreNotFound(key.clone())));
+        }
+        Ask::List { .. } => {
+            SemaphoreReply::Semaphores(rows.iter().map(info).collect::<Result<_, _>>()?)
+        }
+        Ask::Standings { key, tasks } => {
+            let (head, rows) = rows.split_first().ok_or("standings have no head")?;
+            if get::<i16>(head, 0)? != 0 {
+                return Ok(Err(Error::SemaphoreNotFound(key.clone())));
+            }
+            note(head, tally)?;
+            SemaphoreReply::Standings(standings(tasks, rows)?)
+        }
+        Ask::Finish { key } => {
+            let row = rows.first().ok_or("a finish has no answer")?;
+            if get::<i16>(row, 0)? != 0 {
+                return Ok(Err(Error::SemaphoreNotFound(key.clone())));
+            }
+            note(row, tally)?;
+            SemaphoreReply::Finished(get::<Vec<i16>>(row, 3)?.into_iter().map(outcome).collect())
+        }
+        Ask::Events { key } => {
+            let (head, rows) = rows.split_first().ok_or("events have no head")?;
+            if let (Some(key), true) = (key, get::<i16>(head, 0)? != 0) {
+                return Ok(Err(Error::SemaphoreNotFound(key.clone())));
+            }
+            SemaphoreReply::Events(rows.iter().map(event).collect::<Result<_, _>>()?)
+        }
+        Ask::Acknowledge => {
+            let row = rows.first().ok_or("an acknowledgement has no answer")?;
+            tally.events |= get::<bool>(row, 1)?;
+            SemaphoreReply::Acknowledged(count_from_sql(get(row, 0)?))
+        }
+    };
+    Ok(Ok(Reply::Semaphore(reply)))
+}
+
+/// Notes what a call says about the time and about events.
+fn note(row: &Row, tally: &mut Tally) -> Result<(), Unreadable> {
+    tally.deadline(get(row, 1)?);
+    tally.events |= get::<Option<bool>>(row, 2)?.unwrap_or(false);
+    Ok(())
+}
+
+fn outcome(code: i16) -> GrantOutcome {
+    match code {
+        0 => GrantOutcome::Done,
+        1 => GrantOutcome::Stale,
+        _ => GrantOutcome::Missing,
+    }
+}
+
+fn info(row: &Row) -> Result<SemaphoreInfo, Unreadable> {
+    let span = |place: usize| get::<i64>(row, place).map(Span::from_micros);
+    let optional =
+        |place: usize| get::<Option<i64>>(row, place).map(|micros| micros.map(Span::from_micros));
+    let number = |place: usize| Ok::<_, Unreadable>(u32::try_from(get::<i32>(row, place)?)?);
+    let most = get::<Option<i32>>(row, 9)?.map(u32::try_from).transpose()?;
+    Ok(SemaphoreInfo {
+        key: SemaphoreKey::new(get(row, 3)?)?,
+        options: SemaphoreOptions {
+            active: number(4)?,
+            try_release: number(5)?,
+            margin: Priority::new(get(row, 6)?)?,
+            min_hold: span(7)?,
+            cool_down: span(8)?,
+            max_revoking: most,
+            revoke_grace: span(10)?,
+            force: get(row, 11)?,
+            lease: optional(12)?,
+            ack_timeout: optional(13)?,
+            shed: get(row, 14)?,
+            drop_expired: get(row, 15)?,
+        },
+        waiting: count_from_sql(get(row, 16)?),
+        delayed: count_from_sql(get(row, 17)?),
+        acquired: u64::from(number(18)?),
+        revoking: u64::from(number(19)?),
+        events: count_from_sql(get(row, 20)?),
+    })
+}
+
+/// Where the tasks stand that were named, in the order in which they were.
+fn standings(tasks: &[TaskId], rows: &[Row]) -> Result<Vec<Standing>, Unreadable> {
+    let found: HashMap<TaskId, Standing> = rows
+        .iter()
+        .map(|row| standing(row).map(|standing| (standing.task, standing)))
+        .collect::<Result<_, _>>()?;
+    Ok(tasks.iter().filter_map(|task| found.get(task).copied()).collect())
+}
+
+fn standing(row: &Row) -> Result<Standing, Unreadable> {
+    let moment = |place: usize| {
+        get::<Option<i64>>(row, place).map(|micros| micros.map(Timestamp::from_micros))
+    };
+    let status = Status::from_name(get(row, 4)?).ok_or("an unknown status")?;
+    Ok(Standing {
+        task: TaskId(get::<i64>(row, 3)? as u64),
+        status,
+        priority: Priority::new(get(row, 5)?)?,
+        enqueued: Timestamp::from_micros(get(row, 6)?),
+        not_before: moment(7)?.filter(|_| status == Status::Delayed),
+        grant: get::<Option<i64>>(row, 8)?.map(|grant| Grant(grant as u64)),
+        granted: moment(9)?,
+        lease_until: moment(10)?.filter(|until| *until != Timestamp::NEVER),
+        pinned: get(row, 11)?,
+    })
+}
+
+fn event(row: &Row) -> Result<SemaphoreEvent, Unreadable> {
+    Ok(SemaphoreEvent {
+        id: EventId(get::<i64>(row, 1)? as u64),
+        semaphore: SemaphoreKey::new(get(row, 2)?)?,
+        task: TaskId(get::<i64>(row, 3)? as u64),
+        grant: Grant(get::<i64>(row, 4)? as u64),
+        kind: EventKind::from_name(get(row, 5)?).ok_or("an unknown kind of event")?,
+        attempt: u32::try_from(get::<i32>(row, 6)?)?,
+    })
+}

@@ -1,0 +1,63 @@
+-- Standing in line, and seeing who does. The first row says how it went (code 1: no such semaphore); the others have
+-- a NULL there and show tasks.
+
+CREATE OR REPLACE FUNCTION taskyard.semaphore_look(_key text, _tasks bigint[])
+RETURNS TABLE (code smallint, deadline bigint, news boolean, task bigint, status text,
+    priority float8, enqueued bigint, moment bigint, grant_no bigint, granted bigint,
+    lease_until bigint, pinned boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    _id integer;
+BEGIN
+    SELECT s.id INTO _id FROM taskyard.semaphore s WHERE s.key = _key;
+    code := CASE WHEN _id IS NULL THEN 1 ELSE 0 END;
+    news := false;
+    RETURN NEXT;
+    RETURN QUERY SELECT NULL::smallint, NULL::bigint, NULL::boolean, t.task_id, lower(t.status::text),
+        t.priority, t.enqueued, t.moment, t.grant_no, t.granted, t.lease_until, t.pinned
+        FROM unnest(_tasks) WITH ORDINALITY w(task, n)
+        JOIN taskyard.semaphore_task t ON t.semaphore_id = _id AND t.task_id = w.task
+        ORDER BY w.n;
+END $$;
+
+-- No task may be named twice.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_enqueue(_key text, _now bigint, _tasks bigint[],
+    _priorities float8[])
+RETURNS TABLE (code smallint, deadline bigint, news boolean, task bigint, status text,
+    priority float8, enqueued bigint, moment bigint, grant_no bigint, granted bigint,
+    lease_until bigint, pinned boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    _s taskyard.semaphore;
+    _state taskyard.semaphore_state;
+    _deadline bigint;
+    _news boolean := false;
+BEGIN
+    _now := coalesce(_now, taskyard.clock());
+    SELECT t.* INTO _state FROM taskyard.semaphore_state t WHERE t.semaphore_id =
+        (SELECT s.id FROM taskyard.semaphore s WHERE s.key = _key) FOR UPDATE;
+    -- Read after the lock: it may have changed while this waited.
+    SELECT s.* INTO _s FROM taskyard.semaphore s WHERE s.id = _state.semaphore_id;
+    IF _s.id IS NULL THEN
+        code := 1;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    INSERT INTO taskyard.semaphore_task AS t (semaphore_id, task_id, priority, seq, enqueued)
+        SELECT _s.id, w.task, w.priority, nextval('taskyard.semaphore_seq'), _now
+        FROM unnest(_tasks, _priorities) w(task, priority)
+        ON CONFLICT (semaphore_id, task_id) DO UPDATE SET priority = excluded.priority
+            WHERE t.priority <> excluded.priority;
+    SELECT d._deadline, d._news INTO _deadline, _news FROM taskyard.semaphore_settle(_s, _state, _state.acquired, _state.revoking, _now) d;
+    code := 0;
+    deadline := _deadline;
+    news := _news;
+    RETURN NEXT;
+    RETURN QUERY SELECT NULL::smallint, NULL::bigint, NULL::boolean, t.task_id, lower(t.status::text),
+        t.priority, t.enqueued, t.moment, t.grant_no, t.granted, t.lease_until, t.pinned
+        FROM unnest(_tasks) WITH ORDINALITY w(task, n)
+        JOIN taskyard.semaphore_task t ON t.semaphore_id = _s.id AND t.task_id = w.task
+        ORDER BY w.n;
+END $$;

@@ -1,0 +1,66 @@
+-- Events of semaphores: at least once, until they are acknowledged.
+
+-- Hands out events that are due: of each grant only the first, so that a later one never arrives before an earlier one.
+-- The first row says how it went (code 1: no such semaphore).
+CREATE OR REPLACE FUNCTION taskyard.semaphore_fetch(_key text, _now bigint, _count bigint)
+RETURNS TABLE (code smallint, id bigint, key text, task bigint, grant_no bigint, kind text,
+    attempts integer)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    _id integer;
+BEGIN
+    _now := coalesce(_now, taskyard.clock());
+    SELECT s.id INTO _id FROM taskyard.semaphore s WHERE s.key = _key;
+    code := CASE WHEN _key IS NOT NULL AND _id IS NULL THEN 1 ELSE 0 END;
+    RETURN NEXT;
+    IF code = 1 THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+        WITH due AS MATERIALIZED (
+            SELECT e.id, e.next_at FROM taskyard.semaphore_event e
+            WHERE e.next_at <= _now AND (_key IS NULL OR e.semaphore_id = _id)
+                AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_event f
+                    WHERE f.semaphore_id = e.semaphore_id AND f.task_id = e.task_id
+                        AND f.grant_no = e.grant_no AND f.id < e.id)
+            ORDER BY e.next_at, e.id LIMIT _count FOR UPDATE OF e SKIP LOCKED),
+        told AS (
+            UPDATE taskyard.semaphore_event e
+            SET attempts = e.attempts + 1,
+                next_at = _now + least(30000000::bigint << least(e.attempts, 10), 600000000)
+            FROM due d WHERE e.id = d.id
+            RETURNING e.id, d.next_at, e.semaphore_id, e.task_id, e.grant_no, e.kind, e.attempts)
+        SELECT NULL::smallint, t.id, s.key::text, t.task_id, t.grant_no, t.kind, t.attempts
+        FROM told t JOIN taskyard.semaphore s ON s.id = t.semaphore_id ORDER BY t.next_at, t.id;
+END $$;
+
+-- Removes events that have arrived; how many were there, and whether others waited for them.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_acknowledge(_ids bigint[],
+    OUT arrived bigint, OUT news boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _e record;
+BEGIN
+    arrived := 0;
+    news := false;
+    -- A grant whose acknowledgement is waited for changes with it, which needs the lock of its semaphore.
+    PERFORM 1 FROM taskyard.semaphore_state t WHERE t.semaphore_id = ANY (ARRAY(
+        SELECT e.semaphore_id FROM taskyard.semaphore_event e
+        JOIN taskyard.semaphore s ON s.id = e.semaphore_id
+        WHERE e.id = ANY (_ids) AND e.kind = 'acquired'
+            AND EXISTS (SELECT 1 FROM taskyard.semaphore_task k WHERE k.semaphore_id = e.semaphore_id
+                AND k.task_id = e.task_id AND k.grant_no = e.grant_no AND k.ack_by IS NOT NULL)))
+        ORDER BY t.semaphore_id FOR UPDATE;
+    FOR _e IN DELETE FROM taskyard.semaphore_event e WHERE e.id = ANY (_ids) RETURNING e.* LOOP
+        arrived := arrived + 1;
+        IF _e.kind = 'acquired' THEN
+            UPDATE taskyard.semaphore_task k SET ack_by = NULL
+                WHERE k.semaphore_id = _e.semaphore_id AND k.task_id = _e.task_id
+                    AND k.grant_no = _e.grant_no AND k.ack_by IS NOT NULL;
+        END IF;
+        news := news OR EXISTS (SELECT 1 FROM taskyard.semaphore_event f
+            WHERE f.semaphore_id = _e.semaphore_id AND f.task_id = _e.task_id
+                AND f.grant_no = _e.grant_no);
+    END LOOP;
+END $$;

@@ -1,0 +1,166 @@
+-- Who gets into a semaphore, and who is asked to leave. Runs at the end of every call that changes one, under its lock.
+
+-- Removes what was still to be said about a grant; whether its holder may have heard of it.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_forget(_id integer, _task bigint, _grant bigint)
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _told boolean := true;
+    _kind text;
+    _attempts integer;
+BEGIN
+    FOR _kind, _attempts IN
+        DELETE FROM taskyard.semaphore_event e
+        WHERE e.semaphore_id = _id AND e.task_id = _task AND e.grant_no = _grant
+        RETURNING e.kind, e.attempts
+    LOOP
+        _told := _told AND (_kind <> 'acquired' OR _attempts > 0);
+    END LOOP;
+    RETURN _told;
+END $$;
+
+-- Locks several semaphores in the order of their numbers, so that nobody waits for each other in a circle.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_lock_all(_keys text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM 1 FROM taskyard.semaphore_state t
+        WHERE t.semaphore_id = ANY (ARRAY(SELECT s.id FROM taskyard.semaphore s WHERE s.key = ANY (_keys)))
+        ORDER BY t.semaphore_id FOR UPDATE;
+END $$;
+
+-- Takes steps until none is left to take: admit, take a request back, ask to release. Writes the state if it changed.
+-- _deadline is the earliest moment that was set, _news whether there are new events.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_settle(_s taskyard.semaphore, _old taskyard.semaphore_state,
+    _acquired integer, _revoking integer, _now bigint, OUT _deadline bigint, OUT _news boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _grant bigint := _old.grant_seq;
+    _tail integer := least(_s.try_release, _s.active);
+    _limit integer := least(coalesce(_s.max_revoking, 16), least(_s.try_release, _s.active));
+    _lease bigint := taskyard.later(_now, _s.lease);
+    _ack bigint := taskyard.later(_now, _s.ack_timeout);
+    _count integer;
+    _excess integer;
+    _for_waiter boolean;
+    _h record;
+    _w float8;
+    _attempts integer;
+    _recheck bigint;
+    _again bigint;
+BEGIN
+    _news := false;
+    LOOP
+        _recheck := NULL;
+        -- The best who wait get the free places.
+        IF _acquired + _revoking < _s.active THEN
+            WITH best AS MATERIALIZED (
+                SELECT b.task_id, row_number() OVER () AS n FROM (
+                    SELECT t.task_id FROM taskyard.semaphore_task t
+                    WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
+                    ORDER BY t.rank, t.seq
+                    LIMIT least(_s.active - _acquired - _revoking, 20000)) b),
+            granted AS (
+                UPDATE taskyard.semaphore_task t
+                SET status = 'ACQUIRED', grant_no = _grant + b.n, granted = _now, lease_until = _lease,
+                    ack_by = _ack, moment = NULL, pinned = false
+                FROM best b WHERE t.semaphore_id = _s.id AND t.task_id = b.task_id
+                RETURNING t.task_id, t.grant_no)
+            INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
+                SELECT _s.id, g.task_id, g.grant_no, 'acquired', _now FROM granted g ORDER BY g.grant_no;
+            GET DIAGNOSTICS _count = ROW_COUNT;
+            IF _count > 0 THEN
+                _acquired := _acquired + _count;
+                _grant := _grant + _count;
+                _news := true;
+                _deadline := least(_deadline, _lease, _ack);
+            END IF;
+        END IF;
+        -- The best who was asked to release keeps its grant, when nobody better waits for it any more.
+        IF _revoking > 0 THEN
+            _excess := CASE WHEN _s.shed THEN greatest(_acquired + _revoking - _s.active, 0) ELSE 0 END;
+            IF _revoking > _excess THEN
+                SELECT t.task_id, t.priority, t.grant_no INTO _h FROM taskyard.semaphore_task t
+                    WHERE t.semaphore_id = _s.id AND t.status = 'TRY_RELEASE'
+                    ORDER BY t.rank, t.seq LIMIT 1;
+                SELECT t.priority INTO _w FROM taskyard.semaphore_task t
+                    WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
+                    ORDER BY t.rank, t.seq OFFSET _revoking - _excess - 1 LIMIT 1;
+                IF _w IS NULL OR _w <= _h.priority THEN
+                    UPDATE taskyard.semaphore_task t SET status = 'ACQUIRED', moment = NULL
+                        WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
+                    _acquired := _acquired + 1;
+                    _revoking := _revoking - 1;
+                    DELETE FROM taskyard.semaphore_event e
+                        WHERE e.semaphore_id = _s.id AND e.task_id = _h.task_id
+                            AND e.grant_no = _h.grant_no AND e.kind = 'try_release'
+                        RETURNING e.attempts INTO _attempts;
+                    -- Who never heard of the request need not hear that it is gone.
+                    IF coalesce(_attempts, 1) > 0 THEN
+                        INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
+                            VALUES (_s.id, _h.task_id, _h.grant_no, 'keep', _now);
+                        _news := true;
+                    END IF;
+                    CONTINUE;
+                END IF;
+            END IF;
+        END IF;
+        -- The worst holder is asked to release: for somebody better who waits, one for each of those, or because
+        -- the capacity was lowered.
+        EXIT WHEN _revoking >= _limit;
+        _for_waiter := _acquired + _revoking = _s.active AND _acquired > _s.active - _tail;
+        EXIT WHEN NOT _for_waiter AND NOT (_s.shed AND _acquired > _s.active);
+        SELECT t.task_id, t.priority, t.grant_no, t.granted INTO _h FROM taskyard.semaphore_task t
+            WHERE t.semaphore_id = _s.id AND t.status = 'ACQUIRED' AND NOT t.pinned
+            ORDER BY t.rank DESC, t.seq DESC LIMIT 1;
+        EXIT WHEN _h.task_id IS NULL;
+        IF _for_waiter THEN
+            SELECT t.priority INTO _w FROM taskyard.semaphore_task t
+                WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
+                ORDER BY t.rank, t.seq OFFSET _revoking LIMIT 1;
+            EXIT WHEN _w IS NULL OR _w <= _h.priority + _s.margin;
+            IF taskyard.later(_h.granted, _s.min_hold) > _now THEN
+                _recheck := taskyard.timer(taskyard.later(_h.granted, _s.min_hold));
+                EXIT;
+            END IF;
+        END IF;
+        -- One that nobody told of its grant loses it without a word.
+        DELETE FROM taskyard.semaphore_event e
+            WHERE e.semaphore_id = _s.id AND e.task_id = _h.task_id AND e.grant_no = _h.grant_no
+                AND e.kind = 'acquired' AND e.attempts = 0;
+        IF FOUND THEN
+            UPDATE taskyard.semaphore_task t
+                SET status = 'WAIT', grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL
+                WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
+            _acquired := _acquired - 1;
+            CONTINUE;
+        END IF;
+        _again := taskyard.later(_now, _s.revoke_grace);
+        UPDATE taskyard.semaphore_task t SET status = 'TRY_RELEASE', moment = _again
+            WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
+        _acquired := _acquired - 1;
+        _revoking := _revoking + 1;
+        _deadline := least(_deadline, _again);
+        DELETE FROM taskyard.semaphore_event e
+            WHERE e.semaphore_id = _s.id AND e.task_id = _h.task_id AND e.grant_no = _h.grant_no
+                AND e.kind = 'keep'
+            RETURNING e.attempts INTO _attempts;
+        -- Who did not hear that it may stay still believes that it was asked.
+        IF coalesce(_attempts, 1) > 0 THEN
+            INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
+                VALUES (_s.id, _h.task_id, _h.grant_no, 'try_release', _now);
+            _news := true;
+        END IF;
+    END LOOP;
+    IF (_acquired, _revoking, _grant) IS DISTINCT FROM (_old.acquired, _old.revoking, _old.grant_seq) THEN
+        UPDATE taskyard.semaphore_state t
+            SET acquired = _acquired, revoking = _revoking, grant_seq = _grant
+            WHERE t.semaphore_id = _s.id;
+    END IF;
+    IF _recheck IS NOT NULL THEN
+        INSERT INTO taskyard.semaphore_recheck VALUES (_s.id, _recheck)
+            ON CONFLICT (semaphore_id) DO UPDATE SET at = excluded.at;
+        _deadline := least(_deadline, _recheck);
+    ELSIF _s.min_hold > 0 THEN
+        DELETE FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = _s.id;
+    END IF;
+    _deadline := taskyard.timer(_deadline);
+END $$;

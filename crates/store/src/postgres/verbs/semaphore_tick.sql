@@ -1,0 +1,151 @@
+-- What time alone does to semaphores.
+
+-- Ends what is due in one semaphore, which the caller has locked.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_end_waits(_s taskyard.semaphore,
+    _state taskyard.semaphore_state, _now bigint, OUT _deadline bigint, OUT _news boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _k taskyard.semaphore_task;
+    _acquired integer := _state.acquired;
+    _revoking integer := _state.revoking;
+    _over boolean;
+    _kind text;
+    _back bigint;
+    _earliest bigint;
+    _told boolean := false;
+    _settled record;
+BEGIN
+    FOR _k IN SELECT t.* FROM taskyard.semaphore_task t
+        WHERE t.semaphore_id = _s.id AND t.timer <= _now
+        ORDER BY t.timer, t.task_id LIMIT 10000
+    LOOP
+        IF _k.status = 'DELAYED' THEN
+            UPDATE taskyard.semaphore_task t SET status = 'WAIT', moment = NULL
+                WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
+            CONTINUE;
+        END IF;
+        _over := coalesce(least(_k.lease_until, _k.ack_by) <= _now, false);
+        IF NOT _over AND NOT _s.force THEN
+            -- Asked to release, and did not: once more, unless the first request still is on its way.
+            IF NOT EXISTS (SELECT 1 FROM taskyard.semaphore_event e WHERE e.semaphore_id = _s.id
+                AND e.task_id = _k.task_id AND e.grant_no = _k.grant_no AND e.kind = 'try_release')
+            THEN
+                INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, attempts, next_at)
+                    VALUES (_s.id, _k.task_id, _k.grant_no, 'try_release', 1, _now);
+                _told := true;
+            END IF;
+            _back := taskyard.later(_now, _s.revoke_grace);
+            UPDATE taskyard.semaphore_task t SET moment = _back
+                WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
+            _earliest := least(_earliest, _back);
+            CONTINUE;
+        END IF;
+        -- The grant ends: nobody spoke up for it, or its holder did not release in time.
+        IF _k.status = 'ACQUIRED' THEN
+            _acquired := _acquired - 1;
+        ELSE
+            _revoking := _revoking - 1;
+        END IF;
+        _kind := CASE WHEN _over THEN 'expired' ELSE 'revoked' END;
+        IF taskyard.semaphore_forget(_s.id, _k.task_id, _k.grant_no) OR NOT _over THEN
+            INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
+                VALUES (_s.id, _k.task_id, _k.grant_no, _kind, _now);
+            _told := true;
+        END IF;
+        IF _over AND _s.drop_expired THEN
+            DELETE FROM taskyard.semaphore_task t
+                WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
+            CONTINUE;
+        END IF;
+        -- Whoever should have heard of the grant may be down for a while.
+        _back := CASE
+            WHEN NOT _over THEN nullif(_s.cool_down, 0)
+            WHEN coalesce(_k.lease_until <= _now, false) THEN NULL
+            ELSE _s.ack_timeout
+        END;
+        _back := taskyard.later(_now, _back);
+        UPDATE taskyard.semaphore_task t
+            SET status = CASE WHEN _back IS NULL THEN 'WAIT' ELSE 'DELAYED' END::taskyard.semaphore_status,
+                moment = _back, grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL,
+                pinned = false
+            WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
+        _earliest := least(_earliest, _back);
+    END LOOP;
+    DELETE FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = _s.id;
+    SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _acquired, _revoking, _now);
+    _deadline := taskyard.timer(least(_earliest, _settled._deadline));
+    _news := _told OR _settled._news;
+END $$;
+
+-- Does what is due in at most _limit semaphores; in how many something was, and the next deadline of all. Semaphores
+-- that others have locked are left to the next tick.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_tick(_now bigint, _limit bigint,
+    OUT _moved integer, OUT _deadline bigint, OUT _news boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _id integer;
+    _s taskyard.semaphore;
+    _state taskyard.semaphore_state;
+    _ended record;
+BEGIN
+    _moved := 0;
+    _news := false;
+    FOR _id IN
+        SELECT d.semaphore_id FROM (
+            (SELECT t.semaphore_id, t.timer AS at FROM taskyard.semaphore_task t
+                WHERE t.timer <= _now ORDER BY t.timer LIMIT 10000)
+            UNION ALL
+            (SELECT r.semaphore_id, r.at FROM taskyard.semaphore_recheck r
+                WHERE r.at <= _now ORDER BY r.at LIMIT 10000)) d
+        GROUP BY d.semaphore_id ORDER BY min(d.at), d.semaphore_id LIMIT _limit
+    LOOP
+        SELECT t.* INTO _state FROM taskyard.semaphore_state t WHERE t.semaphore_id = _id
+            FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        SELECT s.* INTO _s FROM taskyard.semaphore s WHERE s.id = _id;
+        SELECT * INTO _ended FROM taskyard.semaphore_end_waits(_s, _state, _now);
+        _moved := _moved + 1;
+        _news := _news OR _ended._news;
+    END LOOP;
+    SELECT least(
+        (SELECT t.timer FROM taskyard.semaphore_task t WHERE t.timer IS NOT NULL ORDER BY t.timer LIMIT 1),
+        (SELECT r.at FROM taskyard.semaphore_recheck r ORDER BY r.at LIMIT 1)) INTO _deadline;
+END $$;
+
+-- The tick of tubes and semaphores together: the answer of taskyard.tick, with semaphores counted in, after a row
+-- with event 8 when there are new events.
+CREATE OR REPLACE FUNCTION taskyard.tick_all(_now bigint, _limit bigint, _from bigint)
+RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    _ticked record;
+BEGIN
+    SELECT * INTO _ticked FROM taskyard.semaphore_tick(coalesce(_now, taskyard.clock()), _limit);
+    IF _ticked._news THEN
+        RETURN QUERY SELECT 8, NULL::integer, NULL::text, NULL::bigint, 0::smallint;
+    END IF;
+    RETURN QUERY SELECT t.event,
+        CASE WHEN t.event = 0 THEN t.number + _ticked._moved ELSE t.number END, t.name,
+        CASE WHEN t.event = 0 THEN least(t.count, _ticked._deadline) ELSE t.count END, t.status
+        FROM taskyard.tick(_now, _limit, _from) t;
+END $$;
+
+-- What is wrong with semaphores: no rows is as it should be. A place that is counted but not held would be lost for
+-- ever, one that is held but not counted would be given twice.
+CREATE OR REPLACE VIEW taskyard.semaphore_audit AS
+    SELECT s.key, t.acquired, t.revoking, c.acquired AS acquired_rows, c.revoking AS revoking_rows,
+        c.waiting, s.active
+    FROM taskyard.semaphore s
+    JOIN taskyard.semaphore_state t ON t.semaphore_id = s.id
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE k.status = 'ACQUIRED') AS acquired,
+            count(*) FILTER (WHERE k.status = 'TRY_RELEASE') AS revoking,
+            count(*) FILTER (WHERE k.status = 'WAIT') AS waiting,
+            count(DISTINCT k.grant_no) AS grants,
+            coalesce(max(k.grant_no), 0) AS newest
+        FROM taskyard.semaphore_task k WHERE k.semaphore_id = s.id) c
+    WHERE (t.acquired, t.revoking) <> (c.acquired, c.revoking)
+        OR c.grants <> c.acquired + c.revoking
+        OR c.newest > t.grant_seq
+        OR (c.waiting > 0 AND c.acquired + c.revoking < s.active);

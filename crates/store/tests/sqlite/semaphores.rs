@@ -1,0 +1,199 @@
+//! Semaphores when commits fail, processes die and rows are damaged.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+use taskyard_core::{
+    Command, Error, GrantFinish, GrantItem, Kind, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeOptions, Wish,
+};
+use taskyard_store::OpenError;
+use taskyard_store::sqlite::{Fault, SqliteStore};
+
+use crate::yard::{close, create, fast_folder, must, open, random, run, try_open};
+
+const TASKS: u64 = 12;
+
+fn key(text: &str) -> SemaphoreKey {
+    SemaphoreKey::new(text).expect("a good key")
+}
+
+fn ask(store: &SqliteStore, command: SemaphoreCommand) -> SemaphoreReply {
+    match must(store, Command::Semaphore(command)) {
+        Reply::Semaphore(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn configure(text: &str, active: i64) -> SemaphoreCommand {
+    let change = Box::new(SemaphoreChange {
+        lease: Some(Some(Span::from_secs(60))),
+        ..SemaphoreChange::limits(active, active)
+    });
+    SemaphoreCommand::Configure { key: key(text), change, only_new: false }
+}
+
+fn enqueue(text: &str, wishes: &[(u64, f64)]) -> SemaphoreCommand {
+    let wish = |(task, priority): &(u64, f64)| Wish { task: TaskId(*task), priority: *priority };
+    SemaphoreCommand::Enqueue { key: key(text), wishes: wishes.iter().map(wish).collect() }
+}
+
+fn finish(text: &str, task: u64, finish: GrantFinish) -> SemaphoreCommand {
+    let items = vec![GrantItem { task: TaskId(task), grant: None, finish }];
+    SemaphoreCommand::Finish { key: key(text), items }
+}
+
+fn fetch(store: &SqliteStore, count: usize) -> Vec<SemaphoreEvent> {
+    match ask(store, SemaphoreCommand::Events { key: None, count, wait: Span::ZERO }) {
+        SemaphoreReply::Events(events) => events,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Everything that can be seen.
+fn everything(store: &SqliteStore) -> Vec<SemaphoreReply> {
+    let all = ask(store, SemaphoreCommand::List { key: None });
+    let SemaphoreReply::Semaphores(infos) = &all else { panic!("{all:?}") };
+    let look = |key: &SemaphoreKey| {
+        let tasks = (0..TASKS).map(TaskId).collect();
+        ask(store, SemaphoreCommand::Look { key: key.clone(), tasks })
+    };
+    let looks: Vec<_> = infos.iter().map(|info| look(&info.key)).collect();
+    std::iter::once(all).chain(looks).collect()
+}
+
+/// Two semaphores in which something of everything has happened.
+fn prepare(folder: &Path) -> SqliteStore {
+    let store = open(folder);
+    ask(&store, configure("a", 2));
+    ask(&store, configure("b", 1));
+    ask(&store, enqueue("a", &[(0, 1.0), (1, 2.0), (2, 0.5)]));
+    fetch(&store, 1);
+    ask(&store, enqueue("a", &[(3, 5.0)]));
+    ask(&store, finish("a", 1, GrantFinish::Decline));
+    ask(&store, enqueue("b", &[(0, 1.0), (4, 0.0)]));
+    store
+}
+
+/// A batch that changes every kind of row in every way, beside a tube.
+fn every_change() -> Vec<Command> {
+    let semaphores = vec![
+        configure("c", 1),
+        configure("a", 1),
+        enqueue("a", &[(5, 9.0), (2, 7.0)]),
+        finish("a", 0, GrantFinish::Release),
+        enqueue("a", &[(0, 3.0)]),
+        SemaphoreCommand::Events { key: None, count: 10, wait: Span::ZERO },
+        finish("b", 0, GrantFinish::Yield),
+        enqueue("c", &[(1, 1.0)]),
+    ];
+    let tube = create("mail", TubeOptions::new(Kind::Fifo));
+    std::iter::once(tube).chain(semaphores.into_iter().map(Command::Semaphore)).collect()
+}
+
+#[test]
+fn a_batch_that_fails_at_any_step_has_not_happened() {
+    let mut failures = 0;
+    loop {
+        let folder = fast_folder();
+        let store = prepare(folder.path());
+        let before = everything(&store);
+        store.set_fault(Some(Fault::Step { after: failures }));
+        let replies = run(&store, every_change()).expect("no payloads are wanted");
+        if replies.iter().all(Result::is_ok) {
+            break;
+        }
+        for reply in &replies {
+            assert!(matches!(reply, Err(Error::Store(_))), "step {failures}: {reply:?}");
+        }
+        assert_eq!(everything(&store), before, "step {failures} left something behind");
+        store.set_fault(None);
+        let replies = run(&store, every_change()).expect("no payloads are wanted");
+        assert!(replies.iter().all(Result::is_ok), "{replies:?}");
+        let after = everything(&store);
+        drop(store);
+        assert_eq!(everything(&open(folder.path())), after, "after step {failures}");
+        failures += 1;
+    }
+    assert!(failures >= 5, "only {failures} steps could fail");
+}
+
+/// A process that dies leaves what it answered, and no number of an event comes again.
+#[test]
+fn what_was_answered_survives_a_crash() {
+    let folder = fast_folder();
+    let mut rng = random();
+    let mut store = prepare(folder.path());
+    let mut numbers = Vec::new();
+    for _ in 0..150 {
+        let task = rng.u64(0..TASKS);
+        let text = ["a", "b"][rng.usize(0..2)];
+        ask(
+            &store,
+            match rng.u8(0..4) {
+                0 | 1 => enqueue(text, &[(task, f64::from(rng.u8(0..9)))]),
+                2 => finish(text, task, GrantFinish::Release),
+                _ => finish(text, task, GrantFinish::Yield),
+            },
+        );
+        for event in fetch(&store, rng.usize(0..3)) {
+            if event.attempt == 1 {
+                assert!(!numbers.contains(&event.id), "event {} came twice", event.id);
+                numbers.push(event.id);
+            }
+            if rng.bool() {
+                ask(&store, SemaphoreCommand::Acknowledge { events: vec![event.id] });
+            }
+        }
+        if rng.u8(0..5) == 0 {
+            let before = everything(&store);
+            drop(store);
+            store = open(folder.path());
+            assert_eq!(everything(&store), before);
+        }
+    }
+}
+
+#[test]
+fn damaged_and_missing_rows_are_noticed() {
+    let harm = [
+        "UPDATE semaphore SET active = active + 1 WHERE number = 0",
+        "UPDATE semaphore_task SET priority = priority + 1 WHERE seq = 0",
+        "UPDATE semaphore_event SET grant_no = grant_no + 1",
+        "UPDATE semaphore_head SET next_event = next_event - 1",
+        "DELETE FROM semaphore WHERE number = 1",
+        "DELETE FROM semaphore_task WHERE seq = 2",
+        "DELETE FROM semaphore_event",
+        "DELETE FROM semaphore_head",
+    ];
+    for sql in harm {
+        let folder = fast_folder();
+        close(prepare(folder.path()));
+        let db = Connection::open(folder.path().join("taskyard.db")).expect("opens");
+        assert!(db.execute(sql, []).expect("can be harmed") > 0, "{sql}");
+        drop(db);
+        let refused = try_open(folder.path(), false).map(|_| ()).expect_err(sql);
+        assert!(matches!(refused, OpenError::Damaged { .. }), "{sql}: {refused}");
+        try_open(folder.path(), true).expect("what is left opens");
+    }
+}
+
+/// Folders of the first version have no tables for semaphores.
+#[test]
+fn an_older_folder_gets_its_tables() {
+    let folder = fast_folder();
+    let store = open(folder.path());
+    must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
+    close(store);
+    let db = Connection::open(folder.path().join("taskyard.db")).expect("opens");
+    for table in ["semaphore_head", "semaphore", "semaphore_task", "semaphore_event"] {
+        db.execute_batch(&format!("DROP TABLE {table}")).expect("is there");
+    }
+    db.pragma_update(None, "user_version", 1).expect("can be set");
+    drop(db);
+    drop(prepare(folder.path()));
+    let store = open(folder.path());
+    assert_eq!(everything(&store).len(), 3);
+    let tubes = must(&store, Command::Tubes { tube: None });
+    assert!(matches!(tubes, Reply::Tubes(tubes) if tubes.len() == 1));
+}

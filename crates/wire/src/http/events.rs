@@ -1,0 +1,158 @@
+//! Events of semaphores.
+
+use serde::{Deserialize, Serialize};
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{
+    Error, EventId, EventKind, Grant, Result, SemaphoreCommand, SemaphoreEvent, SemaphoreKey, Span,
+    TaskId,
+};
+use utoipa::ToSchema;
+
+use super::seconds::{seconds_of, span};
+use super::whole;
+
+/// Which events to fetch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EventsRequest {
+    /// Of which semaphore; all when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub semaphore: Option<String>,
+    /// At most how many, 1 to 10000.
+    #[serde(default = "hundred", deserialize_with = "whole::number")]
+    #[schema(minimum = 1, maximum = 10000)]
+    pub count: u64,
+    /// Seconds to wait for the first; 0 answers at once.
+    #[serde(default)]
+    pub wait: f64,
+}
+
+const fn hundred() -> u64 {
+    100
+}
+
+impl EventsRequest {
+    /// The request for these events, on the client's side.
+    pub fn new(key: Option<&SemaphoreKey>, count: usize, wait: Span) -> Self {
+        let semaphore = key.map(SemaphoreKey::to_string);
+        EventsRequest { semaphore, count: count as u64, wait: seconds_of(wait) }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self) -> Result<SemaphoreCommand> {
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
+        if !(1..=BATCH_TASKS_MAX).contains(&count) {
+            return Err(Error::Invalid(format!(
+                "'count' is {count}; ask for 1 to {BATCH_TASKS_MAX} events"
+            )));
+        }
+        let key = self.semaphore.as_deref().map(SemaphoreKey::new).transpose()?;
+        Ok(SemaphoreCommand::Events { key, count, wait: span("wait", self.wait)? })
+    }
+}
+
+/// Events that were fetched; each is to be acknowledged, or it comes again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EventsAnswer {
+    /// Perhaps none.
+    pub events: Vec<EventAnswer>,
+}
+
+/// What happened to a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EventWord {
+    /// The task may go on: it holds a grant now.
+    Acquired,
+    /// Better tasks wait: please release or yield.
+    TryRelease,
+    /// No need to release any more.
+    Keep,
+    /// The grant was taken away, because the grace was over.
+    Revoked,
+    /// The grant has ended, because its lease was over or nobody acknowledged it.
+    Expired,
+}
+
+/// One event. It may come more than once: (semaphore, task, grant, kind) tells repetitions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EventAnswer {
+    /// Its number, to be acknowledged.
+    pub id: u64,
+    /// Of which semaphore.
+    pub semaphore: String,
+    /// For which task.
+    pub task: u64,
+    /// About which grant.
+    pub grant: u64,
+    /// What happened.
+    pub kind: EventWord,
+    /// The how-manieth delivery this is, from 1.
+    pub attempt: u32,
+}
+
+impl EventAnswer {
+    /// The event as answers show it.
+    pub fn new(event: &SemaphoreEvent) -> Self {
+        EventAnswer {
+            id: event.id.0,
+            semaphore: event.semaphore.to_string(),
+            task: event.task.0,
+            grant: event.grant.0,
+            kind: match event.kind {
+                EventKind::Acquired => EventWord::Acquired,
+                EventKind::TryRelease => EventWord::TryRelease,
+                EventKind::Keep => EventWord::Keep,
+                EventKind::Revoked => EventWord::Revoked,
+                EventKind::Expired => EventWord::Expired,
+            },
+            attempt: event.attempt,
+        }
+    }
+
+    /// What the client's caller gets.
+    pub fn into_event(self) -> Result<SemaphoreEvent> {
+        Ok(SemaphoreEvent {
+            id: EventId(self.id),
+            semaphore: SemaphoreKey::new(&self.semaphore)?,
+            task: TaskId(self.task),
+            grant: Grant(self.grant),
+            kind: match self.kind {
+                EventWord::Acquired => EventKind::Acquired,
+                EventWord::TryRelease => EventKind::TryRelease,
+                EventWord::Keep => EventKind::Keep,
+                EventWord::Revoked => EventKind::Revoked,
+                EventWord::Expired => EventKind::Expired,
+            },
+            attempt: self.attempt,
+        })
+    }
+}
+
+/// Which events have arrived.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AcknowledgeRequest {
+    /// Their numbers; those that are not there do no harm.
+    #[serde(deserialize_with = "whole::list")]
+    pub events: Vec<u64>,
+}
+
+impl AcknowledgeRequest {
+    /// The request for these events, on the client's side.
+    pub fn new(events: &[EventId]) -> Self {
+        AcknowledgeRequest { events: events.iter().map(|event| event.0).collect() }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self) -> SemaphoreCommand {
+        SemaphoreCommand::Acknowledge { events: self.events.into_iter().map(EventId).collect() }
+    }
+}
+
+/// How many events were acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AcknowledgedAnswer {
+    /// Those that were there.
+    pub acknowledged: u64,
+}

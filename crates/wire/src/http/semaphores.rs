@@ -1,0 +1,457 @@
+//! Semaphores: making and showing them, standing in line, ending grants.
+
+use serde::{Deserialize, Serialize};
+use taskyard_core::{
+    Error, Grant, GrantFinish, GrantItem, GrantOutcome, Priority, Result, SemaphoreChange,
+    SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Standing, Status, TaskId,
+    Wish,
+};
+use utoipa::ToSchema;
+
+use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of, span};
+use super::words::OutcomeWord;
+use super::{is_false, present, whole};
+
+/// What a semaphore does. What is absent stays as it is or, in a new one, has its default; `null` takes a thing
+/// away. Times are seconds and may have a fraction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SemaphoreRequest {
+    /// How many may hold a grant at the same time; 1000 in a new one, 0 lets nobody in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active: Option<i64>,
+    /// How many of the holders, from the worst on, may be asked to release for better ones; not more than
+    /// `active`. 900 in a new one, or `active` if that is less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub try_release: Option<i64>,
+    /// How much better than a holder a task must be for that holder to be asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin: Option<f64>,
+    /// Seconds for which a new grant is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_hold: Option<f64>,
+    /// Seconds for which a task that yielded stays out of the line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cool_down: Option<f64>,
+    /// How many may be asked to release at the same time; `null` is the smaller of 16 and `try_release`.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>)]
+    pub max_revoking: Option<Option<i64>>,
+    /// Seconds after which a holder that was asked is asked again, or loses its grant (`force`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoke_grace: Option<f64>,
+    /// Take the grant away when the grace is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub force: Option<bool>,
+    /// Seconds a grant lasts unless it is extended; `null` is until it is released.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub lease: Option<Option<f64>>,
+    /// Seconds in which the event of a grant must be acknowledged; `null` is no limit.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub ack_timeout: Option<Option<f64>>,
+    /// When `active` was lowered: ask the holders that are too many to release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shed: Option<bool>,
+    /// Whose lease is over leaves, instead of standing in line again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drop_expired: Option<bool>,
+    /// Leave a semaphore that is there as it is.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub only_new: bool,
+}
+
+impl SemaphoreRequest {
+    /// The request for this change, on the client's side.
+    pub fn new(change: &SemaphoreChange, only_new: bool) -> Self {
+        SemaphoreRequest {
+            active: change.active,
+            try_release: change.try_release,
+            margin: change.margin,
+            min_hold: change.min_hold.map(seconds_of),
+            cool_down: change.cool_down.map(seconds_of),
+            max_revoking: change.max_revoking,
+            revoke_grace: change.revoke_grace.map(seconds_of),
+            force: change.force,
+            lease: change.lease.map(|lease| lease.map(seconds_of)),
+            ack_timeout: change.ack_timeout.map(|timeout| timeout.map(seconds_of)),
+            shed: change.shed,
+            drop_expired: change.drop_expired,
+            only_new,
+        }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self, key: SemaphoreKey) -> Result<SemaphoreCommand> {
+        let settable = |name: &str, seconds: Option<Option<f64>>| {
+            seconds.map(|seconds| optional_span(name, seconds)).transpose()
+        };
+        let change = SemaphoreChange {
+            active: self.active,
+            try_release: self.try_release,
+            margin: self.margin,
+            min_hold: optional_span("min_hold", self.min_hold)?,
+            cool_down: optional_span("cool_down", self.cool_down)?,
+            max_revoking: self.max_revoking,
+            revoke_grace: optional_span("revoke_grace", self.revoke_grace)?,
+            force: self.force,
+            lease: settable("lease", self.lease)?,
+            ack_timeout: settable("ack_timeout", self.ack_timeout)?,
+            shed: self.shed,
+            drop_expired: self.drop_expired,
+        };
+        let (change, only_new) = (Box::new(change), self.only_new);
+        Ok(SemaphoreCommand::Configure { key, change, only_new })
+    }
+}
+
+/// Semaphores with what they do and have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SemaphoresAnswer {
+    /// By key.
+    pub semaphores: Vec<SemaphoreAnswer>,
+}
+
+/// One semaphore with what it does and has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SemaphoreAnswer {
+    /// Its key.
+    pub key: String,
+    /// How many may hold a grant.
+    pub active: u32,
+    /// How many of them may be asked to release.
+    pub try_release: u32,
+    /// How much better a task must be.
+    pub margin: f64,
+    /// Seconds for which a new grant is left alone.
+    pub min_hold: f64,
+    /// Seconds for which a task that yielded stays out of the line.
+    pub cool_down: f64,
+    /// How many may be asked at the same time, if that was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_revoking: Option<u32>,
+    /// Seconds after which a holder that was asked is asked again.
+    pub revoke_grace: f64,
+    /// Whether it loses the grant then.
+    pub force: bool,
+    /// Seconds a grant lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<f64>,
+    /// Seconds in which a grant must be acknowledged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ack_timeout: Option<f64>,
+    /// Whether holders that are too many are asked to release.
+    pub shed: bool,
+    /// Whether whose lease is over leaves.
+    pub drop_expired: bool,
+    /// How many stand in line.
+    pub waiting: u64,
+    /// How many yielded and will stand in line again.
+    pub delayed: u64,
+    /// How many hold a grant and were not asked to release.
+    pub acquired: u64,
+    /// How many hold a grant and were asked to release.
+    pub revoking: u64,
+    /// How many events are not acknowledged.
+    pub events: u64,
+}
+
+impl SemaphoreAnswer {
+    /// The semaphore as answers show it.
+    pub fn new(info: &SemaphoreInfo) -> Self {
+        let options = &info.options;
+        SemaphoreAnswer {
+            key: info.key.to_string(),
+            active: options.active,
+            try_release: options.try_release,
+            margin: options.margin.value(),
+            min_hold: seconds_of(options.min_hold),
+            cool_down: seconds_of(options.cool_down),
+            max_revoking: options.max_revoking,
+            revoke_grace: seconds_of(options.revoke_grace),
+            force: options.force,
+            lease: options.lease.map(seconds_of),
+            ack_timeout: options.ack_timeout.map(seconds_of),
+            shed: options.shed,
+            drop_expired: options.drop_expired,
+            waiting: info.waiting,
+            delayed: info.delayed,
+            acquired: info.acquired,
+            revoking: info.revoking,
+            events: info.events,
+        }
+    }
+
+    /// What the client's caller gets.
+    pub fn into_info(self) -> Result<SemaphoreInfo> {
+        Ok(SemaphoreInfo {
+            key: SemaphoreKey::new(&self.key)?,
+            options: SemaphoreOptions {
+                active: self.active,
+                try_release: self.try_release,
+                margin: Priority::new(self.margin)?,
+                min_hold: span("min_hold", self.min_hold)?,
+                cool_down: span("cool_down", self.cool_down)?,
+                max_revoking: self.max_revoking,
+                revoke_grace: span("revoke_grace", self.revoke_grace)?,
+                force: self.force,
+                lease: optional_span("lease", self.lease)?,
+                ack_timeout: optional_span("ack_timeout", self.ack_timeout)?,
+                shed: self.shed,
+                drop_expired: self.drop_expired,
+            },
+            waiting: self.waiting,
+            delayed: self.delayed,
+            acquired: self.acquired,
+            revoking: self.revoking,
+            events: self.events,
+        })
+    }
+}
+
+/// Who wants to stand in line.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EnqueueRequest {
+    /// The tasks, in the order of their arrival.
+    pub tasks: Vec<WishRequest>,
+}
+
+/// One task and how important it is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WishRequest {
+    /// Any number that the caller gives its task.
+    #[serde(deserialize_with = "whole::number")]
+    pub task: u64,
+    /// Larger goes first.
+    pub priority: f64,
+}
+
+impl EnqueueRequest {
+    /// The request for these wishes, on the client's side.
+    pub fn new(wishes: &[Wish]) -> Self {
+        let wish = |wish: &Wish| WishRequest { task: wish.task.0, priority: wish.priority };
+        EnqueueRequest { tasks: wishes.iter().map(wish).collect() }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self, key: SemaphoreKey) -> SemaphoreCommand {
+        let wish = |wish: WishRequest| Wish { task: TaskId(wish.task), priority: wish.priority };
+        SemaphoreCommand::Enqueue { key, wishes: self.tasks.into_iter().map(wish).collect() }
+    }
+}
+
+/// Which tasks to look at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LookRequest {
+    /// Their numbers.
+    #[serde(deserialize_with = "whole::list")]
+    pub tasks: Vec<u64>,
+}
+
+/// Where tasks stand.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StandingsAnswer {
+    /// The tasks; those that are not there are left out.
+    pub tasks: Vec<StandingAnswer>,
+}
+
+/// Where a task stands in a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StatusWord {
+    /// In line.
+    Wait,
+    /// Yielded, and not in line again yet.
+    Delayed,
+    /// Holds a grant.
+    Acquired,
+    /// Holds a grant and was asked to release it.
+    TryRelease,
+}
+
+/// Where one task stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StandingAnswer {
+    /// Which task.
+    pub task: u64,
+    /// In line, or holding a grant.
+    pub status: StatusWord,
+    /// Larger goes first.
+    pub priority: f64,
+    /// When it came.
+    pub enqueued: f64,
+    /// When it stands in line again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<f64>,
+    /// The number of its grant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<u64>,
+    /// Since when it holds the grant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted: Option<f64>,
+    /// When the grant ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_until: Option<f64>,
+    /// It declined to release and is not asked again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub pinned: bool,
+}
+
+impl StandingAnswer {
+    /// The standing as answers show it.
+    pub fn new(standing: &Standing) -> Self {
+        StandingAnswer {
+            task: standing.task.0,
+            status: match standing.status {
+                Status::Wait => StatusWord::Wait,
+                Status::Delayed => StatusWord::Delayed,
+                Status::Acquired => StatusWord::Acquired,
+                Status::TryRelease => StatusWord::TryRelease,
+            },
+            priority: standing.priority.value(),
+            enqueued: standing.enqueued.as_secs_f64(),
+            not_before: standing.not_before.and_then(moment_of),
+            grant: standing.grant.map(|grant| grant.0),
+            granted: standing.granted.and_then(moment_of),
+            lease_until: standing.lease_until.and_then(moment_of),
+            pinned: standing.pinned,
+        }
+    }
+
+    /// What the client's caller gets.
+    pub fn into_standing(self) -> Result<Standing> {
+        Ok(Standing {
+            task: TaskId(self.task),
+            status: match self.status {
+                StatusWord::Wait => Status::Wait,
+                StatusWord::Delayed => Status::Delayed,
+                StatusWord::Acquired => Status::Acquired,
+                StatusWord::TryRelease => Status::TryRelease,
+            },
+            priority: Priority::new(self.priority)?,
+            enqueued: moment("enqueued", self.enqueued)?,
+            not_before: optional_moment("not_before", self.not_before)?,
+            grant: self.grant.map(Grant),
+            granted: optional_moment("granted", self.granted)?,
+            lease_until: optional_moment("lease_until", self.lease_until)?,
+            pinned: self.pinned,
+        })
+    }
+}
+
+/// What to do with grants.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrantsRequest {
+    /// One after the other.
+    pub items: Vec<GrantRequest>,
+}
+
+/// What to do with a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum GrantWord {
+    /// Done with it, or no longer interested: leave.
+    Release,
+    /// Let others go first: back into the line.
+    Yield,
+    /// Cannot release now: keep it, and do not ask again.
+    Decline,
+    /// Let the grant last longer.
+    Extend,
+}
+
+/// What to do with one grant.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrantRequest {
+    /// Which task.
+    #[serde(deserialize_with = "whole::number")]
+    pub task: u64,
+    /// Which of its grants; the current one, or its place in line, when absent.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub grant: Option<u64>,
+    /// What to do.
+    #[serde(default = "release")]
+    pub finish: GrantWord,
+    /// Seconds from now on, for `extend`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+}
+
+const fn release() -> GrantWord {
+    GrantWord::Release
+}
+
+impl GrantsRequest {
+    /// The request for these items, on the client's side.
+    pub fn new(items: &[GrantItem]) -> Self {
+        let item = |item: &GrantItem| {
+            let (finish, seconds) = match item.finish {
+                GrantFinish::Release => (GrantWord::Release, None),
+                GrantFinish::Yield => (GrantWord::Yield, None),
+                GrantFinish::Decline => (GrantWord::Decline, None),
+                GrantFinish::Extend(span) => (GrantWord::Extend, Some(seconds_of(span))),
+            };
+            GrantRequest { task: item.task.0, grant: item.grant.map(|g| g.0), finish, seconds }
+        };
+        GrantsRequest { items: items.iter().map(item).collect() }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self, key: SemaphoreKey) -> Result<SemaphoreCommand> {
+        let items: Result<_> = self.items.into_iter().map(GrantRequest::into_item).collect();
+        Ok(SemaphoreCommand::Finish { key, items: items? })
+    }
+}
+
+impl GrantRequest {
+    fn into_item(self) -> Result<GrantItem> {
+        let finish = match (self.finish, optional_span("seconds", self.seconds)?) {
+            (GrantWord::Extend, Some(span)) => GrantFinish::Extend(span),
+            (GrantWord::Extend, None) => {
+                return Err(Error::Invalid("say by how many 'seconds' to extend the grant".into()));
+            }
+            (_, Some(_)) => {
+                return Err(Error::Invalid("'seconds' goes with 'extend' only".into()));
+            }
+            (GrantWord::Release, None) => GrantFinish::Release,
+            (GrantWord::Yield, None) => GrantFinish::Yield,
+            (GrantWord::Decline, None) => GrantFinish::Decline,
+        };
+        Ok(GrantItem { task: TaskId(self.task), grant: self.grant.map(Grant), finish })
+    }
+}
+
+/// What became of grants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GrantsAnswer {
+    /// In the order of the request.
+    pub outcomes: Vec<OutcomeWord>,
+}
+
+impl GrantsAnswer {
+    /// The answer with these outcomes.
+    pub fn new(outcomes: &[GrantOutcome]) -> Self {
+        let word = |outcome: &GrantOutcome| match outcome {
+            GrantOutcome::Done => OutcomeWord::Done,
+            GrantOutcome::Stale => OutcomeWord::Stale,
+            GrantOutcome::Missing => OutcomeWord::Missing,
+        };
+        GrantsAnswer { outcomes: outcomes.iter().map(word).collect() }
+    }
+
+    /// What the client's caller gets.
+    pub fn into_outcomes(self) -> Vec<GrantOutcome> {
+        let outcome = |word| match word {
+            OutcomeWord::Done => GrantOutcome::Done,
+            OutcomeWord::Stale => GrantOutcome::Stale,
+            OutcomeWord::Missing => GrantOutcome::Missing,
+        };
+        self.outcomes.into_iter().map(outcome).collect()
+    }
+}
