@@ -12,6 +12,7 @@ mod load;
 mod memory;
 mod report;
 mod resident;
+mod semaphores;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,6 +48,9 @@ pub struct BenchArgs {
     /// A running Tarantool with its queue module as the global `queue`, to be measured beside ours.
     #[arg(long, value_name = "HOST:PORT")]
     tarantool: Option<String>,
+    /// A PostgreSQL database, to measure semaphores on as well; its semaphores stay there.
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
     /// What a child process of the benchmark does.
     #[arg(long, hide = true)]
     child: Option<resident::Child>,
@@ -69,6 +73,8 @@ enum Part {
     Http,
     /// What programs for Tarantool's queue get.
     Iproto,
+    /// Priority semaphores.
+    Semaphores,
     /// Memory with many tasks, and opening them again.
     Resident,
 }
@@ -125,6 +131,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Iproto) {
         iproto::measure(&mut report, folder, size, args.tarantool.as_deref())?;
+    }
+    if wanted(Part::Semaphores) {
+        semaphores::measure(&mut report, folder, size, args.postgres.as_deref()).await?;
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;
