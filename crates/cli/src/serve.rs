@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::{PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX};
 use taskyard_core::service::Service;
-use taskyard_core::{Command, Execute, Reply};
+use taskyard_core::{Command, Execute, Reply, TubeName};
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{BindError, Config, Server, Token, TokenError};
 use taskyard_sql::Source;
@@ -67,6 +67,9 @@ pub struct ServeArgs {
     /// Refuse a put into a tube that does not exist instead of making it.
     #[arg(long)]
     strict_tubes: bool,
+    /// Put events of semaphores into this tube as they come.
+    #[arg(long, value_name = "TUBE")]
+    events_tube: Option<String>,
     /// How much of what tasks carry is kept in memory; the rest stays on disk.
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     #[arg(default_value_t = Size(OpenOptions::default().memory_bytes))]
@@ -178,6 +181,7 @@ impl ServeArgs {
             host_names: self.host_name.clone(),
             program: program(),
             strict_tubes: self.strict_tubes,
+            events_tube: self.events_tube.as_deref().map(TubeName::new).transpose()?,
             iproto: self.iproto.config()?,
             ..Config::new(self.http)
         })

@@ -29,6 +29,8 @@ pub(crate) struct App {
     pub program: String,
     /// Whether a put to an unknown tube is refused.
     pub strict_tubes: bool,
+    /// Where events of semaphores go.
+    pub events_tube: Option<TubeName>,
     /// The longest anybody may wait, in seconds.
     pub wait_seconds_max: f64,
     /// Reads requests within the limits.
@@ -71,6 +73,7 @@ impl App {
             hosts,
             program: config.program,
             strict_tubes: config.strict_tubes,
+            events_tube: config.events_tube,
             wait_seconds_max: config.wait_seconds_max,
             intake: Intake::new(config.body_bytes_max),
             requests: Requests::default(),

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use taskyard_core::TubeName;
 use taskyard_core::limits::{BATCH_BYTES_MAX, CONNECTIONS_MAX};
 use taskyard_core::service::Service;
 
@@ -35,6 +36,8 @@ pub struct Config {
     pub program: String,
     /// Refuse a put to an unknown tube instead of creating the tube.
     pub strict_tubes: bool,
+    /// Put events of semaphores into this tube as they come.
+    pub events_tube: Option<TubeName>,
     /// Most open connections.
     pub connections_max: usize,
     /// Largest request, in bytes.
@@ -57,6 +60,7 @@ impl Config {
             host_names: Vec::new(),
             program: "taskyard".into(),
             strict_tubes: false,
+            events_tube: None,
             connections_max: CONNECTIONS_MAX,
             body_bytes_max: BODY_BYTES_MAX,
             wait_seconds_max: WAIT_SECONDS_MAX,

@@ -12,6 +12,7 @@ mod body;
 mod config;
 mod connections;
 mod dashboard;
+mod forward;
 mod guard;
 mod http;
 mod iproto;

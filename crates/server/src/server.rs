@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use crate::app::{App, Shared};
 use crate::config::{ADMIN, BindError, Config};
 use crate::connections::Connections;
+use crate::forward::forward;
 use crate::guard::Hosts;
 use crate::http::router;
 use crate::openapi;
@@ -94,6 +95,7 @@ impl Server {
         let mut connections = Connections::new(app.clone(), router(app.clone()));
         tokio::select! {
             () = connections.accept(&http, iproto.as_ref()) => {}
+            () = forward(&app, app.events_tube.clone()) => {}
             () = stop => {}
         }
         drop((http, iproto));

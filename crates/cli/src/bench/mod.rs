@@ -13,6 +13,7 @@ mod memory;
 mod postgres;
 mod report;
 mod resident;
+mod semaphores;
 mod sql;
 
 use std::path::{Path, PathBuf};
@@ -54,6 +55,9 @@ pub struct BenchArgs {
     /// A PostgreSQL database, to measure SQL tasks in a schema of their own.
     #[arg(long, value_name = "URL")]
     sql: Option<String>,
+    /// A PostgreSQL database, to measure semaphores on as well; its semaphores stay there.
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
     /// What a child process of the benchmark does.
     #[arg(long, hide = true)]
     child: Option<resident::Child>,
@@ -76,6 +80,8 @@ enum Part {
     Http,
     /// What programs for Tarantool's queue get.
     Iproto,
+    /// Priority semaphores.
+    Semaphores,
     /// Memory with many tasks, and opening them again.
     Resident,
     /// Tasks on PostgreSQL, beside other queues on it.
@@ -145,6 +151,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Iproto) {
         iproto::measure(&mut report, folder, size, args.tarantool.as_deref())?;
+    }
+    if wanted(Part::Semaphores) {
+        semaphores::measure(&mut report, folder, size, args.postgres.as_deref()).await?;
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;

@@ -5,5 +5,6 @@ mod embedded;
 mod iproto;
 mod iproto_conformance;
 mod rig;
+mod semaphores;
 mod server;
 mod typed;

@@ -8,5 +8,6 @@ mod ending;
 mod limits;
 mod refusals;
 mod rig;
+mod semaphores;
 mod verbs;
 mod waiting;

@@ -1,0 +1,40 @@
+//! Semaphores under many clients at once, in memory and on disk.
+
+use std::sync::Arc;
+
+use taskyard_core::{Span, Timestamp};
+use taskyard_engine::{Engine, HandClock, Settings};
+use taskyard_store::conformance::semaphores::storm;
+use taskyard_store::{OpenOptions, open};
+use tokio::task::JoinSet;
+
+const CLIENTS: u64 = 16;
+const SEMAPHORES: usize = 200;
+
+/// Sixteen clients on two hundred semaphores; when they are done nothing is held twice, leaked or untold.
+async fn storm_on(url: &str) {
+    let store = open(url, &OpenOptions::default()).expect("the store opens");
+    let clock = Arc::new(HandClock::new(Timestamp::from_micros(1_700_000_000_000_000)));
+    let engine = Engine::start(store, clock.clone(), Settings::default());
+    storm::prepare(&engine, SEMAPHORES).await;
+    let mut clients = JoinSet::new();
+    for seed in 0..CLIENTS {
+        let engine = engine.clone();
+        clients.spawn(async move { storm::play(&engine, seed, SEMAPHORES, 300).await });
+    }
+    let told = clients.join_all().await.into_iter().flatten().collect();
+    clock.advance(Span::from_secs(3600));
+    storm::judge(&engine, SEMAPHORES, told).await;
+    engine.stop().await.expect("it stops");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_in_memory_leaves_everything_in_order() {
+    storm_on("memory:").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_on_disk_leaves_everything_in_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    storm_on(&format!("sqlite:{}", folder.path().display())).await;
+}

@@ -1,0 +1,104 @@
+//! Semaphores over HTTP.
+
+use reqwest::Method;
+use serde_json::json;
+use taskyard_core::TubeName;
+
+use crate::rig::Rig;
+
+const YANG: &str = "/v1/semaphores/yang";
+
+async fn make(rig: &Rig, body: serde_json::Value) {
+    let made = rig.send(Method::PUT, YANG, body).await;
+    assert_eq!(made.status, 200, "{:?}", made.body);
+}
+
+#[tokio::test]
+async fn a_grant_from_the_enqueue_to_the_release() {
+    let rig = Rig::new().await;
+    make(&rig, json!({ "active": 1, "try_release": 1, "lease": 30 })).await;
+    let wishes = json!({ "tasks": [{ "task": 7, "priority": 1.5 }, { "task": 8, "priority": 1 }] });
+    let standings = rig.done(&format!("{YANG}/enqueue"), wishes).await;
+    assert_eq!(standings["tasks"][0]["status"], "acquired");
+    assert_eq!(standings["tasks"][1]["status"], "wait");
+    let events = rig.done("/v1/semaphore-events", json!({ "semaphore": "yang", "wait": 1 })).await;
+    let event = &events["events"][0];
+    assert_eq!((&event["kind"], &event["task"]), (&json!("acquired"), &json!(7)));
+    let ack = json!({ "events": [event["id"]] });
+    assert_eq!(rig.done("/v1/semaphore-events/ack", ack).await, json!({ "acknowledged": 1 }));
+    let items = json!({ "items": [
+        { "task": 7, "grant": 99 },
+        { "task": 7, "grant": event["grant"], "finish": "extend", "seconds": 60 },
+        { "task": 7, "grant": event["grant"], "finish": "yield" },
+        { "task": 8 },
+        { "task": 9 },
+    ]});
+    let finished = rig.done(&format!("{YANG}/finish"), items).await;
+    assert_eq!(finished["outcomes"], json!(["stale", "done", "done", "done", "missing"]));
+    let look = rig.done(&format!("{YANG}/look"), json!({ "tasks": [7, 8] })).await;
+    assert_eq!(look["tasks"].as_array().unwrap().len(), 1);
+    let shown = rig.get(YANG).await.body;
+    assert_eq!((&shown["acquired"], &shown["waiting"]), (&json!(1), &json!(0)));
+    assert_eq!(rig.get("/v1/semaphores").await.body["semaphores"][0], shown);
+}
+
+#[tokio::test]
+async fn wrong_requests_are_refused() {
+    let rig = Rig::new().await;
+    make(&rig, json!({ "active": 3 })).await;
+    for body in [
+        json!({ "active": -1 }),
+        json!({ "active": 1.5 }),
+        json!({ "try_release": 4 }),
+        json!({ "margin": -1 }),
+        json!({ "lease": 0 }),
+        json!({ "min_hold": -1 }),
+        json!({ "tail": 3 }),
+    ] {
+        rig.send(Method::PUT, YANG, body).await.refused(400, "invalid");
+    }
+    let enqueue = format!("{YANG}/enqueue");
+    for task in [
+        json!({ "task": 1 }),
+        json!({ "task": 1, "priority": null }),
+        json!({ "task": -1, "priority": 1 }),
+    ] {
+        rig.post(&enqueue, json!({ "tasks": [task] })).await.refused(400, "invalid");
+    }
+    let extend = json!({ "items": [{ "task": 1, "finish": "extend" }] });
+    rig.post(&format!("{YANG}/finish"), extend).await.refused(400, "invalid");
+    rig.post("/v1/semaphores/nope/enqueue", json!({ "tasks": [] }))
+        .await
+        .refused(404, "semaphore_not_found");
+    rig.get("/v1/semaphores/nope").await.refused(404, "semaphore_not_found");
+    rig.post("/v1/semaphore-events", json!({ "semaphore": "nope" }))
+        .await
+        .refused(404, "semaphore_not_found");
+    rig.post("/v1/semaphore-events", json!({ "count": 0 })).await.refused(400, "invalid");
+    rig.post("/v1/semaphore-events", json!({ "wait": 1e9 })).await.refused(400, "invalid");
+    assert_eq!(rig.get(YANG).await.body["active"], 3);
+}
+
+#[tokio::test]
+async fn events_become_tasks_of_a_tube() {
+    let rig = Rig::with(|config| {
+        config.strict_tubes = true;
+        config.events_tube = Some(TubeName::new("events").unwrap());
+    })
+    .await;
+    make(&rig, json!({ "active": 1, "try_release": 1 })).await;
+    let wish = json!({ "tasks": [{ "task": 7, "priority": 1 }] });
+    rig.done(&format!("{YANG}/enqueue"), wish).await;
+    let task = loop {
+        // The tube is made by the first event.
+        let taken = rig.post("/v1/tubes/events/take", json!({ "wait": 10 })).await;
+        if taken.status == 200 {
+            break taken.body["tasks"][0]["data"].clone();
+        }
+    };
+    assert_eq!(
+        (&task["semaphore"], &task["kind"], &task["task"]),
+        (&json!("yang"), &json!("acquired"), &json!(7))
+    );
+    assert_eq!(task["attempt"], 1);
+}
