@@ -8,15 +8,15 @@ import sys
 import time
 
 import procrastinate
+import psycopg
 
 SETTINGS = json.loads(sys.argv[1])
 SECONDS, CLIENTS, BATCH = SETTINGS["seconds"], SETTINGS["clients"], SETTINGS["batch"]
 PAYLOAD = "z" * 89  # 100 bytes as JSON
 
 logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
-connector = procrastinate.PsycopgConnector(
-    conninfo=f"host={SETTINGS['socket']} user=postgres dbname=postgres", min_size=CLIENTS, max_size=CLIENTS + 2
-)
+CONNINFO = f"host={SETTINGS['socket']} user=postgres dbname=postgres"
+connector = procrastinate.PsycopgConnector(conninfo=CONNINFO, min_size=CLIENTS, max_size=CLIENTS + 2)
 app = procrastinate.App(connector=connector)
 started = None
 handled = 0
@@ -35,6 +35,12 @@ async def count(status):
         "SELECT count(*) AS count FROM procrastinate_jobs WHERE status = %(status)s", status=status
     )
     return row["count"]
+
+
+async def clean():
+    """Fresh tables, so that nobody is measured by when autovacuum came by last."""
+    async with await psycopg.AsyncConnection.connect(CONNINFO, autocommit=True) as connection:
+        await connection.execute("VACUUM (ANALYZE) procrastinate_jobs")
 
 
 async def put_one_by_one():
@@ -73,6 +79,7 @@ async def put_in_batches():
 
 async def drain(concurrency):
     """Lets a worker run for a while; there is more than it can do."""
+    await clean()
     before, first = await count("todo"), handled
     begin = time.perf_counter()
     worker = asyncio.create_task(
@@ -90,6 +97,7 @@ async def drain(concurrency):
 async def put_to_start():
     global started
     await connector.execute_query_async("DELETE FROM procrastinate_jobs")
+    await clean()
     worker = asyncio.create_task(
         app.run_worker_async(concurrency=CLIENTS, install_signal_handlers=False, delete_jobs="always")
     )
@@ -113,6 +121,7 @@ async def main():
         put = await put_one_by_one()
         single = await drain(CLIENTS)
         await connector.execute_query_async("DELETE FROM procrastinate_jobs")
+        await clean()
         batches = await put_in_batches()
         figures = {
             "version": importlib.metadata.version("procrastinate"),
