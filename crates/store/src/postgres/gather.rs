@@ -137,7 +137,8 @@ mod tests {
         plan(commands, &context).0.into_iter().map(|step| step.places).collect()
     }
 
-    /// Workers that ack and take in turns had a call for each of them: a tenth of the rate.
+    /// Workers that ack and take in turns had a call for each ack and each take, sixteen of both in a batch
+    /// where two do.
     #[test]
     fn acks_and_takes_in_turns_are_two_calls() {
         let turns = || vec![by_lease(1), take(), by_lease(2), take(), by_lease(3), take()];
