@@ -68,8 +68,7 @@ pub struct Crew {
 
 /// A group, as the statement reads it.
 #[derive(Serialize)]
-struct Busy<'a> {
-    key: &'a str,
+struct Busy {
     running: usize,
     slot: Option<String>,
 }
@@ -180,12 +179,10 @@ impl Crew {
             group.slot = group.slot.filter(|slot| *slot + PAUSE_KEPT > now);
         }
         self.groups.retain(|_, group| group.running > 0 || group.slot.is_some());
-        let groups = self.groups.iter().map(|(key, group)| Busy {
-            key,
-            running: group.running,
-            slot: group.slot.map(moment_text),
+        let groups = self.groups.iter().map(|(key, group)| {
+            (key, Busy { running: group.running, slot: group.slot.map(moment_text) })
         });
-        json(groups.collect::<Vec<_>>())
+        json(groups.collect::<HashMap<_, _>>())
     }
 
     /// The sessions that have nothing to do, for the statement.

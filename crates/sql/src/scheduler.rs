@@ -28,11 +28,16 @@ pub const CHECK_CLIENT: (&str, &str) = ("client_connection_check_interval", "200
 
 /// How the scheduler's own session is set. Plans are made once and kept, so they must suit a full table although
 /// they may be made while it is empty.
-const SESSION: [(&str, &str); 9] = [
+const SESSION: [(&str, &str); 13] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
     // Such a scan does not mark the entries of dead rows that it meets, so the next one meets them again.
     ("enable_bitmapscan", "off"),
+    // Few rows are joined with a table that may be large: always through its key.
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_material", "off"),
+    ("enable_sort", "off"),
     ("jit", "off"),
     // Somebody's own transaction may hold the table; the scheduler must go on seeing to its sessions.
     ("lock_timeout", "2000"),

@@ -1,10 +1,10 @@
--- Claims the tasks that may begin now. $1: groups with sessions or a pause; $2: idle sessions; $3: how many may begin
+-- Claims the tasks that may begin now. $1: groups with sessions or a pause, by key; $2: idle sessions; $3: how many may begin
 -- in all; $4: how many more rows of a group to look at, because many are not active any more.
 -- A task that fits the session with the same place in its group is given to it and runs at once (WORK), others wait for a
 -- session of their own (TAKE).
 WITH RECURSIVE now AS MATERIALIZED (SELECT clock_timestamp() AS at),
-busy AS MATERIALIZED (
-    SELECT * FROM json_to_recordset($1::json) AS b(key uuid, running integer, slot timestamptz)),
+-- Looked up by key: a join would compare every group with every other.
+busy AS MATERIALIZED (SELECT $1::jsonb AS by_key),
 -- Those first that have the most left to do.
 worker AS MATERIALIZED (
     SELECT w.*, row_number() OVER (PARTITION BY w.key ORDER BY w.done, w.since DESC, w.max, w.pid) AS place
@@ -16,12 +16,15 @@ head AS (
     SELECT (SELECT {key} FROM {table} WHERE state = 'PLAN' AND {key} > h.key ORDER BY 1 LIMIT 1)
     FROM head h WHERE h.key IS NOT NULL),
 room AS MATERIALIZED (
-    SELECT h.key, coalesce(b.running, 0) AS running, b.slot, top.pri
-    FROM head h LEFT JOIN busy b ON b.key = h.key, now n
+    SELECT h.key, b.running, b.slot, top.pri
+    FROM now n CROSS JOIN busy CROSS JOIN head h
+    CROSS JOIN LATERAL (
+        SELECT coalesce((one ->> 'running')::integer, 0) AS running, (one ->> 'slot')::timestamptz AS slot
+        FROM (SELECT busy.by_key -> h.key::text AS one) o) b
     CROSS JOIN LATERAL (
         SELECT greatest(t.max, 0) AS pri FROM {table} t
         WHERE t.state = 'PLAN' AND {key} = h.key AND t.plan <= n.at
-            AND greatest(t.max, 0) >= coalesce(b.running, 0) AND (t.max >= 0 OR b.slot IS NULL OR b.slot <= n.at)
+            AND greatest(t.max, 0) >= b.running AND (t.max >= 0 OR b.slot IS NULL OR b.slot <= n.at)
         ORDER BY greatest(t.max, 0) DESC, t.id LIMIT 1) top
     WHERE h.key IS NOT NULL),
 seen AS MATERIALIZED (
@@ -51,10 +54,10 @@ claimed AS (
     UPDATE {table} t SET plan = g.plan, pid = g.pid, stop = NULL,
         state = (CASE WHEN g.pid IS NULL THEN 'TAKE' ELSE 'WORK' END)::{state},
         start = CASE WHEN g.pid IS NOT NULL THEN n.at END
-    FROM given g, now n WHERE t.id = g.id AND t.state = 'PLAN'
+    FROM given g, now n WHERE t.id = g.id
     RETURNING {columns}, g.key, g.expired)
 SELECT c.*, encode(timestamptz_send(n.at), 'hex'), NULL FROM now n JOIN claimed c ON true
 UNION ALL
 SELECT {nothing} encode(timestamptz_send(n.at), 'hex'),
-    encode(timestamptz_send((SELECT min(plan) FROM {table} WHERE state = 'PLAN' AND plan > n.at)), 'hex')
+    encode(timestamptz_send((SELECT plan FROM {table} WHERE state = 'PLAN' AND plan > n.at ORDER BY plan LIMIT 1)), 'hex')
 FROM now n

@@ -3,9 +3,10 @@ WITH item AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1::json) AS i(id bigint, pid integer, start timestamptz)),
 mine AS MATERIALIZED (
     -- One that is told twice, because the first answer was lost, runs all the same.
-    SELECT t.id FROM {table} t JOIN item i ON i.id = t.id
-    WHERE t.state = 'TAKE' OR (t.state = 'WORK' AND t.pid = i.pid)
-    FOR UPDATE OF t SKIP LOCKED)
+    SELECT m.id FROM item i CROSS JOIN LATERAL (
+        SELECT t.id FROM {table} t
+        WHERE t.id = i.id AND (t.state = 'TAKE' OR (t.state = 'WORK' AND t.pid = i.pid))
+        FOR UPDATE OF t SKIP LOCKED) m)
 UPDATE {table} t SET state = 'WORK', pid = i.pid, start = i.start
 FROM item i JOIN mine m ON m.id = i.id WHERE t.id = i.id
 RETURNING t.id
