@@ -8,6 +8,7 @@
 mod args;
 mod bench;
 mod completions;
+mod contract;
 mod delete;
 mod finish;
 mod kick;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Verb::Top(args) => top::run(args),
         Verb::Tube(args) => tube::run(args),
         Verb::Worker(args) => worker::run(args),
+        Verb::Contract(args) => contract::run(args),
         Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),
         Verb::Completions(args) => completions::run(args),
     };

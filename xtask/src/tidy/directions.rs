@@ -86,6 +86,12 @@ const RULES: &[Rule] = &[
         unnamed: &[],
         instead: "put it behind a feature that is not a default one",
     },
+    Rule {
+        package: "taskyard-contract",
+        unreachable: &["tokio", "serde", "taskyard-core", "taskyard-wire", "taskyard"],
+        unnamed: &[],
+        instead: "a contract is text in and text out, so that a build script can use it",
+    },
     // Its promise is the other way round, see `compare`.
     Rule { package: CLI, unreachable: &[], unnamed: &[], instead: "" },
     Rule { package: "xtask", unreachable: &["syn", "serde"], unnamed: &[], instead: "use std" },

@@ -1,5 +1,6 @@
 //! The real binary, as people and scripts use it.
 
+mod contract;
 mod crash;
 mod exits;
 mod help;
