@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
-use taskyard_contract::{Contract, Problems, compare, parse, python, rust};
+use taskyard_contract::{Contract, Problems, compare, parse, python, rust, rust_types};
 use taskyard_wire::Exit;
 
 use crate::failure::Wrong;
@@ -57,6 +57,9 @@ struct GenerateArgs {
     /// In which language.
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
+    /// Leave out the handlers: for programs that only put tasks.
+    #[arg(long)]
+    types: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -96,6 +99,7 @@ impl GenerateArgs {
     fn generate(&self) -> anyhow::Result<()> {
         let contract = self.check.contract()?;
         let source = match self.language {
+            Language::Rust if self.types => rust_types(&contract),
             Language::Rust => rust(&contract),
             Language::Python => python(&contract),
         };

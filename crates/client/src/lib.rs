@@ -28,7 +28,8 @@
 //! # }
 //! ```
 //!
-//! Start reading at `client` (what users call), then `http` and `iproto` (how it travels).
+//! Start reading at `client` (what users call), then `http` and `iproto` (how it travels), then [`worker`]
+//! (handlers of typed tasks).
 
 mod client;
 #[cfg(feature = "embedded")]
@@ -38,6 +39,7 @@ mod finish;
 mod http;
 mod iproto;
 mod task;
+pub mod worker;
 
 pub use client::Client;
 #[cfg(feature = "embedded")]

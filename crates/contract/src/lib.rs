@@ -24,5 +24,5 @@ mod yaml;
 pub use check::parse;
 pub use evolution::compare;
 pub use problem::{Place, Problem, Problems};
-pub use render::{python, rust};
+pub use render::{python, rust, rust_types};
 pub use schema::{Contract, Field, FieldType, Queue};

@@ -7,3 +7,4 @@ mod iproto_conformance;
 mod rig;
 mod server;
 mod typed;
+mod worker;

@@ -4,7 +4,7 @@ mod python;
 mod rust;
 
 pub use python::python;
-pub use rust::rust;
+pub use rust::{rust, rust_types};
 
 /// Fills `«name»` in a template. A template rather than `format!`, because source code is full of braces.
 fn fill(template: &str, values: &[(&str, String)]) -> String {

@@ -23,9 +23,10 @@ fn what_is_appended_or_renamed_is_fine() {
 
 #[test]
 fn what_old_tasks_would_not_survive_is_refused() {
-    let line = "      - {name: subject, type: string}\n";
-    let cases: [(&dyn Fn(&str) -> String, &str); 5] = [
-        (&|text| text.replace(line, ""), "field 'body' moved from position 3 to 2"),
+    type Change = fn(&str) -> String;
+    const LINE: &str = "      - {name: subject, type: string}\n";
+    let cases: [(Change, &str); 5] = [
+        (|text| text.replace(LINE, ""), "field 'body' moved from position 3 to 2"),
         (
             &|text| text.replace("body, type: \"[]byte\"", "body, type: bool"),
             "was []byte and is bool",
@@ -34,8 +35,8 @@ fn what_old_tasks_would_not_survive_is_refused() {
             &|text| text.replace("      - {name: is_urgent, type: bool}\n", ""),
             "'is_urgent' of queue",
         ),
-        (&|text| text.replace("id: 2", "id: 9"), "write 'id: 2'"),
-        (&|text| text.split("  - id: 2").next().unwrap().into(), "queue 2 'notifications' is gone"),
+        (|text| text.replace("id: 2", "id: 9"), "write 'id: 2'"),
+        (|text| text.split("  - id: 2").next().unwrap().into(), "queue 2 'notifications' is gone"),
     ];
     for (change, wanted) in cases {
         let said = said(change);

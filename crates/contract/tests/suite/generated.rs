@@ -1,7 +1,7 @@
 //! The Rust source: always the same, and nothing but what the contract says. That it compiles without
 //! warnings and works is tested where it is used.
 
-use taskyard_contract::{build::BuildError, build::generate_into, parse, rust};
+use taskyard_contract::{build::BuildError, build::generate_into, parse, rust, rust_types};
 
 use crate::REFERENCE;
 
@@ -13,13 +13,14 @@ fn it_has_what_the_contract_says() {
         "pub user_id: i64,",
         "pub target_ids: ::std::vec::Vec<i64>,",
         "pub trait NotificationsHandler:",
-        "pub async fn put_emails<",
         "num: 2, name: \"notifications\"",
         "pub fn on_emails(mut self, handler: impl EmailsHandler) -> Self {",
     ] {
         assert!(source.contains(wanted), "{wanted}");
     }
     assert!(!source.contains(['«', '»']), "a place of the template is not filled");
+    let types = rust_types(&parse(REFERENCE).unwrap());
+    assert!(types.contains("pub struct NotificationsTask {") && !types.contains("Handler"));
 }
 
 #[test]
