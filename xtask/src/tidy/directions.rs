@@ -94,6 +94,12 @@ const RULES: &[Rule] = &[
     },
     // Its promise is the other way round, see `compare`.
     Rule { package: CLI, unreachable: &[], unnamed: &[], instead: "" },
+    Rule {
+        package: "mailer",
+        unreachable: &["taskyard-server"],
+        unnamed: &["taskyard-core", "taskyard-engine", "taskyard-store", "taskyard-wire"],
+        instead: "an example uses what users have: `taskyard` and `taskyard-contract`",
+    },
     Rule { package: "xtask", unreachable: &["syn", "serde"], unnamed: &[], instead: "use std" },
 ];
 

@@ -12,6 +12,7 @@ mod load;
 mod memory;
 mod report;
 mod resident;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -69,6 +70,8 @@ enum Part {
     Http,
     /// What programs for Tarantool's queue get.
     Iproto,
+    /// Typed workers and the codec of their tasks.
+    Workers,
     /// Memory with many tasks, and opening them again.
     Resident,
 }
@@ -125,6 +128,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Iproto) {
         iproto::measure(&mut report, folder, size, args.tarantool.as_deref())?;
+    }
+    if wanted(Part::Workers) {
+        workers::measure(&mut report, folder, size).await?;
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;

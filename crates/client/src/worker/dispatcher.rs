@@ -42,14 +42,24 @@ impl Handler {
         H: Fn(Context, Store, Vec<T>) -> F + Send + Sync + 'static,
         F: Future<Output = HandlerResult> + Send + 'static,
     {
+        Handler::reading(|task: &RawTask| T::decode(task.delivery, task.body.payload()), handle)
+    }
+
+    /// The same for tasks whose type is known only when the program runs.
+    pub fn reading<T, R, H, F>(read: R, handle: H) -> Self
+    where
+        R: Fn(&RawTask) -> Result<T, FieldError> + Send + Sync + 'static,
+        H: Fn(Context, Store, Vec<T>) -> F + Send + Sync + 'static,
+        F: Future<Output = HandlerResult> + Send + 'static,
+    {
         Handler {
             prepare: Arc::new(move |ctx, store, raw| {
                 let mut poison = Vec::new();
                 let mut tasks = Vec::with_capacity(raw.len());
-                for RawTask { delivery, body } in raw {
-                    match T::decode(delivery, body.payload()) {
+                for task in &raw {
+                    match read(task) {
                         Ok(task) => tasks.push(task),
-                        Err(error) => poison.push((delivery, error)),
+                        Err(error) => poison.push((task.delivery, error)),
                     }
                 }
                 if tasks.is_empty() {

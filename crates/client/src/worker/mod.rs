@@ -3,6 +3,8 @@
 //! Start reading at `worker` (Init, Run, Shutdown, GracefulStop), then `processor` (one batch), `roster` (which
 //! queue is next), `scout` (how an empty queue wakes a worker) and `store` (what handlers do with tasks).
 
+#[cfg(feature = "config")]
+mod config;
 mod context;
 mod desk;
 mod dispatcher;
@@ -10,7 +12,9 @@ mod inner;
 #[cfg(feature = "embedded")]
 pub mod kit;
 mod ledger;
+mod manager;
 mod metrics;
+mod planner;
 mod processor;
 mod report;
 mod roster;
@@ -24,9 +28,13 @@ mod typed;
 #[expect(clippy::module_inception, reason = "the worker itself, among its parts")]
 mod worker;
 
+#[cfg(feature = "config")]
+pub use config::ConfigFile;
 pub use context::Context;
 pub use dispatcher::{Dispatcher, Handler, RawTask};
+pub use manager::Manager;
 pub use metrics::Metrics;
+pub use planner::{Demand, Planner};
 pub use report::QueueReport;
 pub use roster::Plan;
 pub use settings::{Poison, Settings, SettingsError};

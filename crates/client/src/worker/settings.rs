@@ -50,7 +50,7 @@ pub struct SettingsError {
 }
 
 /// The longest a batch may be the worker's without being prolonged, in seconds: a day.
-const VISIBILITY_SECONDS_MAX: u64 = 24 * 3600;
+pub(super) const VISIBILITY_SECONDS_MAX: u64 = 24 * 3600;
 
 impl Default for Settings {
     fn default() -> Self {

@@ -124,6 +124,12 @@ impl Store {
         self.finish(task_ids.iter().map(|task_id| (*task_id, Finish::Bury)).collect()).await
     }
 
+    /// Gives tasks back as if they had never been taken, to be taken again at once.
+    pub async fn give_back(&self, task_ids: &[u64]) -> Result<Settled> {
+        let release = Finish::Release { delay: Span::ZERO, counted: false };
+        self.finish(task_ids.iter().map(|task_id| (*task_id, release)).collect()).await
+    }
+
     /// Asks for more time. The worker does this by itself while a handler runs.
     pub async fn extend(&self, task_ids: &[u64], more: Duration) -> Result<Settled> {
         let more = Finish::Touch(more.into());

@@ -309,14 +309,10 @@ impl Worker {
                 ran
             },
             async {
-                let mut phase = self.inner.phase.subscribe();
-                let over = async {
-                    self.inner.stopped().await;
-                    let _ = phase.wait_for(|phase| *phase != Phase::Running).await;
-                };
                 tokio::select! {
+                    biased;
                     stopped = stopping => stopped,
-                    () = over => Ok(()),
+                    () = self.ended() => Ok(()),
                 }
             }
         );
@@ -335,6 +331,14 @@ impl Worker {
             let _ = phase.wait_for(|phase| *phase != Phase::Running).await;
             drop(inner);
         }
+    }
+
+    /// Ready when it was stopped and every processor has ended.
+    pub async fn ended(&self) {
+        self.inner.stopped().await;
+        let mut phase = self.inner.phase.subscribe();
+        // The sender is in `inner`, so there is an end.
+        let _ = phase.wait_for(|phase| *phase != Phase::Running).await;
     }
 
     /// Takes no more tasks, lets running handlers finish for this long, then cancels them. Those that do not

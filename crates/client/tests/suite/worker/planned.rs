@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use taskyard::worker::kit::Kit;
-use taskyard::worker::{Plan, PlanError, Settings};
+use taskyard::worker::{Manager, Plan, PlanError, Settings};
 
 use super::post::{Act, Post, notify, put};
 use crate::rig::block_on;
@@ -63,5 +63,39 @@ fn an_empty_plan_means_idle_until_the_next() {
         worker.apply(plan(2, &[(1, 1)])).unwrap();
         kit.drained("emails").await;
         running.stop().await;
+    });
+}
+
+/// A manager sends idle processors to where the work is, and its death changes nothing.
+#[test]
+fn a_manager_plans_for_several_workers() {
+    block_on(async {
+        let (kit, post) = (Kit::new(), Post::new(Act::Wait));
+        let settings = Settings { max_processors: 2, batch_size: 1, ..Settings::default() };
+        let worker = || post.worker(&kit).settings(settings.clone()).build().unwrap();
+        let workers = [worker(), worker()];
+        for worker in &workers {
+            worker.init().await.unwrap();
+        }
+        for _ in 0..20 {
+            put(kit.queue(), "x").await;
+        }
+        let mut manager = Manager::new(workers.clone());
+        assert!(manager.evaluate().await.unwrap());
+        assert!(!manager.evaluate().await.unwrap(), "nothing has changed");
+        drop(manager);
+        let mut running = Vec::new();
+        for worker in &workers {
+            running.push(kit.start(worker).await);
+        }
+        for _ in 0..4 {
+            post.begun().await;
+        }
+        assert_eq!(post.visits(), [1; 4], "all processors are at the queue with tasks");
+        post.gate.add_permits(100);
+        kit.drained("emails").await;
+        for running in running {
+            running.stop().await;
+        }
     });
 }

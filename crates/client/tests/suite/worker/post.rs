@@ -29,11 +29,14 @@ pub enum Act {
     Boast,
 }
 
+/// The queue of a batch, and its e-mails.
+type Given = (u32, Vec<EmailsTask>);
+
 /// A handler and what it saw.
 #[derive(Clone)]
 pub struct Post {
     act: Arc<Mutex<Act>>,
-    batches: Arc<Mutex<Vec<(u32, Vec<EmailsTask>)>>>,
+    batches: Arc<Mutex<Vec<Given>>>,
     pub gate: Arc<Semaphore>,
     /// One permit for each batch that has begun.
     pub begun: Arc<Semaphore>,
