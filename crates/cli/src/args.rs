@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
+use crate::contract::ContractArgs;
 use crate::delete::DeleteArgs;
 use crate::finish::{AckArgs, ReleaseArgs, TouchArgs};
 use crate::kick::KickArgs;
@@ -92,6 +93,8 @@ pub enum Verb {
     Semaphore(SemaphoreArgs),
     /// Take, print and ack tasks until Ctrl-C; with --exec run a command for each.
     Worker(WorkerArgs),
+    /// Check contracts of typed queues and generate code from them.
+    Contract(ContractArgs),
     /// Measure how fast the queue is on this machine.
     Bench(BenchArgs),
     /// Print completions for a shell.

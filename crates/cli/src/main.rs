@@ -8,6 +8,7 @@
 mod args;
 mod bench;
 mod completions;
+mod contract;
 mod delete;
 mod finish;
 mod kick;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Sql(args) => sql::run(args),
         Verb::Semaphore(args) => semaphore::run(args),
         Verb::Worker(args) => worker::run(args),
+        Verb::Contract(args) => contract::run(args),
         Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),
         Verb::Completions(args) => completions::run(args),
     };

@@ -28,7 +28,8 @@
 //! # }
 //! ```
 //!
-//! Start reading at `client` (what users call), then `http` and `iproto` (how it travels).
+//! Start reading at `client` (what users call), then `http` and `iproto` (how it travels), then [`worker`]
+//! (handlers of typed tasks).
 
 mod client;
 #[cfg(feature = "embedded")]
@@ -39,6 +40,7 @@ mod http;
 mod iproto;
 mod semaphore;
 mod task;
+pub mod worker;
 
 pub use client::Client;
 #[cfg(feature = "embedded")]

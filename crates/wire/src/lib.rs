@@ -4,10 +4,11 @@
 //! request becomes an [`taskyard_core::Error`] that says what to do, never a panic.
 //!
 //! Start reading at [`http`] (the shapes, a file for each verb) and [`iproto`] (what Tarantool's
-//! queue clients speak), then [`payload`] (JSON at the edge, MessagePack inside), then [`codes`]
-//! (the one list of error codes and exit codes).
+//! queue clients speak), then [`payload`] (JSON at the edge, MessagePack inside) and [`fields`] (what
+//! typed tasks carry), then [`codes`] (the one list of error codes and exit codes).
 
 pub mod codes;
+pub mod fields;
 pub mod http;
 pub mod iproto;
 pub mod payload;

@@ -99,8 +99,20 @@ const RULES: &[Rule] = &[
         unnamed: &[],
         instead: "SQL tasks own their table: rules of time go to the core, everything else stays here",
     },
+    Rule {
+        package: "taskyard-contract",
+        unreachable: &["tokio", "serde", "taskyard-core", "taskyard-wire", "taskyard"],
+        unnamed: &[],
+        instead: "a contract is text in and text out, so that a build script can use it",
+    },
     // Its promise is the other way round, see `compare`.
     Rule { package: CLI, unreachable: &[], unnamed: &[], instead: "" },
+    Rule {
+        package: "mailer",
+        unreachable: &["taskyard-server"],
+        unnamed: &["taskyard-core", "taskyard-engine", "taskyard-store", "taskyard-wire"],
+        instead: "an example uses what users have: `taskyard` and `taskyard-contract`",
+    },
     Rule { package: "xtask", unreachable: &["syn", "serde"], unnamed: &[], instead: "use std" },
 ];
 

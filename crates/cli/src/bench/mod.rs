@@ -15,6 +15,7 @@ mod report;
 mod resident;
 mod semaphores;
 mod sql;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -82,6 +83,8 @@ enum Part {
     Iproto,
     /// Priority semaphores.
     Semaphores,
+    /// Typed workers and the codec of their tasks.
+    Workers,
     /// Memory with many tasks, and opening them again.
     Resident,
     /// Tasks on PostgreSQL, beside other queues on it.
@@ -154,6 +157,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Semaphores) {
         semaphores::measure(&mut report, folder, size, args.postgres.as_deref()).await?;
+    }
+    if wanted(Part::Workers) {
+        workers::measure(&mut report, folder, size).await?;
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;

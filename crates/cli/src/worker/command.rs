@@ -20,21 +20,24 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `command` with the task's payload on its standard input.
+    /// Starts `command` by a shell, with the task's payload on its standard input.
     pub fn start(command: &str, tube: &TubeName, task: &Task) -> io::Result<Self> {
         let lease = task.lease.map(|lease| lease.to_string()).unwrap_or_default();
-        let mut child = Command::new("sh")
+        let mut shell = Command::new("sh");
+        shell
             .args(["-c", command])
             .env("TASKYARD_TUBE", tube.as_str())
             .env("TASKYARD_ID", task.id.to_string())
             .env("TASKYARD_LEASE", lease)
-            .env("TASKYARD_ATTEMPTS", task.attempts.to_string())
-            .stdin(Stdio::piped())
-            .process_group(0)
-            .spawn()?;
+            .env("TASKYARD_ATTEMPTS", task.attempts.to_string());
+        Running::spawn(shell, data::plain(task.body.as_ref()))
+    }
+
+    /// Starts a command with this on its standard input.
+    pub fn spawn(mut command: Command, payload: Vec<u8>) -> io::Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).process_group(0).spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let input = child.stdin.take();
-        let payload = data::plain(task.body.as_ref());
         let feeding = tokio::spawn(async move {
             if let Some(mut input) = input {
                 // Whether the command reads its input or not is its own affair.

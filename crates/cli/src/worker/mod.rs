@@ -1,8 +1,10 @@
 //! `worker`: a small worker for trying things out and for shell scripts.
 
 mod command;
+mod fields;
 mod server;
 mod stop;
+mod typed;
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -37,13 +39,21 @@ Examples:
   taskyard worker mail                             print and ack
   taskyard worker mail --exec 'jq -r .to'
   taskyard worker mail --exec ./send.sh --retry 30s
-  taskyard worker mail --drain                     stop when nothing is left")]
+  taskyard worker mail --drain                     stop when nothing is left
+  taskyard worker --contract queues.yaml -- ./send --fast
+
+With --contract the program after -- runs for each task of the contract's queues, without a shell, with the
+task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_TASK_ID and TASKYARD_ATTEMPTS are set.
+A task whose program fails is tried again after one second, then two, four, up to an hour.")]
 pub struct WorkerArgs {
     /// The tube.
-    tube: String,
+    #[arg(required_unless_present = "contract", conflicts_with = "contract")]
+    tube: Option<String>,
     /// Run this for each task, by `sh -c`.
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", conflicts_with = "contract")]
     exec: Option<String>,
+    #[command(flatten)]
+    typed: typed::TypedArgs,
     /// How long a task is ours before it must be prolonged.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "60s")]
     lease: Span,
@@ -75,7 +85,10 @@ enum Ended {
 
 /// Works until told to stop.
 pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
-    let tube = TubeName::new(&args.tube)?;
+    if args.typed.is_asked() {
+        return typed::run(&args.typed, args.connect.http()?, args.lease);
+    }
+    let tube = TubeName::new(args.tube.as_deref().unwrap_or_default())?;
     let server = Server::new(args.connect.http()?, !args.drain);
     block_on(async {
         let stop = Stop::listen()?;

@@ -5,7 +5,7 @@ use taskyard_store::OpenOptions;
 use crate::rig::run;
 
 /// Every command a client or an operator uses.
-const VERBS: [&str; 19] = [
+const VERBS: [&str; 20] = [
     "migrate",
     "top",
     "serve",
@@ -25,6 +25,7 @@ const VERBS: [&str; 19] = [
     "worker",
     "bench",
     "completions",
+    "contract",
 ];
 
 #[test]
@@ -41,7 +42,7 @@ fn help_lists_every_command_and_exit_code() {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for verb in VERBS.into_iter().filter(|verb| !["bench", "tube"].contains(verb)) {
+    for verb in VERBS.into_iter().filter(|verb| !["bench", "contract", "tube"].contains(verb)) {
         let help = run(&[verb, "--help"]).good();
         assert!(help.contains("Examples:"), "{verb}:\n{help}");
         assert!(help.contains(&format!("taskyard {verb} ")), "{verb}:\n{help}");

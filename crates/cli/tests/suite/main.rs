@@ -2,6 +2,7 @@
 
 #[path = "../../../store/tests/postgres/cluster.rs"]
 mod cluster;
+mod contract;
 mod crash;
 mod exits;
 mod help;

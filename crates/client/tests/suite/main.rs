@@ -8,3 +8,4 @@ mod rig;
 mod semaphores;
 mod server;
 mod typed;
+mod worker;

@@ -100,14 +100,14 @@ async fn basics(address: &str, size: Size) -> Result<[f64; 6]> {
 }
 
 /// A server with threads of its own.
-struct Running {
-    address: String,
+pub(super) struct Running {
+    pub address: String,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<()>>,
 }
 
 impl Running {
-    fn start(store: &str) -> Result<Running> {
+    pub fn start(store: &str) -> Result<Running> {
         let store = taskyard_store::open(store, &OpenOptions::default())?;
         let runtime = crate::serve::runtime()?;
         let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
@@ -128,7 +128,7 @@ impl Running {
         Ok(Running { address, stop, thread })
     }
 
-    fn stop(self) -> Result<()> {
+    pub fn stop(self) -> Result<()> {
         drop(self.stop);
         self.thread.join().map_err(|_| anyhow!("the server failed"))?
     }

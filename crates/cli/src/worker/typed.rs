@@ -1,0 +1,182 @@
+//! A worker for the queues of a contract that runs a program for each task.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use taskyard::Http;
+use taskyard::worker::{
+    ConfigFile, Context, Dispatcher, Handler, HandlerResult, InitError, RawTask, Settings, Store,
+    Tally, Worker,
+};
+use taskyard_contract::Queue;
+use taskyard_core::Span;
+use taskyard_wire::Exit;
+use tokio::process::Command;
+
+use crate::connect::block_on;
+use crate::failure::Wrong;
+use crate::{contract, output};
+
+use super::command::Running;
+use super::fields::Fields;
+use super::stop::Stop;
+
+/// A contract and the program for its tasks.
+#[derive(Debug, Args)]
+pub struct TypedArgs {
+    /// Work on the queues of this contract.
+    #[arg(long, value_name = "FILE", requires = "program")]
+    contract: Option<PathBuf>,
+    /// How many tasks may be worked on at once.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "contract")]
+    processors: usize,
+    /// Read settings from this file, again whenever it changes.
+    #[arg(long, value_name = "FILE", requires = "contract")]
+    config: Option<PathBuf>,
+    /// The worker's name in the settings, {service}/{name}.
+    #[arg(long, value_name = "NAME", default_value = "taskyard/worker")]
+    name: String,
+    /// The program and its arguments.
+    #[arg(last = true, value_name = "PROGRAM", requires = "contract")]
+    program: Vec<String>,
+}
+
+impl TypedArgs {
+    /// Whether there is a contract to work by.
+    pub fn is_asked(&self) -> bool {
+        self.contract.is_some()
+    }
+
+    fn dispatcher(&self) -> anyhow::Result<Dispatcher> {
+        let contract = contract::read(self.contract.as_deref().unwrap_or("".as_ref()))?;
+        let program: Arc<[String]> = self.program.clone().into();
+        let mut dispatcher = Dispatcher::new([]);
+        for queue in &contract.queues {
+            dispatcher = dispatcher.and(queue.id, &queue.name, handler(queue, program.clone()));
+        }
+        Ok(dispatcher)
+    }
+}
+
+/// Works until told to stop.
+pub fn run(args: &TypedArgs, http: Http, lease: Span) -> anyhow::Result<Exit> {
+    let (service, name) = args.name.split_once('/').unwrap_or(("taskyard", &args.name));
+    // A program runs for each task alone, so a batch is one task: the others are free for others.
+    let settings = Settings {
+        max_processors: args.processors,
+        visibility_timeout: lease.into(),
+        batch_size: 1,
+        ..Settings::default()
+    };
+    let worker = Worker::builder(name, http, args.dispatcher()?).settings(settings);
+    let worker = worker.build().map_err(|error| Wrong(error.to_string()))?;
+    block_on(async {
+        let stop = Stop::listen()?;
+        worker.init().await.map_err(begin_failed)?;
+        if let Some(path) = &args.config {
+            let mut config = ConfigFile::new(path, service);
+            if let Some(wrong) = config.load(&worker).into_iter().next() {
+                return Err(Wrong(wrong).into());
+            }
+            tokio::spawn(config.follow(worker.clone()));
+        }
+        let stopping = async {
+            stop.asked().await;
+            output::note("stopping when the programs that run are done; once more to kill them");
+            drop(worker.graceful_stop());
+            tokio::select! {
+                () = worker.ended() => Ok(()),
+                () = stop.insisted() => worker.shutdown(Duration::ZERO).await,
+            }
+        };
+        let (ran, stopped) = tokio::join!(worker.run(), stopping);
+        ran.map_err(begin_failed)?;
+        stopped?;
+        Ok(Exit::Ok)
+    })
+}
+
+fn begin_failed(error: InitError) -> anyhow::Error {
+    match error {
+        InitError::Refused(refusal) => refusal.into(),
+        other => Wrong(other.to_string()).into(),
+    }
+}
+
+/// A task as its program gets it.
+struct Letter {
+    task: RawTask,
+    json: Vec<u8>,
+}
+
+fn handler(queue: &Queue, program: Arc<[String]>) -> Handler {
+    let fields = Fields::of(queue);
+    let name: Arc<str> = queue.name.as_str().into();
+    let read = move |task: &RawTask| {
+        let mut json = fields.json(task.body.payload())?.to_string().into_bytes();
+        json.push(b'\n');
+        Ok(Letter { task: task.clone(), json })
+    };
+    Handler::reading(read, move |ctx, store, letters: Vec<Letter>| {
+        let (name, program) = (name.clone(), program.clone());
+        async move { handle(&ctx, &store, letters, &name, &program).await }
+    })
+}
+
+async fn handle(
+    ctx: &Context,
+    store: &Store,
+    letters: Vec<Letter>,
+    queue: &str,
+    program: &[String],
+) -> HandlerResult {
+    let mut tally = Tally::new(store);
+    let mut unbegun = Vec::new();
+    for Letter { task, json } in letters {
+        let (task_id, attempts) = (task.delivery.task_id, task.delivery.attempts);
+        if ctx.is_cancelled() {
+            unbegun.push(task_id);
+            continue;
+        }
+        let mut command = Command::new(&program[0]);
+        command
+            .args(&program[1..])
+            .env("TASKYARD_QUEUE", queue)
+            .env("TASKYARD_TASK_ID", task_id.to_string())
+            .env("TASKYARD_ATTEMPTS", attempts.to_string());
+        let mut running = match Running::spawn(command, json) {
+            Ok(running) => running,
+            Err(error) => {
+                note(queue, task_id, &format!("cannot run {}: {error}", program[0]));
+                tally.retry(task_id, attempts, error);
+                continue;
+            }
+        };
+        let status = tokio::select! {
+            status = running.wait() => Some(status?),
+            () = ctx.cancelled() => None,
+        };
+        match status {
+            Some(status) if status.success() => tally.done(task_id),
+            Some(status) => {
+                note(queue, task_id, &format!("{status}; tried again later"));
+                tally.retry(task_id, attempts, status);
+            }
+            None => {
+                running.kill().await?;
+                note(queue, task_id, "killed; given back");
+                unbegun.push(task_id);
+            }
+        }
+    }
+    if !unbegun.is_empty() {
+        store.give_back(&unbegun).await?;
+    }
+    tally.settle().await
+}
+
+fn note(queue: &str, task_id: u64, news: &str) {
+    output::note(format!("{queue} {task_id}: {news}"));
+}

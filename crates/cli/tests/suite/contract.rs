@@ -1,0 +1,127 @@
+//! Contracts at the command line.
+
+use std::fs;
+use std::process::Command;
+
+use crate::rig::{Rig, Running, binary, run};
+
+const GOOD: &str = include_str!("../../../contract/tests/reference.yaml");
+
+#[test]
+fn a_contract_is_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let good = file("good.yaml", GOOD);
+    assert!(run(&["contract", "check", &good]).good().ends_with("is good: 2 queues\n"));
+    let bad = file("bad.yaml", "queues:\n  - id: 0\n    name: Mail\n    fields: []\n");
+    let ran = run(&["contract", "check", &bad]).ends(2);
+    assert_eq!(ran.err.lines().count(), 3, "{}", ran.err);
+    assert!(
+        ran.err.contains("bad.yaml:3:11: invalid name 'Mail'; use small letters"),
+        "{}",
+        ran.err
+    );
+    let newer = file("newer.yaml", &GOOD.replace("type: bool", "type: int"));
+    let ran = run(&["contract", "check", &newer, "--previous", &good]).ends(2);
+    assert!(ran.err.contains("newer.yaml:15:9: field 'is_urgent' was bool"), "{}", ran.err);
+    run(&["contract", "check", &folder.path().join("none").display().to_string()]).ends(2);
+}
+
+#[test]
+fn source_is_generated_and_left_alone_when_nothing_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let contract = folder.path().join("queues.yaml");
+    fs::write(&contract, GOOD).unwrap();
+    let contract = contract.to_str().unwrap();
+    let printed = run(&["contract", "generate", contract]).good();
+    assert!(printed.contains("pub struct EmailsTask {"));
+    let target = folder.path().join("queues.rs");
+    let generate =
+        || run(&["contract", "generate", contract, "--output", target.to_str().unwrap()]);
+    generate().good();
+    assert_eq!(fs::read_to_string(&target).unwrap(), printed);
+    let written = target.metadata().unwrap().modified().unwrap();
+    generate().good();
+    assert_eq!(target.metadata().unwrap().modified().unwrap(), written);
+    let python = run(&["contract", "generate", contract, "--language", "python"]).good();
+    assert!(python.contains("class NotificationsTask:"));
+}
+
+/// A worker for the contract on this server, with a program that runs without a shell.
+fn worker(rig: &Rig, contract: &str, program: &[&str]) -> Running {
+    let mut command = binary();
+    command.args(["worker", "--contract", contract, "--"]).args(program);
+    Running::start(command.env("TASKYARD_URL", &rig.serving.url))
+}
+
+#[test]
+fn a_program_works_on_the_tasks_of_a_contract() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let contract = folder.path().join("queues.yaml");
+    fs::write(&contract, GOOD).unwrap();
+    let contract = contract.to_str().unwrap();
+    rig.run(&["put", "emails", r#"["ann", "hi", null, 7]"#]).good();
+    let mut working = worker(&rig, contract, &["cat"]);
+    let line = working.line();
+    assert_eq!(line, "{\"body\":\"\",\"subject\":\"hi\",\"to\":\"ann\",\"user_id\":7}\n");
+    rig.run(&["put", "notifications", r#"["$(rm -rf x)", [1], true]"#]).good();
+    let line = working.line();
+    assert!(line.contains("\"message\":\"$(rm -rf x)\""), "no shell: {line}");
+    let done =
+        || rig.run(&["stats", "--json"]).json().iter().all(|tube| tube["tasks"]["total"] == 0);
+    while !done() {}
+    working.signal("TERM");
+    working.ended().ends(0);
+}
+
+#[test]
+fn a_program_that_fails_has_its_task_tried_again_later() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let contract = folder.path().join("queues.yaml");
+    fs::write(&contract, GOOD).unwrap();
+    let contract = contract.to_str().unwrap();
+    rig.run(&["put", "emails", r#"["ann"]"#, "\"poison\""]).good();
+    let mut working = worker(&rig, contract, &["false"]);
+    assert!(working.complaint().contains("exit status: 1; tried again later"));
+    let tasks = || rig.run(&["peek", "emails", "0", "1", "--json"]).json();
+    while !tasks().iter().all(|task| task["attempts"] != 0) {}
+    working.signal("INT");
+    assert!(working.ended().ends(0).err.contains("stopping when the programs"));
+    let ran = rig.run(&["worker", "--contract", contract]).ends(2);
+    assert!(ran.err.contains("PROGRAM"), "{}", ran.err);
+}
+
+#[test]
+fn a_worker_killed_in_the_middle_loses_nothing() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (contract, gate) = (folder.path().join("queues.yaml"), folder.path().join("gate"));
+    fs::write(&contract, GOOD).unwrap();
+    assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
+    let contract = contract.to_str().unwrap();
+    rig.run(&["put", "emails", r#"["a"]"#, r#"["b"]"#, r#"["c"]"#, r#"["d"]"#, r#"["e"]"#]).good();
+    let waiting = format!("echo started; cat {}", gate.display());
+    let mut command = binary();
+    command.args(["worker", "--contract", contract, "--processors", "3", "--lease", "2s", "--"]);
+    command.args(["sh", "-c", &waiting]).env("TASKYARD_URL", &rig.serving.url);
+    let mut killed = Running::start(&mut command);
+    for _ in 0..3 {
+        assert_eq!(killed.line(), "started\n");
+    }
+    killed.signal("KILL");
+    drop(killed);
+    let working = worker(&rig, contract, &["true"]);
+    let emails = || {
+        let tubes = rig.run(&["stats", "--json"]).json();
+        tubes.into_iter().find(|tube| tube["name"] == "emails").unwrap()
+    };
+    while emails()["tasks"]["total"] != 0 {}
+    assert_eq!(emails()["calls"]["ack"], 5);
+    working.signal("TERM");
+    working.ended().ends(0);
+    // The programs of the killed worker end too.
+    fs::write(&gate, "").unwrap();
+}

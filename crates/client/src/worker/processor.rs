@@ -1,0 +1,284 @@
+//! One job processor: take a batch, have it handled, go on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use taskyard_core::{Finish, Lease, Span, Task, Timestamp};
+use tokio::task::{JoinError, JoinHandle};
+
+use super::context::Context;
+use super::desk::{Batch, Work};
+use super::dispatcher::{Prepared, RawTask};
+use super::inner::{Inner, Lane, raised};
+use super::ledger::{Held, task_id};
+use super::metrics::{Gauged, count};
+use super::settings::{Poison, Settings};
+use super::stats::{HandlerResult, HandlerStats};
+use super::tally::backoff;
+use super::typed::Delivery;
+
+/// Works until the worker stops or has too many processors.
+pub(super) async fn run(inner: Arc<Inner>, slot: usize) {
+    let _running = Gauged::add(inner.metrics.processors(), 1);
+    while let Some(work) = inner.next_work(slot).await {
+        let queue = match &work {
+            Work::Visit(queue) => *queue,
+            Work::Batch(batch) => batch.queue,
+        };
+        let _seated = Seated::new(&inner, slot, queue);
+        let batch = match work {
+            Work::Batch(batch) => Some(batch),
+            Work::Visit(queue) => visit(&inner, queue).await,
+        };
+        let Some(batch) = batch else { continue };
+        if *inner.stop.borrow() {
+            // Nobody has begun to work on it, so it is as if it had not been taken.
+            inner.give_back(queue, &batch.tasks).await;
+            continue;
+        }
+        Cycle::begin(&inner, batch).run().await;
+    }
+}
+
+/// Sees what a queue has.
+async fn visit(inner: &Inner, queue: usize) -> Option<Batch> {
+    let began = inner.store.now();
+    match inner.take(queue, Span::ZERO).await {
+        Ok(tasks) if tasks.is_empty() => inner.desk().roster.empty(queue, began),
+        Ok(tasks) => {
+            inner.desk().roster.open(queue);
+            return Some(Batch { queue, tasks, began });
+        }
+        Err(error) => inner.take_failed(queue, &error),
+    }
+    None
+}
+
+/// A processor that works on a queue, until dropped.
+struct Seated<'a> {
+    inner: &'a Inner,
+    slot: usize,
+    queue: usize,
+}
+
+impl<'a> Seated<'a> {
+    fn new(inner: &'a Inner, slot: usize, queue: usize) -> Self {
+        inner.desk().working.insert(slot, queue);
+        Seated { inner, slot, queue }
+    }
+}
+
+impl Drop for Seated<'_> {
+    fn drop(&mut self) {
+        let mut desk = self.inner.desk();
+        desk.working.remove(&self.slot);
+        desk.roster.left(self.queue);
+    }
+}
+
+/// One batch and its handler.
+struct Cycle<'a> {
+    inner: &'a Inner,
+    lane: &'a Lane,
+    settings: Settings,
+    began: Timestamp,
+    ctx: Context,
+    /// The deliveries that were not yet known to be over.
+    held: Vec<(u64, Lease)>,
+    raw: Vec<RawTask>,
+}
+
+/// How the work on a batch ended.
+enum Ended {
+    Answered(HandlerResult),
+    Panicked,
+    /// The worker did not wait for it any longer.
+    Abandoned,
+}
+
+impl<'a> Cycle<'a> {
+    fn begin(inner: &'a Inner, batch: Batch) -> Self {
+        let lane = &inner.lanes[batch.queue];
+        let settings = inner.settings.borrow().clone();
+        let until = batch.began + Span::from(settings.visibility_timeout);
+        let ctx = Context::new(lane.num, until, inner.kill.subscribe());
+        let tube = inner.tube_number(batch.queue);
+        let mut held = Vec::with_capacity(batch.tasks.len());
+        let mut raw = Vec::with_capacity(batch.tasks.len());
+        let mut ledger = Vec::with_capacity(batch.tasks.len());
+        for task in batch.tasks {
+            let Task { id, attempts, previous_start, lease: Some(lease), body: Some(body), .. } =
+                task
+            else {
+                continue;
+            };
+            let task_id = task_id(tube, id);
+            let delivery = Delivery { task_id, attempts, prev_start_time: previous_start };
+            held.push((task_id, lease));
+            ledger.push((task_id, Held { queue: batch.queue, id, lease }));
+            raw.push(RawTask { delivery, body });
+        }
+        inner.store.ledger().add(ledger.into_iter());
+        Cycle { inner, lane, settings, began: batch.began, ctx, held, raw }
+    }
+
+    #[tracing::instrument(
+        name = "batch", skip_all,
+        fields(worker = &*self.inner.name, queue = self.lane.tube.as_str(), tasks = self.raw.len())
+    )]
+    async fn run(mut self) {
+        let size = self.raw.len();
+        let in_progress = Gauged::add(&self.lane.metrics.in_progress, size);
+        let (handled, ended) = self.handle().await;
+        drop(in_progress);
+        let forgotten = self.inner.store.ledger().remove(self.held.iter().copied());
+        let took = Duration::from(self.inner.store.now().since(self.began));
+        self.lane.metrics.cycle(took);
+        let errors = self.note(ended, handled, forgotten);
+        let mut load = self.lane.load.lock().unwrap_or_else(PoisonError::into_inner);
+        load.add(took, size, errors);
+        if took > self.settings.slow_cycle {
+            count(&self.lane.metrics.slow_cycles, 1);
+            tracing::warn!(seconds = took.as_secs_f64(), "a slow cycle; take smaller batches");
+        }
+    }
+
+    /// Has the batch handled; how many tasks reached the handler, and how it ended.
+    async fn handle(&mut self) -> (usize, Ended) {
+        let Some(handler) = &self.lane.handler else { return (0, Ended::Panicked) };
+        let raw = std::mem::take(&mut self.raw);
+        let size = raw.len();
+        let store = self.inner.store.for_batch(&self.held);
+        let prepare = || handler.prepare(self.ctx.clone(), store, raw);
+        let Ok(Prepared { poison, work }) = catch_unwind(AssertUnwindSafe(prepare)) else {
+            return (size, Ended::Panicked);
+        };
+        if !poison.is_empty() {
+            self.settle_poison(&poison).await;
+        }
+        match work {
+            Some((count, work)) => (count, self.watch(Working(tokio::spawn(work))).await),
+            None => (0, Ended::Answered(Ok(HandlerStats::default()))),
+        }
+    }
+
+    /// Waits for the handler, and keeps its tasks meanwhile.
+    async fn watch(&self, mut working: Working) -> Ended {
+        let timer = self.inner.store.timer();
+        let pause = Span::from(self.settings.visibility_timeout / 3);
+        let mut paid = self.began;
+        let mut beat = self.began + pause;
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut working.0 => return ended_of(ended),
+                () = raised(&self.inner.abandon) => return Ended::Abandoned,
+                () = timer.sleep_until(beat) => {
+                    let now = self.inner.store.now();
+                    beat = now + pause;
+                    if self.prolong(now.since(paid)).await {
+                        paid = now;
+                        let left = Span::from(self.settings.visibility_timeout);
+                        self.ctx.prolonged(now + left);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for the time that has passed, for every task that is not settled yet.
+    async fn prolong(&self, passed: Span) -> bool {
+        let ledger = self.inner.store.ledger();
+        let found = ledger.find(self.held.iter().map(|held| held.0));
+        let unsettled = self.held.iter().zip(found).filter_map(|((task_id, lease), held)| {
+            let ours = held.is_some_and(|held| held.lease == *lease);
+            ours.then_some((*task_id, Finish::Touch(passed)))
+        });
+        match self.inner.store.finish(unsettled.collect()).await {
+            Ok(_) => true,
+            Err(error) => {
+                count(&self.lane.metrics.store_errors, 1);
+                tracing::warn!(%error, "cannot prolong the batch; trying again");
+                false
+            }
+        }
+    }
+
+    /// Tasks that nobody can read must not hold up their neighbours, nor come back at once.
+    async fn settle_poison(&self, poison: &[(Delivery, taskyard_wire::fields::FieldError)]) {
+        count(&self.lane.metrics.poison, poison.len());
+        for (delivery, error) in poison {
+            tracing::warn!(task_id = delivery.task_id, %error, "a task that cannot be read");
+        }
+        let finish = |delivery: &Delivery| match self.settings.poison {
+            Poison::Drop => Finish::Ack,
+            Poison::Retry => {
+                let delay = backoff(delivery.attempts).into();
+                Finish::Release { delay, counted: true }
+            }
+        };
+        let finishes = poison.iter().map(|(delivery, _)| (delivery.task_id, finish(delivery)));
+        if let Err(error) = self.inner.store.finish(finishes.collect()).await {
+            tracing::warn!(%error, "not settled; they return by their time");
+        }
+    }
+
+    /// Counts what happened; answers how much of it went wrong.
+    fn note(&self, ended: Ended, handled: usize, forgotten: usize) -> usize {
+        let metrics = &self.lane.metrics;
+        match ended {
+            Ended::Answered(Ok(stats)) => {
+                count(&metrics.unsettled, forgotten);
+                if forgotten > 0 {
+                    tracing::warn!(
+                        forgotten,
+                        "neither done nor retried; they return by their time"
+                    );
+                }
+                let (stats, cut) = stats.clamped(handled);
+                if cut {
+                    tracing::warn!("the handler counted more tasks than it was given");
+                }
+                count(&metrics.processed, stats.processed);
+                count(&metrics.errors, stats.errors);
+                count(&metrics.retried, stats.retried);
+                if let Some(error) = &stats.last_error {
+                    tracing::info!(errors = stats.errors, error, "tasks failed");
+                }
+                stats.errors
+            }
+            Ended::Answered(Err(error)) => {
+                count(&metrics.handler_errors, 1);
+                tracing::error!(%error, forgotten, "the handler failed; its tasks return by their time");
+                1
+            }
+            Ended::Panicked => {
+                count(&metrics.panics, 1);
+                tracing::error!(forgotten, "the handler panicked; its tasks return by their time");
+                1
+            }
+            Ended::Abandoned => {
+                tracing::warn!(forgotten, "the handler did not end in time and was left alone");
+                1
+            }
+        }
+    }
+}
+
+fn ended_of(ended: Result<HandlerResult, JoinError>) -> Ended {
+    match ended {
+        Ok(result) => Ended::Answered(result),
+        Err(error) if error.is_panic() => Ended::Panicked,
+        Err(_) => Ended::Abandoned,
+    }
+}
+
+/// A handler at work; it ends when nobody waits for it any more.
+struct Working(JoinHandle<HandlerResult>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

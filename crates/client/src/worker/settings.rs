@@ -1,0 +1,96 @@
+//! What can be set about a worker, also while it runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use taskyard_core::limits::BATCH_TASKS_MAX;
+
+/// Most job processors of one worker.
+pub const PROCESSORS_MAX: usize = 1024;
+
+/// What can be set about a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How many batches may be worked on at once.
+    pub max_processors: usize,
+    /// How long a batch is the worker's before it must be prolonged; applies to what is taken from now on.
+    pub visibility_timeout: Duration,
+    /// How many tasks are taken at once, in queues that name no other number.
+    pub batch_size: usize,
+    /// The same for single queues, by their numbers.
+    pub batch_sizes: BTreeMap<u32, usize>,
+    /// What to do with a task that cannot be read.
+    pub poison: Poison,
+    /// A cycle that takes longer is counted and logged.
+    pub slow_cycle: Duration,
+}
+
+/// What to do with a task that cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Poison {
+    /// Give it back and wait longer each time: a newer worker may understand it.
+    #[default]
+    Retry,
+    /// Remove it.
+    Drop,
+}
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is {value}; use a number from {least} to {most}")]
+pub struct SettingsError {
+    /// Which setting.
+    pub name: &'static str,
+    /// What it was to be.
+    pub value: String,
+    /// The least it may be.
+    pub least: u64,
+    /// The most it may be.
+    pub most: u64,
+}
+
+/// The longest a batch may be the worker's without being prolonged, in seconds: a day.
+pub(super) const VISIBILITY_SECONDS_MAX: u64 = 24 * 3600;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            max_processors: 1,
+            visibility_timeout: Duration::from_secs(60),
+            batch_size: 10,
+            batch_sizes: BTreeMap::new(),
+            poison: Poison::default(),
+            slow_cycle: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Settings {
+    /// How many tasks of this queue are taken at once.
+    pub fn batch_of(&self, queue_num: u32) -> usize {
+        self.batch_sizes.get(&queue_num).copied().unwrap_or(self.batch_size)
+    }
+
+    /// Whether a worker can work with them.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        within("max_processors", self.max_processors, PROCESSORS_MAX)?;
+        for size in self.batch_sizes.values().chain([&self.batch_size]) {
+            within("batch_size", *size, BATCH_TASKS_MAX)?;
+        }
+        let timeout = self.visibility_timeout;
+        let good = !timeout.is_zero() && timeout.as_secs() <= VISIBILITY_SECONDS_MAX;
+        good.then_some(()).ok_or_else(|| SettingsError {
+            name: "visibility_timeout",
+            value: format!("{} seconds", timeout.as_secs_f64()),
+            least: 1,
+            most: VISIBILITY_SECONDS_MAX,
+        })
+    }
+}
+
+fn within(name: &'static str, value: usize, most: usize) -> Result<(), SettingsError> {
+    if (1..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(SettingsError { name, value: value.to_string(), least: 1, most: most as u64 })
+}

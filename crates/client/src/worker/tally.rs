@@ -1,0 +1,103 @@
+//! The common case of a handler: ack what succeeded, retry the rest later and later.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::stats::{HandlerResult, HandlerStats};
+use super::store::{Retry, Store};
+
+/// The longest pause before another attempt.
+const BACKOFF_MAX: Duration = Duration::from_secs(3600);
+
+/// How long to wait before the next attempt: one second, doubled with each that failed, an hour at most.
+pub fn backoff(attempts: u32) -> Duration {
+    let seconds = 1u64.checked_shl(attempts).unwrap_or(u64::MAX);
+    Duration::from_secs(seconds).min(BACKOFF_MAX)
+}
+
+/// Collects what became of each task of a batch and settles all of them in one go.
+///
+/// ```ignore
+/// let mut tally = Tally::new(store);
+/// for task in tasks {
+///     match send(&task).await {
+///         Ok(()) => tally.done(task.task_id),
+///         Err(error) if task.attempts >= 10 => tally.bury(task.task_id, error),
+///         Err(error) => tally.retry(task.task_id, task.attempts, error),
+///     }
+/// }
+/// tally.settle().await
+/// ```
+pub struct Tally<'a> {
+    store: &'a Store,
+    began: taskyard_core::Timestamp,
+    done: Vec<u64>,
+    buried: Vec<u64>,
+    retries: Vec<Retry>,
+    stats: HandlerStats,
+}
+
+impl<'a> Tally<'a> {
+    /// Nothing has happened yet.
+    pub fn new(store: &'a Store) -> Self {
+        Tally {
+            store,
+            began: store.now(),
+            done: Vec::new(),
+            buried: Vec::new(),
+            retries: Vec::new(),
+            stats: HandlerStats::default(),
+        }
+    }
+
+    /// This one is done.
+    pub fn done(&mut self, task_id: u64) {
+        self.done.push(task_id);
+        self.stats.processed += 1;
+    }
+
+    /// This one failed and is tried again after the [`backoff`] of its attempts.
+    pub fn retry(&mut self, task_id: u64, attempts: u32, error: impl Display) {
+        self.retries.push(Retry::after(self.store, task_id, backoff(attempts)));
+        self.stats.retried += 1;
+        self.failed(error);
+    }
+
+    /// This one failed for good: it is put aside until somebody kicks it.
+    pub fn bury(&mut self, task_id: u64, error: impl Display) {
+        self.buried.push(task_id);
+        self.failed(error);
+    }
+
+    fn failed(&mut self, error: impl Display) {
+        self.stats.errors += 1;
+        self.stats.last_error = Some(error.to_string());
+    }
+
+    /// Acks, retries and buries, and answers what a handler answers.
+    pub async fn settle(mut self) -> HandlerResult {
+        if !self.done.is_empty() {
+            self.store.done(&self.done).await?;
+        }
+        if !self.retries.is_empty() {
+            self.store.retry(&self.retries).await?;
+        }
+        if !self.buried.is_empty() {
+            self.store.bury(&self.buried).await?;
+        }
+        self.stats.duration = self.store.now().since(self.began).into();
+        Ok(self.stats)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_an_hour() {
+        let seconds: Vec<_> =
+            [0, 1, 5, 11, 12, 63, 64, u32::MAX].map(|n| backoff(n).as_secs()).into();
+        assert_eq!(seconds, [1, 2, 32, 2048, 3600, 3600, 3600, 3600]);
+    }
+}

@@ -1,0 +1,55 @@
+//! What a worker refuses to begin with.
+
+use taskyard::worker::kit::Kit;
+use taskyard::worker::{Dispatcher, Handler, HandlerStats, InitError, RawTask};
+use taskyard::{Kind, Span, TubeOptions};
+
+use super::post::{Act, Post};
+use super::queues::Handlers;
+use crate::rig::block_on;
+
+/// Upstream a missing handler was a panic at the first task.
+#[test]
+fn missing_handlers_are_named() {
+    block_on(async {
+        let kit = Kit::new();
+        let worker = kit.worker(Handlers::default()).build().unwrap();
+        let error = worker.run().await.unwrap_err().to_string();
+        assert!(error.starts_with("no handler for 'emails', 'notifications'"), "{error}");
+        let one = Handlers::default().on_emails(Post::new(Act::Done));
+        let error = kit.worker(one).build().unwrap().init().await.unwrap_err().to_string();
+        assert!(error.starts_with("no handler for 'notifications'"), "{error}");
+        assert!(kit.client().tubes().await.unwrap().is_empty(), "nothing was made");
+    });
+}
+
+#[test]
+fn queues_differ_in_number_and_name() {
+    let kit = Kit::new();
+    let handler = || Handler::raw(|_, _, _: Vec<RawTask>| async { Ok(HandlerStats::default()) });
+    for (num, name) in [(1, "b"), (2, "a")] {
+        let twice = Dispatcher::new([]).and(1, "a", handler()).and(num, name, handler());
+        let error = kit.worker(twice).build().err().unwrap();
+        assert!(matches!(error, InitError::TwiceTheSame(_)), "{error}");
+    }
+    let bad = Dispatcher::new([]).and(1, "a/b", handler());
+    assert!(matches!(kit.worker(bad).build(), Err(InitError::Refused(_))));
+    block_on(async {
+        let none = kit.worker(Dispatcher::new([])).build().unwrap();
+        assert!(matches!(none.init().await, Err(InitError::NoQueues)));
+    });
+}
+
+#[test]
+fn a_tube_that_could_lose_tasks_is_refused() {
+    block_on(async {
+        let mortal =
+            TubeOptions { ttl: Some(Span::from_secs(1)), ..TubeOptions::new(Kind::FifoTtl) };
+        for (options, why) in [(mortal, "ttl"), (TubeOptions::new(Kind::Fifo), "no times")] {
+            let (kit, post) = (Kit::new(), Post::new(Act::Done));
+            kit.client().create("emails", options).await.unwrap();
+            let error = post.worker(&kit).build().unwrap().init().await.unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    });
+}

@@ -1,0 +1,16 @@
+//! Source code of a contract. The same contract always gives the same text.
+
+mod python;
+mod rust;
+
+pub use python::python;
+pub use rust::{rust, rust_types};
+
+/// Fills `«name»` in a template. A template rather than `format!`, because source code is full of braces.
+fn fill(template: &str, values: &[(&str, String)]) -> String {
+    let mut text = template.to_owned();
+    for (name, value) in values {
+        text = text.replace(&format!("«{name}»"), value);
+    }
+    text
+}

@@ -1,0 +1,42 @@
+//! Puts three e-mails and works them off, in a queue inside this process.
+
+use std::time::Duration;
+
+use mailer::queues::{EmailsTask, Handlers};
+use mailer::{Mailer, Transport};
+use taskyard::Client;
+use taskyard::worker::{PutOptions, TypedTask, Worker};
+
+struct Print;
+
+impl Transport for Print {
+    fn send(&self, mail: &EmailsTask) -> Result<(), String> {
+        println!("to {}: {}", mail.to, mail.subject);
+        Ok(())
+    }
+}
+
+// docs: begin main
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Client::connect("http://127.0.0.1:7070") works on the queues of a server instead.
+    let client = Client::open("memory:")?;
+    let handlers = Handlers::default().on_emails(Mailer(Print));
+    let worker = Worker::builder("mailer", client.queue().clone(), handlers).build()?;
+    worker.init().await?;
+
+    for to in ["ann", "ben", "cy"] {
+        let mail = EmailsTask { to: to.into(), subject: "hello".into(), ..EmailsTask::default() };
+        mail.put(client.queue(), PutOptions::default()).await?;
+    }
+
+    let all_sent = async {
+        while client.stats("emails").await.is_ok_and(|stats| stats.tasks.total() > 0) {
+            tokio::task::yield_now().await;
+        }
+    };
+    worker.run_until(all_sent, Duration::from_secs(28)).await??;
+    client.close().await?;
+    Ok(())
+}
+// docs: end

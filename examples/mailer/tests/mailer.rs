@@ -1,0 +1,72 @@
+//! The mailer with a transport that fails, by a clock that is moved by hand.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use mailer::queues::{EmailsTask, Handlers};
+use mailer::{ATTEMPTS_MAX, Mailer, Transport};
+use taskyard::worker::kit::Kit;
+use taskyard::worker::{PutOptions, TypedTask};
+
+/// Fails so often before it sends.
+#[derive(Clone)]
+struct Flaky {
+    failures: u32,
+    tries: Arc<AtomicU32>,
+}
+
+impl Transport for Flaky {
+    fn send(&self, _mail: &EmailsTask) -> Result<(), String> {
+        let tries = self.tries.fetch_add(1, Ordering::Relaxed);
+        if tries < self.failures { Err("no network".into()) } else { Ok(()) }
+    }
+}
+
+/// How many e-mails were sent and how many put aside when the transport fails so often, and its tries.
+async fn outcome(failures: u32) -> (u64, u64, u32) {
+    let kit = Kit::new();
+    let transport = Flaky { failures, tries: Arc::default() };
+    let handlers = Handlers::default().on_emails(Mailer(transport.clone()));
+    let worker = kit.worker(handlers).build().unwrap();
+    let running = kit.start(&worker).await;
+    let mail = EmailsTask { to: "ann".into(), ..EmailsTask::default() };
+    mail.put(kit.queue(), PutOptions::default()).await.unwrap();
+    loop {
+        kit.drained("emails").await;
+        let tasks = kit.tube("emails").await.stats.tasks;
+        if tasks.delayed == 0 {
+            running.stop().await;
+            return (tasks.done, tasks.buried, transport.tries.load(Ordering::Relaxed));
+        }
+        let tries = transport.tries.load(Ordering::Relaxed);
+        kit.advance(Duration::from_secs(3600));
+        while transport.tries.load(Ordering::Relaxed) == tries {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[test]
+fn an_email_is_tried_again_until_it_is_sent() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert_eq!(runtime.block_on(outcome(0)), (1, 0, 1));
+    assert_eq!(runtime.block_on(outcome(ATTEMPTS_MAX - 1)), (1, 0, ATTEMPTS_MAX));
+}
+
+#[test]
+fn after_ten_attempts_it_is_put_aside() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert_eq!(runtime.block_on(outcome(u32::MAX)), (0, 1, ATTEMPTS_MAX));
+}
+
+#[test]
+fn the_program_sends_all() {
+    let ran = Command::new(env!("CARGO_BIN_EXE_mailer")).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_eq!(
+        String::from_utf8_lossy(&ran.stdout),
+        "to ann: hello\nto ben: hello\nto cy: hello\n"
+    );
+}
