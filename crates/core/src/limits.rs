@@ -32,3 +32,7 @@ pub const PENDING_ITEMS_MAX: usize = 100 * BATCH_TASKS_MAX;
 pub const PENDING_BYTES_MAX: usize = 256 << 20;
 /// Largest task id: what fits beside a tube number in one SQLite key.
 pub const TASK_ID_MAX: u64 = (1 << 49) - 1;
+/// Most duration classes of one pool.
+pub const CLASSES_MAX: usize = 8;
+/// Most tasks that wait in one pool unless the operator sets another number.
+pub const POOL_QUEUE_MAX: usize = 100_000;
