@@ -3,10 +3,20 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+
+use taskyard_core::limits::CONNECTIONS_MAX;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
 use crate::backend::Backends;
 use crate::config::{Config, ConfigError, Limits, Program};
 use crate::scheduler::{Scheduler, Status, Stopping};
+
+/// How often a pool that stops is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long stopped programs may take to be gone.
+const END_MAX: Duration = Duration::from_secs(3);
 
 /// A pool that runs. It ends, and everything that runs in it, when the last of its handles is dropped.
 #[derive(Clone, Debug)]
@@ -18,6 +28,8 @@ pub(crate) struct Parts {
     pub backends: Backends,
     pub programs: BTreeMap<String, Arc<Program>>,
     pub limits: Limits,
+    /// One permit for each client that may still come.
+    pub room: Arc<Semaphore>,
 }
 
 /// Why a pool does not start.
@@ -41,7 +53,27 @@ impl Pool {
         }
         let programs = config.programs.into_iter().map(|(name, program)| (name, Arc::new(program)));
         let (programs, limits) = (programs.collect(), config.limits);
-        Ok(Pool(Arc::new(Parts { scheduler, backends, programs, limits })))
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        Ok(Pool(Arc::new(Parts { scheduler, backends, programs, limits, room })))
+    }
+
+    /// Ends the pool: nothing new starts, what runs may go on for `grace`, then it is stopped and its
+    /// clients are told.
+    pub async fn stop(&self, grace: Duration) {
+        let idle = async {
+            let _ = self.0.scheduler.pause(true).await;
+            while self.status().await.is_ok_and(|status| status.running > 0) {
+                sleep(LOOK).await;
+            }
+        };
+        let _ = timeout(grace, idle).await;
+        self.0.scheduler.stop();
+        let gone = async {
+            while self.0.backends.folders() > 0 {
+                sleep(LOOK).await;
+            }
+        };
+        let _ = timeout(END_MAX, gone).await;
     }
 
     /// The scheduler.

@@ -52,6 +52,9 @@ fn accept(
     let Some(program) = pool.0.programs.get(&name).cloned() else {
         return refusal(StatusCode::NOT_FOUND, "there is no such program");
     };
+    let Ok(permit) = pool.0.room.clone().try_acquire_owned() else {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, "there are too many clients; try later");
+    };
     let bytes_max = pool.0.limits.input_bytes_max + FRAME_SPARE;
     let upgrade = upgrade.protocols(PROTOCOLS).max_message_size(bytes_max);
     let upgrade = upgrade.max_frame_size(bytes_max);
@@ -63,6 +66,7 @@ fn accept(
                 let _ = client.send(&Outgoing::Deny(why)).await;
             }
             let _ = timeout(SEND_MAX, client.socket.send(Message::Close(None))).await;
+            drop(permit);
         })
         .into_response()
 }

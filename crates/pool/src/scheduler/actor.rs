@@ -105,6 +105,9 @@ impl Actor {
                         return;
                     }
                     for event in events.drain(..) {
+                        if matches!(event, Event::Stop) {
+                            return;
+                        }
                         self.handle(event);
                     }
                     self.plan_telling();
@@ -144,6 +147,8 @@ impl Actor {
                 let _ = done.send(());
             }
             Event::Status(reply) => drop(reply.send(self.status())),
+            // The loop ends before this is asked.
+            Event::Stop => {}
         }
     }
 

@@ -40,6 +40,7 @@ pub(crate) enum Event {
     Backend { id: usize, alive: bool, done: oneshot::Sender<()> },
     Pause { paused: bool, done: oneshot::Sender<()> },
     Status(oneshot::Sender<Status>),
+    Stop,
 }
 
 /// How a client hears from the scheduler.
@@ -114,6 +115,12 @@ impl Scheduler {
         let (done, known) = oneshot::channel();
         self.tell(Event::Pause { paused, done })?;
         known.await.map_err(|_| Stopping)
+    }
+
+    /// Ends the scheduler: who waits is sent away, and who runs is stopped, each with a word.
+    pub fn stop(&self) {
+        // One that is gone has stopped already.
+        let _ = self.tell(Event::Stop);
     }
 
     /// How the pool is.

@@ -46,6 +46,21 @@ async fn while_the_program_writes_and_nobody_reads() {
 }
 
 #[tokio::test]
+async fn a_pool_that_stops_tells_everybody() {
+    let site = Site::new(1, "").await;
+    let mut running = site.start(r#"{"duration": 30}"#, "echo up; exec sleep 1000").await;
+    running.until_output("up").await;
+    let mut waiting = site.start(r#"{"duration": 3}"#, "true").await;
+    waiting.until("queue").await;
+    site.pool.stop(Duration::ZERO).await;
+    assert_eq!(running.until("complete").await.error(), "the pool is stopping");
+    assert_eq!(waiting.until("complete").await.error(), "the pool is stopping");
+    assert_eq!(site.pool.backends().folders(), 0);
+    let mut late = site.start("{}", "true").await;
+    assert_eq!(late.until("deny").await.error(), "the pool is stopping");
+}
+
+#[tokio::test]
 async fn over_plain_http() {
     let site = Site::new(1, "").await;
     let file = json!({ "filename": "a.sh", "text": "exec sleep 1000" });

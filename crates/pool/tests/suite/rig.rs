@@ -37,7 +37,12 @@ impl Site {
     /// A pool with so many backends and the usual programs; `more` is further configuration.
     pub async fn new(backends: u32, more: &str) -> Self {
         let text = format!("backends: {backends}\nseed: 1\n{PROGRAMS}{more}");
-        let pool = Pool::start(Config::parse(&text).unwrap()).await.unwrap();
+        Site::of(Config::parse(&text).unwrap()).await
+    }
+
+    /// A pool with this configuration.
+    pub async fn of(config: Config) -> Self {
+        let pool = Pool::start(config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let app = router(pool.clone());
@@ -47,10 +52,11 @@ impl Site {
 
     /// Sends a whole task and answers the status and what came of it.
     pub async fn post(&self, body: Value) -> (u16, Value) {
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let url = format!("http://{}/pool/run/sh", self.address);
-        let answer = client.post(url).json(&body).send().await.unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
+        self.post_to("sh", body).await
+    }
+
+    pub async fn post_to(&self, program: &str, body: Value) -> (u16, Value) {
+        post(&self.address, program, body).await
     }
 
     /// Runs a script and answers what came of it, over plain HTTP.
@@ -112,6 +118,14 @@ impl Site {
             tokio::task::yield_now().await;
         }
     }
+}
+
+/// Sends a whole task to the pool at this address.
+pub async fn post(address: &str, program: &str, body: Value) -> (u16, Value) {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let url = format!("http://{address}/pool/run/{program}");
+    let answer = client.post(url).json(&body).send().await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
 }
 
 impl Drop for Site {
