@@ -6,9 +6,11 @@
 //! Start reading at [`command`] (what can be asked), then [`state`] (what may happen to a task),
 //! then [`machine`] (how it happens).
 
+pub mod classes;
 pub mod command;
 pub mod effects;
 pub mod error;
+pub mod estimate;
 pub mod execute;
 pub mod lease;
 pub mod limits;
@@ -39,6 +41,7 @@ mod tasks;
 pub use command::{Command, Finish, FinishItem, Holder, NewTask, Outcome, Placed, Reply, Take};
 pub use effects::Effects;
 pub use error::{Error, Result};
+pub use estimate::Estimate;
 pub use execute::Execute;
 pub use journal::{Changes, TubeRecord};
 pub use lease::Lease;

@@ -40,3 +40,7 @@ pub const SEMAPHORE_ACTIVE_MAX: u32 = 10_000_000;
 pub const SETTLE_STEPS_MAX: usize = 20_000;
 /// Largest task id: what fits beside a tube number in one SQLite key.
 pub const TASK_ID_MAX: u64 = (1 << 49) - 1;
+/// Most duration classes of one pool.
+pub const CLASSES_MAX: usize = 8;
+/// Most tasks that wait in one pool unless the operator sets another number.
+pub const POOL_QUEUE_MAX: usize = 100_000;

@@ -18,6 +18,15 @@ pub enum Reason {
     TubePaused,
     /// Another task of its sub-queue runs.
     SubqueueBusy,
+    /// As many tasks of this class and longer ones run as may.
+    LimitReached {
+        /// The number of the class, from 0 for the shortest.
+        class: u8,
+    },
+    /// No backend of its pool is alive.
+    NoBackend,
+    /// Its pool is paused.
+    PoolPaused,
     /// Somebody buried it.
     Buried,
     /// Its attempts are used up.
@@ -37,6 +46,9 @@ impl Reason {
             Reason::NotDue(_) => "not_due",
             Reason::TubePaused => "tube_paused",
             Reason::SubqueueBusy => "subqueue_busy",
+            Reason::LimitReached { .. } => "limit_reached",
+            Reason::NoBackend => "no_backend",
+            Reason::PoolPaused => "pool_paused",
             Reason::Buried => "buried",
             Reason::AttemptsUsedUp => "attempts_used_up",
             Reason::Expired => "expired",
@@ -53,6 +65,9 @@ impl fmt::Display for Reason {
             Reason::NotDue(_) => "its time has not come",
             Reason::TubePaused => "the tube is paused",
             Reason::SubqueueBusy => "another task of its sub-queue runs",
+            Reason::LimitReached { .. } => "as many tasks of its class run as may",
+            Reason::NoBackend => "no backend is alive",
+            Reason::PoolPaused => "the pool is paused",
             Reason::Buried => "buried; kick it to bring it back",
             Reason::AttemptsUsedUp => "its attempts are used up; kick it to try again",
             Reason::Expired => "its time to live is over",

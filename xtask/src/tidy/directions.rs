@@ -74,6 +74,18 @@ const RULES: &[Rule] = &[
         instead: "the server is given an engine: let the store speak to the database",
     },
     Rule {
+        package: "taskyard-pool",
+        unreachable: &[
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-wire",
+            "taskyard-server",
+            "taskyard",
+        ],
+        unnamed: &[],
+        instead: "the pool asks `core::classes` and runs programs: who hosts it is further out",
+    },
+    Rule {
         package: "taskyard",
         unreachable: &[
             "rusqlite",

@@ -8,8 +8,11 @@ use crate::shell;
 
 /// The Debian packages that the tests use. To add one, add a line.
 const PACKAGES: &[Package] = &[
+    Package { name: "asymptote", proof: &["asy", "--version"] },
+    Package { name: "bubblewrap", proof: &["bwrap", "--version"] },
     Package { name: "chromium", proof: &["chromium", "--version"] },
     Package { name: "chromium-driver", proof: &["chromedriver", "--version"] },
+    Package { name: "dvisvgm", proof: &["dvisvgm", "--version"] },
     Package { name: "nodejs", proof: &["node", "--version"] },
     Package { name: "npm", proof: &["npm", "--version"] },
     Package { name: "pgbouncer", proof: &["/usr/sbin/pgbouncer", "--version"] },

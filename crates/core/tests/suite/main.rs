@@ -10,6 +10,7 @@ mod random;
 mod shrink;
 
 mod bodies;
+mod classes;
 mod compare;
 mod cost;
 mod disk;

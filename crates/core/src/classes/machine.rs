@@ -1,0 +1,212 @@
+//! Everything that can happen to the tasks of a pool.
+
+use crate::classes::choice::Choice;
+use crate::classes::queue::{Queue, Queued};
+use crate::classes::running::{Running, RunningTasks};
+use crate::classes::{Ask, Decision, Denial, Kind, Load, Rules, Ticket};
+use crate::time::{Span, Timestamp};
+
+/// Decides who runs, who waits and who yields.
+///
+/// After every event the queue is gone through, so the answers are everything there is to do. The
+/// same events with the same seed give the same answers.
+#[derive(Clone, Debug)]
+pub struct Classes {
+    pub(super) rules: Rules,
+    pub(super) backends: u32,
+    pub(super) paused: bool,
+    pub(super) load: Load,
+    pub(super) queue: Queue,
+    pub(super) running: RunningTasks,
+    pub(super) choice: Choice,
+}
+
+/// Why a task's time was not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LowerError {
+    /// It neither waits nor runs.
+    #[error("there is no such task")]
+    Missing,
+    /// It would get more time than it has.
+    #[error("the duration can only be lowered")]
+    Raised,
+    /// It has no duration.
+    #[error("an interactive task has no duration")]
+    Interactive,
+}
+
+impl Classes {
+    /// A pool without backends. `seed` decides what chance decides.
+    pub fn new(rules: Rules, seed: u64) -> Self {
+        let classes = rules.classes().len();
+        Classes {
+            load: Load::new(rules.limits(0)),
+            queue: Queue::new(classes),
+            running: RunningTasks::new(classes),
+            choice: Choice::new(seed),
+            backends: 0,
+            paused: false,
+            rules,
+        }
+    }
+
+    /// The rules it follows.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// How many run, and how many may.
+    pub fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// How many live backends there are.
+    pub fn backends(&self) -> u32 {
+        self.backends
+    }
+
+    /// How many wait.
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// How many wait for room in this class; default tasks wait in the first.
+    pub fn queued_in(&self, class: usize) -> usize {
+        self.queue.count(class)
+    }
+
+    /// How many run, those that are about to end included.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// What a running task is; nothing for one that does not run.
+    pub fn kind(&self, ticket: Ticket) -> Option<Kind> {
+        self.running.get(ticket).map(|task| task.kind)
+    }
+
+    /// A task arrives. It starts, waits or is denied; tickets must grow.
+    pub fn arrive(&mut self, now: Timestamp, ticket: Ticket, ask: Ask) -> Vec<Decision> {
+        let mut out = Vec::new();
+        let queued = match ask {
+            Ask::Interactive => {
+                self.arrive_interactive(now, ticket, &mut out);
+                return out;
+            }
+            Ask::Timed(wish) => {
+                let wish = wish.min(self.rules.longest());
+                Queued { kind: Kind::Explicit, class: self.rules.class_for(wish), wish }
+            }
+            Ask::Default => Queued { kind: Kind::Default, class: 0, wish: self.rules.longest() },
+        };
+        if self.queue.len() >= self.rules.queue_max {
+            return vec![Decision::Deny { ticket, why: Denial::QueueFull }];
+        }
+        self.queue.insert(ticket, queued);
+        self.cycle(now, &mut out);
+        out
+    }
+
+    /// It starts on a free backend or is denied; a denial lowers one default task by one class.
+    fn arrive_interactive(&mut self, now: Timestamp, ticket: Ticket, out: &mut Vec<Decision>) {
+        if !self.paused && !self.load.is_full(0) {
+            out.push(self.start_interactive(now, ticket));
+            return;
+        }
+        out.push(Decision::Deny { ticket, why: Denial::Busy });
+        let victim = self.pick_default(1);
+        if let Some((victim, task)) = victim.and_then(|at| Some((at, self.running.get(at)?))) {
+            self.lower_to(now, victim, task.class - 1, out);
+            self.cycle(now, out);
+        }
+    }
+
+    /// A task is gone: it ended and its backend is free, or its client left the queue.
+    pub fn remove(&mut self, now: Timestamp, ticket: Ticket) -> Vec<Decision> {
+        let mut out = Vec::new();
+        if self.queue.remove(ticket).is_some() || self.release(ticket).is_some() {
+            self.cycle(now, &mut out);
+        }
+        out
+    }
+
+    /// A running task lost its backend before anybody saw anything of it: it takes its place in the
+    /// queue again. An interactive one is gone.
+    pub fn put_back(&mut self, now: Timestamp, ticket: Ticket) -> Vec<Decision> {
+        let mut out = Vec::new();
+        let Some(task) = self.release(ticket) else { return out };
+        let class = match task.kind {
+            Kind::Explicit => Some(self.rules.class_for(task.wish)),
+            Kind::Default => Some(0),
+            Kind::Interactive => None,
+        };
+        if let Some(class) = class {
+            self.queue.insert(ticket, Queued { kind: task.kind, class, wish: task.wish });
+        }
+        self.cycle(now, &mut out);
+        out
+    }
+
+    /// A client wants less time than it asked for. A waiting task keeps its place, perhaps in a
+    /// shorter class; a running one ends when the new time is over.
+    pub fn lower(
+        &mut self,
+        now: Timestamp,
+        ticket: Ticket,
+        wish: Span,
+    ) -> Result<Vec<Decision>, LowerError> {
+        let mut out = Vec::new();
+        if let Some(queued) = self.queue.get(ticket) {
+            if wish > queued.wish {
+                return Err(LowerError::Raised);
+            }
+            let class = match queued.kind {
+                Kind::Explicit => self.rules.class_for(wish),
+                _ => queued.class,
+            };
+            self.queue.remove(ticket);
+            self.queue.insert(ticket, Queued { class, wish, ..queued });
+        } else {
+            self.lower_running(now, ticket, wish, &mut out)?;
+        }
+        self.cycle(now, &mut out);
+        Ok(out)
+    }
+
+    fn lower_running(
+        &mut self,
+        now: Timestamp,
+        ticket: Ticket,
+        wish: Span,
+        out: &mut Vec<Decision>,
+    ) -> Result<(), LowerError> {
+        let task = self.running.get(ticket).ok_or(LowerError::Missing)?;
+        if task.kind == Kind::Interactive {
+            return Err(LowerError::Interactive);
+        }
+        if wish > task.wish {
+            return Err(LowerError::Raised);
+        }
+        self.release(ticket);
+        let class = task.class.min(self.rules.class_for(wish));
+        self.cut(now, ticket, Running { class, wish, limit: task.limit.min(wish), ..task }, out);
+        Ok(())
+    }
+
+    /// Backends came or went. What runs goes on; who ran on a lost one is told separately.
+    pub fn set_backends(&mut self, now: Timestamp, backends: u32) -> Vec<Decision> {
+        self.backends = backends;
+        self.load.set_limits(self.rules.limits(backends));
+        let mut out = Vec::new();
+        self.cycle(now, &mut out);
+        out
+    }
+
+    /// While paused nothing starts; what runs goes on.
+    pub fn set_paused(&mut self, now: Timestamp, paused: bool) -> Vec<Decision> {
+        self.paused = paused;
+        let mut out = Vec::new();
+        self.cycle(now, &mut out);
+        out
+    }
+}

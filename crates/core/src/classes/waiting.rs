@@ -1,0 +1,114 @@
+//! What everybody who waits may know: why not now, and when.
+
+use crate::classes::running::Running;
+use crate::classes::{Classes, Kind, Ticket};
+use crate::estimate::{Estimate, Means, Occupant, Simulation, Waiter};
+use crate::reason::Reason;
+use crate::time::{Span, Timestamp};
+
+/// What somebody who waits may know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Which task.
+    pub ticket: Ticket,
+    /// How many wait before it.
+    pub ahead: usize,
+    /// Why it does not run now.
+    pub reason: Reason,
+    /// When it will start; nothing while that depends on a backend to come or an end of the pause.
+    pub estimate: Option<Estimate>,
+}
+
+impl Classes {
+    /// Why a waiting task of this class does not run now.
+    fn reason(&self, class: u8) -> Reason {
+        if self.paused {
+            return Reason::PoolPaused;
+        }
+        if self.backends == 0 {
+            return Reason::NoBackend;
+        }
+        match self.load.full_for(class) {
+            Some(class) => Reason::LimitReached { class },
+            None => Reason::WaitsForConsumer,
+        }
+    }
+
+    /// Why this waiting task does not run now; nothing for one that does not wait.
+    pub fn reason_of(&self, ticket: Ticket) -> Option<Reason> {
+        self.queue.get(ticket).map(|task| self.reason(task.class))
+    }
+
+    /// What everybody who waits may know, in the order of arrival. Each answer depends on earlier
+    /// tasks alone: `max` holds if every task uses all its time and `ending` more to end, `expected`
+    /// follows from what tasks of each class used lately.
+    pub fn waiting(&self, now: Timestamp, ending: Span, means: &Means) -> Vec<Waiting> {
+        let order = self.queue.in_order();
+        let possible = !self.paused && self.backends > 0;
+        let mut starts = [Vec::new(), Vec::new()];
+        if possible {
+            let full = |_: u8, limit: Span| limit + ending;
+            let usual = |class: u8, limit: Span| means.usual(class, limit + ending);
+            starts[0] = self.starts(now, &order, &full, ending);
+            starts[1] = self.starts(now, &order, &usual, ending);
+        }
+        let [worst, usual] = starts;
+        let waiting = order.iter().enumerate().map(|(ahead, (ticket, task))| {
+            let max = worst.get(ahead).map(|start| start.since(now));
+            let expected = usual.get(ahead).map(|start| start.since(now));
+            let estimate = max.zip(expected).map(|(max, expected)| {
+                // What is usual is no promise, and never later than what is certain.
+                Estimate { max, expected: expected.min(max) }
+            });
+            Waiting { ticket: *ticket, ahead, reason: self.reason(task.class), estimate }
+        });
+        waiting.collect()
+    }
+
+    /// When everybody who waits starts if each task runs as long as `time` says.
+    fn starts(
+        &self,
+        now: Timestamp,
+        order: &[(Ticket, super::queue::Queued)],
+        time: &dyn Fn(u8, Span) -> Span,
+        ending: Span,
+    ) -> Vec<Timestamp> {
+        let fast = self.rules.duration(0);
+        let limits = self.rules.limits(self.backends);
+        let running =
+            self.running.iter().filter_map(|(_, task)| occupant(now, task, fast, time, ending));
+        let waiters = order.iter().map(|(_, task)| {
+            let limit = match task.kind {
+                Kind::Default => fast.min(task.wish),
+                _ => task.wish,
+            };
+            Waiter { class: task.class, time: time(task.class, limit) }
+        });
+        Simulation::new(now, limits.as_slice(), running).starts(waiters)
+    }
+}
+
+/// A running task as those who wait have to reckon with it, ending when `time` says and no later than
+/// it must. A default one is lowered as soon as that
+/// matters; an interactive one is halted, so it does not count at all.
+fn occupant(
+    now: Timestamp,
+    task: &Running,
+    fast: Span,
+    time: &dyn Fn(u8, Span) -> Span,
+    ending: Span,
+) -> Option<Occupant> {
+    let (class, limit) = match task.kind {
+        Kind::Interactive => return None,
+        Kind::Explicit => (task.class, task.limit),
+        Kind::Default => (0, fast.min(task.limit)),
+    };
+    let end = match task.stopping {
+        Some(since) => (since + ending).max(now),
+        None => {
+            let certain = (task.started + limit).max(now) + ending;
+            (task.started + time(class, limit)).max(now + ending).min(certain)
+        }
+    };
+    Some(Occupant { class, end })
+}

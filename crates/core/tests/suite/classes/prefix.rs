@@ -1,0 +1,105 @@
+//! Who comes later changes nothing for those before: neither what they are told, nor when they start.
+
+use std::collections::BTreeSet;
+
+use fastrand::Rng;
+use taskyard_core::classes::*;
+use taskyard_core::estimate::{Means, Occupant, Simulation, Waiter};
+use taskyard_core::{Span, Timestamp};
+
+use super::world::rules;
+
+const NOW: Timestamp = Timestamp::from_micros(50);
+
+fn waiter(rng: &mut Rng, classes: usize) -> Waiter {
+    let class = rng.usize(..classes) as u8;
+    Waiter { class, time: Span::from_micros(rng.i64(1..=20)) }
+}
+
+#[test]
+fn the_starts_of_the_first_do_not_depend_on_the_rest() {
+    let mut compared = 0;
+    for seed in 0..2_000 {
+        let mut rng = Rng::with_seed(seed);
+        let (rules, backends) = rules(&mut rng);
+        let limits = rules.limits(backends);
+        let limits = limits.as_slice();
+        let waiters: Vec<_> = (0..40).map(|_| waiter(&mut rng, limits.len())).collect();
+        let running = rng.u32(0..=limits[limits.len() - 1]);
+        let occupants: Vec<_> = (0..running)
+            .map(|_| Occupant { class: 0, end: NOW + Span::from_micros(rng.i64(..30)) })
+            .collect();
+        let simulation = Simulation::new(NOW, limits, occupants);
+        let all = simulation.clone().starts(waiters.clone());
+        for length in 0..waiters.len() {
+            let some = simulation.clone().starts(waiters[..length].iter().copied());
+            assert_eq!(some, all[..length], "seed {seed}, {length} tasks");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 80_000);
+}
+
+#[test]
+fn shorter_tasks_make_nobody_start_later() {
+    for seed in 0..3_000 {
+        let mut rng = Rng::with_seed(seed);
+        let (rules, backends) = rules(&mut rng);
+        let limits = rules.limits(backends);
+        let limits = limits.as_slice();
+        let waiters: Vec<_> = (0..40).map(|_| waiter(&mut rng, limits.len())).collect();
+        let shorter = waiters.iter().map(|waiter| Waiter {
+            time: Span::from_micros(rng.i64(0..=waiter.time.as_micros())),
+            ..*waiter
+        });
+        let shorter: Vec<_> = shorter.collect();
+        let before = Simulation::new(NOW, limits, []).starts(waiters);
+        let after = Simulation::new(NOW, limits, []).starts(shorter);
+        assert!(before.iter().zip(&after).all(|(before, after)| after <= before), "seed {seed}");
+    }
+}
+
+/// When each task starts in a pool where all arrive at once and use all their time.
+fn starts(mut classes: Classes, wishes: &[Span]) -> Vec<Timestamp> {
+    let mut starts = vec![Timestamp::NEVER; wishes.len()];
+    let mut ends = BTreeSet::new();
+    let mut note = |now, decisions: Vec<Decision>, ends: &mut BTreeSet<_>| {
+        for decision in decisions {
+            let Decision::Start { ticket, limit, .. } = decision else { panic!("{decision:?}") };
+            starts[ticket.0 as usize] = now;
+            ends.insert((now + limit, ticket));
+        }
+    };
+    for (ticket, wish) in wishes.iter().enumerate() {
+        let decisions = classes.arrive(NOW, Ticket(ticket as u64), Ask::Timed(*wish));
+        note(NOW, decisions, &mut ends);
+    }
+    while let Some((now, ticket)) = ends.pop_first() {
+        let decisions = classes.remove(now, ticket);
+        note(now, decisions, &mut ends);
+    }
+    starts
+}
+
+#[test]
+fn a_pool_of_explicit_tasks_starts_them_exactly_as_estimated() {
+    for seed in 0..500 {
+        let mut rng = Rng::with_seed(seed);
+        let (rules, backends) = rules(&mut rng);
+        let longest = rules.longest().as_micros();
+        let mut classes = Classes::new(rules, seed);
+        classes.set_backends(NOW, backends);
+        let wishes: Vec<_> = (0..60).map(|_| Span::from_micros(rng.i64(1..longest))).collect();
+        let all = starts(classes.clone(), &wishes);
+        for length in [1, 7, 30, 59] {
+            assert_eq!(starts(classes.clone(), &wishes[..length]), all[..length], "seed {seed}");
+        }
+        for (ticket, wish) in wishes.iter().enumerate() {
+            classes.arrive(NOW, Ticket(ticket as u64), Ask::Timed(*wish));
+        }
+        for one in classes.waiting(NOW, Span::ZERO, &Means::default()) {
+            let told = NOW + one.estimate.unwrap().max;
+            assert_eq!(told, all[one.ticket.0 as usize], "seed {seed}, task {}", one.ticket);
+        }
+    }
+}

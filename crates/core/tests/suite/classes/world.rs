@@ -1,0 +1,313 @@
+//! A pool with random tasks, on a clock of its own. Every decision is checked as it is made.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fastrand::Rng;
+use taskyard_core::classes::*;
+use taskyard_core::estimate::Means;
+use taskyard_core::{Reason, Span, Timestamp};
+
+/// What may happen beside arrivals and ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Troubles {
+    /// Backends come and go, programs are put back, the pool pauses.
+    pub losses: bool,
+    /// Clients leave and lower their tasks.
+    pub leaving: bool,
+    /// The longest a task takes to end when it is told to.
+    pub ending: Span,
+}
+
+pub struct World {
+    pub rng: Rng,
+    pub classes: Classes,
+    pub log: Vec<(Timestamp, Decision)>,
+    pub now: Timestamp,
+    troubles: Troubles,
+    tasks: BTreeMap<Ticket, Job>,
+    ends: BTreeSet<(Timestamp, Ticket)>,
+    next: u64,
+    /// How many starts there were, and how many ends.
+    pub held: u64,
+    pub freed: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Job {
+    ask: Ask,
+    /// How long it would run if nobody stopped it.
+    natural: Span,
+    lowered: bool,
+    running: Option<Run>,
+    /// The latest start it was promised so far.
+    bound: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    started: Timestamp,
+    end: Timestamp,
+}
+
+/// Random rules with two to four classes, and how many backends there are.
+pub fn rules(rng: &mut Rng) -> (Rules, u32) {
+    let mut duration = 0;
+    let mut limit = 100;
+    let classes = (0..rng.usize(2..=4)).map(|at| {
+        duration += rng.i64(1..=9) * 1_000_000;
+        limit = if at == 0 { 100 } else { rng.u32(1..=limit) };
+        Class::new(&format!("c{at}"), Span::from_micros(duration), Limit::Percent(limit))
+    });
+    (Rules::new(classes.collect()).unwrap(), rng.u32(1..=8))
+}
+
+impl World {
+    pub fn new(seed: u64, troubles: Troubles) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let (mut rules, backends) = rules(&mut rng);
+        rules.policy = [Policy::Random, Policy::Youngest, Policy::Oldest][rng.usize(..3)];
+        let mut classes = Classes::new(rules, seed);
+        let now = Timestamp::from_micros(1_000);
+        assert_eq!(classes.set_backends(now, backends), []);
+        World {
+            rng,
+            classes,
+            now,
+            troubles,
+            log: Vec::new(),
+            tasks: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            next: 0,
+            held: 0,
+            freed: 0,
+        }
+    }
+
+    /// Some arrivals and everything that happens meanwhile, then nothing new until all is done.
+    pub fn run(&mut self, steps: usize) {
+        for _ in 0..steps {
+            let pause = Span::from_micros(self.rng.i64(..2_500_000));
+            self.until(self.now + pause);
+            self.happen();
+        }
+        let decisions = self.classes.set_paused(self.now, false);
+        self.apply(decisions);
+        let backends = self.classes.backends().max(1);
+        let decisions = self.classes.set_backends(self.now, backends);
+        self.apply(decisions);
+        self.until(Timestamp::NEVER);
+        assert_eq!((self.classes.queued(), self.classes.load().running(0)), (0, 0));
+        assert_eq!(self.held, self.freed);
+    }
+
+    /// Lets everything end that ends by then.
+    fn until(&mut self, moment: Timestamp) {
+        while let Some((end, ticket)) = self.ends.first().copied()
+            && end <= moment
+        {
+            self.now = end;
+            self.forget(ticket);
+            let decisions = self.classes.remove(end, ticket);
+            self.apply(decisions);
+        }
+        if moment < Timestamp::NEVER {
+            self.now = moment;
+        }
+    }
+
+    fn happen(&mut self) {
+        let decisions = match self.rng.u8(..20) {
+            0 if self.troubles.losses => {
+                let backends = self.rng.u32(0..=8);
+                self.forget_bounds();
+                self.classes.set_backends(self.now, backends)
+            }
+            1 if self.troubles.losses => {
+                let paused = self.rng.bool();
+                self.forget_bounds();
+                self.classes.set_paused(self.now, paused)
+            }
+            2 | 3 if self.troubles.losses => self.lose(),
+            4 if self.troubles.leaving => self.leave(),
+            5 | 6 if self.troubles.leaving => self.lower(),
+            _ => self.arrive(),
+        };
+        self.apply(decisions);
+    }
+
+    fn arrive(&mut self) -> Vec<Decision> {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        let longest = self.classes.rules().longest().as_micros();
+        let ask = match self.rng.u8(..10) {
+            0 => Ask::Interactive,
+            1..4 => Ask::Default,
+            _ => Ask::Timed(Span::from_micros(self.rng.i64(1..longest + 1_000_000))),
+        };
+        let natural = match self.rng.u8(..3) {
+            0 => Span::FOREVER,
+            _ => Span::from_micros(self.rng.i64(..longest)),
+        };
+        // Nobody sits before a shell for ever, or a pool of shells would never be done.
+        let natural = natural.min(Span::from_secs(600));
+        let job = Job { ask, natural, lowered: false, running: None, bound: None };
+        self.tasks.insert(ticket, job);
+        self.classes.arrive(self.now, ticket, ask)
+    }
+
+    fn any(&mut self, runs: bool) -> Option<Ticket> {
+        let some = self.tasks.iter().filter(|(_, job)| job.running.is_some() == runs);
+        let some: Vec<Ticket> = some.map(|(ticket, _)| *ticket).collect();
+        self.rng.choice(some)
+    }
+
+    /// A backend dies under its task.
+    fn lose(&mut self) -> Vec<Decision> {
+        let Some(ticket) = self.any(true) else { return Vec::new() };
+        self.forget_bounds();
+        let job = self.forget(ticket);
+        if job.ask != Ask::Interactive {
+            self.tasks.insert(ticket, Job { running: None, ..job });
+        }
+        self.classes.put_back(self.now, ticket)
+    }
+
+    fn leave(&mut self) -> Vec<Decision> {
+        let runs = self.rng.bool();
+        let Some(ticket) = self.any(runs) else { return Vec::new() };
+        self.forget(ticket);
+        self.classes.remove(self.now, ticket)
+    }
+
+    fn lower(&mut self) -> Vec<Decision> {
+        let runs = self.rng.bool();
+        let Some(ticket) = self.any(runs) else { return Vec::new() };
+        let wish = Span::from_micros(self.rng.i64(..5_000_000));
+        let done = self.classes.lower(self.now, ticket, wish);
+        let job = self.tasks.get_mut(&ticket).unwrap();
+        if done.is_ok() {
+            job.lowered = true;
+            if let Ask::Timed(_) = job.ask {
+                job.ask = Ask::Timed(wish);
+            }
+        }
+        done.unwrap_or_default()
+    }
+
+    fn forget(&mut self, ticket: Ticket) -> Job {
+        let job = self.tasks.remove(&ticket).unwrap();
+        if let Some(run) = job.running {
+            self.freed += 1;
+            assert!(self.ends.remove(&(run.end, ticket)));
+        }
+        job
+    }
+
+    /// Promises end where the pool itself changes.
+    fn forget_bounds(&mut self) {
+        self.tasks.values_mut().for_each(|job| job.bound = None);
+    }
+
+    fn apply(&mut self, decisions: Vec<Decision>) {
+        self.check_halts(&decisions);
+        for decision in decisions {
+            self.log.push((self.now, decision));
+            match decision {
+                Decision::Start { ticket, class, limit } => self.start(ticket, class, limit),
+                Decision::Lower { ticket, limit, stop, .. } => self.cut(ticket, limit, stop),
+                Decision::Halt { ticket } => {
+                    assert_eq!(self.forget(ticket).ask, Ask::Interactive);
+                }
+                Decision::Deny { ticket, .. } => {
+                    assert_eq!(self.forget(ticket).ask, Ask::Interactive);
+                }
+            }
+        }
+        self.classes.audit().unwrap();
+        self.check_waiting();
+    }
+
+    /// Interactive tasks are halted only if a task starts in their place.
+    fn check_halts(&self, decisions: &[Decision]) {
+        for (at, decision) in decisions.iter().enumerate() {
+            if let Decision::Halt { .. } = decision {
+                let later =
+                    decisions[at..].iter().find(|other| !matches!(other, Decision::Halt { .. }));
+                assert!(matches!(later, Some(Decision::Start { .. })), "{decisions:?}");
+            }
+        }
+    }
+
+    fn start(&mut self, ticket: Ticket, class: Option<u8>, limit: Span) {
+        self.held += 1;
+        for (other, waiting) in self.tasks.range(..ticket) {
+            // The order of arrival holds among those that the same limits hold back.
+            let same = self.admission(waiting.ask) == self.admission(self.tasks[&ticket].ask);
+            assert!(waiting.running.is_some() || !same, "{ticket} starts before {other}");
+        }
+        let ending = Span::from_micros(self.rng.i64(0..=self.troubles.ending.as_micros()));
+        let job = self.tasks.get_mut(&ticket).unwrap();
+        assert_eq!(class.is_none(), job.ask == Ask::Interactive);
+        if let Some(bound) = job.bound {
+            assert!(self.now <= bound, "{ticket} was told {bound:?}, starts {:?}", self.now);
+        }
+        let cut = if job.natural > limit { limit + ending } else { job.natural };
+        let end = self.now + cut;
+        job.running = Some(Run { started: self.now, end });
+        self.ends.insert((end, ticket));
+    }
+
+    fn cut(&mut self, ticket: Ticket, limit: Span, stop: bool) {
+        let fast = self.classes.rules().duration(0);
+        let ending = Span::from_micros(self.rng.i64(0..=self.troubles.ending.as_micros()));
+        let now = self.now;
+        let job = self.tasks.get_mut(&ticket).unwrap();
+        let run = job.running.as_mut().unwrap();
+        assert_eq!(stop, run.started + limit <= now);
+        if !job.lowered {
+            assert_eq!(job.ask, Ask::Default, "only default tasks are lowered");
+            assert!(limit >= fast, "a default task may run as long as a fast one");
+        }
+        self.ends.remove(&(run.end, ticket));
+        run.end = run.end.min((run.started + limit).max(now) + ending);
+        self.ends.insert((run.end, ticket));
+    }
+
+    /// The class whose limits hold back who asks so.
+    fn admission(&self, ask: Ask) -> Option<u8> {
+        match ask {
+            Ask::Timed(wish) => Some(self.classes.rules().class_for(wish)),
+            Ask::Default => Some(0),
+            Ask::Interactive => None,
+        }
+    }
+
+    /// Nobody who waits could start, everybody knows why, and nobody is told a later moment than
+    /// before.
+    fn check_waiting(&mut self) {
+        let waiting = self.classes.waiting(self.now, self.troubles.ending, &Means::default());
+        let count = self.tasks.values().filter(|job| job.running.is_none()).count();
+        assert_eq!(waiting.len(), count);
+        for (ahead, one) in waiting.into_iter().enumerate() {
+            assert_eq!(one.ahead, ahead);
+            let class = self.admission(self.tasks[&one.ticket].ask).unwrap();
+            match one.reason {
+                Reason::LimitReached { class: full } => {
+                    assert!(full <= class && self.classes.load().is_full(full.into()));
+                }
+                Reason::PoolPaused => {}
+                Reason::NoBackend => assert_eq!(self.classes.backends(), 0),
+                other => panic!("{} could start: {other:?}", one.ticket),
+            }
+            let job = self.tasks.get_mut(&one.ticket).unwrap();
+            let told = one.estimate.map(|estimate| self.now + estimate.max);
+            // With tasks that take their time to end, only the first promise is kept by all.
+            if let (Some(told), Some(bound)) = (told, job.bound)
+                && self.troubles.ending.is_zero()
+            {
+                assert!(told <= bound, "{} is told {told:?} after {bound:?}", one.ticket);
+            }
+            job.bound = job.bound.or(told);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! How programs are kept apart, and what this machine does not allow.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::Plan;
+use crate::config::{self, Limits};
+
+const BUBBLEWRAP: &str = "/usr/bin/bwrap";
+const PRLIMIT: &str = "/usr/bin/prlimit";
+/// Where a program finds its folder inside bubblewrap.
+const INSIDE: &str = "/job";
+/// The system's folders that programs may read, as far as they are there.
+const READ: [&str; 8] = [
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/fonts",
+];
+/// How much a program may keep in its own `/tmp`, in bytes.
+const TMP_BYTES_MAX: u64 = 64 << 20;
+/// Seconds of processor time beyond the time a task has.
+const CPU_SPARE: u64 = 2;
+
+/// What keeps programs apart on this machine.
+#[derive(Clone, Debug)]
+pub struct Isolation {
+    first_uid: Option<u32>,
+    bubblewrap: bool,
+    prlimit: bool,
+}
+
+/// Where and as whom a program runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site<'a> {
+    pub folder: &'a Path,
+    pub uid: Option<u32>,
+    /// The longest time it may have, in seconds; nothing for an interactive one.
+    pub seconds_max: Option<u64>,
+}
+
+impl Isolation {
+    /// Tries what works here.
+    pub async fn probe(wanted: &config::Isolation) -> Self {
+        let root = rustix::process::geteuid().is_root();
+        let first_uid = root.then_some(wanted.first_uid);
+        let prlimit = Path::new(PRLIMIT).exists();
+        let mut this = Isolation { first_uid, bubblewrap: false, prlimit };
+        if wanted.bubblewrap && Path::new(BUBBLEWRAP).exists() {
+            let mut trial = Command::new(BUBBLEWRAP);
+            trial.args(walls(&[])).args(["--", "/bin/true"]).env_clear();
+            trial.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            this.dress(&mut trial, first_uid);
+            let status = tokio::process::Command::from(trial).status().await;
+            this.bubblewrap = status.is_ok_and(|status| status.success());
+        }
+        this
+    }
+
+    /// What is not kept apart, a sentence for each; nothing when all is.
+    pub fn gaps(&self) -> Vec<String> {
+        let mut gaps = Vec::new();
+        if !self.bubblewrap {
+            gaps.push(
+                "programs see this machine's files and network: bubblewrap is missing, off, or \
+                 namespaces are not allowed"
+                    .into(),
+            );
+        }
+        if self.first_uid.is_none() {
+            gaps.push(
+                "programs run as the same user as the pool and their number is not limited: only \
+                 root can give them users of their own"
+                    .into(),
+            );
+        }
+        if !self.prlimit {
+            gaps.push("memory, files and processor time have no limits: prlimit is missing".into());
+        }
+        gaps
+    }
+
+    /// The first user that programs run under, if they have users of their own.
+    pub fn first_uid(&self) -> Option<u32> {
+        self.first_uid
+    }
+
+    /// Whether bubblewrap is used.
+    pub fn has_bubblewrap(&self) -> bool {
+        self.bubblewrap
+    }
+
+    /// The command that runs a task: no shell, nothing of the pool's environment, all limits set.
+    pub(crate) fn command(&self, plan: &Plan, site: Site<'_>, limits: &Limits) -> Command {
+        let mut words: Vec<String> = Vec::new();
+        if self.prlimit {
+            words.push(PRLIMIT.into());
+            words.extend(self.limits(site, limits));
+            words.push("--".into());
+        }
+        if self.bubblewrap {
+            words.push(BUBBLEWRAP.into());
+            words.extend(walls(&plan.program.read));
+            let folder = site.folder.display().to_string();
+            words.extend(["--bind".into(), folder, INSIDE.into()]);
+            // The root is a folder in memory that nobody may fill.
+            words.extend(["--remount-ro", "/", "--chdir", INSIDE, "--"].map(String::from));
+        }
+        words.extend(plan.command.iter().cloned());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(site.folder).env_clear();
+        let home = if self.bubblewrap { Path::new(INSIDE) } else { site.folder };
+        command.env("PATH", "/usr/bin:/bin").env("LANG", "C.UTF-8").env("HOME", home);
+        command.env("TMPDIR", if self.bubblewrap { Path::new("/tmp") } else { site.folder });
+        command.envs(&plan.program.environment);
+        self.dress(&mut command, site.uid);
+        command
+    }
+
+    fn dress(&self, command: &mut Command, uid: Option<u32>) {
+        command.process_group(0);
+        if let Some(uid) = uid {
+            // The groups of the pool's user are given up with it.
+            command.uid(uid).gid(uid);
+        }
+    }
+
+    fn limits(&self, site: Site<'_>, limits: &Limits) -> Vec<String> {
+        let mut args = vec![
+            "--core=0".into(),
+            format!("--as={}", limits.memory_bytes_max),
+            format!("--fsize={}", limits.file_bytes_max),
+            "--nofile=256".into(),
+        ];
+        if site.uid.is_some() {
+            args.push(format!("--nproc={}", limits.processes_max));
+        }
+        if let Some(seconds) = site.seconds_max {
+            args.push(format!("--cpu={}", seconds + CPU_SPARE));
+        }
+        args
+    }
+}
+
+/// What bubblewrap is told: nothing of the machine but programs and what they read, no network, no
+/// other processes, and an end together with the pool.
+fn walls(read: &[PathBuf]) -> Vec<String> {
+    let mut args: Vec<String> = ["--unshare-all", "--die-with-parent", "--new-session"]
+        .iter()
+        .chain(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--size"])
+        .map(|word| word.to_string())
+        .collect();
+    args.extend([TMP_BYTES_MAX.to_string(), "--tmpfs".into(), "/tmp".into()]);
+    for place in READ.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path)) {
+        let text = place.display().to_string();
+        match std::fs::read_link(place) {
+            // `/bin` is most often a link into `/usr`.
+            Ok(target) => args.extend(["--symlink".into(), target.display().to_string(), text]),
+            Err(_) => args.extend(["--ro-bind-try".into(), text.clone(), text]),
+        }
+    }
+    args
+}

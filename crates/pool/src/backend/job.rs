@@ -1,0 +1,280 @@
+//! One task: makes its folder, runs its program, watches it, reads its result.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::folder::Folder;
+use super::group::Group;
+use super::isolation::Site;
+use super::output::Output;
+use super::{Host, Plan};
+use crate::protocol::{Outgoing, Stream};
+use crate::scheduler::{Allocation, Control, Ended};
+
+/// How long a killed program may take to be gone; then its backend is given up.
+const KILL_MAX: Duration = Duration::from_secs(2);
+/// How long output may still come from a program that has ended.
+const DRAIN_MAX: Duration = Duration::from_millis(200);
+/// The exit codes with which bubblewrap says that its program was killed from outside.
+const KILLED: [i32; 2] = [128 + 9, 128 + 15];
+
+/// Why a program was stopped.
+#[derive(Clone, Debug, PartialEq)]
+enum Stop {
+    Time(Duration),
+    Halt(String),
+    ClientLeft,
+}
+
+/// How a program ended.
+struct End {
+    status: io::Result<ExitStatus>,
+    stop: Option<Stop>,
+    output_exceeded: bool,
+    /// Output that the client has not got yet.
+    rest: Vec<Outgoing>,
+}
+
+/// Runs a task to its end. The backend is free before the client has read everything.
+pub(super) async fn run(
+    host: Arc<Host>,
+    plan: Arc<Plan>,
+    mut allocation: Allocation,
+    frames: mpsc::Sender<Outgoing>,
+    stdin: mpsc::Receiver<Vec<u8>>,
+) {
+    let Some(lane) = host.lanes.take().await else { return };
+    let folder = match host.folders.make(lane.uid, &plan.files) {
+        Ok(folder) => folder,
+        Err(error) => return fail(allocation, &frames, "cannot prepare the task", &error).await,
+    };
+    let seconds_max = allocation.limit.map(|limit| limit.as_secs() + 1);
+    let site = Site { folder: folder.path(), uid: lane.uid, seconds_max };
+    let watch = match Watch::start(&host, &plan, site, stdin, frames.clone()) {
+        Ok(watch) => watch,
+        Err(error) => return fail(allocation, &frames, "cannot start the program", &error).await,
+    };
+    let Some(mut end) = watch.run(&mut allocation).await else {
+        return allocation.end(Ended::Stuck);
+    };
+    let rest = std::mem::take(&mut end.rest);
+    if end.was_killed() {
+        return allocation.end(Ended::Lost);
+    }
+    let last = last_frames(&host, &plan, &folder, &end);
+    drop((folder, lane));
+    allocation.end(Ended::Done);
+    for frame in rest.into_iter().chain(last) {
+        if frames.send(frame).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn fail(
+    allocation: Allocation,
+    frames: &mpsc::Sender<Outgoing>,
+    what: &str,
+    error: &io::Error,
+) {
+    tracing::error!(%error, "{what}");
+    allocation.end(Ended::Done);
+    let _ = frames.send(Outgoing::Complete(Some(format!("{what}: {error}")))).await;
+}
+
+/// A program that is watched.
+struct Watch {
+    group: Group,
+    started: Instant,
+    stdout: Output<ChildStdout>,
+    stderr: Output<ChildStderr>,
+    /// A frame that the client has not taken yet; until then nothing more is read.
+    pending: Option<Outgoing>,
+    frames: mpsc::Sender<Outgoing>,
+    feeding: Option<AbortHandle>,
+    kill_after: Duration,
+}
+
+impl Watch {
+    fn start(
+        host: &Host,
+        plan: &Plan,
+        site: Site<'_>,
+        stdin: mpsc::Receiver<Vec<u8>>,
+        frames: mpsc::Sender<Outgoing>,
+    ) -> io::Result<Self> {
+        let mut command = Command::from(host.isolation.command(plan, site, &host.limits));
+        let input = if plan.interactive { Stdio::piped() } else { Stdio::null() };
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut group = Group::new(command.spawn()?)?;
+        let child = group.child();
+        let feeding = child.stdin.take().map(|pipe| tokio::spawn(feed(pipe, stdin)).abort_handle());
+        let bytes_max = host.limits.output_bytes_max;
+        let errors = if plan.stderr_redir { Stream::Stdout } else { Stream::Stderr };
+        Ok(Watch {
+            stdout: Output::new(child.stdout.take(), Stream::Stdout, bytes_max),
+            stderr: Output::new(child.stderr.take(), errors, bytes_max),
+            started: Instant::now(),
+            // An empty one says that the program runs.
+            pending: Some(Outgoing::Output(Stream::Stdout, Vec::new())),
+            kill_after: host.kill_after,
+            group,
+            frames,
+            feeding,
+        })
+    }
+
+    /// Watches the program to its end; nothing when it cannot be killed.
+    async fn run(mut self, allocation: &mut Allocation) -> Option<End> {
+        let stop = self.until_end_or_stop(allocation).await;
+        if stop.is_some() {
+            allocation.stopping();
+            self.group.terminate();
+            if timeout(self.kill_after, self.group.ended()).await.is_err() {
+                self.group.kill();
+                if timeout(KILL_MAX, self.group.ended()).await.is_err() {
+                    return None;
+                }
+            }
+        }
+        let status = self.group.reap().await;
+        let rest = self.drain().await;
+        let output_exceeded = self.stdout.exceeded() || self.stderr.exceeded();
+        Some(End { status, stop, output_exceeded, rest })
+    }
+
+    /// Passes output on until the program ends by itself or has to be stopped.
+    async fn until_end_or_stop(&mut self, allocation: &mut Allocation) -> Option<Stop> {
+        let mut limit = allocation.limit;
+        loop {
+            let due = [self.stdout.due(), self.stderr.due()].into_iter().flatten().min();
+            let idle = self.pending.is_none();
+            tokio::select! {
+                biased;
+                () = self.frames.closed() => return Some(Stop::ClientLeft),
+                control = allocation.control.recv() => match control {
+                    Some(Control::Limit(lower)) => limit = Some(lower),
+                    Some(Control::Halt(why)) => return Some(Stop::Halt(why)),
+                    None => return Some(Stop::Halt("the pool is stopping".into())),
+                },
+                () = at(limit.map(|limit| self.started + limit)) => {
+                    return Some(Stop::Time(limit.unwrap_or_default()));
+                }
+                _ = self.group.ended() => return None,
+                permit = self.frames.reserve(), if !idle => {
+                    if let (Ok(permit), Some(frame)) = (permit, self.pending.take()) {
+                        permit.send(frame);
+                    }
+                }
+                () = at(due), if idle => {
+                    self.pending = self.stdout.take().or_else(|| self.stderr.take());
+                }
+                () = self.stdout.read(), if idle => {}
+                () = self.stderr.read(), if idle => {}
+            }
+        }
+    }
+
+    /// What a program wrote before it ended still goes to the client.
+    async fn drain(&mut self) -> Vec<Outgoing> {
+        let reading = async {
+            while !(self.stdout.is_closed() && self.stderr.is_closed()) {
+                tokio::select! {
+                    () = self.stdout.read() => {}
+                    () = self.stderr.read() => {}
+                }
+            }
+        };
+        // A process that got away may hold the pipe open for ever.
+        let _ = timeout(DRAIN_MAX, reading).await;
+        let rest = [self.pending.take(), self.stdout.take(), self.stderr.take()];
+        rest.into_iter().flatten().collect()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(feeding) = &self.feeding {
+            feeding.abort();
+        }
+    }
+}
+
+impl End {
+    /// Whether somebody else than the pool killed the program.
+    fn was_killed(&self) -> bool {
+        let Ok(status) = &self.status else { return false };
+        let signal = status.signal().map(|signal| 128 + signal);
+        let code = status.code().or(signal);
+        self.stop.is_none() && code.is_some_and(|code| KILLED.contains(&code))
+    }
+
+    /// What went wrong, if anything did.
+    fn error(&self) -> Option<String> {
+        match &self.stop {
+            Some(Stop::Time(limit)) => {
+                return Some(format!("time limit ({} s)", limit.as_secs_f64()));
+            }
+            Some(Stop::Halt(why)) => return Some(why.clone()),
+            Some(Stop::ClientLeft) => return Some("the client left".into()),
+            None => {}
+        }
+        let status = match &self.status {
+            Ok(status) => status,
+            Err(error) => return Some(format!("cannot tell how the program ended: {error}")),
+        };
+        if self.output_exceeded {
+            return Some("output limit".into());
+        }
+        match (status.code(), status.signal()) {
+            (Some(0), _) => None,
+            (Some(code), _) => Some(format!("the program ended with status {code}")),
+            (None, Some(signal)) => Some(format!("the program was ended by signal {signal}")),
+            (None, None) => Some("the program ended in an unknown way".into()),
+        }
+    }
+}
+
+/// The result and the end, as the client sees them. A partial result is sent too.
+fn last_frames(host: &Host, plan: &Plan, folder: &Folder, end: &End) -> Vec<Outgoing> {
+    let mut frames = Vec::new();
+    let mut error = end.error();
+    if let Some((file, format, media)) = &plan.result {
+        match folder.read(file, host.limits.result_bytes_max) {
+            Ok(Some(bytes)) => {
+                let (format, media) = (format.clone(), media.clone());
+                frames.push(Outgoing::Result { format, media, bytes });
+            }
+            Ok(None) => error = error.or_else(|| Some("there is no result".into())),
+            Err(why) => error = error.or_else(|| Some(format!("cannot read the result: {why}"))),
+        }
+    }
+    frames.push(Outgoing::Complete(error));
+    frames
+}
+
+/// Passes a client's words on to the program.
+async fn feed(mut pipe: ChildStdin, mut stdin: mpsc::Receiver<Vec<u8>>) {
+    while let Some(bytes) = stdin.recv().await {
+        if pipe.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Ready at this moment, or never.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

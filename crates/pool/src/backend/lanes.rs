@@ -1,0 +1,51 @@
+//! The users that programs run under: each has one of its own, so that limits on processes and a
+//! last sweep touch nobody else.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::sweep::sweep;
+
+/// The free users.
+#[derive(Clone, Debug)]
+pub(crate) struct Lanes {
+    free: Arc<Mutex<Vec<Option<u32>>>>,
+    room: Arc<Semaphore>,
+    sweeps: bool,
+}
+
+/// A user that nobody else has now; free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    /// Nothing where programs run as the pool's own user.
+    pub uid: Option<u32>,
+    free: Arc<Mutex<Vec<Option<u32>>>>,
+    sweeps: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Lanes {
+    /// `sweeps` says whether a program might leave processes behind that its group does not tell.
+    pub fn new(count: u32, first: Option<u32>, sweeps: bool) -> Self {
+        let lanes = (0..count).map(|at| first.map(|first| first + at)).collect();
+        let room = Arc::new(Semaphore::new(count as usize));
+        Lanes { free: Arc::new(Mutex::new(lanes)), room, sweeps }
+    }
+
+    /// A free user, as soon as there is one.
+    pub async fn take(&self) -> Option<Lane> {
+        let permit = self.room.clone().acquire_owned().await.ok()?;
+        let uid = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        Some(Lane { uid, free: self.free.clone(), sweeps: self.sweeps, _permit: permit })
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if let Some(uid) = self.uid.filter(|_| self.sweeps) {
+            sweep(uid);
+        }
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.uid);
+    }
+}

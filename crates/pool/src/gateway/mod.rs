@@ -1,0 +1,65 @@
+//! The way in: WebSocket and plain HTTP for clients, status and metrics for operators, a small page
+//! for people.
+//!
+//! It answers under `/pool`. Who may ask at all is decided outside, by the server that hosts it.
+
+mod metrics;
+mod page;
+mod plain;
+mod socket;
+mod visit;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::json;
+
+use crate::pool::Pool;
+
+pub use metrics::text as metrics_text;
+pub use page::has as is_page;
+pub use visit::{News, Visit};
+
+/// Every address of the pool.
+pub fn router(pool: Pool) -> Router {
+    let router = Router::new()
+        .route("/pool/status", get(status))
+        .route("/pool/metrics", get(metrics::show))
+        .route("/pool/programs", get(programs))
+        .route("/pool/run/{program}", post(plain::run).get(socket::batch))
+        .route("/pool/run/{program}/interactive", get(socket::interactive));
+    page::add(router).with_state(pool)
+}
+
+async fn status(State(pool): State<Pool>) -> Response {
+    match pool.status().await {
+        Ok(status) => {
+            let mut body = serde_json::to_value(status).unwrap_or_default();
+            body["not_isolated"] = pool.backends().isolation().gaps().into();
+            body["folders"] = pool.backends().folders().into();
+            Json(body).into_response()
+        }
+        Err(error) => refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+    }
+}
+
+/// What the page needs to know about the programs.
+async fn programs(State(pool): State<Pool>) -> Response {
+    let programs = pool.0.programs.iter().map(|(name, program)| {
+        json!({
+            "name": name,
+            "input": program.input,
+            "formats": program.formats.keys().collect::<Vec<_>>(),
+            "format": program.usual_format(),
+            "interactive": !program.interactive.is_empty(),
+            "example": program.example,
+        })
+    });
+    Json(programs.collect::<Vec<_>>()).into_response()
+}
+
+fn refusal(status: StatusCode, error: &str) -> Response {
+    (status, Json(json!({ "error": { "error": error } }))).into_response()
+}

@@ -1,0 +1,32 @@
+//! The page where one writes code and gets a picture: plain files that are part of the program.
+
+use axum::Router;
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::response::IntoResponse;
+use axum::routing::get;
+
+use crate::pool::Pool;
+
+/// Address, kind and text of each file.
+const FILES: [(&str, &str, &str); 3] = [
+    ("/pool", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/pool/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
+    ("/pool/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),
+];
+
+/// Nothing from elsewhere and nothing inline; pictures are shown from memory, and an SVG as a picture
+/// runs no script.
+const POLICY: &str = "default-src 'self'; img-src 'self' blob:; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'; object-src 'none'";
+
+/// Whether a file of the page has this address. They show nothing by themselves.
+pub fn has(path: &str) -> bool {
+    FILES.iter().any(|file| file.0 == path)
+}
+
+pub(super) fn add(router: Router<Pool>) -> Router<Pool> {
+    FILES.into_iter().fold(router, |router, (path, kind, text)| {
+        let headers = [(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY)];
+        router.route(path, get(move || async move { (headers, text).into_response() }))
+    })
+}

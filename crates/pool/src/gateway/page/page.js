@@ -1,0 +1,168 @@
+// One task at a time, and one session: what is said goes over WebSockets, as docs/pool.md has it.
+
+const at = (id) => document.getElementById(id);
+const decoder = () => new TextDecoder();
+let programs = [];
+let token = null;
+
+async function begin() {
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch('/pool/programs', { headers });
+  at('token-form').hidden = answer.status !== 401;
+  if (!answer.ok) {
+    at('state').textContent = answer.status === 401 ? 'token needed' : 'the pool does not answer';
+    return;
+  }
+  programs = await answer.json();
+  at('state').textContent = 'ready';
+  at('program').replaceChildren(...programs.map((program) => option(program.name)));
+  choose();
+}
+
+function option(name) {
+  const made = document.createElement('option');
+  made.textContent = name;
+  return made;
+}
+
+const program = () => programs.find((one) => one.name === at('program').value);
+
+function choose() {
+  const { formats, format, example, interactive } = program();
+  at('format').replaceChildren(...formats.map(option));
+  at('format').value = format;
+  at('code').value = example;
+  at('shell').hidden = !interactive;
+}
+
+// A WebSocket whose frames are told one by one, each with the bytes that belong to it.
+function connect(path, hear, gone) {
+  const protocols = ['taskyard.pool', ...(token ? [`bearer.${token}`] : [])];
+  const url = new URL(path, location.href.replace(/^http/, 'ws'));
+  const socket = new WebSocket(url, protocols);
+  socket.binaryType = 'arraybuffer';
+  let waiting = null;
+  socket.onmessage = ({ data }) => {
+    if (typeof data !== 'string') {
+      hear(...waiting, data);
+      return;
+    }
+    const cut = data.indexOf(' ');
+    const [verb, body] = [data.slice(0, cut), JSON.parse(data.slice(cut + 1))];
+    waiting = [verb, body];
+    if (verb !== 'output' && verb !== 'result') hear(verb, body, null);
+  };
+  socket.onclose = gone;
+  return socket;
+}
+
+// The time left in the queue counts down by itself between two messages.
+let due = null;
+function showQueue(news) {
+  at('queue').hidden = !news;
+  due = news && news.estimate !== null ? performance.now() + news.estimate * 1000 : null;
+  if (!news) return;
+  at('ahead').textContent = news.ahead === 0 ? 'You are next.' : `${news.ahead} ahead of you.`;
+  at('why').textContent = `Why: ${news.words}.`;
+  countDown();
+}
+
+function countDown() {
+  const seconds = due === null ? null : Math.max(0, Math.ceil((due - performance.now()) / 1000));
+  at('left').textContent = seconds === null ? 'Nobody knows when.' : `At most ${seconds} s.`;
+}
+setInterval(() => { if (!at('queue').hidden) countDown(); }, 250);
+
+let task = null;
+let picture = null;
+function run() {
+  at('error').hidden = at('picture').hidden = at('download').hidden = true;
+  at('output').textContent = '';
+  showQueue(null);
+  const text = decoder();
+  const path = `/pool/run/${at('program').value}`;
+  task = connect(path, (verb, body, bytes) => hearTask(verb, body, bytes, text), () => busy(false));
+  task.onopen = () => {
+    const options = { format: at('format').value };
+    if (at('duration').value) options.duration = Number(at('duration').value);
+    task.send(`options ${JSON.stringify(options)}`);
+    task.send(`input ${JSON.stringify({ filename: `main${program().input}` })}`);
+    task.send(new TextEncoder().encode(at('code').value));
+    task.send('start {}');
+  };
+  busy(true);
+  at('state').textContent = 'sent';
+}
+
+function busy(is) {
+  at('run').disabled = is;
+  at('stop').disabled = !is;
+  if (!is) showQueue(null);
+}
+
+function hearTask(verb, body, bytes, text) {
+  if (verb === 'queue') {
+    at('state').textContent = 'waiting';
+    showQueue(body);
+  } else if (verb === 'output') {
+    at('state').textContent = 'running';
+    showQueue(null);
+    at('output').textContent += text.decode(bytes, { stream: true });
+  } else if (verb === 'result') {
+    showResult(body, bytes);
+  } else if (verb === 'complete' || verb === 'deny') {
+    at('state').textContent = body.error ? 'failed' : 'done';
+    at('error').textContent = body.error ?? '';
+    at('error').hidden = !body.error;
+  }
+}
+
+function showResult({ format, media }, bytes) {
+  if (picture) URL.revokeObjectURL(picture);
+  picture = URL.createObjectURL(new Blob([bytes], { type: media }));
+  if (media.startsWith('image/')) {
+    at('picture').src = picture;
+    at('picture').hidden = false;
+  }
+  at('download').href = picture;
+  at('download').download = `result.${format}`;
+  at('download').hidden = false;
+}
+
+let session = null;
+function openSession() {
+  at('talk').textContent = '';
+  const text = decoder();
+  session = connect(`/pool/run/${at('program').value}/interactive`, (verb, body, bytes) => {
+    if (verb === 'output') at('talk').textContent += text.decode(bytes, { stream: true });
+    else if (body.error) at('talk').textContent += `\n${body.error}\n`;
+  }, () => inSession(false));
+  session.onopen = () => {
+    session.send('start {}');
+    inSession(true);
+  };
+}
+
+function inSession(is) {
+  at('open').disabled = is;
+  at('leave').disabled = at('line').disabled = !is;
+}
+
+at('run').onclick = run;
+at('stop').onclick = () => task.close();
+at('open').onclick = openSession;
+at('leave').onclick = () => session.close();
+at('program').onchange = choose;
+at('ask').onsubmit = (event) => {
+  event.preventDefault();
+  session.send('input {"stream": "stdin"}');
+  session.send(new TextEncoder().encode(`${at('line').value}\n`));
+  at('talk').textContent += `${at('line').value}\n`;
+  at('line').value = '';
+};
+at('token-form').onsubmit = (event) => {
+  event.preventDefault();
+  token = at('token').value;
+  begin();
+};
+begin();

@@ -1,0 +1,112 @@
+//! One JSON object in, one out.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::refusal;
+use super::visit::{News, Visit};
+use crate::backend::{Plan, add_file};
+use crate::config::{Limits, Program};
+use crate::pool::Pool;
+use crate::protocol::{Outgoing, PlainAnswer, PlainFile, PlainOutput, PlainRequest, PlainResult};
+
+/// Runs a task and answers when it is done. A client that goes away takes its task with it.
+pub(super) async fn run(
+    State(pool): State<Pool>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    // A form of another site's page cannot send this kind.
+    if !is_json(&headers) {
+        let why = "send JSON with the header 'Content-Type: application/json'";
+        return refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
+    }
+    let Some(program) = pool.0.programs.get(&name).cloned() else {
+        return refusal(StatusCode::NOT_FOUND, "there is no such program");
+    };
+    // Base64 takes four bytes for three, and there is something around it.
+    if body.len() > pool.0.limits.input_bytes_max * 2 + (64 << 10) {
+        return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the input is too large");
+    }
+    let plan = match plan(&body, program, &pool.0.limits) {
+        Ok(plan) => plan,
+        Err(why) => return refusal(StatusCode::BAD_REQUEST, &why),
+    };
+    let Ok(mut visit) = Visit::begin(pool, plan).await else {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, "the pool is stopping");
+    };
+    let mut gathered = PlainResult::default();
+    loop {
+        match visit.next().await {
+            News::Frame(Outgoing::Complete(error)) => {
+                gathered.error = error;
+                return answer(gathered);
+            }
+            News::Frame(Outgoing::Deny(why)) => {
+                return refusal(StatusCode::SERVICE_UNAVAILABLE, &why);
+            }
+            News::Frame(frame) => gather(&mut gathered, frame),
+            News::End => return answer(gathered),
+        }
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = value.and_then(|value| value.split(';').next()).unwrap_or_default();
+    kind.trim().eq_ignore_ascii_case("application/json")
+}
+
+fn plan(body: &[u8], program: Arc<Program>, limits: &Limits) -> Result<Plan, String> {
+    let request: PlainRequest =
+        serde_json::from_slice(body).map_err(|error| format!("not the JSON wanted: {error}"))?;
+    let mut files = Vec::new();
+    for file in request.input {
+        let file = bytes(file)?;
+        add_file(&mut files, &program, limits, file).map_err(|error| error.to_string())?;
+    }
+    Plan::new(program, files, &request.options, &request.start, false)
+        .map_err(|error| error.to_string())
+}
+
+fn bytes(file: PlainFile) -> Result<(String, Vec<u8>), String> {
+    match (file.text, file.base64) {
+        (Some(text), None) => Ok((file.filename, text.into_bytes())),
+        (None, Some(encoded)) => {
+            let bytes = STANDARD.decode(encoded).map_err(|error| format!("base64: {error}"))?;
+            Ok((file.filename, bytes))
+        }
+        _ => Err("each file has either `text` or `base64`".into()),
+    }
+}
+
+fn gather(gathered: &mut PlainResult, frame: Outgoing) {
+    match frame {
+        Outgoing::Output(stream, bytes) if !bytes.is_empty() => {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            gathered.output.push(PlainOutput { stream, text });
+        }
+        Outgoing::Result { format, bytes, .. } => {
+            gathered.format = Some(format);
+            gathered.result = Some(STANDARD.encode(bytes));
+        }
+        _ => {}
+    }
+}
+
+fn answer(gathered: PlainResult) -> Response {
+    let answer = match gathered.error {
+        None => PlainAnswer::Ok(gathered),
+        Some(_) => PlainAnswer::Error(gathered),
+    };
+    Json(answer).into_response()
+}

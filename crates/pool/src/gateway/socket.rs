@@ -1,0 +1,241 @@
+//! A client on a WebSocket: first it brings its files, then it waits and watches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use tokio::time::timeout;
+
+use super::refusal;
+use super::visit::{News, Visit};
+use crate::backend::{Plan, add_file, duration};
+use crate::config::Program;
+use crate::pool::Pool;
+use crate::protocol::{Frame, InputHead, Options, Outgoing, StartHead};
+
+/// The names of the protocol that a client may ask for.
+const PROTOCOLS: [&str; 2] = ["taskyard.pool", "asyonline.asy"];
+/// How long a client may take between two frames while it brings its files.
+const BRING_MAX: Duration = Duration::from_secs(60);
+/// How long a client may take to accept a frame.
+const SEND_MAX: Duration = Duration::from_secs(30);
+/// Room for a frame around the largest input, in bytes.
+const FRAME_SPARE: usize = 64 << 10;
+
+/// A task with files.
+pub(super) async fn batch(
+    state: State<Pool>,
+    path: Path<String>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    accept(state, path, upgrade, false)
+}
+
+/// A session with standard input.
+pub(super) async fn interactive(
+    state: State<Pool>,
+    path: Path<String>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    accept(state, path, upgrade, true)
+}
+
+fn accept(
+    State(pool): State<Pool>,
+    Path(name): Path<String>,
+    upgrade: WebSocketUpgrade,
+    interactive: bool,
+) -> Response {
+    let Some(program) = pool.0.programs.get(&name).cloned() else {
+        return refusal(StatusCode::NOT_FOUND, "there is no such program");
+    };
+    let Ok(permit) = pool.0.room.clone().try_acquire_owned() else {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, "there are too many clients; try later");
+    };
+    let bytes_max = pool.0.limits.input_bytes_max + FRAME_SPARE;
+    let upgrade = upgrade.protocols(PROTOCOLS).max_message_size(bytes_max);
+    let upgrade = upgrade.max_frame_size(bytes_max);
+    upgrade
+        .on_upgrade(move |socket| async move {
+            let mut client = Client { socket, pool, program, interactive };
+            // Nothing is kept when this ends, however it ends.
+            if let Err(Gone::Wrong(why)) = client.serve().await {
+                let _ = client.send(&Outgoing::Deny(why)).await;
+            }
+            let _ = timeout(SEND_MAX, client.socket.send(Message::Close(None))).await;
+            drop(permit);
+        })
+        .into_response()
+}
+
+/// A client that is connected.
+struct Client {
+    socket: WebSocket,
+    pool: Pool,
+    program: Arc<Program>,
+    interactive: bool,
+}
+
+/// Why it is over before its time.
+enum Gone {
+    /// The client left.
+    Left,
+    /// The client did something that is not allowed.
+    Wrong(String),
+}
+
+fn wrong(error: impl ToString) -> Gone {
+    Gone::Wrong(error.to_string())
+}
+
+impl Client {
+    async fn serve(&mut self) -> Result<(), Gone> {
+        let plan = self.bring().await?;
+        let mut visit = Visit::begin(self.pool.clone(), plan).await.map_err(wrong)?;
+        // Whether the next binary frame is for the standard input.
+        let mut stdin = false;
+        loop {
+            tokio::select! {
+                news = visit.next() => match news {
+                    News::Frame(frame) => {
+                        self.send(&frame).await?;
+                        if frame.is_last() {
+                            return Ok(());
+                        }
+                    }
+                    News::End => return Ok(()),
+                },
+                message = self.socket.recv() => match read(message)? {
+                    Said::Text(text) => stdin = self.hear(&mut visit, &text).await?,
+                    Said::Bytes(bytes) if stdin => {
+                        stdin = false;
+                        if let Some(input) = visit.input() {
+                            // A program that does not read its input loses what does not fit.
+                            let _ = input.try_send(bytes);
+                        }
+                    }
+                    Said::Bytes(_) => return Err(wrong("these bytes belong to nothing")),
+                    Said::Nothing => {}
+                },
+            }
+        }
+    }
+
+    /// Hears a client whose task is under way; says whether bytes for the standard input follow.
+    async fn hear(&mut self, visit: &mut Visit, text: &str) -> Result<bool, Gone> {
+        match Frame::read(text).map_err(wrong)? {
+            Frame::Options(options) => {
+                if let Some(seconds) = options.duration {
+                    let wish = duration(seconds).map_err(wrong)?;
+                    if let Err(why) = visit.lower(wish).await {
+                        self.send(&Outgoing::Status(why)).await?;
+                    }
+                }
+                Ok(false)
+            }
+            Frame::Input(InputHead { stream: Some(stream), .. })
+                if self.interactive && stream == "stdin" =>
+            {
+                Ok(true)
+            }
+            _ => Err(wrong("the task has started; only the duration can be changed")),
+        }
+    }
+
+    /// Hears files and options until the client says start.
+    async fn bring(&mut self) -> Result<Plan, Gone> {
+        let (mut files, mut options) = (Vec::new(), Options::default());
+        let mut missing = Vec::new();
+        let mut asked = false;
+        loop {
+            let Said::Text(text) = self.hear_next().await? else {
+                return Err(wrong("bytes without an `input` before them"));
+            };
+            match Frame::read(&text).map_err(wrong)? {
+                Frame::Options(new) => options = new,
+                Frame::Input(head) => self.bring_file(head, &mut files, &mut missing).await?,
+                Frame::Start(_) if !missing.is_empty() => {
+                    if std::mem::replace(&mut asked, true) {
+                        return Err(wrong("files are still missing"));
+                    }
+                    let names = std::mem::take(&mut missing);
+                    self.send(&Outgoing::Missing(names)).await?;
+                }
+                Frame::Start(start) => return self.plan(files, &options, &start),
+            }
+        }
+    }
+
+    async fn bring_file(
+        &mut self,
+        head: InputHead,
+        files: &mut Vec<(String, Vec<u8>)>,
+        missing: &mut Vec<String>,
+    ) -> Result<(), Gone> {
+        let Some(name) = head.filename else {
+            return Err(wrong("`input` needs a filename"));
+        };
+        if head.restore {
+            // Nothing is kept between tasks, so the client has to send it.
+            if missing.len() >= self.pool.0.limits.input_files_max {
+                return Err(wrong("there are too many files"));
+            }
+            missing.push(name);
+            return Ok(());
+        }
+        let Said::Bytes(bytes) = self.hear_next().await? else {
+            return Err(wrong("`input` is followed by the bytes of the file"));
+        };
+        let limits = &self.pool.0.limits;
+        add_file(files, &self.program, limits, (name, bytes)).map_err(wrong)
+    }
+
+    fn plan(
+        &self,
+        files: Vec<(String, Vec<u8>)>,
+        options: &Options,
+        start: &StartHead,
+    ) -> Result<Plan, Gone> {
+        Plan::new(self.program.clone(), files, options, start, self.interactive).map_err(wrong)
+    }
+
+    async fn hear_next(&mut self) -> Result<Said, Gone> {
+        loop {
+            let message = timeout(BRING_MAX, self.socket.recv()).await;
+            let message = message.map_err(|_| wrong("it took too long"))?;
+            match read(message)? {
+                Said::Nothing => {}
+                said => return Ok(said),
+            }
+        }
+    }
+
+    async fn send(&mut self, frame: &Outgoing) -> Result<(), Gone> {
+        let bytes = frame.bytes().map(|bytes| Message::Binary(bytes.to_vec().into()));
+        for message in [Some(Message::Text(frame.text().into())), bytes].into_iter().flatten() {
+            let sent = timeout(SEND_MAX, self.socket.send(message)).await;
+            // A client that does not read is as good as gone.
+            sent.map_err(|_| Gone::Left)?.map_err(|_| Gone::Left)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a client said.
+enum Said {
+    Text(String),
+    Bytes(Vec<u8>),
+    Nothing,
+}
+
+fn read(message: Option<Result<Message, axum::Error>>) -> Result<Said, Gone> {
+    match message {
+        Some(Ok(Message::Text(text))) => Ok(Said::Text(text.as_str().into())),
+        Some(Ok(Message::Binary(bytes))) => Ok(Said::Bytes(bytes.into())),
+        Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(Said::Nothing),
+        Some(Ok(Message::Close(_)) | Err(_)) | None => Err(Gone::Left),
+    }
+}

@@ -1,0 +1,116 @@
+//! What a client says.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// A text frame of a client.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    /// A file, or bytes for the standard input; the next frame has them unless they are to be restored.
+    Input(InputHead),
+    /// How the program is to run.
+    Options(Options),
+    /// Everything is here.
+    Start(StartHead),
+}
+
+/// What comes in the binary frame after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputHead {
+    /// The name of the file.
+    pub filename: Option<String>,
+    /// `stdin` instead of a file.
+    pub stream: Option<String>,
+    /// The SHA-256 of a file that was sent before, in hexadecimal.
+    pub hash: Option<String>,
+    /// Whether the file was sent before and does not follow.
+    #[serde(default)]
+    pub restore: bool,
+}
+
+/// How the program is to run.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// The longest it may run, in seconds. Without it the pool decides.
+    pub duration: Option<f64>,
+    /// The format of the result.
+    pub format: Option<String>,
+    /// Whether what it writes to standard error comes as standard output; that is the usual way.
+    #[serde(rename = "stderrRedir")]
+    pub stderr_redir: Option<bool>,
+    /// How much it tells, from 0.
+    pub verbosity: Option<usize>,
+}
+
+/// Which file to begin with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartHead {
+    /// The name of the main file; the only one if there is just one.
+    pub main: Option<String>,
+}
+
+/// Why a frame is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// No such verb.
+    #[error("{0:?} is no verb; there are input, options and start")]
+    Verb(String),
+    /// What follows the verb is wrong.
+    #[error("{verb}: {why}")]
+    Body {
+        /// The verb.
+        verb: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl Frame {
+    /// Reads a text frame.
+    pub fn read(text: &str) -> Result<Self, FrameError> {
+        let (verb, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        match verb {
+            // The first clients of this protocol said `add`.
+            "input" | "add" => Ok(Frame::Input(body("input", rest)?)),
+            "options" => Ok(Frame::Options(body("options", rest)?)),
+            "start" => Ok(Frame::Start(body("start", rest)?)),
+            other => Err(FrameError::Verb(other.chars().take(40).collect())),
+        }
+    }
+}
+
+fn body<T: DeserializeOwned + Default>(verb: &'static str, text: &str) -> Result<T, FrameError> {
+    if text.trim().is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_str(text).map_err(|error| FrameError::Body { verb, why: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_verbs_and_objects() {
+        let options = Options { duration: Some(3.0), ..Options::default() };
+        assert_eq!(Frame::read(r#"options {"duration": 3}"#), Ok(Frame::Options(options)));
+        assert_eq!(Frame::read("start"), Ok(Frame::Start(StartHead::default())));
+        let head = InputHead { filename: Some("a.asy".into()), ..InputHead::default() };
+        for verb in ["input", "add"] {
+            let read = Frame::read(&format!(r#"{verb} {{"filename": "a.asy"}}"#));
+            assert_eq!(read, Ok(Frame::Input(head.clone())));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused_with_a_word_about_it() {
+        assert_eq!(Frame::read("dance {}"), Err(FrameError::Verb("dance".into())));
+        assert_eq!(Frame::read(""), Err(FrameError::Verb(String::new())));
+        for text in ["start {\"main\": 1}", "options []", "input {\"x\": 1}", "options {"] {
+            assert!(matches!(Frame::read(text), Err(FrameError::Body { .. })), "{text}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What the gateway says.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// A frame to a client, with the binary frame that may follow it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outgoing {
+    /// These files were to be restored and are not known; send them and start again.
+    Missing(Vec<String>),
+    /// Where it stands in the queue.
+    Queue(QueueNews),
+    /// Something a person may want to know.
+    Status(String),
+    /// What the program wrote; the first is empty and says that it runs.
+    Output(Stream, Vec<u8>),
+    /// What came out.
+    Result {
+        /// Its format.
+        format: String,
+        /// Its media type.
+        media: String,
+        /// The file.
+        bytes: Vec<u8>,
+    },
+    /// The end; with a text, what went wrong.
+    Complete(Option<String>),
+    /// It was turned away.
+    Deny(String),
+}
+
+/// Which output of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Where a task stands in the queue.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QueueNews {
+    /// It starts within so many seconds, whatever the tasks before it do; nothing if nobody knows.
+    pub estimate: Option<f64>,
+    /// It probably starts then.
+    pub expected: Option<f64>,
+    /// How many wait before it.
+    pub ahead: usize,
+    /// Why it does not run now.
+    pub reason: &'static str,
+    /// The same for a person.
+    pub words: String,
+}
+
+impl Outgoing {
+    /// The text frame.
+    pub fn text(&self) -> String {
+        let (verb, body) = match self {
+            Outgoing::Missing(names) => {
+                let files: Vec<Value> =
+                    names.iter().map(|name| json!({"filename": name})).collect();
+                ("missing", Value::from(files))
+            }
+            Outgoing::Queue(news) => ("queue", serde_json::to_value(news).unwrap_or_default()),
+            Outgoing::Status(text) => ("status", json!({ "announcement": text })),
+            Outgoing::Output(stream, _) => ("output", json!({ "stream": stream })),
+            Outgoing::Result { format, media, .. } => {
+                ("result", json!({ "format": format, "media": media }))
+            }
+            Outgoing::Complete(None) => ("complete", json!({})),
+            Outgoing::Complete(Some(error)) => ("complete", json!({ "error": error })),
+            Outgoing::Deny(error) => ("deny", json!({ "error": error })),
+        };
+        format!("{verb} {body}")
+    }
+
+    /// The bytes that follow it, for those frames that have some.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Outgoing::Output(_, bytes) | Outgoing::Result { bytes, .. } => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Whether a client sees by it that the program did something.
+    pub fn is_visible(&self) -> bool {
+        match self {
+            Outgoing::Output(_, bytes) => !bytes.is_empty(),
+            Outgoing::Result { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether nothing follows.
+    pub fn is_last(&self) -> bool {
+        matches!(self, Outgoing::Complete(_) | Outgoing::Deny(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_look_as_written_down() {
+        let news = QueueNews {
+            estimate: Some(1.5),
+            expected: None,
+            ahead: 2,
+            reason: "limit_reached",
+            words: "busy".into(),
+        };
+        let queue = r#"queue {"ahead":2,"estimate":1.5,"expected":null,"reason":"limit_reached","words":"busy"}"#;
+        assert_eq!(Outgoing::Queue(news).text(), queue);
+        let output = Outgoing::Output(Stream::Stderr, b"x".to_vec());
+        assert_eq!(output.text(), r#"output {"stream":"stderr"}"#);
+        assert_eq!(output.bytes(), Some(&b"x"[..]));
+        assert_eq!(Outgoing::Complete(None).text(), "complete {}");
+        assert_eq!(Outgoing::Deny("no".into()).text(), r#"deny {"error":"no"}"#);
+        let missing = Outgoing::Missing(vec!["a.asy".into()]).text();
+        assert_eq!(missing, r#"missing [{"filename":"a.asy"}]"#);
+    }
+}

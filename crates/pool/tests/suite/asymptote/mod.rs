@@ -1,0 +1,81 @@
+//! The example that is shipped, with the real Asymptote: a picture, a session, and the page in a real
+//! Chromium.
+
+mod page;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use taskyard_pool::Config;
+
+use crate::rig::{self, Site};
+
+const EXAMPLE: &str = include_str!("../../../../../examples/asymptote.yaml");
+const PICTURE: &str = "size(3cm); draw(unitcircle, red); label(\"$x^2$\", (0, 0));";
+
+/// A pool of the example; nothing when the tests are to go on without Asymptote.
+async fn site() -> Option<Site> {
+    let there = std::path::Path::new("/usr/bin/asy").exists();
+    if !there {
+        let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
+        assert!(embedded, "no Asymptote; run `cargo xtask tools` or set TASKYARD_EMBEDDED=1");
+        println!("skipped: TASKYARD_EMBEDDED is set and there is no Asymptote");
+        return None;
+    }
+    Some(Site::of(Config::parse(EXAMPLE).unwrap()).await)
+}
+
+async fn draw(site: &Site, code: &str, options: Value) -> Value {
+    let file = json!({ "filename": "main.asy", "text": code });
+    site.post_to("asy", json!({ "input": [file], "options": options })).await.1
+}
+
+#[tokio::test]
+async fn a_real_picture_in_every_format() {
+    let Some(site) = site().await else { return };
+    for (format, begins) in [("svg", &b"<?xml"[..]), ("pdf", b"%PDF"), ("png", b"\x89PNG")] {
+        let answer = draw(&site, PICTURE, json!({ "format": format, "duration": 30 })).await;
+        let result = answer["ok"]["result"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        let bytes = STANDARD.decode(result).unwrap();
+        assert!(bytes.starts_with(begins), "{format}");
+        assert!(bytes.len() > 500, "{format}");
+    }
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn a_mistake_is_told_as_asymptote_tells_it() {
+    let Some(site) = site().await else { return };
+    let answer = draw(&site, "draw(unitcircl);", json!({})).await;
+    let output = answer["error"]["output"][0]["text"].as_str().unwrap_or_default();
+    assert!(output.contains("main.asy: 1.6: no matching variable 'unitcircl'"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_endless_loop_ends_in_time() {
+    let Some(site) = site().await else { return };
+    let answer = draw(&site, "while (true) {}", json!({ "duration": 0.5 })).await;
+    assert_eq!(answer["error"]["error"], "time limit (0.5 s)");
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn the_shell_calculates() {
+    let Some(site) = site().await else { return };
+    let mut client = site.connect("/pool/run/asy/interactive").await;
+    client.say("start {}").await;
+    client.stdin("int a = 6;\n").await;
+    client.stdin("write(a * 7);\n").await;
+    client.until_output("42").await;
+    // Two tasks fill both places, so the shell has to go.
+    let busy = "while (true) {}";
+    for _ in 0..2 {
+        let file = json!({ "filename": "main.asy", "text": busy });
+        let options = json!({ "duration": 0.5 });
+        let body = json!({ "input": [file], "options": options });
+        let address = site.address.clone();
+        tokio::spawn(async move { rig::post(&address, "asy", body).await });
+    }
+    let end = client.until("complete").await;
+    assert_eq!(end.error(), "halted: its place is needed");
+}

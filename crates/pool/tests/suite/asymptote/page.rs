@@ -1,0 +1,71 @@
+//! The page, as a person sees it.
+
+use super::{PICTURE, site};
+use crate::chromium::browse;
+
+#[tokio::test]
+async fn code_becomes_a_picture_and_a_mistake_becomes_a_message() {
+    let Some(site) = site().await else { return };
+    browse(&format!("http://{}/pool", site.address), async |page| {
+        page.until("text('#state') === 'ready' && document.querySelector('#code').value").await;
+        // The shipped example itself is drawn.
+        page.click("#run").await;
+        page.until("text('#state') === 'done'").await;
+        let drawn = "document.querySelector('#picture').naturalWidth > 50";
+        page.until(drawn).await;
+        page.run("document.querySelector('#code').value = ''").await;
+        page.fill("#code", "draw(unitcircl);").await;
+        page.click("#run").await;
+        page.until("text('#state') === 'failed' && text('#output').includes('unitcircl')").await;
+        assert_eq!(page.text("#error").await, "the program ended with status 255");
+        page.run("document.querySelector('#code').value = ''").await;
+        page.fill("#code", PICTURE).await;
+        page.click("#run").await;
+        page.until("text('#state') === 'done' && !document.querySelector('#picture').hidden").await;
+        assert_eq!(page.complaints().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_waits_sees_the_time_count_down() {
+    let Some(site) = site().await else { return };
+    let endless = "options {\"duration\": 20}";
+    let mut busy = Vec::new();
+    for _ in 0..2 {
+        let mut client = site.connect("/pool/run/asy").await;
+        client.say(endless).await;
+        client.file("main.asy", "while (true) {}").await;
+        client.say("start {}").await;
+        client.until("output").await;
+        busy.push(client);
+    }
+    browse(&format!("http://{}/pool", site.address), async |page| {
+        page.until("document.querySelector('#code').value").await;
+        page.click("#run").await;
+        page.until("text('#state') === 'waiting' && text('#ahead') === 'You are next.'").await;
+        page.run("window.first = text('#left')").await;
+        page.until("/^At most \\d+ s\\.$/.test(window.first) && text('#left') !== window.first")
+            .await;
+        busy.clear();
+        page.until("text('#state') === 'done'").await;
+        assert_eq!(page.complaints().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_answers() {
+    let Some(site) = site().await else { return };
+    browse(&format!("http://{}/pool", site.address), async |page| {
+        page.until("document.querySelector('#code').value").await;
+        page.click("#open").await;
+        page.until("!document.querySelector('#line').disabled").await;
+        page.fill("#line", "write(6 * 7);\u{e007}").await;
+        page.until("text('#talk').includes('42')").await;
+        page.click("#leave").await;
+        page.until("document.querySelector('#line').disabled").await;
+    })
+    .await;
+    site.until_empty().await;
+}

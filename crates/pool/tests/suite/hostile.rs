@@ -1,0 +1,154 @@
+//! Programs and clients that mean harm.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::rig::Site;
+
+fn output(answer: &Value) -> String {
+    let result = if answer["ok"].is_object() { &answer["ok"] } else { &answer["error"] };
+    let pieces = result["output"].as_array().unwrap();
+    pieces.iter().filter_map(|piece| piece["text"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn names_that_lead_elsewhere_are_refused() {
+    let site = Site::new(1, "").await;
+    for name in ["../a.sh", "/tmp/a.sh", "a/b.sh", ".sh", "..sh", "-c.sh", "a\u{0}.sh", "a.asy"] {
+        let file = json!({ "filename": name, "text": "true" });
+        let (status, answer) = site.post(json!({ "input": [file] })).await;
+        assert_eq!(status, 400, "{name:?}: {answer}");
+    }
+    assert_eq!(site.status().await.counts.arrived, 0);
+}
+
+#[tokio::test]
+async fn a_link_instead_of_a_result_is_not_followed() {
+    let site = Site::new(1, "").await;
+    for script in [
+        "ln -s /etc/passwd result.txt",
+        "echo secret > other; ln -s other result.txt",
+        "echo secret > other; ln other result.txt",
+        "mkfifo result.txt",
+        "mkdir result.txt",
+    ] {
+        let answer = site.run(script).await;
+        let error = answer["error"]["error"].as_str().unwrap_or_default();
+        assert!(error.starts_with("cannot read the result"), "{script}: {answer}");
+        assert!(answer["error"]["result"].is_null(), "{script}");
+    }
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn nothing_of_the_pools_environment_is_seen() {
+    let site = Site::new(1, "").await;
+    let seen = output(&site.run("env").await);
+    let mut names: Vec<_> = seen.lines().filter_map(|line| line.split('=').next()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["HOME", "LANG", "PATH", "PWD", "TMPDIR"]);
+}
+
+#[tokio::test]
+async fn the_machine_is_out_of_sight() {
+    let site = Site::new(1, "").await;
+    let isolation = site.pool.backends().isolation();
+    if !isolation.has_bubblewrap() {
+        assert!(isolation.gaps().iter().any(|gap| gap.contains("bubblewrap")));
+        return;
+    }
+    let answer = site.run("cat /etc/passwd; ls /home /root /proc/1/root/etc; ls /tmp").await;
+    let seen = output(&answer);
+    assert!(!seen.contains("root:"), "{seen}");
+    assert!(seen.contains("/etc/passwd: No such file"), "{seen}");
+    // Only the loopback device is there, and it leads nowhere.
+    let seen = output(&site.run("cat /proc/net/dev | tail -n +3 | cut -d: -f1").await);
+    assert_eq!(seen.trim(), "lo");
+    let seen = output(&site.run("touch /usr/x /x; echo $?").await);
+    assert!(seen.contains("1\n") && seen.contains("'/x': Read-only"), "{seen}");
+}
+
+#[tokio::test]
+async fn programs_are_never_root() {
+    let site = Site::new(1, "").await;
+    if site.pool.backends().isolation().first_uid().is_none() {
+        let gaps = site.pool.backends().isolation().gaps();
+        assert!(gaps.iter().any(|gap| gap.contains("same user")));
+        return;
+    }
+    let seen = output(&site.run("id -u; id -G; cat /proc/self/status | grep CapEff").await);
+    let mut lines = seen.lines();
+    let uid = lines.next().unwrap();
+    assert!(uid.parse::<u32>().unwrap() >= 60_600, "{seen}");
+    assert_eq!(lines.next(), Some(uid));
+    assert!(seen.contains("0000000000000000"), "{seen}");
+}
+
+/// A service that runs as root starts a fork bomb: the limit on processes must bind it.
+#[tokio::test]
+async fn a_fork_bomb_is_contained_and_leaves_nothing() {
+    let site = Site::new(2, "limits: {processes_max: 40}").await;
+    let isolation = site.pool.backends().isolation();
+    let Some(first) = isolation.first_uid() else {
+        assert!(isolation.gaps().iter().any(|gap| gap.contains("number is not limited")));
+        return;
+    };
+    let script = "bomb() { bomb | bomb & }; bomb; sleep 1000";
+    let mut bomb = site.start(r#"{"duration": 1}"#, script).await;
+    bomb.until("output").await;
+    // Others go on as if nothing happened.
+    assert!(site.run("echo x > result.txt").await["ok"].is_object());
+    let end = bomb.until("complete").await;
+    assert_ne!(end.error(), "");
+    site.until_empty().await;
+    until_gone(first..first + 4).await;
+}
+
+/// What leaves its process group is killed all the same.
+#[tokio::test]
+async fn a_process_that_hides_is_killed_with_its_task() {
+    for isolation in [
+        "isolation: {bubblewrap: true, first_uid: 60900}",
+        "isolation: {bubblewrap: false, first_uid: 60910}",
+    ] {
+        let site = Site::new(1, isolation).await;
+        let Some(first) = site.pool.backends().isolation().first_uid() else { return };
+        let script = "setsid sleep 1000 >/dev/null 2>&1 & echo x > result.txt";
+        assert!(site.run(script).await["ok"].is_object());
+        site.until_empty().await;
+        until_gone(first..first + 2).await;
+    }
+}
+
+#[tokio::test]
+async fn memory_and_files_have_limits() {
+    let site = Site::new(1, "limits: {memory_bytes_max: 200000000, file_bytes_max: 100000}").await;
+    let answer = site.run("head -c 1000000 /dev/zero > result.txt; wc -c < result.txt").await;
+    assert!(output(&answer).contains("100000\n"), "{answer}");
+    let answer = site.run("dd if=/dev/zero of=/dev/null bs=400M count=1; echo status $?").await;
+    assert!(output(&answer).contains("status 1"), "{answer}");
+}
+
+/// Looks until none of these users has a living process: the killed ones take a moment to be gone.
+async fn until_gone(users: Range<u32>) {
+    let given_up = Instant::now() + Duration::from_secs(60);
+    for user in users {
+        while let Some(process) = processes(user).pop() {
+            assert!(Instant::now() < given_up, "{process}");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// The living processes of a user.
+fn processes(uid: u32) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let statuses =
+        entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
+    let of_user = statuses.filter(|status| {
+        status.contains(&format!("Uid:\t{uid}\t")) && !status.contains("State:\tZ")
+    });
+    of_user.collect()
+}

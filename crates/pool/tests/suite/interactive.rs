@@ -1,0 +1,56 @@
+//! Sessions with standard input.
+
+use crate::rig::Site;
+
+const SHELL: &str = "/pool/run/sh/interactive";
+
+#[tokio::test]
+async fn words_go_in_and_come_back_until_the_client_leaves() {
+    let site = Site::new(1, "").await;
+    let mut client = site.connect(SHELL).await;
+    client.say("start {}").await;
+    client.until("output").await;
+    for word in ["one", "two", "three"] {
+        client.stdin(word).await;
+        client.until_output(word).await;
+    }
+    assert_eq!(site.status().await.counts.interactive, 1);
+    drop(client);
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn a_session_is_denied_when_all_is_full() {
+    let site = Site::new(1, "").await;
+    let mut busy = site.start("{}", "echo up; exec sleep 1000").await;
+    busy.until_output("up").await;
+    let mut client = site.connect(SHELL).await;
+    client.say("start {}").await;
+    let denied = client.rest().await;
+    assert_eq!(denied.len(), 1);
+    assert_eq!(denied[0].error(), "all backends are busy; try again later");
+    // The denial lowered the default task by one class.
+    assert_eq!(site.status().await.counts.lowered, 1);
+}
+
+#[tokio::test]
+async fn a_session_is_halted_with_a_word_when_a_task_needs_its_place() {
+    let site = Site::new(1, "").await;
+    let mut client = site.connect(SHELL).await;
+    client.say("start {}").await;
+    client.until("output").await;
+    assert!(site.run("echo x > result.txt").await["ok"].is_object());
+    let end = client.rest().await.pop().unwrap();
+    assert_eq!((end.verb.as_str(), end.error()), ("complete", "halted: its place is needed"));
+    assert_eq!(site.status().await.counts.halted, 1);
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn a_session_has_no_duration() {
+    let site = Site::new(1, "").await;
+    let mut client = site.connect(SHELL).await;
+    client.say(r#"options {"duration": 3}"#).await;
+    client.say("start {}").await;
+    assert_eq!(client.until("deny").await.error(), "an interactive task has no duration");
+}

@@ -1,0 +1,73 @@
+//! Time, output and input have limits.
+
+use crate::rig::Site;
+
+#[tokio::test]
+async fn a_program_is_stopped_when_its_time_is_over_and_what_it_made_is_kept() {
+    let site = Site::new(1, "").await;
+    let script = "echo partial > result.txt; exec sleep 1000";
+    let mut client = site.start(r#"{"duration": 0.3}"#, script).await;
+    let heard = client.rest().await;
+    let verbs: Vec<_> = heard.iter().map(|one| one.verb.as_str()).collect();
+    assert_eq!(verbs, ["output", "result", "complete"]);
+    assert_eq!(heard[1].bytes, b"partial\n");
+    assert_eq!(heard[2].error(), "time limit (0.3 s)");
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn a_program_that_does_not_want_to_end_is_killed() {
+    let site = Site::new(1, "limits: {kill_after_seconds: 0.1}").await;
+    let script = "trap '' TERM INT; while true; do sleep 1; done";
+    let mut client = site.start(r#"{"duration": 0.2}"#, script).await;
+    assert_eq!(client.until("complete").await.error(), "time limit (0.2 s)");
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn a_client_may_lower_its_time_while_the_program_runs() {
+    let site = Site::new(1, "").await;
+    let mut client = site.start(r#"{"duration": 20}"#, "echo up; exec sleep 1000").await;
+    client.until_output("up").await;
+    client.say(r#"options {"duration": 25}"#).await;
+    let status = client.until("status").await;
+    assert_eq!(status.body["announcement"], "the duration can only be lowered");
+    client.say(r#"options {"duration": 0}"#).await;
+    assert_eq!(client.until("complete").await.error(), "time limit (0 s)");
+}
+
+#[tokio::test]
+async fn endless_output_ends() {
+    let site = Site::new(1, "limits: {output_bytes_max: 100000}").await;
+    let mut client = site.start("{}", "exec yes").await;
+    let heard = client.rest().await;
+    let size: usize = heard.iter().map(|one| one.bytes.len()).sum();
+    assert_eq!(size, 100_000);
+    assert_eq!(heard.last().unwrap().error(), "output limit");
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn too_much_input_is_refused() {
+    let site = Site::new(1, "limits: {input_bytes_max: 1000, input_files_max: 2}").await;
+    let mut client = site.client().await;
+    client.file("a.sh", &"x".repeat(600)).await;
+    client.file("b.sh", &"x".repeat(600)).await;
+    let error = client.until("deny").await.error().to_string();
+    assert_eq!(error, "the input has more than 1000 bytes, the most there is");
+    let mut client = site.client().await;
+    for name in ["a.sh", "b.sh", "c.sh"] {
+        client.file(name, "").await;
+    }
+    let error = client.until("deny").await.error().to_string();
+    assert_eq!(error, "there are more than 2 files, the most there is");
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn a_result_that_is_too_large_is_not_sent() {
+    let site = Site::new(1, "limits: {result_bytes_max: 10}").await;
+    let answer = site.run("echo much too much > result.txt").await;
+    let error = answer["error"]["error"].as_str().unwrap();
+    assert_eq!(error, "cannot read the result: the result has more than 10 bytes");
+}

@@ -1,0 +1,45 @@
+//! A killed program or backend returns its task to its place, or tells the client.
+
+use crate::rig::Site;
+
+#[tokio::test]
+async fn a_program_that_is_killed_again_and_again_is_given_up() {
+    let site = Site::new(1, "").await;
+    let mut client = site.start("{}", "kill -9 $$").await;
+    let end = client.until("complete").await;
+    assert_eq!(end.error(), "the program or its backend was killed");
+    let counts = site.status().await.counts;
+    assert_eq!((counts.put_back, counts.lost), (2, 1));
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn once_output_was_seen_it_does_not_run_again() {
+    let site = Site::new(1, "").await;
+    let mut client = site.start("{}", "echo seen; exec sleep 1000").await;
+    client.until_output("seen").await;
+    site.pool.backends().lose(0).await.unwrap();
+    let end = client.until("complete").await;
+    assert_eq!(end.error(), "the program or its backend was killed");
+    assert_eq!(site.status().await.counts.put_back, 0);
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn a_task_whose_backend_dies_waits_in_its_old_place_and_runs_again() {
+    let site = Site::new(1, "").await;
+    let mut first = site.start(r#"{"duration": 30}"#, "exec sleep 1000").await;
+    first.until("output").await;
+    let mut second = site.start(r#"{"duration": 30}"#, "exec sleep 1000").await;
+    assert_eq!(second.until("queue").await.body["ahead"], 0);
+    site.pool.backends().lose(0).await.unwrap();
+    let told = first.until("queue").await.body;
+    assert_eq!((&told["ahead"], &told["reason"]), (&0.into(), &"no_backend".into()));
+    assert!(told["estimate"].is_null());
+    site.until(|status| status.queued == 2).await;
+    site.pool.backends().revive(0).await.unwrap();
+    first.until("output").await;
+    assert_eq!(site.status().await.queued, 1);
+    drop((first, second));
+    site.until_empty().await;
+}

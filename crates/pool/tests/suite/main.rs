@@ -1,0 +1,19 @@
+//! A pool with real programs, seen through its own sockets.
+//!
+//! Nothing here sleeps: tests wait for frames, or look at the pool again and again until it is as it
+//! should be.
+
+#[path = "../../../server/tests/browser/chromium.rs"]
+mod chromium;
+mod rig;
+
+mod asymptote;
+mod hostile;
+mod interactive;
+mod leaving;
+mod limits;
+mod losing;
+mod plain;
+mod queue;
+mod socket;
+mod storm;

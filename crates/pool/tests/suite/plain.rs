@@ -1,0 +1,67 @@
+//! One JSON object in, one out.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::rig::Site;
+
+#[tokio::test]
+async fn a_task_runs_and_its_output_and_result_come_back() {
+    let site = Site::new(1, "").await;
+    let answer = site.run("echo hello; printf picture > result.txt").await;
+    assert_eq!(answer["ok"]["output"], json!([{ "stream": "stdout", "text": "hello\n" }]));
+    let result = STANDARD.decode(answer["ok"]["result"].as_str().unwrap()).unwrap();
+    assert_eq!((answer["ok"]["format"].as_str(), &*result), (Some("txt"), &b"picture"[..]));
+    assert_eq!(answer["error"], Value::Null);
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn a_program_that_fails_is_an_error_with_its_output() {
+    let site = Site::new(1, "").await;
+    let answer = site.run("echo no >&2; exit 3").await;
+    assert_eq!(answer["error"]["error"], "the program ended with status 3");
+    assert_eq!(answer["error"]["output"][0]["text"], "no\n");
+    assert_eq!(answer["ok"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_program_without_a_result_says_so() {
+    let site = Site::new(1, "").await;
+    assert_eq!(site.run("true").await["error"]["error"], "there is no result");
+}
+
+#[tokio::test]
+async fn several_files_need_a_main_one() {
+    let site = Site::new(1, "").await;
+    let files = json!([
+        { "filename": "a.sh", "text": ". ./b.sh" },
+        { "filename": "b.sh", "base64": STANDARD.encode("echo from b > result.txt") },
+    ]);
+    let (status, answer) = site.post(json!({ "input": files })).await;
+    assert_eq!(status, 400, "{answer}");
+    let (_, answer) = site.post(json!({ "input": files, "start": { "main": "a.sh" } })).await;
+    assert_eq!(answer["ok"]["result"], STANDARD.encode("from b\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said() {
+    let site = Site::new(1, "").await;
+    let file = json!({ "filename": "a.sh", "text": "" });
+    for (body, words) in [
+        (json!([]), "not the JSON wanted"),
+        (json!({ "input": [{ "filename": "a.sh" }] }), "either `text` or `base64`"),
+        (json!({ "input": [{ "filename": "a.sh", "base64": "%" }] }), "base64"),
+        (json!({ "input": [file], "options": { "format": "gif" } }), "no format"),
+        (json!({ "input": [file], "options": { "duration": -1 } }), "number of seconds"),
+        (json!({ "input": [] }), "which file to start with"),
+        (json!({ "input": [file, file] }), "is there already"),
+    ] {
+        let (status, answer) = site.post(body.clone()).await;
+        assert_eq!(status, 400, "{body}");
+        let error = answer["error"]["error"].as_str().unwrap();
+        assert!(error.contains(words), "{error}");
+    }
+    assert_eq!(site.status().await.counts.arrived, 0);
+}

@@ -1,0 +1,47 @@
+//! Those who wait are told where they stand.
+
+use crate::rig::Site;
+
+#[tokio::test]
+async fn who_waits_is_told_how_long_and_why() {
+    let site = Site::new(1, "").await;
+    let mut busy = site.start(r#"{"duration": 20}"#, "echo up; exec sleep 1000").await;
+    busy.until_output("up").await;
+    let mut fast = site.start(r#"{"duration": 3}"#, "echo x > result.txt").await;
+    let told = fast.until("queue").await.body;
+    assert_eq!((&told["ahead"], &told["reason"]), (&0.into(), &"limit_reached".into()));
+    assert_eq!(told["words"], "all backends are busy");
+    let estimate = told["estimate"].as_f64().unwrap();
+    assert!(estimate > 0.0 && estimate < 22.0, "{estimate}");
+    let mut slow = site.start(r#"{"duration": 30}"#, "true").await;
+    let told = slow.until("queue").await.body;
+    assert_eq!(told["ahead"], 1);
+    assert!(told["estimate"].as_f64().unwrap() > estimate);
+    drop(busy);
+    assert_eq!(fast.until("complete").await.error(), "");
+    let status = site.until(|status| status.counts.told >= 1).await;
+    assert_eq!(status.counts.kept, status.counts.told);
+}
+
+#[tokio::test]
+async fn a_default_task_yields_and_the_waiting_one_starts_as_told() {
+    let classes = "classes:\n  - {name: fast, seconds: 0.2, limit: 100%}\n  - {name: slow, \
+                   seconds: 30, limit: 100%}\n";
+    let site = Site::new(1, classes).await;
+    let mut default = site.start("{}", "echo up; exec sleep 1000").await;
+    default.until_output("up").await;
+    let mut fast = site.start(r#"{"duration": 0.2}"#, "echo x > result.txt").await;
+    assert_eq!(default.until("complete").await.error(), "time limit (0.2 s)");
+    assert_eq!(fast.until("complete").await.error(), "");
+    assert_eq!(site.status().await.counts.lowered, 1);
+}
+
+#[tokio::test]
+async fn a_paused_pool_says_so() {
+    let site = Site::new(1, "").await;
+    site.pool.scheduler().pause(true).await.unwrap();
+    let mut client = site.start("{}", "echo x > result.txt").await;
+    assert_eq!(client.until("queue").await.body["reason"], "pool_paused");
+    site.pool.scheduler().pause(false).await.unwrap();
+    assert_eq!(client.until("complete").await.error(), "");
+}

@@ -1,0 +1,237 @@
+//! A pool for each test, and a client that speaks frames.
+
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::Value;
+use taskyard_pool::gateway::router;
+use taskyard_pool::scheduler::Status;
+use taskyard_pool::{Config, Pool};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+/// How long anything may take before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Programs that are there on every machine: a shell script as the task itself, never around it.
+pub const PROGRAMS: &str = "
+programs:
+  sh:
+    command: [/bin/sh, '{main}']
+    interactive: [/bin/cat]
+    input: .sh
+    formats: {txt: text/plain}
+    result: result.{format}
+";
+
+pub struct Site {
+    pub pool: Pool,
+    pub address: String,
+    serving: JoinHandle<()>,
+}
+
+impl Site {
+    /// A pool with so many backends and the usual programs; `more` is further configuration.
+    pub async fn new(backends: u32, more: &str) -> Self {
+        let text = format!("backends: {backends}\nseed: 1\n{PROGRAMS}{more}");
+        Site::of(Config::parse(&text).unwrap()).await
+    }
+
+    /// A pool with this configuration.
+    pub async fn of(config: Config) -> Self {
+        let pool = Pool::start(config).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let app = router(pool.clone());
+        let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Site { pool, address, serving }
+    }
+
+    /// Sends a whole task and answers the status and what came of it.
+    pub async fn post(&self, body: Value) -> (u16, Value) {
+        self.post_to("sh", body).await
+    }
+
+    pub async fn post_to(&self, program: &str, body: Value) -> (u16, Value) {
+        post(&self.address, program, body).await
+    }
+
+    /// Runs a script and answers what came of it, over plain HTTP.
+    pub async fn run(&self, script: &str) -> Value {
+        let file = serde_json::json!({ "filename": "a.sh", "text": script });
+        self.post(serde_json::json!({ "input": [file] })).await.1
+    }
+
+    /// A client of the usual program.
+    pub async fn client(&self) -> Client {
+        self.connect("/pool/run/sh").await
+    }
+
+    pub async fn connect(&self, path: &str) -> Client {
+        let url = format!("ws://{}{path}", self.address);
+        let (socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+        Client { socket }
+    }
+
+    /// A client that has sent a script and said start.
+    pub async fn start(&self, options: &str, script: &str) -> Client {
+        let mut client = self.client().await;
+        client.say(&format!("options {options}")).await;
+        client.file("a.sh", script).await;
+        client.say("start {}").await;
+        client
+    }
+
+    pub async fn status(&self) -> Status {
+        self.pool.status().await.unwrap()
+    }
+
+    /// Looks until the pool is as it should be.
+    #[track_caller]
+    pub fn until(&self, what: impl Fn(&Status) -> bool) -> impl Future<Output = Status> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let given_up = Instant::now() + PATIENCE;
+            loop {
+                let status = self.status().await;
+                if what(&status) {
+                    return status;
+                }
+                assert!(Instant::now() < given_up, "{caller}: waited in vain: {status:#?}");
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Looks until nothing is left of anybody.
+    pub async fn until_empty(&self) {
+        let empty = |status: &Status| status.remembered + status.running + status.queued == 0;
+        let status = self.until(empty).await;
+        assert_eq!(status.wrong, None);
+        assert!(status.classes.iter().all(|class| class.running == 0), "{status:#?}");
+        let given_up = Instant::now() + PATIENCE;
+        while self.pool.backends().folders() > 0 {
+            assert!(Instant::now() < given_up, "folders are left");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Sends a whole task to the pool at this address.
+pub async fn post(address: &str, program: &str, body: Value) -> (u16, Value) {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let url = format!("http://{address}/pool/run/{program}");
+    let answer = client.post(url).json(&body).send().await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+pub struct Client {
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+}
+
+/// A frame with the bytes that follow it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heard {
+    pub verb: String,
+    pub body: Value,
+    pub bytes: Vec<u8>,
+}
+
+impl Heard {
+    pub fn error(&self) -> &str {
+        self.body["error"].as_str().unwrap_or_default()
+    }
+}
+
+impl Client {
+    pub async fn say(&mut self, text: &str) {
+        self.socket.send(Message::text(text)).await.unwrap();
+    }
+
+    pub async fn bytes(&mut self, bytes: &[u8]) {
+        self.socket.send(Message::binary(bytes.to_vec())).await.unwrap();
+    }
+
+    pub async fn file(&mut self, name: &str, text: &str) {
+        self.say(&format!("input {}", serde_json::json!({ "filename": name }))).await;
+        self.bytes(text.as_bytes()).await;
+    }
+
+    pub async fn stdin(&mut self, text: &str) {
+        self.say(r#"input {"stream": "stdin"}"#).await;
+        self.bytes(text.as_bytes()).await;
+    }
+
+    async fn message(&mut self) -> Option<Message> {
+        loop {
+            let message = timeout(PATIENCE, self.socket.next()).await.expect("the pool answers");
+            match message {
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+                Some(Ok(message)) => return Some(message),
+            }
+        }
+    }
+
+    /// The next frame; nothing when the connection is closed.
+    pub async fn hear(&mut self) -> Option<Heard> {
+        let text = self.message().await?.into_text().unwrap();
+        let (verb, body) = text.split_once(' ').unwrap();
+        let bytes = match verb {
+            "output" | "result" => self.message().await?.into_data().to_vec(),
+            _ => Vec::new(),
+        };
+        Some(Heard { verb: verb.into(), body: serde_json::from_str(body).unwrap(), bytes })
+    }
+
+    /// Hears until there is such a frame.
+    #[track_caller]
+    pub fn until(&mut self, verb: &str) -> impl Future<Output = Heard> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let mut before = Vec::new();
+            while let Some(heard) = self.hear().await {
+                if heard.verb == verb {
+                    return heard;
+                }
+                before.push(heard);
+            }
+            panic!("{caller}: no {verb} after {before:?}");
+        }
+    }
+
+    /// Hears output until this text was in it.
+    #[track_caller]
+    pub fn until_output(&mut self, text: &str) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let mut all = String::new();
+            while let Some(heard) = self.hear().await {
+                all.push_str(&String::from_utf8_lossy(&heard.bytes));
+                if all.contains(text) {
+                    return;
+                }
+                assert_ne!(heard.verb, "complete", "{caller}: {heard:?} after {all:?}");
+            }
+            panic!("{caller}: the connection ended after {all:?}");
+        }
+    }
+
+    /// Everything up to the end.
+    pub async fn rest(&mut self) -> Vec<Heard> {
+        let mut all = Vec::new();
+        while let Some(heard) = self.hear().await {
+            all.push(heard);
+        }
+        all
+    }
+}
