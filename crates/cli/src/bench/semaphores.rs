@@ -80,9 +80,7 @@ async fn rate(
     batch: u64,
     size: Size,
 ) -> Result<f64> {
-    for name in names {
-        client.semaphores().update(name, 10, 9).await?;
-    }
+    make(client, names).await?;
     let (calls, names) = (Arc::new(AtomicU64::new(0)), Arc::new(names.to_vec()));
     let mut callers = JoinSet::new();
     let (begin, seconds) = (Instant::now(), size.seconds);
@@ -113,6 +111,24 @@ async fn rate(
         ended.context("a caller of the benchmark failed")??;
     }
     Ok(calls.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64())
+}
+
+/// Makes the semaphores, many at a time.
+async fn make(client: &Arc<Client<Embedded>>, names: &[String]) -> Result<()> {
+    let mut makers = JoinSet::new();
+    for part in names.chunks(names.len().div_ceil(CALLERS)) {
+        let (client, part) = (client.clone(), part.to_vec());
+        makers.spawn(async move {
+            for name in part {
+                client.semaphores().update(&name, 1000, 900).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(ended) = makers.join_next().await {
+        ended.context("a semaphore could not be made")??;
+    }
+    Ok(())
 }
 
 /// What a call costs behind a short and behind a long line, one caller.

@@ -50,8 +50,12 @@ BEGIN
     _news := false;
     LOOP
         _recheck := NULL;
-        -- The best who wait get the free places.
-        IF _acquired + _revoking < _s.active THEN
+        -- The best who wait get the free places. Whether somebody waits is asked first: most releases find nobody,
+        -- and to ask is much cheaper than to try.
+        IF _acquired + _revoking < _s.active AND EXISTS (
+            SELECT 1 FROM taskyard.semaphore_task t
+            WHERE t.semaphore_id = _s.id AND t.status = 'WAIT')
+        THEN
             WITH best AS MATERIALIZED (
                 SELECT b.task_id, row_number() OVER () AS n FROM (
                     SELECT t.task_id FROM taskyard.semaphore_task t
