@@ -28,11 +28,11 @@ fn what_old_tasks_would_not_survive_is_refused() {
     let cases: [(Change, &str); 5] = [
         (|text| text.replace(LINE, ""), "field 'body' moved from position 3 to 2"),
         (
-            &|text| text.replace("body, type: \"[]byte\"", "body, type: bool"),
+            |text| text.replace("body, type: \"[]byte\"", "body, type: bool"),
             "was []byte and is bool",
         ),
         (
-            &|text| text.replace("      - {name: is_urgent, type: bool}\n", ""),
+            |text| text.replace("      - {name: is_urgent, type: bool}\n", ""),
             "'is_urgent' of queue",
         ),
         (|text| text.replace("id: 2", "id: 9"), "write 'id: 2'"),
