@@ -16,18 +16,7 @@ pub fn backoff(attempts: u32) -> Duration {
 }
 
 /// Collects what became of each task of a batch and settles all of them in one go.
-///
-/// ```ignore
-/// let mut tally = Tally::new(store);
-/// for task in tasks {
-///     match send(&task).await {
-///         Ok(()) => tally.done(task.task_id),
-///         Err(error) if task.attempts >= 10 => tally.bury(task.task_id, error),
-///         Err(error) => tally.retry(task.task_id, task.attempts, error),
-///     }
-/// }
-/// tally.settle().await
-/// ```
+/// The example `mailer` is a handler with one.
 pub struct Tally<'a> {
     store: &'a Store,
     began: taskyard_core::Timestamp,

@@ -1,6 +1,6 @@
 //! A worker: Init, Run, Shutdown, GracefulStop.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use taskyard_core::{Command, Error as Refusal, Execute, Kind, Reply, Span, TubeName, TubeOptions};
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 
 use super::desk::Desk;
 use super::dispatcher::Dispatcher;
@@ -263,28 +263,24 @@ impl Worker {
     async fn supervise(&self) {
         let mut settings = self.inner.settings.subscribe();
         let mut processors = JoinSet::new();
-        let mut taken: BTreeSet<usize> = BTreeSet::new();
+        let mut slots: BTreeMap<usize, Id> = BTreeMap::new();
         loop {
             let stopped = *self.inner.stop.borrow();
             let most = if stopped { 0 } else { settings.borrow_and_update().max_processors };
             for slot in 0..most {
-                if taken.insert(slot) {
-                    let inner = self.inner.clone();
-                    processors.spawn(async move {
-                        processor::run(inner, slot).await;
-                        slot
-                    });
-                }
+                slots.entry(slot).or_insert_with(|| {
+                    processors.spawn(processor::run(self.inner.clone(), slot)).id()
+                });
             }
             if stopped && processors.is_empty() {
                 return;
             }
             tokio::select! {
-                Some(ended) = processors.join_next() => match ended {
-                    Ok(slot) => drop(taken.remove(&slot)),
+                Some(ended) = processors.join_next_with_id() => {
                     // Not even a broken processor ends the worker; its place is filled anew.
-                    Err(_) => taken.clear(),
-                },
+                    let ended = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                    slots.retain(|_, id| *id != ended);
+                }
                 _ = settings.changed() => self.inner.wake.notify_waiters(),
                 () = self.inner.stopped(), if !stopped => self.inner.wake.notify_waiters(),
             }

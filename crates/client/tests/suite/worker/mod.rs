@@ -1,6 +1,7 @@
 //! Typed workers: every row of the failure matrix, order and fairness, stopping, and every way to the queue.
 
 mod beginning;
+mod config;
 mod fair;
 mod generated;
 mod matrix;
