@@ -132,7 +132,7 @@ impl Leader {
     ) -> Result<(Conninfo, Opening), Box<Refusal>> {
         let settings = self.settings.borrow();
         let names = &settings.names;
-        let name = format!("{}{}", prefix(&names.schema, &names.table), task.group);
+        let name = format!("pg_task {} {} {}", names.schema, names.table, task.group);
         let mut session = vec![("application_name".into(), cut(&name))];
         let Some(remote) = &task.remote else {
             session.extend(identity(task, &settings, table));
@@ -225,11 +225,6 @@ impl Leader {
 fn unreadable(task: &Task) -> Option<Refusal> {
     let wrong = task.format.as_ref().err().cloned().or_else(|| cron_of(task).err())?;
     Some(Refusal::own(wrong))
-}
-
-/// How the names of sessions begin.
-pub(super) fn prefix(schema: &str, table: &str) -> String {
-    format!("pg_task {schema} {table} ")
 }
 
 /// What a task can find out about itself.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Leader;
-use super::claims::prefix;
 use crate::crew::array;
 use crate::session::Order;
 use crate::table::Table;
@@ -52,15 +51,10 @@ impl Leader {
         wire: &mut Wire,
         table: &Table,
     ) -> Result<(), AskError> {
-        let prefix = {
-            let names = &self.settings.borrow().names;
-            prefix(&names.schema, &names.table)
-        };
-        let prefix = &prefix[..prefix.floor_char_boundary(63)];
         for _ in 0..ORPHANS_LOOKS_MAX {
             let pids = array(self.crew.sessions.values().filter_map(|session| session.pid));
             let mine = self.mine();
-            let ask = Ask::new(&table.statements.orphans, [prefix, &pids, &mine]);
+            let ask = Ask::new(&table.statements.orphans, [&pids, &mine]);
             let rows = wire.ask(ask).await?;
             if rows.first().and_then(|row| row.parsed(0)) == Some(0) {
                 break;
