@@ -27,6 +27,7 @@ pub(crate) struct HealthAnswer {
     version: String,
     /// What runs beside the queue: `ok` or `troubled`. The server itself is well all the same.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(required = false)]
     services: BTreeMap<String, String>,
 }
 
