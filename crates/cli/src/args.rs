@@ -9,6 +9,7 @@ use crate::finish::{AckArgs, ReleaseArgs, TouchArgs};
 use crate::kick::KickArgs;
 use crate::migrate::MigrateArgs;
 use crate::peek::PeekArgs;
+use crate::pool::PoolArgs;
 use crate::put::PutArgs;
 use crate::serve::ServeArgs;
 use crate::stats::StatsArgs;
@@ -84,6 +85,8 @@ pub enum Verb {
     Top(TopArgs),
     /// Make, change, show and remove tubes.
     Tube(TubeArgs),
+    /// Run programs for clients, with limits by running time.
+    Pool(PoolArgs),
     /// Take, print and ack tasks until Ctrl-C; with --exec run a command for each.
     Worker(WorkerArgs),
     /// Measure how fast the queue is on this machine.

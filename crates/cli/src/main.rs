@@ -13,6 +13,7 @@ mod finish;
 mod kick;
 mod migrate;
 mod peek;
+mod pool;
 mod put;
 mod serve;
 mod stats;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Verb::Stats(args) => stats::run(args),
         Verb::Top(args) => top::run(args),
         Verb::Tube(args) => tube::run(args),
+        Verb::Pool(args) => pool::run(args),
         Verb::Worker(args) => worker::run(args),
         Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),
         Verb::Completions(args) => completions::run(args),

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::auth::Token;
 use crate::body::Intake;
-use crate::config::Config;
+use crate::config::{Config, Guests};
 use crate::guard::Hosts;
 use crate::http::Refusal;
 use crate::iproto::Face;
@@ -44,6 +44,8 @@ pub(crate) struct App {
     pub document: Bytes,
     /// The face for clients of Tarantool's queue, if there is one.
     pub iproto: Option<Arc<Face>>,
+    /// Addresses that somebody else answers.
+    pub guests: Option<Guests>,
 }
 
 /// How handlers hold it.
@@ -76,6 +78,7 @@ impl App {
             started: Instant::now(),
             document,
             iproto: iproto.map(Arc::new),
+            guests: config.guests,
         }
     }
 

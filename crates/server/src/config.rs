@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use axum::Router;
 use taskyard_core::limits::{BATCH_BYTES_MAX, CONNECTIONS_MAX};
 
 use crate::auth::Token;
@@ -41,6 +42,17 @@ pub struct Config {
     pub wait_seconds_max: f64,
     /// How to speak to clients of Tarantool's queue; `None` is not at all.
     pub iproto: Option<IprotoConfig>,
+    /// Addresses that somebody else answers.
+    pub guests: Option<Guests>,
+}
+
+/// Addresses that somebody else answers, behind the same guard as all others.
+#[derive(Clone, Debug)]
+pub struct Guests {
+    /// What answers.
+    pub router: Router,
+    /// Whether an address needs no token: a file of a page that shows nothing by itself.
+    pub is_open: fn(&str) -> bool,
 }
 
 impl Config {
@@ -57,6 +69,7 @@ impl Config {
             body_bytes_max: BODY_BYTES_MAX,
             wait_seconds_max: WAIT_SECONDS_MAX,
             iproto: None,
+            guests: None,
         }
     }
 

@@ -10,6 +10,7 @@ mod http;
 mod iproto;
 mod load;
 mod memory;
+mod pool;
 mod report;
 mod resident;
 
@@ -69,6 +70,8 @@ enum Part {
     Http,
     /// What programs for Tarantool's queue get.
     Iproto,
+    /// Duration classes: decisions, starts of programs, a waiting crowd.
+    Pool,
     /// Memory with many tasks, and opening them again.
     Resident,
 }
@@ -125,6 +128,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Iproto) {
         iproto::measure(&mut report, folder, size, args.tarantool.as_deref())?;
+    }
+    if wanted(Part::Pool) {
+        pool::measure(&mut report).await?;
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;

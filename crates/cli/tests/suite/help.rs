@@ -5,7 +5,7 @@ use taskyard_store::OpenOptions;
 use crate::rig::run;
 
 /// Every command a client or an operator uses.
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 18] = [
     "migrate",
     "top",
     "serve",
@@ -18,6 +18,7 @@ const VERBS: [&str; 17] = [
     "touch",
     "delete",
     "peek",
+    "pool",
     "stats",
     "tube",
     "worker",

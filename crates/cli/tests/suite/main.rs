@@ -3,6 +3,7 @@
 mod crash;
 mod exits;
 mod help;
+mod pool;
 mod rig;
 mod serve;
 mod tasks;
