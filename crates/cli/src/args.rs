@@ -10,6 +10,7 @@ use crate::finish::{AckArgs, ReleaseArgs, TouchArgs};
 use crate::kick::KickArgs;
 use crate::migrate::MigrateArgs;
 use crate::peek::PeekArgs;
+use crate::pool::PoolArgs;
 use crate::put::PutArgs;
 use crate::semaphore::SemaphoreArgs;
 use crate::serve::ServeArgs;
@@ -91,6 +92,8 @@ pub enum Verb {
     Sql(SqlArgs),
     /// Let only the best tasks go on: stand in line, release, see events.
     Semaphore(SemaphoreArgs),
+    /// Run programs for clients, with limits by running time.
+    Pool(PoolArgs),
     /// Take, print and ack tasks until Ctrl-C; with --exec run a command for each.
     Worker(WorkerArgs),
     /// Check contracts of typed queues and generate code from them.

@@ -14,6 +14,7 @@ mod finish;
 mod kick;
 mod migrate;
 mod peek;
+mod pool;
 mod put;
 mod semaphore;
 mod serve;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Tube(args) => tube::run(args),
         Verb::Sql(args) => sql::run(args),
         Verb::Semaphore(args) => semaphore::run(args),
+        Verb::Pool(args) => pool::run(args),
         Verb::Worker(args) => worker::run(args),
         Verb::Contract(args) => contract::run(args),
         Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),

@@ -29,7 +29,7 @@ use crate::iproto::IprotoArgs;
 use crate::migrate::shown;
 use crate::output::{note, quoted};
 use crate::units::Size;
-use crate::{iproto, output, sql, units};
+use crate::{iproto, output, pool, sql, units};
 
 /// How to serve.
 #[derive(Debug, Args)]
@@ -87,12 +87,17 @@ pub struct ServeArgs {
     /// How to connect to the database of SQL tasks.
     #[arg(long, value_name = "URL", env = "TASKYARD_DATABASE", hide_env_values = true)]
     database: Option<String>,
+    /// Host a pool beside the queue: the programs and limits in this YAML file.
+    #[arg(long, value_name = "FILE")]
+    pool: Option<PathBuf>,
     #[command(flatten)]
     iproto: IprotoArgs,
 }
 
 /// How long to wait for a database that is started together with this server.
 const STORE_WAIT: Duration = Duration::from_secs(30);
+/// How long programs of a pool may go on when the server is told to stop.
+const POOL_GRACE: Duration = Duration::from_secs(5);
 
 /// What to do for a server that shall have no token.
 const WITHOUT_TOKEN: &str = "to go without one, leave out --token and --token-file and unset \
@@ -115,7 +120,12 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let config = args.config()?;
     let runtime = runtime()?;
-    let config = runtime.block_on(rehearse(config, &args.iproto))?;
+    let mut config = runtime.block_on(rehearse(config, &args.iproto))?;
+    let pool = match &args.pool {
+        Some(file) => Some(runtime.block_on(pool::start(file))?),
+        None => None,
+    };
+    config.guests = pool.as_ref().map(pool::guests);
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;
@@ -135,8 +145,16 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             }
         };
         // A person who closes the terminal's pipe still wants the server.
-        let _ = output::bytes(first_screen(&server, &found, &args).as_bytes());
-        server.run(stop_at_first(stop, again)).await.context("cannot stop properly")?;
+        let hosted = pool.as_ref().map(|pool| pool::screen(pool, &server.url()));
+        let screen = first_screen(&server, &found, &args, &hosted.unwrap_or_default());
+        let _ = output::bytes(screen.as_bytes());
+        let stopping = async {
+            stop_at_first(stop, again).await;
+            if let Some(pool) = &pool {
+                pool.stop(POOL_GRACE).await;
+            }
+        };
+        server.run(stopping).await.context("cannot stop properly")?;
         let _ = output::line(goodbye(&found));
         Ok(Exit::Ok)
     })
@@ -249,7 +267,7 @@ async fn tubes(engine: &Engine) -> anyhow::Result<Vec<TubeInfo>> {
 }
 
 /// What a newcomer sees: what runs where, and lines to paste.
-fn first_screen(server: &Server, found: &Found, args: &ServeArgs) -> String {
+fn first_screen(server: &Server, found: &Found, args: &ServeArgs, hosted: &str) -> String {
     let durable = if found.durable {
         "durable: what is acknowledged is on disk"
     } else {
@@ -273,7 +291,7 @@ fn first_screen(server: &Server, found: &Found, args: &ServeArgs) -> String {
          \x20 store  {} ({durable})\n\
          \x20 tasks  {tasks} in {tubes}, opened in {opening:.2} s\n\
          \x20 http   {} ({token})\n\
-         \x20 iproto {}\n\n\
+         \x20 iproto {}\n{hosted}\n\
          Try in another terminal:\n{}\n\
          Ctrl-C stops it.\n",
         env!("CARGO_PKG_VERSION"),

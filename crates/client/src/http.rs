@@ -230,6 +230,13 @@ impl Http {
         Ok(answer.consumers.into_iter().take(count).collect())
     }
 
+    /// What a service that the server hosts shows at this address, such as `/pool/status`.
+    pub async fn look<A: DeserializeOwned>(&self, path: &str) -> Result<A, HttpError> {
+        let mut address = self.base.clone();
+        address.set_path(path);
+        self.send(self.client.get(address), Duration::ZERO, "look").await
+    }
+
     async fn silent(&self, tube: &TubeName, verb: &'static str) -> Result<Reply, HttpError> {
         self.post::<_, NothingAnswer>(tube, verb, &NothingAnswer {}).await?;
         Ok(Reply::Nothing)

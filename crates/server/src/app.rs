@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::auth::Token;
 use crate::body::Intake;
-use crate::config::Config;
+use crate::config::{Config, Guests};
 use crate::guard::Hosts;
 use crate::http::Refusal;
 use crate::iproto::Face;
@@ -49,6 +49,8 @@ pub(crate) struct App {
     pub iproto: Option<Arc<Face>>,
     /// What runs beside the queue.
     pub services: Vec<Arc<dyn Service>>,
+    /// Addresses that somebody else answers.
+    pub guests: Option<Guests>,
 }
 
 /// How handlers hold it.
@@ -83,6 +85,7 @@ impl App {
             document,
             iproto: iproto.map(Arc::new),
             services: config.services,
+            guests: config.guests,
         }
     }
 

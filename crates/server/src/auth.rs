@@ -3,7 +3,7 @@
 use std::fmt;
 
 use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use subtle::ConstantTimeEq;
 use taskyard_wire::Code;
 
@@ -11,6 +11,8 @@ use crate::http::Refusal;
 
 /// What stands before the token in the header.
 const SCHEME: &str = "bearer ";
+/// What stands before the token among the protocols of a WebSocket.
+const PROTOCOL: &[u8] = b"bearer.";
 
 /// The secret that callers show. It is never printed.
 #[derive(Clone)]
@@ -48,6 +50,9 @@ impl Token {
     /// Refuses a request that does not show the token.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
+        if headers.get(AUTHORIZATION).is_none() && self.is_in_protocols(headers) {
+            return Ok(());
+        }
         let Some(value) = values.next() else {
             let message = "a token is needed; send the header 'Authorization: Bearer TOKEN'";
             return Err(Refusal::new(Code::Unauthorized, message));
@@ -58,6 +63,14 @@ impl Token {
         }
         let message = "the token is wrong; the header is 'Authorization: Bearer TOKEN'";
         Err(Refusal::new(Code::Unauthorized, message))
+    }
+
+    /// Whether it stands among the protocols of a WebSocket, where a page can show it: a browser lets no
+    /// page set other headers there.
+    fn is_in_protocols(&self, headers: &HeaderMap) -> bool {
+        let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
+        let mut names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        names.any(|name| name.trim_ascii().strip_prefix(PROTOCOL).is_some_and(|it| self.is(it)))
     }
 
     /// Compares in a time that tells nothing about how much of it is right.

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::Router;
 use taskyard_core::TubeName;
 use taskyard_core::limits::{BATCH_BYTES_MAX, CONNECTIONS_MAX};
 use taskyard_core::service::Service;
@@ -48,6 +49,17 @@ pub struct Config {
     pub iproto: Option<IprotoConfig>,
     /// What runs beside the queue; it is stopped with the server.
     pub services: Vec<Arc<dyn Service>>,
+    /// Addresses that somebody else answers.
+    pub guests: Option<Guests>,
+}
+
+/// Addresses that somebody else answers, behind the same guard as all others.
+#[derive(Clone, Debug)]
+pub struct Guests {
+    /// What answers.
+    pub router: Router,
+    /// Whether an address needs no token: a file of a page that shows nothing by itself.
+    pub is_open: fn(&str) -> bool,
 }
 
 impl Config {
@@ -66,6 +78,7 @@ impl Config {
             wait_seconds_max: WAIT_SECONDS_MAX,
             iproto: None,
             services: Vec::new(),
+            guests: None,
         }
     }
 

@@ -46,9 +46,14 @@ fn check(app: &App, request: &Request) -> Result<(), Refusal> {
     check_origin(headers)?;
     let path = request.uri().path();
     match &app.token {
-        Some(token) if !OPEN.contains(&path) && !dashboard::has(path) => token.check(headers),
+        Some(token) if !is_open(app, path) => token.check(headers),
         _ => Ok(()),
     }
+}
+
+fn is_open(app: &App, path: &str) -> bool {
+    let guests = app.guests.as_ref().is_some_and(|guests| (guests.is_open)(path));
+    OPEN.contains(&path) || dashboard::has(path) || guests
 }
 
 /// Refuses what is not JSON where JSON is needed: in a POST, PUT or PATCH, and in any body.

@@ -21,6 +21,6 @@ mod openapi;
 mod server;
 
 pub use auth::{Token, TokenError};
-pub use config::{BindError, Config};
+pub use config::{BindError, Config, Guests};
 pub use iproto::{Grant, Grants, IprotoConfig, Tls, TlsError, User, Users, Verb};
 pub use server::Server;

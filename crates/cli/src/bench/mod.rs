@@ -10,6 +10,7 @@ mod http;
 mod iproto;
 mod load;
 mod memory;
+mod pool;
 mod postgres;
 mod report;
 mod resident;
@@ -85,6 +86,8 @@ enum Part {
     Semaphores,
     /// Typed workers and the codec of their tasks.
     Workers,
+    /// Duration classes: decisions, starts of programs, a waiting crowd.
+    Pool,
     /// Memory with many tasks, and opening them again.
     Resident,
     /// Tasks on PostgreSQL, beside other queues on it.
@@ -160,6 +163,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Workers) {
         workers::measure(&mut report, folder, size).await?;
+    }
+    if wanted(Part::Pool) {
+        pool::measure(&mut report).await?;
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;

@@ -5,7 +5,7 @@ use taskyard_store::OpenOptions;
 use crate::rig::run;
 
 /// Every command a client or an operator uses.
-const VERBS: [&str; 20] = [
+const VERBS: [&str; 21] = [
     "migrate",
     "top",
     "serve",
@@ -19,6 +19,7 @@ const VERBS: [&str; 20] = [
     "delete",
     "peek",
     "sql",
+    "pool",
     "stats",
     "semaphore",
     "tube",

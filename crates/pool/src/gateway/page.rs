@@ -8,8 +8,9 @@ use axum::routing::get;
 use crate::pool::Pool;
 
 /// Address, kind and text of each file.
-const FILES: [(&str, &str, &str); 3] = [
+const FILES: [(&str, &str, &str); 4] = [
     ("/pool", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/pool/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
     ("/pool/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("/pool/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),
 ];

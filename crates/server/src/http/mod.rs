@@ -51,11 +51,15 @@ pub(crate) fn router(app: Shared) -> Router {
         }
         router = router.route(route.path, answering);
     }
-    router
+    let router = router
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(route_not_found)
-        .layer(from_fn_with_state(app.clone(), guard::admit))
-        .with_state(app)
+        .with_state(app.clone());
+    let router = match &app.guests {
+        Some(guests) => router.merge(guests.router.clone()),
+        None => router,
+    };
+    router.layer(from_fn_with_state(app, guard::admit))
 }
 
 async fn route_not_found() -> Refusal {

@@ -15,6 +15,11 @@ const PICTURE: &str = "size(3cm); draw(unitcircle, red); label(\"$x^2$\", (0, 0)
 
 /// A pool of the example; nothing when the tests are to go on without Asymptote.
 async fn site() -> Option<Site> {
+    site_with(2).await
+}
+
+/// The same with so many backends.
+async fn site_with(backends: u32) -> Option<Site> {
     let there = std::path::Path::new("/usr/bin/asy").exists();
     if !there {
         let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
@@ -22,7 +27,8 @@ async fn site() -> Option<Site> {
         println!("skipped: TASKYARD_EMBEDDED is set and there is no Asymptote");
         return None;
     }
-    Some(Site::of(Config::parse(EXAMPLE).unwrap()).await)
+    let config = Config { backends, ..Config::parse(EXAMPLE).unwrap() };
+    Some(Site::of(config).await)
 }
 
 async fn draw(site: &Site, code: &str, options: Value) -> Value {

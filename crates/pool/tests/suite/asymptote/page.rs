@@ -1,6 +1,6 @@
 //! The page, as a person sees it.
 
-use super::{PICTURE, site};
+use super::{PICTURE, site, site_with};
 use crate::chromium::browse;
 
 #[tokio::test]
@@ -17,7 +17,7 @@ async fn code_becomes_a_picture_and_a_mistake_becomes_a_message() {
         page.fill("#code", "draw(unitcircl);").await;
         page.click("#run").await;
         page.until("text('#state') === 'failed' && text('#output').includes('unitcircl')").await;
-        assert_eq!(page.text("#error").await, "the program ended with status 255");
+        assert_eq!(page.text("#error").await, "the program ended with status 1");
         page.run("document.querySelector('#code').value = ''").await;
         page.fill("#code", PICTURE).await;
         page.click("#run").await;
@@ -29,17 +29,12 @@ async fn code_becomes_a_picture_and_a_mistake_becomes_a_message() {
 
 #[tokio::test]
 async fn who_waits_sees_the_time_count_down() {
-    let Some(site) = site().await else { return };
-    let endless = "options {\"duration\": 20}";
-    let mut busy = Vec::new();
-    for _ in 0..2 {
-        let mut client = site.connect("/pool/run/asy").await;
-        client.say(endless).await;
-        client.file("main.asy", "while (true) {}").await;
-        client.say("start {}").await;
-        client.until("output").await;
-        busy.push(client);
-    }
+    let Some(site) = site_with(1).await else { return };
+    let mut busy = site.connect("/pool/run/asy").await;
+    busy.say("options {\"duration\": 30}").await;
+    busy.file("main.asy", "while (true) {}").await;
+    busy.say("start {}").await;
+    busy.until("output").await;
     browse(&format!("http://{}/pool", site.address), async |page| {
         page.until("document.querySelector('#code').value").await;
         page.click("#run").await;
@@ -47,7 +42,7 @@ async fn who_waits_sees_the_time_count_down() {
         page.run("window.first = text('#left')").await;
         page.until("/^At most \\d+ s\\.$/.test(window.first) && text('#left') !== window.first")
             .await;
-        busy.clear();
+        drop(busy);
         page.until("text('#state') === 'done'").await;
         assert_eq!(page.complaints().await, [] as [String; 0]);
     })

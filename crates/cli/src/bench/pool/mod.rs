@@ -1,0 +1,122 @@
+//! Duration classes: what a decision costs, how soon a program starts, what a waiting crowd costs.
+
+mod crowd;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use taskyard_core::classes::{Ask, Classes, Rules, Ticket};
+use taskyard_core::estimate::Means;
+use taskyard_core::{Span, Timestamp};
+use taskyard_pool::backend::Plan;
+use taskyard_pool::gateway::{News, Visit};
+use taskyard_pool::protocol::{Options, Outgoing, StartHead};
+use taskyard_pool::{Config, Pool};
+
+use super::report::{Report, Row, Target};
+
+/// Tasks that wait while decisions are made.
+const QUEUED: u64 = 100_000;
+/// Backends of the pool that decides.
+const BACKENDS: u32 = 64;
+/// Decisions that are timed.
+const DECISIONS: usize = 1_000;
+/// Programs that are started.
+const STARTS: usize = 200;
+
+pub async fn measure(report: &mut Report) -> Result<()> {
+    decisions(report)?;
+    starts(report).await?;
+    crowd::measure(report).await
+}
+
+/// A pool with a long queue of every kind; answers those that run, too.
+fn crowded(now: Timestamp) -> (Classes, Vec<Ticket>) {
+    let mut classes = Classes::new(Rules::default(), 1);
+    classes.set_backends(now, BACKENDS);
+    let asks = [3, 10, 30].map(|seconds| Ask::Timed(Span::from_secs(seconds)));
+    let asks = [asks[0], asks[1], asks[2], Ask::Default];
+    let mut running = Vec::new();
+    for ticket in 0..QUEUED + u64::from(BACKENDS) {
+        let ask = asks[(ticket % 4) as usize];
+        let decisions = classes.arrive(now, Ticket(ticket), ask);
+        running.extend(decisions.iter().map(|decision| decision.ticket()));
+    }
+    running.sort_unstable();
+    running.dedup();
+    (classes, running)
+}
+
+fn decisions(report: &mut Report) -> Result<()> {
+    let now = Timestamp::from_micros(1_000_000);
+    let (mut classes, mut running) = crowded(now);
+    let mut worst = Duration::ZERO;
+    let begin = Instant::now();
+    for _ in 0..DECISIONS {
+        let ended = running.pop().context("something runs")?;
+        let one = Instant::now();
+        let decisions = classes.remove(now, ended);
+        worst = worst.max(one.elapsed());
+        running.extend(decisions.iter().map(|decision| decision.ticket()));
+    }
+    let mean = begin.elapsed().as_secs_f64() / DECISIONS as f64;
+    ensure!(classes.queued() as u64 > QUEUED - DECISIONS as u64 * 2, "the queue is too short");
+    report.add(Row {
+        what: format!("pool: a decision with {QUEUED} queued"),
+        figure: worst.as_secs_f64() * 1e3,
+        unit: "ms",
+        target: Some(Target::AtMost(1.0)),
+        note: format!("the slowest of {DECISIONS}; {:.1} us in the mean", mean * 1e6),
+    });
+    let begin = Instant::now();
+    let waiting = classes.waiting(now, Span::from_micros(500_000), &Means::default());
+    let took = begin.elapsed().as_secs_f64() * 1e3;
+    ensure!(waiting.iter().all(|one| one.estimate.is_some()), "everybody has an estimate");
+    report.add(Row {
+        what: format!("pool: all estimates of {} queued", waiting.len()),
+        figure: took,
+        unit: "ms",
+        target: Some(Target::AtMost(200.0)),
+        note: "both numbers and the reason for each".into(),
+    });
+    Ok(())
+}
+
+/// Programs that end at once, one after the other.
+async fn starts(report: &mut Report) -> Result<()> {
+    let config = Config::parse("backends: 2\nprograms: {none: {command: [/bin/true]}}")?;
+    let program = config.programs.get("none").cloned().context("the program is there")?;
+    let pool = Pool::start(config).await?;
+    let mut took = Vec::new();
+    for _ in 0..STARTS {
+        let plan = Plan::new(
+            program.clone().into(),
+            Vec::new(),
+            &Options::default(),
+            &StartHead::default(),
+            false,
+        )?;
+        let begin = Instant::now();
+        let mut visit = Visit::begin(pool.clone(), plan).await?;
+        let News::Frame(Outgoing::Output(..)) = visit.next().await else {
+            anyhow::bail!("the program did not start");
+        };
+        took.push(begin.elapsed());
+        while let News::Frame(frame) = visit.next().await {
+            ensure!(frame != Outgoing::Complete(Some(String::new())), "it failed");
+        }
+    }
+    took.sort_unstable();
+    let gaps = pool.backends().isolation().gaps().len();
+    report.add(Row {
+        what: "pool: arrival to start of the process, p50".into(),
+        figure: took[STARTS / 2].as_secs_f64() * 1e3,
+        unit: "ms",
+        target: Some(Target::AtMost(5.0)),
+        note: format!(
+            "p99 {:.1} ms; a free backend, folder and limits made, {gaps} gaps in the isolation",
+            took[STARTS * 99 / 100].as_secs_f64() * 1e3
+        ),
+    });
+    Ok(())
+}
