@@ -12,7 +12,7 @@ BEGIN
     SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
         FROM taskyard.task t WHERE t.state = 1;
     IF _ids IS NOT NULL THEN
-        PERFORM taskyard.give_back(_tubes, _ids, _leases, 5);
+        PERFORM taskyard.give_back(_tubes, _ids, _leases, 5, NULL);
     END IF;
     DELETE FROM taskyard.counter;
     DELETE FROM taskyard.connection;
