@@ -73,9 +73,9 @@ impl Failure {
                 Failure::Conflict(text)
             }
             // Class 57P: the server is going down, or somebody ended this connection.
-            Some(code) if code.code().starts_with("57P") || code.code().starts_with("08") => {
-                Failure::Broken(text)
-            }
+            Some(code) if code.code().starts_with("57P") => Failure::Broken(text),
+            // Class 08 is said by whoever stands between, who knows no more than that an answer is missing.
+            Some(code) if code.code().starts_with("08") => Failure::Lost(text),
             Some(_) => Failure::Refused(text),
             None => Failure::Lost(text),
         }
@@ -109,6 +109,12 @@ impl Failure {
             Failure::Lost(text) => Failure::Broken(text),
             other => other,
         }
+    }
+
+    /// The same for what a pooler passes on: it may have heard it instead of the answer to a commit.
+    fn of_pooled(error: &tokio_postgres::Error) -> Self {
+        let fatal = error.as_db_error().is_some_and(|error| error.severity() == "FATAL");
+        if fatal { Failure::Lost(describe(error)) } else { Failure::of(error).at_commit() }
     }
 
     /// The same for the end of a transaction: whoever ends the connection then may have come after it.
@@ -231,9 +237,11 @@ impl Connection {
                 Err(error) if failure.is_some() && Failure::is_echo(&error) => {}
                 Err(error) => {
                     // Answers come in order: what the database says before the end comes before it.
-                    let this = Failure::of(&error);
-                    let this = if place > calls.len() { this.at_commit() } else { this };
-                    failure = failure.or(Some(this));
+                    failure.get_or_insert(match self.pooled {
+                        true => Failure::of_pooled(&error),
+                        false if place > calls.len() => Failure::of(&error).at_commit(),
+                        false => Failure::of(&error),
+                    });
                 }
             }
         }
