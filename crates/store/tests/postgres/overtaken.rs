@@ -69,3 +69,19 @@ fn a_touch_is_not_undone_by_a_tick_that_waited_for_it() {
         check_counts(&url);
     });
 }
+
+// A take asked whether its session lived and did not keep it alive: a session that ended at that moment left the
+// task with nobody, where no tick found it.
+#[test]
+fn what_is_taken_while_its_session_ends_goes_back() {
+    run(async {
+        let database = with_task(Kind::Fifo);
+        let url = database.url();
+        sql(&url, "SELECT taskyard.join_session('\\x03', true, '\\x0b', 1)");
+        let leave = "SELECT taskyard.leave_session('\\x03', '\\x0b', 1)";
+        overtake(&database, &take("'\\x03'", "NULL", 1), leave);
+        let held = sql(&url, "SELECT count(*) FROM taskyard.task WHERE state = 1");
+        assert_eq!(held.as_deref(), Some("0"));
+        check_counts(&url);
+    });
+}
