@@ -85,3 +85,24 @@ fn what_is_taken_while_its_session_ends_goes_back() {
         check_counts(&url);
     });
 }
+
+// A session joined at another server while its old one was forgotten; whether it was connected elsewhere had been
+// looked up before, so it was ended although it was.
+#[test]
+fn a_session_that_joins_elsewhere_outlives_its_server() {
+    run(async {
+        let partings = [
+            "SELECT taskyard.forget_server('\\x0a', 1)",
+            "SELECT taskyard.settle_server('\\x0a', '{}', '{}', '{}', 0, 1)",
+        ];
+        for parting in partings {
+            let database = Database::new();
+            let url = database.url();
+            sql(&url, "SELECT taskyard.join_session('\\x01', true, '\\x0a', 1)");
+            let join = "SELECT taskyard.join_session('\\x01', false, '\\x0b', 1)";
+            overtake(&database, join, parting);
+            let lives = sql(&url, "SELECT ends IS NULL FROM taskyard.session");
+            assert_eq!(lives.as_deref(), Some("t"), "{parting}");
+        }
+    });
+}
