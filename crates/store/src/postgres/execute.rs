@@ -84,6 +84,9 @@ impl Shared {
             if !again || tries >= RETRIES {
                 return done;
             }
+            if let Err(Failure::Conflict(why)) = &done {
+                tracing::warn!(why, "a batch gave way to another; trying again");
+            }
             tracing::debug!(?done, "a batch was not done; trying again");
             tries += 1;
         }
@@ -136,6 +139,10 @@ impl Shared {
                 Ask::Refused(_) => Vec::new(),
                 _ => calls.next().into_iter().collect(),
             };
+            // Alone, a call locks in order itself, and what was locked for it would be left behind.
+            if matches!(ask, Ask::LockTube) {
+                continue;
+            }
             let count = places.len();
             let step = [Step { places: (0..count).collect(), ask }];
             let part = match self.transact(&step, &call).await {

@@ -31,6 +31,7 @@ mod execute;
 mod gather;
 mod heads;
 mod migrate;
+mod order;
 mod plan;
 mod presence;
 mod reach;

@@ -38,7 +38,9 @@ fn with_task(kind: Kind) -> Database {
 }
 
 fn take(session: &str, lease: &str, now: i64) -> String {
-    format!("SELECT taskyard.take_tasks('mail', {now}, 1, {session}, {lease}, 1000, NULL, NULL, true)")
+    format!(
+        "SELECT taskyard.take_tasks('mail', {now}, 1, {session}, {lease}, 1000, NULL, NULL, true)"
+    )
 }
 
 fn tick(now: i64) -> String {

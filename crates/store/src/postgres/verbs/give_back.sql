@@ -17,7 +17,7 @@ DECLARE
     _keys text[];
     _used_up bigint;
 BEGIN
-    FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.number LOOP
+    FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
         SELECT array_agg(d.id), array_agg(d.lease) INTO _own, _own_leases
             FROM unnest(_tubes, _ids, _leases) AS d(tube, id, lease) WHERE d.tube = _t.number;
         IF _t.has_subqueues THEN
