@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use taskyard_core::Error;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::TlsStream;
 use tokio_postgres::types::{ToSql, Type};
@@ -196,7 +196,9 @@ impl Connection {
             (&backend.since, Type::TEXT),
             (&END_TIMEOUT_MS, Type::INT8),
         ];
-        let rows = self.client.query_typed(text, &params).await;
+        let Ok(rows) = timeout(END_MAX, self.client.query_typed(text, &params)).await else {
+            return Err(Failure::Unreachable(SILENT.into()));
+        };
         let rows = rows.map_err(|error| Failure::of(&error).undone())?;
         Ok(rows.first().is_none_or(|row| row.get(0)))
     }
@@ -213,7 +215,11 @@ impl Connection {
 
     /// Runs the calls in one transaction, all sent at once.
     pub async fn transact(&mut self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Failure> {
-        self.prepare(calls).await.map_err(Failure::undone)?;
+        let deadline = Instant::now() + ANSWER_MAX;
+        let Ok(prepared) = timeout_at(deadline, self.prepare(calls)).await else {
+            return Err(Failure::Unreachable(SILENT.into()));
+        };
+        prepared.map_err(Failure::undone)?;
         let begin = if self.pooled {
             let settings = SETTINGS.map(|(name, value)| format!("SET LOCAL {name} = {value}"));
             format!("BEGIN ISOLATION LEVEL READ COMMITTED; {}", settings.join("; "))
@@ -228,8 +234,8 @@ impl Connection {
         answers.push(Box::pin(self.plain("COMMIT")));
         let mut rows = Vec::with_capacity(calls.len());
         let mut failure = None;
-        let Ok(answers) = timeout(ANSWER_MAX, send(answers)).await else {
-            return Err(Failure::Lost("no answer in a minute".into()));
+        let Ok(answers) = timeout_at(deadline, send(answers)).await else {
+            return Err(Failure::Lost(SILENT.into()));
         };
         for (place, answer) in answers.into_iter().enumerate() {
             match answer {
@@ -277,6 +283,14 @@ impl Connection {
         }
     }
 
+    /// Hears what is notified from now on.
+    pub async fn listen(&self) -> Result<(), Failure> {
+        match timeout(ANSWER_MAX, self.client.batch_execute("LISTEN taskyard")).await {
+            Ok(listening) => listening.map_err(|error| Failure::of(&error)),
+            Err(_) => Err(Failure::Unreachable(SILENT.into())),
+        }
+    }
+
     /// Prepares what has not been, unless there is a pooler.
     async fn prepare(&mut self, calls: &[Call]) -> Result<(), Failure> {
         for Call { statement, .. } in calls.iter().filter(|_| !self.pooled) {
@@ -291,11 +305,16 @@ impl Connection {
     }
 }
 
-/// How long a transaction may take. A database that hangs keeps everybody else waiting.
+/// How long a transaction may take, with what prepares it. A database that hangs keeps everybody else waiting.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// What is said of one that took longer.
+const SILENT: &str = "it has not answered for too long";
 
 /// How long to wait for the end of a process, in milliseconds.
 const END_TIMEOUT_MS: i64 = 2_000;
+/// The same with the way there and back.
+const END_MAX: Duration = Duration::from_secs(10);
 
 async fn who_serves(client: &Client) -> Result<Backend, tokio_postgres::Error> {
     let text = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()";

@@ -78,7 +78,9 @@ impl Shared {
                 Err(Failure::Lost(_)) => is_repeatable(steps),
                 _ => false,
             };
-            if matches!(done, Err(Failure::Broken(_) | Failure::Lost(_))) {
+            // One that is silent is as good as gone.
+            if matches!(done, Err(Failure::Broken(_) | Failure::Lost(_) | Failure::Unreachable(_)))
+            {
                 *place = None;
             }
             if !again || tries >= RETRIES {
