@@ -95,3 +95,21 @@ fn a_put_that_cannot_be_says_why() {
         );
     });
 }
+
+// A transaction that sees the world as it was when it began counted the tasks of that time: three fitted
+// into a tube of three that was full.
+#[test]
+fn a_transaction_that_cannot_count_does_not_put_where_tasks_are_counted() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        make_tube(&store, TubeOptions { capacity: Some(1), ..TubeOptions::new(Kind::Fifo) });
+        let put = "DO $$ BEGIN PERFORM taskyard.put('mail', '1'); RAISE 'not refused';
+            EXCEPTION WHEN feature_not_supported THEN RETURN; END $$";
+        for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+            sql(&database.url(), &format!("BEGIN ISOLATION LEVEL {level}; {put}; COMMIT"));
+        }
+        let put = "BEGIN; SELECT taskyard.put('mail', '1'); COMMIT";
+        assert_eq!(sql(&database.url(), put).as_deref(), Some("0"));
+    });
+}
