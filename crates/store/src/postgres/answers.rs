@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
             Ask::Put { tube, sizes, .. } => self.put(tube, sizes, first(rows)?),
             Ask::Take { tube, session, counts, .. } => self.take(tube, *session, counts, rows),
             Ask::Ack { .. } => self.ack(ask, rows),
-            Ask::LockSemaphores => Ok(Vec::new()),
+            Ask::LockSemaphores | Ask::LockTube => Ok(Vec::new()),
             other => Ok(vec![self.single(other, rows)?]),
         }
     }
@@ -96,7 +96,11 @@ impl<'a> Reader<'a> {
             Ask::Configure => Ok(Reply::Nothing),
             Ask::Semaphore(ask) => semaphores::read(ask, rows, &mut self.tally)?,
             Ask::Tick { .. } => Ok(Reply::Ticked(self.tick(rows)?)),
-            Ask::Put { .. } | Ask::Take { .. } | Ask::Ack { .. } | Ask::LockSemaphores => {
+            Ask::Put { .. }
+            | Ask::Take { .. }
+            | Ask::Ack { .. }
+            | Ask::LockSemaphores
+            | Ask::LockTube => {
                 return Err("an answer was read in the wrong place".into());
             }
         })

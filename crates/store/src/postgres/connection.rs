@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use taskyard_core::Error;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::TlsStream;
 use tokio_postgres::types::{ToSql, Type};
@@ -73,9 +73,10 @@ impl Failure {
                 Failure::Conflict(text)
             }
             // Class 57P: the server is going down, or somebody ended this connection.
-            Some(code) if code.code().starts_with("57P") || code.code().starts_with("08") => {
-                Failure::Broken(text)
-            }
+            Some(code) if code.code().starts_with("57P") => Failure::Broken(text),
+            // Class 08 is said by whoever stands between, who knows no more than that an answer is missing.
+            Some(code) if code.code().starts_with("08") => Failure::Lost(text),
+            Some(&SqlState::LOCK_NOT_AVAILABLE) => Failure::Refused(LOCKED.into()),
             Some(_) => Failure::Refused(text),
             None => Failure::Lost(text),
         }
@@ -111,6 +112,12 @@ impl Failure {
         }
     }
 
+    /// The same for what a pooler passes on: it may have heard it instead of the answer to a commit.
+    fn of_pooled(error: &tokio_postgres::Error) -> Self {
+        let fatal = error.as_db_error().is_some_and(|error| error.severity() == "FATAL");
+        if fatal { Failure::Lost(describe(error)) } else { Failure::of(error).at_commit() }
+    }
+
     /// The same for the end of a transaction: whoever ends the connection then may have come after it.
     fn at_commit(self) -> Self {
         match self {
@@ -129,8 +136,10 @@ impl Failure {
 pub(super) fn describe(error: &tokio_postgres::Error) -> String {
     let said = match error.as_db_error() {
         Some(error) => {
-            let place = error.where_().map(|place| format!(", in {place}")).unwrap_or_default();
-            return format!("{} ({}){place}", error.message(), error.code().code());
+            // Where in which function is of no use to who asked.
+            tracing::debug!(?error, "PostgreSQL refused");
+            let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+            return format!("{} ({}){hint}", error.message(), error.code().code());
         }
         None => error.to_string(),
     };
@@ -190,7 +199,9 @@ impl Connection {
             (&backend.since, Type::TEXT),
             (&END_TIMEOUT_MS, Type::INT8),
         ];
-        let rows = self.client.query_typed(text, &params).await;
+        let Ok(rows) = timeout(END_MAX, self.client.query_typed(text, &params)).await else {
+            return Err(Failure::Unreachable(SILENT.into()));
+        };
         let rows = rows.map_err(|error| Failure::of(&error).undone())?;
         Ok(rows.first().is_none_or(|row| row.get(0)))
     }
@@ -207,7 +218,11 @@ impl Connection {
 
     /// Runs the calls in one transaction, all sent at once.
     pub async fn transact(&mut self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Failure> {
-        self.prepare(calls).await.map_err(Failure::undone)?;
+        let deadline = Instant::now() + ANSWER_MAX;
+        let Ok(prepared) = timeout_at(deadline, self.prepare(calls)).await else {
+            return Err(Failure::Unreachable(SILENT.into()));
+        };
+        prepared.map_err(Failure::undone)?;
         let begin = if self.pooled {
             let settings = SETTINGS.map(|(name, value)| format!("SET LOCAL {name} = {value}"));
             format!("BEGIN ISOLATION LEVEL READ COMMITTED; {}", settings.join("; "))
@@ -222,8 +237,8 @@ impl Connection {
         answers.push(Box::pin(self.plain("COMMIT")));
         let mut rows = Vec::with_capacity(calls.len());
         let mut failure = None;
-        let Ok(answers) = timeout(ANSWER_MAX, send(answers)).await else {
-            return Err(Failure::Lost("no answer in a minute".into()));
+        let Ok(answers) = timeout_at(deadline, send(answers)).await else {
+            return Err(Failure::Lost(SILENT.into()));
         };
         for (place, answer) in answers.into_iter().enumerate() {
             match answer {
@@ -231,9 +246,11 @@ impl Connection {
                 Err(error) if failure.is_some() && Failure::is_echo(&error) => {}
                 Err(error) => {
                     // Answers come in order: what the database says before the end comes before it.
-                    let this = Failure::of(&error);
-                    let this = if place > calls.len() { this.at_commit() } else { this };
-                    failure = failure.or(Some(this));
+                    failure.get_or_insert(match self.pooled {
+                        true => Failure::of_pooled(&error),
+                        false if place > calls.len() => Failure::of(&error).at_commit(),
+                        false => Failure::of(&error),
+                    });
                 }
             }
         }
@@ -269,6 +286,14 @@ impl Connection {
         }
     }
 
+    /// Hears what is notified from now on.
+    pub async fn listen(&self) -> Result<(), Failure> {
+        match timeout(ANSWER_MAX, self.client.batch_execute("LISTEN taskyard")).await {
+            Ok(listening) => listening.map_err(|error| Failure::of(&error)),
+            Err(_) => Err(Failure::Unreachable(SILENT.into())),
+        }
+    }
+
     /// Prepares what has not been, unless there is a pooler.
     async fn prepare(&mut self, calls: &[Call]) -> Result<(), Failure> {
         for Call { statement, .. } in calls.iter().filter(|_| !self.pooled) {
@@ -283,11 +308,20 @@ impl Connection {
     }
 }
 
-/// How long a transaction may take. A database that hangs keeps everybody else waiting.
+/// How long a transaction may take, with what prepares it. A database that hangs keeps everybody else waiting.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// What is said when `lock_timeout` is over.
+const LOCKED: &str = "the tube is locked by an open transaction, probably a put by plain SQL into a \
+    tube with a capacity or with sub-queues; nothing was done, try again when it has ended";
+
+/// What is said of one that took longer.
+const SILENT: &str = "it has not answered for too long";
 
 /// How long to wait for the end of a process, in milliseconds.
 const END_TIMEOUT_MS: i64 = 2_000;
+/// The same with the way there and back.
+const END_MAX: Duration = Duration::from_secs(10);
 
 async fn who_serves(client: &Client) -> Result<Backend, tokio_postgres::Error> {
     let text = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()";

@@ -31,6 +31,7 @@ mod execute;
 mod gather;
 mod heads;
 mod migrate;
+mod order;
 mod plan;
 mod presence;
 mod reach;
@@ -212,7 +213,7 @@ fn ended(count: usize, why: &str) -> Executed {
 impl Shared {
     async fn open(reach: Reach, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
         let connection = reach.wait_for(wait).await;
-        let mut connection = connection.map_err(|error| unavailable(&describe(&error)))?;
+        let mut connection = connection.map_err(|error| unavailable(&error.text()))?;
         migrate::migrate(connection.client()).await.map_err(|error| match error {
             MigrateError::TooNew { found, known } => {
                 OpenError::TooNew { folder: PLACE.into(), found, known }

@@ -14,7 +14,7 @@ use taskyard_core::{
 use super::gather::OpenGroups;
 use super::heads::{Heads, Start, Timers, Touched};
 use super::statements::Call;
-use super::{calls, semaphores};
+use super::{calls, order, semaphores};
 
 /// What every call of a batch needs to know.
 pub(super) struct Context<'a> {
@@ -113,6 +113,8 @@ pub(super) enum Ask {
     Semaphore(semaphores::Ask),
     /// Comes before everything else; nobody asked for it.
     LockSemaphores,
+    /// Comes before what a tube is asked; nobody asked for it.
+    LockTube,
 }
 
 /// Turns commands into steps and calls. Steps without a call have none in the second list.
@@ -138,8 +140,14 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>,
             }
         }
     }
+    order::sort(&mut groups);
+    let locks = order::locks(&groups, context.plain);
     let mut touched = Touched::default();
-    for mut group in groups {
+    for (mut group, lock) in groups.into_iter().zip(locks) {
+        if let Some(lock) = lock {
+            steps.push(Step { places: Vec::new(), ask: Ask::LockTube });
+            calls.push(lock);
+        }
         let places = std::mem::take(&mut group.places);
         let (ask, call) = group.call(context, &mut touched);
         steps.push(Step { places, ask });
@@ -200,7 +208,7 @@ pub(super) fn refuse_tasks(tasks: &[NewTask]) -> Option<Error> {
 
 /// Commands that share a call.
 pub(super) struct Group {
-    commands: Vec<Command>,
+    pub(super) commands: Vec<Command>,
     /// Where they stand in the batch.
     places: Vec<usize>,
     /// What they have together.

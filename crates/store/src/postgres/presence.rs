@@ -154,8 +154,7 @@ async fn attend(
     mut notices: mpsc::UnboundedReceiver<String>,
 ) -> Result<(), Failure> {
     if !shared.reach.pooled {
-        let listening = connection.client().batch_execute("LISTEN taskyard").await;
-        listening.map_err(|error| Failure::of(&error))?;
+        connection.listen().await?;
     }
     // Notices may have been lost before this.
     shared.known().heads.forget_all();

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::Config;
 use tokio_postgres::error::SqlState;
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -15,6 +15,30 @@ use super::url::Place;
 /// How long to leave a database alone that cannot be reached: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How long opening a connection may take in all. Who accepts one may still never say a word on it.
+const OPEN_MAX: Duration = Duration::from_secs(15);
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum Unopened {
+    /// Nobody is there, or somebody does not want to.
+    Failed(tokio_postgres::Error),
+    /// Somebody is there and says nothing.
+    Silent,
+}
+
+impl Unopened {
+    /// What to tell those who asked.
+    pub fn text(&self) -> String {
+        match self {
+            Unopened::Failed(error) => describe(error),
+            Unopened::Silent => {
+                format!("it accepts connections and says nothing for {} s", OPEN_MAX.as_secs())
+            }
+        }
+    }
+}
 
 /// Where the database is, and whether it answered last.
 pub(super) struct Reach {
@@ -41,18 +65,22 @@ impl Reach {
         Ok(Reach { config, tls, pooled, away: Mutex::default() })
     }
 
-    async fn open(&self, notices: Option<Notices>) -> Result<Connection, tokio_postgres::Error> {
-        Connection::open(&self.config, self.tls.as_ref(), self.pooled, notices).await
+    async fn open(&self, notices: Option<Notices>) -> Result<Connection, Unopened> {
+        let opening = Connection::open(&self.config, self.tls.as_ref(), self.pooled, notices);
+        match timeout(OPEN_MAX, opening).await {
+            Ok(opened) => opened.map_err(Unopened::Failed),
+            Err(_) => Err(Unopened::Silent),
+        }
     }
 
     /// Connects, waiting this long for a database that is not up.
-    pub async fn wait_for(&self, wait: Duration) -> Result<Connection, tokio_postgres::Error> {
+    pub async fn wait_for(&self, wait: Duration) -> Result<Connection, Unopened> {
         let until = Instant::now() + wait;
         loop {
             let opened = self.open(None).await;
             match opened {
                 Err(error) if is_down(&error) && Instant::now() < until => {
-                    self.failed(describe(&error));
+                    self.failed(error.text());
                     tokio::time::sleep(self.pause()).await;
                 }
                 opened => {
@@ -83,7 +111,7 @@ impl Reach {
                 }
                 Ok(connection)
             }
-            Err(error) => Err(self.failed(describe(&error))),
+            Err(error) => Err(self.failed(error.text())),
         }
     }
 
@@ -109,7 +137,8 @@ impl Reach {
 }
 
 /// Whether a database is not up, rather than unwilling.
-fn is_down(error: &tokio_postgres::Error) -> bool {
+fn is_down(error: &Unopened) -> bool {
+    let Unopened::Failed(error) = error else { return true };
     match error.code() {
         Some(code) => *code == SqlState::CANNOT_CONNECT_NOW,
         // What is wrong with encryption stays wrong.
@@ -138,6 +167,21 @@ mod tests {
         }
         assert!(pauses.is_sorted(), "{pauses:?}");
         assert_eq!((pauses[0], pauses[9]), (PAUSE_MIN, PAUSE_MAX));
+    }
+
+    // The limit was on the connection alone and not on what is said on it: a database that was accepted for but
+    // did not answer kept everybody waiting for ever.
+    #[tokio::test(start_paused = true)]
+    async fn one_that_accepts_and_says_nothing_cannot_be_reached() {
+        let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = mute.local_addr().expect("it has an address").port();
+        let url = format!("postgres://nobody@127.0.0.1:{port}/none");
+        let reach = Reach::new(Place::parse(&url).expect("a URL")).expect("nothing is wrong");
+        let failure = reach.try_connect(None).await.err();
+        assert!(
+            matches!(&failure, Some(Failure::Unreachable(why)) if why.contains("says nothing")),
+            "{failure:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]

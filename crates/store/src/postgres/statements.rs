@@ -49,6 +49,7 @@ statements! {
     PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
         (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
             INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY);
+    LOCK_TUBE: "SELECT taskyard.lock_tube($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8_ARRAY);
     TAKE: "SELECT * FROM taskyard.take_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
         (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL);
     ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8)"

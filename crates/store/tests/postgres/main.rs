@@ -9,6 +9,7 @@ mod suite;
 mod backlog;
 mod kill;
 mod migrate;
+mod overtaken;
 mod plain;
 mod pooled;
 mod races;

@@ -46,7 +46,11 @@ pub struct Pooler {
 /// The pooler that the tests of this process share, before the cluster that they share.
 pub fn pooler() -> &'static Pooler {
     static POOLER: OnceLock<Pooler> = OnceLock::new();
-    POOLER.get_or_init(Pooler::new)
+    POOLER.get_or_init(|| {
+        let socket = cluster().socket();
+        let host = socket.parent().expect("a folder has it").display().to_string();
+        Pooler::before(&format!("host={host}"))
+    })
 }
 
 /// Whether there is one; if not, the tests are to go on without.
@@ -62,13 +66,12 @@ fn program() -> PathBuf {
 }
 
 impl Pooler {
-    fn new() -> Self {
+    /// A pooler before the database at this place, as the pooler's settings name it.
+    pub fn before(place: &str) -> Self {
         let folder = TempDir::new().expect("a temporary folder can be made").keep();
-        let socket = cluster().socket();
-        let host = socket.parent().expect("a folder has it").display();
         let own = folder.display();
         let settings = format!(
-            "[databases]\n* = host={host}\n[pgbouncer]\n{SETTINGS}\
+            "[databases]\n* = {place}\n[pgbouncer]\n{SETTINGS}\
              unix_socket_dir = {own}\nauth_file = {own}/users\n"
         );
         fs::write(folder.join("settings"), settings).expect("settings can be written");

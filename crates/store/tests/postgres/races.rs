@@ -2,14 +2,19 @@
 
 use std::collections::HashSet;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use taskyard_core::{
-    Command, Error, Kind, NewTask, Outcome, Reply, Span, Task, TubeName, TubeOptions,
+    Body, Command, Error, Kind, NewTask, Outcome, Reply, Span, Take, Task, TubeName, TubeOptions,
 };
+use taskyard_store::Store;
+use taskyard_store::conformance::block_on;
 use taskyard_store::postgres::PostgresStore;
 
-use crate::database::{Database, ack, ask, check_counts, make_tube, put, run, take};
+use crate::database::{
+    Database, NOW, ack, ask, check_counts, cluster, make_tube, put, run, sql, take,
+};
 
 const SERVERS: usize = 4;
 
@@ -147,5 +152,58 @@ fn one_of_a_subqueue_runs_at_a_time() {
             at_once(&database, |store| drain(store, &tube, 1).len()).into_iter().sum();
         assert_eq!(drained + drain(&store, &tube, 9).len(), 4 * SERVERS - 3);
         check_counts(&database.url());
+    });
+}
+
+/// Ends all connections but its own, so that what they counted is to be seen.
+const END: &str = "
+SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()";
+
+const DEADLOCKS: &str = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+
+fn put_key(tube: &TubeName, key: &str) -> Command {
+    let task = NewTask { subqueue: Some(key.into()), ..NewTask::new(Body::new(&[0xc0])) };
+    Command::Put { tube: tube.clone(), tasks: vec![task], wait: Span::ZERO }
+}
+
+// A batch locked what it needed as its commands came: two servers whose commands came in opposite order waited for
+// each other for a second, until the database ended one of the two.
+#[test]
+fn batches_in_opposite_order_do_not_wait_for_each_other() {
+    run(async {
+        let database = Database::on(cluster());
+        let store = database.open();
+        let room = TubeOptions { capacity: Some(100_000), ..TubeOptions::new(Kind::Fifo) };
+        let lane = TubeOptions::new(Kind::Utube);
+        let names = ["big", "huge", "lanes"].map(|name| TubeName::new(name).expect("a name"));
+        let [big, huge, lanes] = &names;
+        for (tube, options) in [(big, room.clone()), (huge, room), (lanes, lane)] {
+            let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+            ask(&store, create).expect("it is made");
+        }
+        let (session, lease, wait) = (None, None, Span::ZERO);
+        let take = Take { tube: lanes.clone(), count: 1, session, lease, wait };
+        let middle = Command::Take(take);
+        let turn = AtomicBool::new(false);
+        at_once(&database, |store| {
+            let mut batch = vec![
+                put(big, 1),
+                put_key(lanes, "a"),
+                middle.clone(),
+                put_key(lanes, "b"),
+                put(huge, 1),
+            ];
+            if turn.fetch_xor(true, Ordering::SeqCst) {
+                batch.reverse();
+            }
+            for _ in 0..40 {
+                let replies = block_on(store.execute(NOW, batch.clone())).replies;
+                assert!(replies.iter().all(Result::is_ok), "{replies:?}");
+            }
+        });
+        check_counts(&database.url());
+        sql(&database.url(), END);
+        assert_eq!(sql(&database.url(), DEADLOCKS).as_deref(), Some("0"));
     });
 }

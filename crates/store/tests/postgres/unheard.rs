@@ -14,18 +14,25 @@ use taskyard_core::{
 use taskyard_store::postgres::{Clock, PostgresStore};
 
 use crate::database::{Database, ask, check_counts, cluster, make_tube, put, run, sql};
+use crate::pooler::{Pooler, is_there};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
 /// The way to a database on which an answer can be kept back.
 struct Way {
     url: String,
+    port: u16,
     /// Whether the next batch is not to be answered.
     armed: Arc<AtomicBool>,
 }
 
 impl Way {
     fn new(database: &Database) -> Self {
+        Self::keeping(database, b"COMMIT\0")
+    }
+
+    /// One on which the batch that is not answered is the next that has this word in it.
+    fn keeping(database: &Database, word: &'static [u8]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let armed = Arc::new(AtomicBool::new(false));
@@ -38,11 +45,12 @@ impl Way {
                 let (asks, tells) = (server.try_clone(), database.try_clone());
                 let (asks, tells) = (asks.expect("a socket"), tells.expect("a socket"));
                 let (armed, hears) = (arms.clone(), deaf.clone());
-                thread::spawn(move || carry_questions(asks, tells, &armed, &hears));
+                thread::spawn(move || carry_questions(asks, tells, word, (&armed, &hears)));
                 thread::spawn(move || carry_answers(database, server, &deaf));
             }
         });
-        Way { url: format!("postgres://postgres@{address}/{name}"), armed }
+        let url = format!("postgres://postgres@{address}/{name}");
+        Way { url, port: address.port(), armed }
     }
 
     /// The next batch is done and not answered: its connection breaks instead.
@@ -58,15 +66,15 @@ fn has(bytes: &[u8], word: &[u8]) -> bool {
 fn carry_questions(
     mut asks: TcpStream,
     mut tells: UnixStream,
-    armed: &AtomicBool,
-    deaf: &AtomicBool,
+    word: &[u8],
+    (armed, deaf): (&AtomicBool, &AtomicBool),
 ) {
     let mut bytes = vec![0; 8192];
     let mut listens = false;
     while let Ok(count @ 1..) = asks.read(&mut bytes) {
         // The connection with the heartbeat is left alone.
         listens |= has(&bytes[..count], b"LISTEN");
-        if !listens && has(&bytes[..count], b"COMMIT\0") && armed.swap(false, Ordering::SeqCst) {
+        if !listens && has(&bytes[..count], word) && armed.swap(false, Ordering::SeqCst) {
             deaf.store(true, Ordering::SeqCst);
         }
         if tells.write_all(&bytes[..count]).is_err() {
@@ -202,6 +210,28 @@ fn a_put_that_nobody_heard_of_is_said_to_be_unknown() {
         let database = Database::new();
         let way = Way::new(&database);
         let store = opened(&way);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        way.be_deaf();
+        is_unknown(ask(&store, put(&tube, 1)));
+        let there = sql(&database.url(), "SELECT count(*) FROM taskyard.task");
+        assert_eq!(there.as_deref(), Some("1"));
+    });
+}
+
+// A pooler that lost its own connection says so with an error, which passed for the word of the database that
+// nothing was done: the put was sent again and was there twice.
+#[test]
+fn what_a_pooler_did_not_hear_is_unknown() {
+    run(async {
+        if !is_there() {
+            return;
+        }
+        let database = Database::new();
+        // Servers behind a pooler share connections, so the heartbeat must be told from the put.
+        let way = Way::keeping(&database, b"put_tasks");
+        let pooler = Pooler::before(&format!("host=127.0.0.1 port={}", way.port));
+        let url = pooler.url(&database.url());
+        let store = PostgresStore::open(&url, Clock::Caller).expect("the store opens");
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
         way.be_deaf();
         is_unknown(ask(&store, put(&tube, 1)));

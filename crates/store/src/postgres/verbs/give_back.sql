@@ -2,10 +2,12 @@
 -- 1 a delay ended, 2 a lease ran out, 3 attempts were used up, 4 expired, 5 released. 7 says how much
 -- room a tube has now. 0 closes the answer.
 
+DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer);
+
 -- Gives back these deliveries of any tubes, as far as they are still under way: another delivery of the
--- same task has another lease.
+-- same task has another lease. With _now only those whose time is over then: a touch keeps the lease.
 CREATE OR REPLACE FUNCTION taskyard.give_back(
-    _tubes integer[], _ids bigint[], _leases bigint[], _event integer)
+    _tubes integer[], _ids bigint[], _leases bigint[], _event integer, _now bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -15,7 +17,7 @@ DECLARE
     _keys text[];
     _used_up bigint;
 BEGIN
-    FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.number LOOP
+    FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
         SELECT array_agg(d.id), array_agg(d.lease) INTO _own, _own_leases
             FROM unnest(_tubes, _ids, _leases) AS d(tube, id, lease) WHERE d.tube = _t.number;
         IF _t.has_subqueues THEN
@@ -33,7 +35,7 @@ BEGIN
             FROM unnest(_own, _own_leases) AS d(id, lease)
             CROSS JOIN LATERAL (SELECT k.ctid AS place FROM taskyard.task k
                 WHERE k.tube = _t.number AND k.id = d.id OFFSET 0) k
-            WHERE t.ctid = k.place AND t.lease = d.lease
+            WHERE t.ctid = k.place AND t.lease = d.lease AND (_now IS NULL OR t.timer <= _now)
             RETURNING t.state)
         SELECT count(*), count(*) FILTER (WHERE b.state = 4) INTO count, _used_up FROM back b;
         INSERT INTO taskyard.count (tube, ready, taken, buried)
@@ -66,7 +68,8 @@ BEGIN
         FROM taskyard.task t WHERE t.tube = _number AND t.state = 1;
     IF _ids IS NOT NULL THEN
         RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
-        FROM taskyard.give_back(array_fill(_number, ARRAY[cardinality(_ids)]), _ids, _leases, 5) g;
+        FROM taskyard.give_back(array_fill(_number, ARRAY[cardinality(_ids)]), _ids, _leases, 5,
+            NULL) g;
     END IF;
     RETURN QUERY SELECT 0, _number, NULL::text, 0::bigint,
         (CASE WHEN _number IS NULL THEN 1 ELSE 0 END)::smallint;
@@ -84,7 +87,7 @@ BEGIN
     SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
         FROM taskyard.task t WHERE t.session = _session;
     IF _ids IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM taskyard.give_back(_tubes, _ids, _leases, 5);
+        RETURN QUERY SELECT * FROM taskyard.give_back(_tubes, _ids, _leases, 5, NULL);
     END IF;
     DELETE FROM taskyard.connection c WHERE c.session = _session;
     DELETE FROM taskyard.session s WHERE s.id = _session;

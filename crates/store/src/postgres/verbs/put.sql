@@ -26,6 +26,12 @@ BEGIN
     number := _t.number;
     _now := coalesce(_now, taskyard.clock());
     IF _t.capacity IS NOT NULL THEN
+        IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+            RAISE EXCEPTION 'tube ''%'' has a capacity, which a transaction that is % cannot count',
+                _tube, current_setting('transaction_isolation')
+                USING ERRCODE = 'feature_not_supported',
+                    HINT = 'begin it with ISOLATION LEVEL READ COMMITTED';
+        END IF;
         -- Who comes second must count what the first has put, so the count is a later statement.
         PERFORM 1 FROM taskyard.tube t WHERE t.number = _t.number FOR NO KEY UPDATE;
         capacity := _t.capacity;

@@ -12,7 +12,7 @@ BEGIN
     SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
         FROM taskyard.task t WHERE t.state = 1;
     IF _ids IS NOT NULL THEN
-        PERFORM taskyard.give_back(_tubes, _ids, _leases, 5);
+        PERFORM taskyard.give_back(_tubes, _ids, _leases, 5, NULL);
     END IF;
     DELETE FROM taskyard.counter;
     DELETE FROM taskyard.connection;
@@ -23,18 +23,32 @@ BEGIN
     DELETE FROM taskyard.count c USING taskyard.tube u WHERE u.number = c.tube AND u.temporary;
 END $$;
 
--- Ends the part that this server had in sessions. A session that is nowhere else connected ends with the
--- next tick, or when its time has passed.
-CREATE OR REPLACE FUNCTION taskyard.forget_server(_server bytea, _now bigint) RETURNS void
-LANGUAGE plpgsql VOLATILE AS $$
+-- Ends the part that this server had in all sessions but _kept. A session that is nowhere else connected
+-- ends with the next tick, or when its time has passed.
+CREATE OR REPLACE FUNCTION taskyard.part_sessions(_server bytea, _kept bytea[], _now bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    WITH lost AS (DELETE FROM taskyard.connection c WHERE c.server = _server RETURNING c.session)
+    -- Who joins elsewhere holds the session's row: locked, and decided in a later statement.
+    PERFORM 1 FROM taskyard.session s WHERE s.id IN (
+            SELECT c.session FROM taskyard.connection c
+            WHERE c.server = _server AND c.session <> ALL (_kept))
+        ORDER BY s.id FOR UPDATE;
+    WITH lost AS (
+        DELETE FROM taskyard.connection c
+        WHERE c.server = _server AND c.session <> ALL (_kept) RETURNING c.session)
     UPDATE taskyard.session s
         SET ends = taskyard.later(_now, (SELECT g.session_ttr FROM taskyard.setting g))
         FROM lost
         WHERE s.id = lost.session AND s.ends IS NULL AND NOT EXISTS (
             SELECT 1 FROM taskyard.connection c
             WHERE c.session = lost.session AND c.server <> _server);
+END $$;
+
+-- Forgets a server and its part in sessions.
+CREATE OR REPLACE FUNCTION taskyard.forget_server(_server bytea, _now bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM taskyard.part_sessions(_server, '{}', _now);
     DELETE FROM taskyard.server v WHERE v.id = _server;
 END $$;
 

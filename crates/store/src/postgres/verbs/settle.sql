@@ -17,16 +17,8 @@ BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
     _now := coalesce(_now, taskyard.clock());
     INSERT INTO taskyard.server (id, heartbeat) VALUES (_server, taskyard.clock())
-        ON CONFLICT DO NOTHING;
-    WITH lost AS (
-        DELETE FROM taskyard.connection c
-        WHERE c.server = _server AND c.session <> ALL (_sessions) RETURNING c.session)
-    UPDATE taskyard.session s
-        SET ends = taskyard.later(_now, (SELECT g.session_ttr FROM taskyard.setting g))
-        FROM lost
-        WHERE s.id = lost.session AND s.ends IS NULL AND NOT EXISTS (
-            SELECT 1 FROM taskyard.connection c
-            WHERE c.session = lost.session AND c.server <> _server);
+        ON CONFLICT (id) DO UPDATE SET heartbeat = excluded.heartbeat;
+    PERFORM taskyard.part_sessions(_server, _sessions, _now);
     FOR _session, _count IN
         SELECT k.id, k.count FROM unnest(_sessions, _counts) AS k(id, count) ORDER BY k.id
     LOOP

@@ -1,23 +1,58 @@
 -- Sub-queues: at most one task of each runs.
 
--- Locks the rows of these sub-queues of a tube, in one order for everybody, making those that are not
--- there.
+-- Makes the rows of these sub-queues of a tube that are not there.
+CREATE OR REPLACE FUNCTION taskyard.make_subqueues(_number integer, _keys text[]) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+    INSERT INTO taskyard.subqueue (tube, key)
+        SELECT _number, k.key FROM unnest(_keys) AS k(key)
+        WHERE NOT EXISTS (SELECT 1 FROM taskyard.subqueue s
+            WHERE s.tube = _number AND s.key = k.key)
+        ORDER BY k.key COLLATE "C"
+        ON CONFLICT DO NOTHING
+$$;
+
+-- Locks the rows of these sub-queues of a tube, in one order for everybody. Those that are not there are made
+-- before any is held: who makes one may have to wait for somebody who does the same.
 CREATE OR REPLACE FUNCTION taskyard.lock_subqueues(_number integer, _keys text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _locked bigint;
 BEGIN
     LOOP
+        PERFORM taskyard.make_subqueues(_number, _keys);
         SELECT count(*) INTO _locked
             FROM (SELECT u.key FROM unnest(_keys) AS u(key) ORDER BY u.key COLLATE "C") k
             CROSS JOIN LATERAL (SELECT 1 FROM taskyard.subqueue s
                 WHERE s.tube = _number AND s.key = k.key FOR UPDATE OFFSET 0) s;
+        -- Otherwise some were forgotten while this waited for them.
         EXIT WHEN _locked = cardinality(_keys);
-        -- Some are new, or were forgotten while this waited for them.
-        INSERT INTO taskyard.subqueue (tube, key)
-            SELECT _number, k.key FROM unnest(_keys) AS k(key) ORDER BY k.key COLLATE "C"
-            ON CONFLICT DO NOTHING;
     END LOOP;
+END $$;
+
+-- Locks all that a batch is going to lock in a tube: its row, if it has a capacity and there are puts, then
+-- the sub-queues of what is put, _keys, and of these tasks. Only the former are made; the put that
+-- follows says who stands first in them.
+CREATE OR REPLACE FUNCTION taskyard.lock_tube(_tube text, _keys text[], _ids bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
+    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    IF _t.capacity IS NOT NULL AND _keys IS NOT NULL THEN
+        PERFORM 1 FROM taskyard.tube t WHERE t.number = _t.number FOR NO KEY UPDATE;
+    END IF;
+    IF _t.has_subqueues THEN
+        _keys := ARRAY(SELECT DISTINCT coalesce(k.key, 'nil') FROM unnest(_keys) AS k(key));
+        PERFORM taskyard.make_subqueues(_t.number, _keys);
+        _keys := _keys || ARRAY(SELECT t.subqueue FROM unnest(_ids) AS i(id)
+            CROSS JOIN LATERAL (SELECT k.subqueue FROM taskyard.task k
+                WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t);
+        PERFORM 1 FROM (SELECT DISTINCT u.key COLLATE "C" AS key FROM unnest(_keys) AS u(key)
+                ORDER BY 1) k
+            CROSS JOIN LATERAL (SELECT 1 FROM taskyard.subqueue s
+                WHERE s.tube = _t.number AND s.key = k.key FOR UPDATE OFFSET 0) s;
+    END IF;
 END $$;
 
 -- Locks the sub-queues of these tasks of a tube and answers their keys.

@@ -49,6 +49,8 @@ BEGIN
     _now := coalesce(_now, taskyard.clock());
     _from_pri := coalesce(_from_pri, -9223372036854775808);
     _from_id := coalesce(_from_id, 0);
+    -- Who ends the session meanwhile waits, and then gives back what this takes as well.
+    PERFORM 1 FROM taskyard.session s WHERE s.id = _session FOR KEY SHARE;
     IF _session IS NOT NULL AND NOT taskyard.is_alive(_session, _now) THEN
         status := 2;
         RETURN NEXT;

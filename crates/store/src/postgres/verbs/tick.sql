@@ -71,9 +71,9 @@ BEGIN
         EXIT WHEN _ids IS NULL;
         IF 1 = ANY (_states) THEN
             RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
-                FROM taskyard.give_back(_tubes, _ids, _leases, 2) g;
+                FROM taskyard.give_back(_tubes, _ids, _leases, 2, _now) g;
         END IF;
-        FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.number LOOP
+        FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
             _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)
                 WHERE d.tube = _t.number AND d.state <> 1);
             CONTINUE WHEN _own = '{}';

@@ -1,0 +1,69 @@
+//! In which order a batch asks, so that two servers never wait for each other in a circle.
+//!
+//! A batch is one transaction and keeps what it locks: rows of tubes with a capacity, and of sub-queues. What is
+//! asked of different tubes may stand in any order, so it stands in that of their names; where one
+//! tube is asked more than one thing, all that will be locked there is locked first, in one order as well.
+
+use std::collections::HashSet;
+
+use taskyard_core::{Command, TubeName};
+
+use super::codec::id_to_sql;
+use super::plan::Group;
+use super::statements::{self as sql, Call, param};
+
+/// The tube that a command is about, if it may change places with those about others.
+fn tube_of(command: &Command) -> Option<&TubeName> {
+    match command {
+        Command::Put { tube, .. }
+        | Command::Finish { tube, .. }
+        | Command::Delete { tube, .. }
+        | Command::Peek { tube, .. }
+        | Command::Deliveries { tube, .. } => Some(tube),
+        Command::Take(take) => Some(&take.tube),
+        _ => None,
+    }
+}
+
+fn tube(group: &Group) -> Option<&TubeName> {
+    tube_of(group.commands.first()?)
+}
+
+/// Puts groups into the order of their tubes, between those that nothing passes. In one tube they stay as they are.
+pub(super) fn sort(groups: &mut [Group]) {
+    for run in groups.chunk_by_mut(|a, b| tube(a).is_some() && tube(b).is_some()) {
+        run.sort_by(|a, b| tube(a).cmp(&tube(b)));
+    }
+}
+
+/// The call that has to come before each group, where one has to.
+pub(super) fn locks(groups: &[Group], plain: &HashSet<TubeName>) -> Vec<Option<Call>> {
+    let mut locks = Vec::with_capacity(groups.len());
+    for run in groups.chunk_by(|a, b| tube(a).is_some() && tube(a) == tube(b)) {
+        let several = tube(&run[0]).filter(|tube| run.len() > 1 && !plain.contains(*tube));
+        locks.push(several.and_then(|tube| lock(tube, run)));
+        locks.extend(run.iter().skip(1).map(|_| None));
+    }
+    locks
+}
+
+/// Locks whatever these will; nothing where they only take, which waits for nobody.
+fn lock(tube: &TubeName, groups: &[Group]) -> Option<Call> {
+    let (mut keys, mut ids) = (None::<Vec<Option<String>>>, Vec::new());
+    for command in groups.iter().flat_map(|group| &group.commands) {
+        match command {
+            Command::Put { tasks, .. } => {
+                let named = tasks.iter().map(|task| task.subqueue.as_deref().map(str::to_owned));
+                keys.get_or_insert_default().extend(named);
+            }
+            Command::Finish { items, .. } => {
+                ids.extend(items.iter().map(|item| id_to_sql(item.id)))
+            }
+            Command::Delete { ids: all, .. } => ids.extend(all.iter().copied().map(id_to_sql)),
+            _ => {}
+        }
+    }
+    let waits = keys.is_some() || !ids.is_empty();
+    let name = tube.as_str().to_owned();
+    waits.then(|| Call::new(&sql::LOCK_TUBE, [param(name), param(keys), param(ids)]))
+}
