@@ -203,7 +203,8 @@ impl Known {
         self.deadline = self.deadline.into_iter().chain(tally.deadline).min();
         self.timers.set(tally.deadline);
         if let Some(exact) = tally.exact {
-            self.deadline = exact.deadline;
+            // What the same batch set after its tick the tick did not see.
+            self.deadline = exact.deadline.into_iter().chain(tally.deadline).min();
             self.ahead = exact.clock.saturating_sub(now.as_micros());
         }
         self.deadline.map(|at| Timestamp::from_micros(at.saturating_sub(self.ahead)))
@@ -271,4 +272,27 @@ fn failed(count: usize, failure: &Failure) -> Executed {
 fn unreadable(count: usize) -> Vec<Result<Reply, Error>> {
     let what = "it was done, but the database's answer could not be read; see the log";
     vec![Err(Error::Store(what.into())); count]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tally::Exact;
+    use super::*;
+
+    // The answer of a tick replaced what commands after it in the same batch had set: a delay was met a second late.
+    #[test]
+    fn a_deadline_that_is_set_after_a_tick_counts() {
+        let now = Timestamp::from_micros(100);
+        let tally = |deadline, ticked| {
+            let mut tally = Tally::default();
+            tally.deadline = deadline;
+            tally.exact = Some(Exact { deadline: ticked, clock: 100 });
+            tally
+        };
+        let mut known = Known::default();
+        let at = |micros| Some(Timestamp::from_micros(micros));
+        assert_eq!(known.learn(now, &tally(Some(150), Some(900))), at(150));
+        assert_eq!(known.learn(now, &tally(None, Some(900))), at(900), "the earlier one is over");
+        assert_eq!(known.learn(now, &tally(Some(950), None)), at(950));
+    }
 }
