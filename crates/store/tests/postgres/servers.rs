@@ -178,3 +178,20 @@ fn what_one_server_counts_the_others_show_a_second_later() {
         assert_eq!(left.as_deref(), Some("0"));
     });
 }
+
+// A server that said how things stand left its sign of life as old as it was: the next heartbeat of another took it
+// for dead, and it had to say everything again.
+#[test]
+fn who_says_how_things_stand_lives() {
+    run(async {
+        let database = Database::new();
+        let url = database.url();
+        sql(&url, "INSERT INTO taskyard.server VALUES ('\\x0a', 0), ('\\x0b', taskyard.clock())");
+        sql(&url, "SELECT taskyard.settle_server('\\x0a', '{}', '{}', '{}', 0, NULL)");
+        let lost = sql(&url, "SELECT lost FROM taskyard.heartbeat('\\x0b', 3600000000, NULL)");
+        assert_eq!(lost.as_deref(), Some("0"));
+        let heard = "SELECT heartbeat > taskyard.clock() - 3600000000 FROM taskyard.server
+            WHERE id = '\\x0a'";
+        assert_eq!(sql(&url, heard).as_deref(), Some("t"));
+    });
+}

@@ -17,7 +17,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
     _now := coalesce(_now, taskyard.clock());
     INSERT INTO taskyard.server (id, heartbeat) VALUES (_server, taskyard.clock())
-        ON CONFLICT DO NOTHING;
+        ON CONFLICT (id) DO UPDATE SET heartbeat = excluded.heartbeat;
     PERFORM taskyard.part_sessions(_server, _sessions, _now);
     FOR _session, _count IN
         SELECT k.id, k.count FROM unnest(_sessions, _counts) AS k(id, count) ORDER BY k.id
