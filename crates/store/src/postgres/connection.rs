@@ -76,6 +76,7 @@ impl Failure {
             Some(code) if code.code().starts_with("57P") => Failure::Broken(text),
             // Class 08 is said by whoever stands between, who knows no more than that an answer is missing.
             Some(code) if code.code().starts_with("08") => Failure::Lost(text),
+            Some(&SqlState::LOCK_NOT_AVAILABLE) => Failure::Refused(LOCKED.into()),
             Some(_) => Failure::Refused(text),
             None => Failure::Lost(text),
         }
@@ -135,8 +136,10 @@ impl Failure {
 pub(super) fn describe(error: &tokio_postgres::Error) -> String {
     let said = match error.as_db_error() {
         Some(error) => {
-            let place = error.where_().map(|place| format!(", in {place}")).unwrap_or_default();
-            return format!("{} ({}){place}", error.message(), error.code().code());
+            // Where in which function is of no use to who asked.
+            tracing::debug!(?error, "PostgreSQL refused");
+            let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+            return format!("{} ({}){hint}", error.message(), error.code().code());
         }
         None => error.to_string(),
     };
@@ -307,6 +310,10 @@ impl Connection {
 
 /// How long a transaction may take, with what prepares it. A database that hangs keeps everybody else waiting.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// What is said when `lock_timeout` is over.
+const LOCKED: &str = "the tube is locked by an open transaction, probably a put by plain SQL into a \
+    tube with a capacity or with sub-queues; nothing was done, try again when it has ended";
 
 /// What is said of one that took longer.
 const SILENT: &str = "it has not answered for too long";

@@ -80,3 +80,25 @@ fn a_late_commit_is_not_passed_over() {
         assert_eq!(late.iter().map(|task| task.id.0).collect::<Vec<_>>(), [0]);
     });
 }
+
+// Somebody's own transaction had put into a tube with a capacity and stayed open: others were told of a lock
+// timeout, with several lines about functions of the database.
+#[test]
+fn a_tube_that_an_open_transaction_holds_is_said_to_be_locked() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let options = TubeOptions { capacity: Some(9), ..TubeOptions::new(Kind::Fifo) };
+        let tube = make_tube(&store, options);
+        runtime().block_on(async {
+            let client = connect(&database.url()).await;
+            let begin = "BEGIN; SELECT taskyard.put('mail', '1')";
+            client.batch_execute(begin).await.expect("it is put");
+            let reply = ask(&store, put(&tube, 1));
+            let locked = |why: &str| why.contains("locked by an open") && !why.contains("PL/pgSQL");
+            assert!(matches!(&reply, Err(Error::Store(why)) if locked(why)), "{reply:?}");
+            client.batch_execute("COMMIT").await.expect("it commits");
+        });
+        assert!(ask(&store, put(&tube, 1)).is_ok());
+    });
+}
