@@ -4,7 +4,7 @@ use taskyard_core::{Kind, Span, TubeOptions};
 use taskyard_store::postgres::Clock;
 use taskyard_store::postgres::PostgresStore;
 
-use crate::database::{Database, make_tube, run, sql, take};
+use crate::database::{Database, cluster, make_tube, run, sql, take};
 
 /// JSON and the MessagePack it becomes.
 const VALUES: &[(&str, &str)] = &[
@@ -78,6 +78,12 @@ fn a_put_that_cannot_be_says_why() {
         let refusals = [
             ("SELECT taskyard.put('nowhere', '1')", "undefined_object"),
             ("SELECT taskyard.put('mail', '1', pri => -1)", "check_violation"),
+            ("SELECT taskyard.put('mail', NULL)", "check_violation"),
+            ("SELECT taskyard.put_raw('mail', NULL)", "check_violation"),
+            (
+                "SELECT taskyard.put('mail', to_jsonb(repeat('x', 67108864)))",
+                "program_limit_exceeded",
+            ),
             (
                 "SELECT taskyard.put('mail', '1'); SELECT taskyard.put('mail', '2')",
                 "program_limit_exceeded",
@@ -111,5 +117,30 @@ fn a_transaction_that_cannot_count_does_not_put_where_tasks_are_counted() {
         }
         let put = "BEGIN; SELECT taskyard.put('mail', '1'); COMMIT";
         assert_eq!(sql(&database.url(), put).as_deref(), Some("0"));
+    });
+}
+
+// To put a task one needed every right to every table, and nothing said which.
+#[test]
+fn who_was_granted_to_put_can_put_and_nothing_else() {
+    run(async {
+        let database = Database::on(cluster());
+        let store = database.open();
+        make_tube(&store, TubeOptions { capacity: Some(9), ..TubeOptions::new(Kind::Utube) });
+        let url = database.url();
+        sql(&url, "CREATE ROLE clerk; GRANT USAGE ON SCHEMA taskyard TO clerk");
+        let refused = |text: &str| {
+            let text = format!(
+                "SET ROLE clerk; DO $$ BEGIN PERFORM {text}; RAISE 'not refused';
+                EXCEPTION WHEN insufficient_privilege THEN RETURN; END $$"
+            );
+            sql(&url, &text);
+        };
+        refused("taskyard.put('mail', '1')");
+        sql(&url, "GRANT EXECUTE ON FUNCTION taskyard.put, taskyard.put_raw TO clerk");
+        let put = "SET ROLE clerk; SELECT taskyard.put('mail', '1')";
+        assert_eq!(sql(&url, put).as_deref(), Some("0"));
+        refused("1 FROM taskyard.task");
+        sql(&url, "DROP OWNED BY clerk; DROP ROLE clerk");
     });
 }

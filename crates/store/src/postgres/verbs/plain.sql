@@ -11,6 +11,11 @@
 --     SELECT taskyard.put('mail', '"hello"', pri => 3, ttl => '1 day', ttr => '5 minutes',
 --         delay => '10 seconds', subqueue => 'ann');
 --     SELECT taskyard.put('mail', '"later"', at => '2030-01-01 00:00+00');
+--
+-- Whoever may call it needs no right to the tables:
+--
+--     GRANT USAGE ON SCHEMA taskyard TO app;
+--     GRANT EXECUTE ON FUNCTION taskyard.put, taskyard.put_raw TO app;
 
 -- The length of a thing, as MessagePack writes it before the thing: _short is the first byte of the form in
 -- one byte for less than _fix, the others are the first bytes of the forms with 8, 16 and 32 bits.
@@ -61,6 +66,9 @@ BEGIN
         RAISE EXCEPTION 'the data is nested too deeply: at most 64 levels'
             USING ERRCODE = 'program_limit_exceeded';
     END IF;
+    IF _value IS NULL THEN
+        RETURN NULL;
+    END IF;
     CASE jsonb_typeof(_value)
         WHEN 'null' THEN
             RETURN '\xc0';
@@ -93,15 +101,20 @@ CREATE OR REPLACE FUNCTION taskyard.put_raw(
     tube text, payload bytea, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
     ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
     subqueue text DEFAULT NULL, meta bytea DEFAULT NULL)
-RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     _put record;
 BEGIN
     IF pri < 0 THEN
         RAISE EXCEPTION 'a priority must not be negative' USING ERRCODE = 'check_violation';
     END IF;
-    IF octet_length(payload) = 0 THEN
-        RAISE EXCEPTION 'a payload must be one MessagePack value' USING ERRCODE = 'check_violation';
+    IF payload IS NULL OR octet_length(payload) = 0 THEN
+        RAISE EXCEPTION 'a payload must be one value, and NULL is none' USING
+            ERRCODE = 'check_violation', HINT = 'for a task without data put ''null''';
+    END IF;
+    IF octet_length(payload) > 67108864 THEN
+        RAISE EXCEPTION 'a payload may have 64 MiB, this one has % bytes', octet_length(payload)
+            USING ERRCODE = 'program_limit_exceeded';
     END IF;
     IF octet_length(meta) > 1024 OR octet_length(subqueue) > 256 THEN
         RAISE EXCEPTION 'a meta map may have 1024 bytes, the name of a sub-queue 256'
@@ -129,6 +142,8 @@ CREATE OR REPLACE FUNCTION taskyard.put(
     tube text, data jsonb, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
     ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
     subqueue text DEFAULT NULL)
-RETURNS bigint LANGUAGE sql VOLATILE AS $$
+RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT taskyard.put_raw(tube, taskyard.msgpack(data), pri, ttl, ttr, delay, at, subqueue)
 $$;
+
+REVOKE EXECUTE ON FUNCTION taskyard.put, taskyard.put_raw FROM PUBLIC;
