@@ -115,7 +115,11 @@ impl Shared {
         // It can be repeated, so that it does not matter whether it was done.
         let settled = connection.transact(&[call]).await;
         settled.map_err(|failure| match failure {
-            Failure::Lost(text) => Failure::Broken(text),
+            Failure::Lost(text) => {
+                // Though not while the next one settles something else.
+                self.known().attendance.lost(connection.backend(), &[]);
+                Failure::Broken(text)
+            }
             // Somebody holds what it needs; the batch itself was not even tried.
             Failure::Refused(text) => Failure::Unreachable(text),
             other => other,
