@@ -1,13 +1,13 @@
 //! What must be so when a storm is over.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use taskyard_core::{Lease, State, TaskId, Timestamp};
+use taskyard_core::{Lease, State, TaskId, Timestamp, TubeName};
 use taskyard_store::conformance::audit::{Call, Did, Unseen};
 
 use crate::database::{check_counts, sql, wait_until};
-use crate::load::Load;
-use crate::yard::{CAPACITY, ROOM, Yard, tube};
+use crate::load::{Load, Payload};
+use crate::yard::{CAPACITY, LANES, PLAIN, ROOM, Yard, tube};
 
 /// Everything that takes a place and should not, as text.
 const LEAKS: &str = "
@@ -36,8 +36,11 @@ SELECT string_agg(what, '; ') FROM (
     WHERE ends IS NULL AND id NOT IN (SELECT session FROM taskyard.connection)) leaks";
 
 const TASKS: &str = "
-SELECT string_agg(format('%s %s %s', u.name, t.id, t.state), ',')
+SELECT string_agg(format('%s %s %s %s', u.name, t.id, t.state, encode(t.payload, 'hex')), ',')
 FROM taskyard.task t JOIN taskyard.tube u ON u.number = t.tube";
+
+/// A task, and where it is.
+type Key = (TubeName, TaskId);
 
 /// What sessions hold, by lease.
 const HELD: &str = "
@@ -62,17 +65,26 @@ pub fn judge(yard: &Yard, load: &Load) {
     }
     let mut history = load.recorder.history();
     let mut left = HashSet::new();
+    let mut carried = load.carried.lock().expect("no client failed").clone();
     let tasks = sql(&url, TASKS).unwrap_or_default();
     for task in tasks.split(',').filter(|task| !task.is_empty()) {
-        let [name, id, state] = task.split(' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
+        let [name, id, state, payload] = task.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{task}")
+        };
+        if ![PLAIN, LANES, ROOM].contains(&name) {
+            continue;
+        }
         let key = (tube(name), TaskId(id.parse().expect("a number")));
         history.found(&key.0, key.1, state_of(state));
+        carried.insert(key.clone(), bytes(payload));
         left.insert(key);
     }
     let known = load.known.lock().expect("no client failed");
+    let unsure = load.unsure.lock().expect("no client failed");
+    check_origins(&known, &unsure, &carried);
     let all: Vec<_> = history.tasks().map(|(tube, id)| (tube.clone(), id)).collect();
     for key in all {
-        if !known.contains(&key) {
+        if !known.contains_key(&key) {
             let did = Did::Put(State::Ready);
             history.record(&key.0, key.1, Call { begin: 0, end: None, did });
         }
@@ -89,11 +101,75 @@ pub fn judge(yard: &Yard, load: &Load) {
     println!("{} tasks were put, {} are left", known.len(), left.len());
 }
 
+/// Panics unless each task is what was put: one whose put was answered carries what that did, and any other
+/// what a put carried that was not answered, and is the only one that does.
+fn check_origins(
+    known: &HashMap<Key, Payload>,
+    unsure: &HashSet<(TubeName, Payload)>,
+    carried: &HashMap<Key, Payload>,
+) {
+    let mut claimed = HashSet::new();
+    for (key, payload) in carried {
+        if let Some(put) = known.get(key) {
+            assert_eq!(put, payload, "{key:?} carries what another was put with");
+            continue;
+        }
+        let origin = (key.0.clone(), payload.clone());
+        assert!(unsure.contains(&origin), "{key:?} is there and nobody can have put it");
+        assert!(claimed.insert(origin), "{key:?} is there twice");
+    }
+}
+
+fn bytes(hex: &str) -> Payload {
+    let digits = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).expect("digits"));
+    digits.map(|pair| u8::from_str_radix(pair, 16).expect("hexadecimal")).collect()
+}
+
 fn state_of(stored: &str) -> State {
     match stored {
         "0" | "5" => State::Ready,
         "1" => State::Taken,
         "2" => State::Delayed,
         _ => State::Buried,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(id: u64, payload: u8) -> (Key, Payload) {
+        ((tube(PLAIN), TaskId(id)), vec![payload])
+    }
+
+    fn check(known: &[(Key, Payload)], carried: &[(Key, Payload)]) {
+        let unsure = [(tube(PLAIN), vec![7])].into();
+        let [known, carried] = [known, carried].map(|tasks| tasks.iter().cloned().collect());
+        check_origins(&known, &unsure, &carried);
+    }
+
+    #[test]
+    fn what_was_put_may_be_there() {
+        check(&[task(0, 1)], &[task(0, 1), task(1, 7)]);
+    }
+
+    // A put that was sent again behind everybody's back was there twice, and every storm passed: for each task that
+    // nobody knew the judge made up a put.
+    #[test]
+    #[should_panic(expected = "nobody can have put it")]
+    fn an_answered_put_is_not_there_twice() {
+        check(&[task(0, 1)], &[task(0, 1), task(1, 1)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "is there twice")]
+    fn an_unanswered_put_is_not_there_twice() {
+        check(&[], &[task(0, 7), task(1, 7)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "another was put with")]
+    fn payloads_are_not_mixed_up() {
+        check(&[task(0, 1)], &[task(0, 7)]);
     }
 }

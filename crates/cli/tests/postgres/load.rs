@@ -1,7 +1,7 @@
 //! Clients that put, take and finish, and write down what they saw.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,11 +23,20 @@ const LEASE: Span = Span::from_secs(300);
 /// How many tasks a client holds at a time.
 const HELD_MAX: usize = 3;
 
+/// What a task carries.
+pub type Payload = Vec<u8>;
+
 /// What all clients of a storm share.
 pub struct Load {
     pub recorder: Recorder,
-    /// Tasks whose put was answered.
-    pub known: Mutex<HashSet<(TubeName, TaskId)>>,
+    /// Tasks whose put was answered, with what they carry.
+    pub known: Mutex<HashMap<(TubeName, TaskId), Payload>>,
+    /// What tasks carried that were taken.
+    pub carried: Mutex<HashMap<(TubeName, TaskId), Payload>>,
+    /// What puts carried that were not answered; any of it may be there, once.
+    pub unsure: Mutex<HashSet<(TubeName, Payload)>>,
+    /// Each task of a storm carries a number of its own.
+    next: AtomicU64,
     /// Leases that somebody was told.
     pub told: Mutex<HashSet<Lease>>,
     steps: watch::Sender<usize>,
@@ -73,6 +82,9 @@ impl Load {
         Arc::new(Load {
             recorder: Recorder::default(),
             known: Mutex::default(),
+            carried: Mutex::default(),
+            unsure: Mutex::default(),
+            next: AtomicU64::new(0),
             told: Mutex::default(),
             steps: watch::channel(0).0,
             stop: AtomicBool::new(false),
@@ -112,6 +124,12 @@ impl Load {
         while let Some(ended) = clients.join_next().await {
             ended.expect("no client failed");
         }
+    }
+
+    /// A number that no other task carries, as MessagePack.
+    fn payload(&self) -> Payload {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        [&[0xcf][..], &number.to_be_bytes()].concat()
     }
 
     fn is_over(&self) -> bool {
@@ -168,18 +186,29 @@ impl Client {
     async fn put(&mut self) {
         let tube = self.any_tube();
         let lane = format!("lane {}", self.rng.u8(..5));
-        let tasks: Vec<NewTask> = (0..self.rng.usize(1..3))
-            .map(|_| NewTask {
-                subqueue: (tube.as_str() == LANES).then(|| lane.as_str().into()),
-                ..NewTask::new(Body::new(&[0xc0]))
-            })
-            .collect();
+        let payloads: Vec<Payload> =
+            (0..self.rng.usize(1..3)).map(|_| self.load.payload()).collect();
+        let tasks = payloads.iter().map(|payload| NewTask {
+            subqueue: (tube.as_str() == LANES).then(|| lane.as_str().into()),
+            ..NewTask::new(Body::new(payload))
+        });
+        let tasks: Vec<NewTask> = tasks.collect();
         let begin = self.load.recorder.begin();
         let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
-        let Asked::Answered(Reply::Put(placed)) = self.ask(put).await else { return };
-        for placed in placed {
-            self.load.recorder.end(begin, &tube, placed.id, Did::Put(placed.state));
-            self.load.known.lock().expect("no client failed").insert((tube.clone(), placed.id));
+        match self.ask(put).await {
+            Asked::Answered(Reply::Put(placed)) => {
+                for (placed, payload) in placed.into_iter().zip(payloads) {
+                    self.load.recorder.end(begin, &tube, placed.id, Did::Put(placed.state));
+                    let mut known = self.load.known.lock().expect("no client failed");
+                    known.insert((tube.clone(), placed.id), payload);
+                }
+            }
+            Asked::Answered(other) => panic!("a put places tasks, not {other:?}"),
+            Asked::Refused => {}
+            Asked::Unknown => {
+                let payloads = payloads.into_iter().map(|payload| (tube.clone(), payload));
+                self.load.unsure.lock().expect("no client failed").extend(payloads);
+            }
         }
     }
 
@@ -203,6 +232,11 @@ impl Client {
             if session.is_some() && self.fate == Fate::Goes {
                 self.load.recorder.cut_off(begin, &tube, task.id, Did::Gone(lease));
             }
+            let payload = task.body.as_ref().map(|body| body.payload().to_vec());
+            let payload = payload.expect("a taken task has a payload");
+            let mut carried = self.load.carried.lock().expect("no client failed");
+            carried.insert((tube.clone(), task.id), payload);
+            drop(carried);
             self.load.told.lock().expect("no client failed").insert(lease);
             self.held.push((tube.clone(), task.id, lease));
         }

@@ -1,6 +1,6 @@
 //! Servers behind a pooler that gives each transaction another connection.
 
-use taskyard_core::{Body, Command, Execute, NewTask, Reply, Span, Take};
+use taskyard_core::{Body, Command, Execute, NewTask, Reply, Span, Take, TaskId};
 
 use crate::judge::judge;
 use crate::load::{Fate, Load};
@@ -31,6 +31,9 @@ fn they_say_that_they_look_and_do() {
         let (taken, put) = tokio::join!(waiting, servers[1].http.execute(vec![put]));
         assert!(matches!(&put[0], Ok(Reply::Put(_))), "{put:?}");
         assert!(matches!(&taken[0], Ok(Reply::Taken(tasks)) if tasks.len() == 1), "{taken:?}");
+        let ids = vec![TaskId(0)];
+        let delete = Command::Delete { tube: tube(PLAIN), ids, show: false };
+        servers[0].http.execute(vec![delete]).await.remove(0).expect("it is deleted");
         let load = Load::new();
         for server in &servers {
             load.begin(server, Fate::Lives).await;

@@ -115,7 +115,11 @@ impl Shared {
         // It can be repeated, so that it does not matter whether it was done.
         let settled = connection.transact(&[call]).await;
         settled.map_err(|failure| match failure {
-            Failure::Lost(text) => Failure::Broken(text),
+            Failure::Lost(text) => {
+                // Though not while the next one settles something else.
+                self.known().attendance.lost(connection.backend(), &[]);
+                Failure::Broken(text)
+            }
             // Somebody holds what it needs; the batch itself was not even tried.
             Failure::Refused(text) => Failure::Unreachable(text),
             other => other,
@@ -283,10 +287,11 @@ mod tests {
     #[test]
     fn a_deadline_that_is_set_after_a_tick_counts() {
         let now = Timestamp::from_micros(100);
-        let tally = |deadline, ticked| Tally {
-            deadline,
-            exact: Some(Exact { deadline: ticked, clock: 100 }),
-            ..Tally::default()
+        let tally = |deadline, ticked| {
+            let mut tally = Tally::default();
+            tally.deadline = deadline;
+            tally.exact = Some(Exact { deadline: ticked, clock: 100 });
+            tally
         };
         let mut known = Known::default();
         let at = |micros| Some(Timestamp::from_micros(micros));

@@ -24,6 +24,8 @@ struct Way {
     port: u16,
     /// Whether the next batch is not to be answered.
     armed: Arc<AtomicBool>,
+    /// Whether the database does not hear that a connection broke.
+    lingers: Arc<AtomicBool>,
 }
 
 impl Way {
@@ -37,20 +39,28 @@ impl Way {
         let address = listener.local_addr().expect("it has an address");
         let armed = Arc::new(AtomicBool::new(false));
         let name = database.url().rsplit('/').next().expect("it has a name").to_owned();
-        let (socket, arms) = (cluster().socket(), armed.clone());
+        let lingers = Arc::new(AtomicBool::new(false));
+        let (socket, arms, stays) = (cluster().socket(), armed.clone(), lingers.clone());
         thread::spawn(move || {
             for server in listener.incoming().flatten() {
                 let database = UnixStream::connect(&socket).expect("the database is there");
                 let deaf = Arc::new(AtomicBool::new(false));
                 let (asks, tells) = (server.try_clone(), database.try_clone());
                 let (asks, tells) = (asks.expect("a socket"), tells.expect("a socket"));
-                let (armed, hears) = (arms.clone(), deaf.clone());
-                thread::spawn(move || carry_questions(asks, tells, word, (&armed, &hears)));
+                let (armed, hears, lingers) = (arms.clone(), deaf.clone(), stays.clone());
+                thread::spawn(move || {
+                    let tells = carry_questions(asks, tells, word, (&armed, &hears));
+                    if lingers.load(Ordering::SeqCst) {
+                        std::mem::forget(tells);
+                    } else {
+                        let _ = tells.shutdown(Shutdown::Both);
+                    }
+                });
                 thread::spawn(move || carry_answers(database, server, &deaf));
             }
         });
         let url = format!("postgres://postgres@{address}/{name}");
-        Way { url, port: address.port(), armed }
+        Way { url, port: address.port(), armed, lingers }
     }
 
     /// The next batch is done and not answered: its connection breaks instead.
@@ -68,7 +78,7 @@ fn carry_questions(
     mut tells: UnixStream,
     word: &[u8],
     (armed, deaf): (&AtomicBool, &AtomicBool),
-) {
+) -> UnixStream {
     let mut bytes = vec![0; 8192];
     let mut listens = false;
     while let Ok(count @ 1..) = asks.read(&mut bytes) {
@@ -81,7 +91,7 @@ fn carry_questions(
             break;
         }
     }
-    let _ = tells.shutdown(Shutdown::Both);
+    tells
 }
 
 fn carry_answers(mut database: UnixStream, mut server: TcpStream, deaf: &AtomicBool) {
@@ -237,5 +247,30 @@ fn what_a_pooler_did_not_hear_is_unknown() {
         is_unknown(ask(&store, put(&tube, 1)));
         let there = sql(&database.url(), "SELECT count(*) FROM taskyard.task");
         assert_eq!(there.as_deref(), Some("1"));
+    });
+}
+
+// Where the word about a lost batch was lost as well, what served that connection was left to itself and could
+// still do, later, what it had been told.
+#[test]
+fn whoever_served_a_lost_connection_is_ended() {
+    run(async {
+        let database = Database::new();
+        let way = Way::new(&database);
+        let store = opened(&way);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        let served = || {
+            let count = "SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND application_name = 'taskyard'";
+            sql(&database.url(), count).expect("it counts")
+        };
+        // One for batches and one for the heartbeat.
+        while served() != "2" {}
+        way.lingers.store(true, Ordering::SeqCst);
+        way.be_deaf();
+        is_unknown(ask(&store, put(&tube, 1)));
+        way.be_deaf();
+        ask(&store, put(&tube, 1)).expect("it is put when all is in order");
+        assert_eq!(served(), "2");
     });
 }
