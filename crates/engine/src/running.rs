@@ -209,6 +209,7 @@ impl Running {
                 self.jobs.lacks_body(place, unloaded);
             }
         }
+        let alone = replies.len() == 1;
         let (mut failed, mut progress, mut ticked) = (false, false, None);
         let mut tries = round.tries.drain(..);
         for (origin, reply) in round.origins.drain(..).zip(replies) {
@@ -237,7 +238,7 @@ impl Running {
             self.ticks.learn(effects.next_wakeup);
         }
         if let Some(reply) = ticked {
-            self.ticks.ticked(self.now, &reply);
+            self.ticks.ticked(self.now, &reply, alone);
         }
         self.heed(effects);
         progress

@@ -41,12 +41,13 @@ impl Ticks {
         self.wanted = next_wakeup;
     }
 
-    /// Takes in what came of a tick, after [`Ticks::learn`].
-    pub fn ticked(&mut self, now: Timestamp, reply: &Result<Reply>) {
+    /// Takes in what came of a tick, after [`Ticks::learn`]; `alone` when nothing else was in its batch.
+    pub fn ticked(&mut self, now: Timestamp, reply: &Result<Reply>, alone: bool) {
         match reply {
             Ok(Reply::Ticked(moved)) if *moved >= TICK_LIMIT => self.wanted = Some(now),
-            // A store that wants a tick but has nothing to move would keep the loop spinning.
-            Ok(Reply::Ticked(0)) if self.wanted.is_some_and(|wanted| wanted <= now) => {
+            // A store that wants a tick but has nothing to move would keep the loop spinning. What came after
+            // the tick in its batch may have given it something.
+            Ok(Reply::Ticked(0)) if alone && self.wanted.is_some_and(|wanted| wanted <= now) => {
                 self.not_before = now + BACK_OFF;
             }
             Ok(_) => {}
@@ -71,7 +72,7 @@ mod tests {
         let mut ticks = Ticks::new(at(5));
         assert!(ticks.due(at(5)).is_some());
         ticks.learn(Some(at(9)));
-        ticks.ticked(at(5), &Ok(Reply::Ticked(3)));
+        ticks.ticked(at(5), &Ok(Reply::Ticked(3)), true);
         assert_eq!(ticks.next(), Some(at(9)));
         assert!(ticks.due(at(8)).is_none());
         ticks.learn(None);
@@ -82,7 +83,7 @@ mod tests {
     fn a_full_tick_is_repeated() {
         let mut ticks = Ticks::new(at(5));
         ticks.learn(None);
-        ticks.ticked(at(5), &Ok(Reply::Ticked(TICK_LIMIT)));
+        ticks.ticked(at(5), &Ok(Reply::Ticked(TICK_LIMIT)), true);
         assert!(ticks.due(at(5)).is_some());
     }
 
@@ -90,18 +91,29 @@ mod tests {
     fn a_tick_that_finds_nothing_delays_only_a_store_that_insists() {
         let mut ticks = Ticks::new(at(5));
         ticks.learn(Some(at(5) + Span::from_micros(1)));
-        ticks.ticked(at(5), &Ok(Reply::Ticked(0)));
+        ticks.ticked(at(5), &Ok(Reply::Ticked(0)), true);
         assert!(ticks.due(at(5) + Span::from_micros(1)).is_some());
         ticks.learn(Some(at(5)));
-        ticks.ticked(at(5), &Ok(Reply::Ticked(0)));
+        ticks.ticked(at(5), &Ok(Reply::Ticked(0)), true);
         assert_eq!(ticks.next(), Some(at(6)));
     }
 
     #[test]
     fn a_failed_tick_waits() {
         let mut ticks = Ticks::new(at(5));
-        ticks.ticked(at(5), &Err(taskyard_core::Error::Store("disk full".into())));
+        ticks.ticked(at(5), &Err(taskyard_core::Error::Store("disk full".into())), true);
         assert!(ticks.due(at(5)).is_none());
         assert!(ticks.due(at(6)).is_some());
+    }
+
+    // A task that was given back in the batch of a tick, and was over already, stayed for another second.
+    #[test]
+    fn what_came_after_a_tick_in_its_batch_is_ticked_at_once() {
+        let mut ticks = Ticks::new(at(5));
+        ticks.learn(Some(at(3)));
+        ticks.ticked(at(5), &Ok(Reply::Ticked(0)), false);
+        assert!(ticks.due(at(5)).is_some());
+        ticks.ticked(at(5), &Ok(Reply::Ticked(0)), true);
+        assert!(ticks.due(at(5)).is_none());
     }
 }
