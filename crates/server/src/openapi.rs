@@ -59,6 +59,9 @@ fn describe(routes: &[Route]) -> OpenApi {
         .build()
 }
 
+/// What the name of a tube or the key of a semaphore looks like.
+const NAME: &str = r"^[^/:\u0000-\u001f\u007f-\u009f]+$";
+
 fn method(route: &Route) -> HttpMethod {
     match route.method.as_str() {
         "POST" => HttpMethod::Post,
@@ -140,7 +143,7 @@ fn parameters(route: &Route) -> Vec<Parameter> {
                 .schema_type(Type::String)
                 .min_length(Some(1))
                 .max_length(Some(TUBE_NAME_BYTES_MAX))
-                .pattern(Some(r"^[^/:\u0000-\u001f\u007f-\u009f]+$"));
+                .pattern(Some(NAME));
             parameters.push(parameter(name, about, ParameterIn::Path, schema.into()));
         }
     }

@@ -1,7 +1,11 @@
 //! What the types of the wire cannot say about themselves: ranges, and which fields go together.
 
 use serde_json::{Map, Value, json};
-use taskyard_core::limits::{BATCH_TASKS_MAX, SUBQUEUE_BYTES_MAX};
+use taskyard_core::limits::{
+    BATCH_TASKS_MAX, SEMAPHORE_ACTIVE_MAX, SUBQUEUE_BYTES_MAX, TUBE_NAME_BYTES_MAX,
+};
+
+use super::NAME;
 
 /// Adds it to the shapes of the document.
 pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
@@ -10,12 +14,26 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     let wait = json!({ "maximum": wait_seconds_max });
     let subqueue = json!({ "maxLength": SUBQUEUE_BYTES_MAX });
     let batch = json!({ "maxItems": BATCH_TASKS_MAX });
+    let holders = json!({ "minimum": 0, "maximum": SEMAPHORE_ACTIVE_MAX });
+    // The smallest time there is.
+    let time = json!({ "minimum": 1e-6 });
+    let any = json!({ "minimum": f64::MIN });
+    let key = json!({ "minLength": 1, "maxLength": TUBE_NAME_BYTES_MAX, "pattern": NAME });
     for (shape, field, more) in [
+        ("SemaphoreRequest", "active", holders.clone()),
+        ("SemaphoreRequest", "try_release", holders.clone()),
+        ("SemaphoreRequest", "max_revoking", holders),
+        ("SemaphoreRequest", "revoke_grace", time.clone()),
+        ("SemaphoreRequest", "lease", time.clone()),
+        ("SemaphoreRequest", "ack_timeout", time.clone()),
+        ("WishRequest", "priority", any.clone()),
+        ("StandingAnswer", "priority", any),
+        ("EventsRequest", "semaphore", key),
         ("TakeRequest", "wait", wait.clone()),
         ("EventsRequest", "wait", wait.clone()),
         ("PutRequest", "timeout", wait),
-        // The smallest time there is; a lease of nothing would be over at once.
-        ("TakeRequest", "lease", json!({ "minimum": 1e-6 })),
+        // A lease of nothing would be over at once.
+        ("TakeRequest", "lease", time),
         ("CreateRequest", "capacity", json!({ "minimum": 1 })),
         ("CreateRequest", "attempts_max", json!({ "minimum": 1 })),
         ("AlterRequest", "capacity", json!({ "minimum": 1 })),
@@ -36,7 +54,9 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     ] {
         let place = format!("/properties/{field}");
         let found = shapes.get_mut(shape).and_then(|shape| shape.pointer_mut(&place));
-        extend(found, more);
+        if let (Some(Value::Object(fields)), Value::Object(more)) = (found, more) {
+            fields.extend(more);
+        }
     }
     let one_or_several = one_or_several();
     for (shape, choices) in [

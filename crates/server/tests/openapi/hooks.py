@@ -21,9 +21,10 @@ TIMES = ("ttl", "ttr", "delay", "pri", "ttl_kills_taken")
 def map_case(context, case):
     if case.meta is None or not case.meta.generation.mode.is_positive:
         return case
-    tube = (case.path_parameters or {}).get("tube")
-    if isinstance(tube, str):
-        case.path_parameters["tube"] = mended_name(tube)
+    for name in ("tube", "semaphore"):
+        value = (case.path_parameters or {}).get(name)
+        if isinstance(value, str):
+            case.path_parameters[name] = mended_name(value)
     if isinstance(case.body, dict):
         operation = context.operation.definition.raw.get("operationId")
         case.body = mended_body(operation, dict(case.body))
@@ -44,7 +45,28 @@ def mended_body(operation, body):
         if isinstance(body.get("tasks"), list):
             body["tasks"] = [mended_task(dict(task)) for task in body["tasks"]]
         return mended_task(body)
+    if operation == "set_semaphore":
+        return mended_semaphore(body)
+    if operation == "finish_grants" and isinstance(body.get("items"), list):
+        body["items"] = [mended_grant(dict(item)) for item in body["items"]]
+    if operation == "semaphore_events" and isinstance(body.get("semaphore"), str):
+        body["semaphore"] = mended_name(body["semaphore"])
     return body
+
+
+def mended_semaphore(options):
+    """Of the holders, no more can be asked to release than there are."""
+    options.pop("try_release", None)
+    return options
+
+
+def mended_grant(item):
+    """Seconds go with `extend`, and there they must be."""
+    if item.get("finish") == "extend":
+        item["seconds"] = max(item.get("seconds") or 0, 1)
+    else:
+        item.pop("seconds", None)
+    return item
 
 
 def mended_options(options):

@@ -18,11 +18,11 @@ use super::{is_false, present, whole};
 #[serde(deny_unknown_fields)]
 pub struct SemaphoreRequest {
     /// How many may hold a grant at the same time; 1000 in a new one, 0 lets nobody in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub active: Option<i64>,
     /// How many of the holders, from the worst on, may be asked to release for better ones; not more than
     /// `active`. 900 in a new one, or `active` if that is less.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub try_release: Option<i64>,
     /// How much better than a holder a task must be for that holder to be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,7 +34,7 @@ pub struct SemaphoreRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cool_down: Option<f64>,
     /// How many may be asked to release at the same time; `null` is the smaller of 16 and `try_release`.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<i64>)]
     pub max_revoking: Option<Option<i64>>,
     /// Seconds after which a holder that was asked is asked again, or loses its grant (`force`).

@@ -25,6 +25,11 @@ impl Integer for u64 {
     const MAX: u64 = u64::MAX;
 }
 
+/// A count that the core keeps with a sign; on the wire none is below zero.
+impl Integer for i64 {
+    const MAX: u64 = i64::MAX as u64;
+}
+
 impl Integer for u32 {
     const MAX: u64 = u32::MAX as u64;
 }
