@@ -27,6 +27,7 @@ pub use stage::{Plan, StageError, add_file, duration};
 
 use folder::Folders;
 use lanes::Lanes;
+use sweep::Leftovers;
 
 /// Frames that wait for a client before the program has to.
 const FRAMES: usize = 8;
@@ -71,15 +72,13 @@ impl Backends {
     /// Makes the backends and tells the scheduler of them.
     pub async fn start(config: &Config, scheduler: Scheduler) -> std::io::Result<Self> {
         let isolation = Isolation::probe(&config.isolation).await;
+        // Inside bubblewrap nothing outlives the first process of its namespace.
+        let leftovers =
+            if isolation.has_bubblewrap() { Leftovers::Orphans } else { Leftovers::All };
         let host = Arc::new(Host {
             folders: Folders::new()?,
             // A halted program may still be ending while the next one starts.
-            // Inside bubblewrap nothing outlives its own process namespace.
-            lanes: Lanes::new(
-                config.backends * 2,
-                isolation.first_uid(),
-                !isolation.has_bubblewrap(),
-            ),
+            lanes: Lanes::new(config.backends * 2, isolation.first_uid(), leftovers),
             isolation,
             limits: config.limits.clone(),
             kill_after: config.kill_after(),

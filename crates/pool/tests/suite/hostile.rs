@@ -86,10 +86,13 @@ async fn programs_are_never_root() {
     assert!(seen.contains("0000000000000000"), "{seen}");
 }
 
+/// Users of its own, so that what other tests run beside it is not taken for what it left.
+const BOMB: &str = "limits: {processes_max: 40}\nisolation: {bubblewrap: true, first_uid: 60920}";
+
 /// A service that runs as root starts a fork bomb: the limit on processes must bind it.
 #[tokio::test]
 async fn a_fork_bomb_is_contained_and_leaves_nothing() {
-    let site = Site::new(2, "limits: {processes_max: 40}").await;
+    let site = Site::new(2, BOMB).await;
     let isolation = site.pool.backends().isolation();
     let Some(first) = isolation.first_uid() else {
         assert!(isolation.gaps().iter().any(|gap| gap.contains("number is not limited")));
