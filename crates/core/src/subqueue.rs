@@ -8,6 +8,10 @@ use crate::task::TaskId;
 /// The index of a task that belongs to no sub-queue.
 pub(crate) const NO_SUBQUEUE: u32 = u32::MAX;
 
+/// In tubes with more sub-queues than this only the heads are known to come next: there are many then,
+/// and a take that looked at every sub-queue would cost more the more there are.
+const SEARCHED: usize = 1024;
+
 /// The place of a ready task in its order.
 pub(crate) type Place = (u64, TaskId);
 
@@ -94,9 +98,23 @@ impl Subqueues {
         self.heads.len()
     }
 
-    /// The ready tasks that come next, as far as they can be told: the heads in order.
-    pub fn upcoming(&self) -> impl Iterator<Item = Place> {
-        self.heads.iter().map(|head| head.0)
+    /// At most `window` ready tasks that come next: first the heads, in order, then what stands behind
+    /// them and behind running tasks, as far as not too many sub-queues must be looked at.
+    pub fn upcoming(&self, window: usize) -> Vec<Place> {
+        let mut next: Vec<Place> = self.heads.iter().take(window).map(|head| head.0).collect();
+        if next.len() == window || self.queues.len() > SEARCHED {
+            return next;
+        }
+        let heads = next.len();
+        let filled = self.queues.iter().filter(|queue| !queue.ready.is_empty());
+        let depth = window.div_ceil(filled.clone().count().max(1));
+        for queue in filled {
+            let behind = queue.ready.iter().skip(usize::from(queue.head.is_some()));
+            next.extend(behind.take(depth));
+        }
+        next[heads..].sort_unstable();
+        next.truncate(window);
+        next
     }
 
     fn add(&mut self, key: &Arc<str>) -> u32 {

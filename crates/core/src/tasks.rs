@@ -83,12 +83,14 @@ impl Tasks {
         }
     }
 
-    /// The next ready tasks, at most `window`. With sub-queues only the first of each idle one is
-    /// known to be among them.
+    /// The next ready tasks, at most `window`. With sub-queues those that can be taken now come first;
+    /// when the others do depends on who finishes first.
     pub fn upcoming(&self, window: usize) -> Vec<TaskId> {
         match &self.indexes.subqueues {
             None => self.indexes.ready.iter().take(window).map(|place| place.1).collect(),
-            Some(subqueues) => subqueues.upcoming().take(window).map(|place| place.1).collect(),
+            Some(subqueues) => {
+                subqueues.upcoming(window).into_iter().map(|place| place.1).collect()
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! Bodies that are on disk only: the machine says which ones will be wanted next.
 
+use std::collections::BTreeSet;
+
 use taskyard_core::*;
 
 use crate::random::TUBES;
@@ -34,11 +36,22 @@ fn check_tube(machine: &mut Machine, now: Timestamp, name: &str) -> Verdict {
     }
     same("bytes", &machine.body_bytes(), &bytes)?;
     let upcoming = machine.upcoming(number, 4);
+    let take_tube = tube.clone();
     let take = Take { tube, count: 4, session: None, lease: None, wait: Span::ZERO };
     let Ok(Reply::Taken(tasks)) = machine.apply(now, Command::Take(take)) else {
         return Err("take failed".into());
     };
-    same("upcoming", &upcoming, &tasks.iter().map(|task| task.id).collect())
+    let taken: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
+    same("taken of the upcoming", &upcoming[..taken.len()].to_vec(), &taken)?;
+    same("every one once", &upcoming.iter().collect::<BTreeSet<_>>().len(), &upcoming.len())?;
+    let show = Command::Peek { tube: take_tube, ids: upcoming[taken.len()..].to_vec() };
+    match machine.apply(now, show) {
+        Ok(Reply::Tasks(tasks)) => {
+            let waiting = tasks.iter().all(|task| task.state == State::Ready);
+            same("the others wait", &waiting, &true)
+        }
+        other => Err(format!("{other:?}")),
+    }
 }
 
 fn bodies(machine: &mut Machine, now: Timestamp, tube: &TubeName) -> Vec<(TaskId, Option<Body>)> {
@@ -47,4 +60,25 @@ fn bodies(machine: &mut Machine, now: Timestamp, tube: &TubeName) -> Vec<(TaskId
         Ok(Reply::Tasks(tasks)) => tasks.into_iter().map(|task| (task.id, task.body)).collect(),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn what_stands_behind_a_running_task_comes_soon() {
+    let mut machine = Machine::default();
+    let tube = TubeName::new("mail").unwrap();
+    let options = TubeOptions::new(Kind::UtubeTtl);
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    machine.apply(Timestamp::EPOCH, create).unwrap();
+    let task = |number: u64| NewTask {
+        subqueue: Some(["a", "b", "c"][number as usize % 3].into()),
+        ..NewTask::new(Body::new(&[0xc0]))
+    };
+    let tasks = (0..30).map(task).collect();
+    let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+    machine.apply(Timestamp::EPOCH, put).unwrap();
+    let take = Take { tube, count: 2, session: None, lease: None, wait: Span::ZERO };
+    machine.apply(Timestamp::EPOCH, Command::Take(take)).unwrap();
+    // The head of `c` can be taken now; 0 and 1 run, behind them stand 3 and 4.
+    let upcoming = machine.upcoming(0, 8);
+    assert_eq!(upcoming, [2, 3, 4, 5, 6, 7, 8, 9].map(TaskId));
 }

@@ -101,6 +101,29 @@ fn what_is_wanted_next_is_read_ahead() {
     }
 }
 
+/// Only the first tasks of idle sub-queues were read ahead, and after a take from each there is none: a
+/// backlog in sub-queues was loaded task by task while its takers waited.
+#[test]
+fn what_stands_behind_running_tasks_is_read_ahead() {
+    let folder = fast_folder();
+    let store = open(folder.path(), MIB);
+    must(&store, create("mail", TubeOptions::new(Kind::UtubeTtl)));
+    let keyed = |number: u32| NewTask {
+        subqueue: Some(["a", "b"][number as usize % 2].into()),
+        ..numbered(number)
+    };
+    put_now(&store, "mail", (0..20).map(keyed).collect());
+    drop(store);
+    let store = open(folder.path(), MIB);
+    let first = execute(&store, vec![take("mail", 2)]);
+    assert_eq!(first.unloaded.len(), 2, "the first ones must be loaded");
+    // The reader does one thing after another: with this the reading ahead is done.
+    let first = tasks_of(&store, first);
+    execute(&store, first.iter().map(|task| finish("mail", task, Finish::Ack)).collect());
+    let second = execute(&store, vec![take("mail", 2)]);
+    assert_eq!(second.unloaded, [], "those behind them were read ahead");
+}
+
 /// Reading ahead counted tasks, not bytes: with large payloads it read thousands of them into memory
 /// before it looked at the budget.
 #[test]
