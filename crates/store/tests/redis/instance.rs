@@ -73,6 +73,15 @@ impl Instance {
 
     /// Starts the server and waits until it answers.
     pub fn start(&self) {
+        self.launch(&["PING"]);
+    }
+
+    /// The same for one that answers those only who know its password.
+    pub fn start_with_password(&self, password: &str) {
+        self.launch(&["--no-auth-warning", "-a", password, "PING"]);
+    }
+
+    fn launch(&self, ping: &[&str]) {
         let log = fs::File::options().create(true).append(true).open(self.folder.join("log"));
         let mut server = Command::new(&self.program);
         server.args(["--bind", "127.0.0.1", "--port", &self.port.to_string()]);
@@ -84,7 +93,7 @@ impl Instance {
             .stderr(Stdio::null());
         *self.server() = Some(server.spawn().expect("the server can be started"));
         // One that loads its data answers that it does.
-        while !self.talk(&["PING"]).contains("PONG") {
+        while !self.talk(ping).contains("PONG") {
             let ended = self.server().as_mut().and_then(|child| child.try_wait().ok()?);
             assert!(ended.is_none(), "the server in {} ended: {ended:?}", self.folder.display());
         }

@@ -1,5 +1,12 @@
 //! Tasks in Redis: the suite, and what only a server beyond a network can get wrong.
 
 mod instance;
+mod yard;
 
+mod suite;
+
+mod exact;
+mod failures;
 mod fixture;
+mod servers;
+mod unheard;
