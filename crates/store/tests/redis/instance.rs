@@ -19,6 +19,9 @@ kill -9 "$(cat "$0/pid")" 2>/dev/null
 for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$0" && break; sleep 0.2; done
 "#;
 
+/// What is wrong with a tube.
+const AUDIT: &str = include_str!("audit.lua");
+
 /// What is acknowledged is on disk, and nothing else is.
 pub const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "--save", ""];
 
@@ -132,6 +135,15 @@ impl Instance {
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
+    /// Panics unless the orders of a tube say the same as its tasks.
+    pub fn audit(&self, prefix: &str, tube: &str) {
+        let script = self.folder.join("audit.lua");
+        fs::write(&script, AUDIT).expect("a script can be written");
+        let path = script.to_str().expect("the folder's name is plain");
+        let wrong = self.talk(&["--eval", path, &format!("{{{prefix}:{tube}}}")]);
+        assert_eq!(wrong, "", "tube '{tube}' contradicts itself");
+    }
+
     fn server(&self) -> MutexGuard<'_, Option<Child>> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,18 +207,42 @@ impl Cluster {
 
     /// The master that has the slot of this key.
     pub fn master_of(&self, key: &str) -> &Instance {
-        let slot = self.nodes[0].talk(&["CLUSTER", "KEYSLOT", key]);
-        let slot: u16 = slot.parse().expect("a slot is a number");
-        let owns = |node: &&Instance| {
-            let nodes = node.talk(&["CLUSTER", "NODES"]);
-            let own = nodes.lines().find(|line| line.contains("myself")).unwrap_or_default();
-            own.split(' ').skip(8).any(|range| {
-                let (from, to) = range.split_once('-').unwrap_or((range, range));
-                matches!((from.parse(), to.parse()), (Ok(from), Ok(to)) if (from..=to).contains(&slot))
-            })
-        };
-        self.nodes.iter().find(owns).expect("every slot has a master")
+        loop {
+            let port = self.living_master_of(key);
+            if let Some(node) = self.nodes.iter().find(|node| Some(node.port()) == port) {
+                return node;
+            }
+        }
     }
+
+    /// Its port, as those who live see it; none while they do not agree.
+    pub fn living_master_of(&self, key: &str) -> Option<u16> {
+        let mut seen = self.nodes.iter().filter_map(|node| owner(node, key));
+        let first = seen.next()?;
+        seen.all(|other| other == first).then_some(first)
+    }
+
+    /// A replica of the master of this key.
+    pub fn replica_of(&self, key: &str) -> &Instance {
+        let port = format!("master_port:{}", self.master_of(key).port());
+        let follows = |node: &&Instance| node.talk(&["INFO", "replication"]).contains(&port);
+        self.nodes.iter().find(follows).expect("every master has a replica")
+    }
+}
+
+/// The port of the master of a key, as this node sees it.
+fn owner(node: &Instance, key: &str) -> Option<u16> {
+    let slot: u16 = node.talk(&["CLUSTER", "KEYSLOT", key]).parse().ok()?;
+    let nodes = node.talk(&["CLUSTER", "NODES"]);
+    nodes.lines().find_map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let owns = words.iter().skip(8).any(|range| {
+            let (from, to) = range.split_once('-').unwrap_or((range, range));
+            matches!((from.parse(), to.parse()), (Ok(from), Ok(to)) if (from..=to).contains(&slot))
+        });
+        let address = words.get(1).filter(|_| owns && !words[2].contains("fail"))?;
+        address.split('@').next()?.rsplit(':').next()?.parse().ok()
+    })
 }
 
 /// A shell that outlives this process for as long as it takes to clean up.
@@ -240,7 +276,8 @@ fn folder() -> TempDir {
     made.expect("a temporary folder can be made")
 }
 
-fn free_port() -> u16 {
+/// A port that nobody listens on.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("it has an address").port()
 }

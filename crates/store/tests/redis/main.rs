@@ -5,8 +5,11 @@ mod yard;
 
 mod suite;
 
+mod cluster;
 mod exact;
 mod failures;
 mod fixture;
+mod kill;
 mod servers;
+mod tls;
 mod unheard;
