@@ -187,6 +187,33 @@ fn sessions_are_joined_and_left_once_however_often_it_is_said() {
     });
 }
 
+// More sessions than values fit on the stack of a function: a server with five thousand connections could not tell
+// Redis how things stand, and was of no use from then on.
+#[test]
+fn thousands_of_sessions_are_told_again() {
+    run(async {
+        const MANY: u16 = 5_000;
+        let way = Way::new();
+        let store = open(&way.url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 1)).expect("it is put");
+        let session = |number: u16| {
+            let mut id = [0; 16];
+            id[..2].copy_from_slice(&number.to_be_bytes());
+            SessionId(id)
+        };
+        let join = |number| Command::JoinSession { session: session(number), create: true };
+        let joined =
+            taskyard_store::Store::execute(&store, crate::yard::NOW, (0..MANY).map(join).collect());
+        assert!(joined.await.replies.iter().all(Result::is_ok));
+        way.be_deaf("_ask");
+        is_unknown(ask(&store, put(&tube, 1)));
+        assert_eq!(ready_and_taken(&store, &tube), (2, 0));
+        let known = Command::JoinSession { session: session(MANY - 1), create: false };
+        assert_eq!(ask(&store, known), Ok(Reply::Session(session(MANY - 1))));
+    });
+}
+
 #[test]
 fn what_only_looks_is_asked_again() {
     run(async {

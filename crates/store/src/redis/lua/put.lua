@@ -64,7 +64,7 @@ local function put(tube, header, call)
     local first = call.next
     call.next = first + size
     local capacity = tube.options.capacity
-    if capacity and size > capacity - total(tube) then
+    if capacity and size > math.max(capacity - total(tube), 0) then
         return call:answer('\2' .. tube.options.capacity_bytes)
     end
     local numbers = tube.numbers

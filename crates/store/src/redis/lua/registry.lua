@@ -138,14 +138,14 @@ registry['end'] = function(base, now, server, patience)
 end
 
 -- A server that lost the thread says which sessions are connected there, and that is so from now on.
-function registry.settle(base, now, server, ...)
-    local kept, words = {}, { ... }
+function registry.settle(base, now, server, _, _, words)
+    local kept = {}
     redis.call('ZADD', base .. ':v', clock(), server)
-    for place = 1, #words, 2 do
+    for place = 4, #words, 2 do
         kept[words[place]] = true
     end
     part_sessions(base, server, kept, now)
-    for place = 1, #words, 2 do
+    for place = 4, #words, 2 do
         local session = session_of(base, words[place]) or { connections = 0, ends = NO_END }
         set_connections(base, server, words[place], session, tonumber(words[place + 1]), now)
     end
@@ -178,7 +178,11 @@ function registry.leave(base, now, session_id, server)
     set_connections(base, server, session_id, session, math.max(here - 1, 0), now)
     if session.connections > 0 then
         return { OK, NEVER }
-    elseif session.ends <= now then
+    end
+    -- Who leaves a session that nobody is in begins its time anew.
+    session.ends = later(now, session_ttr(base))
+    set_session(base, session_id, session)
+    if session.ends <= now then
         return { ENDING, NEVER }
     end
     return { OK, session.ends }
@@ -190,17 +194,19 @@ function registry.configure(base, _, ttr)
 end
 
 -- Which of these sessions live.
-function registry.lives(base, now, ...)
+function registry.lives(base, now, _, _, _, words)
     local alive = {}
-    for place, id in ipairs({ ... }) do
-        alive[place] = lives(session_of(base, id), now) and 1 or 0
+    for place = 3, #words do
+        alive[place - 2] = lives(session_of(base, words[place]), now) and 1 or 0
     end
     return alive
 end
 
 -- A session is about to take from these tubes for the first time.
-function registry.hold(base, _, session_id, ...)
-    redis.call('SADD', base .. ':t:' .. session_id, ...)
+function registry.hold(base, _, session_id, _, _, words)
+    for place = 4, #words do
+        redis.call('SADD', base .. ':t:' .. session_id, words[place])
+    end
     return {}
 end
 
@@ -269,9 +275,11 @@ function registry.tubes(base)
     return redis.call('HKEYS', base .. ':tubes')
 end
 
+-- The first arguments are the verb and the moment (or nothing). A verb is given three words, and all where there may be
+-- thousands, which do not fit on the stack.
 local function look(keys, args)
     local now = tonumber(args[2]) or clock()
-    return registry[args[1]](keys[1], now, unpack(args, 3, #args))
+    return registry[args[1]](keys[1], now, args[3], args[4], args[5], args)
 end
 
 redis.register_function({ function_name = NAME .. '_registry', callback = look, flags = { 'allow-oom' } })
