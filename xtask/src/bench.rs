@@ -12,7 +12,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
         match tools::peers() {
             Ok(places) => _ = command.envs(places),
             // The benchmark says of each queue that it is missing.
-            Err(why) => eprintln!("{why}\nOther queues on PostgreSQL cannot be measured."),
+            Err(why) => eprintln!("{why}\nOther queues cannot be measured."),
         }
     }
     shell::run(&mut command)
@@ -24,7 +24,8 @@ fn wants_peers(args: &[String]) -> bool {
         return false;
     }
     let only = args.iter().any(|arg| arg == "--only" || arg.starts_with("--only="));
-    !only || args.iter().any(|arg| arg.contains("postgres") || arg.contains("snapshot"))
+    let beside = ["postgres", "snapshot", "redis"];
+    !only || args.iter().any(|arg| beside.iter().any(|part| arg.contains(part)))
 }
 
 #[cfg(test)]
@@ -36,7 +37,9 @@ mod tests {
         let wants = |line: &str| {
             wants_peers(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
         };
-        for line in ["", "--quick", "--only disk,postgres", "--only=snapshot --quick"] {
+        for line in
+            ["", "--quick", "--only disk,postgres", "--only=snapshot --quick", "--only redis"]
+        {
             assert!(wants(line), "{line}");
         }
         for line in ["--help", "--only disk", "--quick --only=http,iproto"] {

@@ -16,6 +16,7 @@ use anyhow::Result;
 use super::Size;
 use super::report::{Report, Row, Target};
 use cluster::{Cluster, SETTINGS_NOTE};
+pub use ours::put_to_start;
 use ours::{BATCH, CLIENTS, Figures};
 use peers::{PEERS, Peer, PeerFigures};
 
