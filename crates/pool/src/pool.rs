@@ -15,7 +15,7 @@ use crate::scheduler::{Scheduler, Status, Stopping};
 
 /// How often a pool that stops is looked at.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long stopped programs may take to be gone.
+/// How long stopped programs, and clients that are told so, may take to be gone.
 const END_MAX: Duration = Duration::from_secs(3);
 
 /// A pool that runs. It ends, and everything that runs in it, when the last of its handles is dropped.
@@ -69,7 +69,7 @@ impl Pool {
         let _ = timeout(grace, idle).await;
         self.0.scheduler.stop();
         let gone = async {
-            while self.0.backends.folders() > 0 {
+            while self.0.backends.folders() > 0 || self.clients() > 0 {
                 sleep(LOOK).await;
             }
         };
@@ -84,6 +84,11 @@ impl Pool {
     /// The backends.
     pub fn backends(&self) -> &Backends {
         &self.0.backends
+    }
+
+    /// How many clients are connected by WebSocket.
+    pub fn clients(&self) -> usize {
+        CONNECTIONS_MAX - self.0.room.available_permits()
     }
 
     /// The names of the programs.

@@ -1,9 +1,7 @@
-//! The way in: WebSocket and plain HTTP for clients, status and metrics for operators, a small page
-//! for people.
+//! The way in: WebSocket and plain HTTP for clients, status for operators, a small page for people.
 //!
 //! It answers under `/pool`. Who may ask at all is decided outside, by the server that hosts it.
 
-mod metrics;
 mod page;
 mod plain;
 mod socket;
@@ -18,7 +16,6 @@ use serde_json::json;
 
 use crate::pool::Pool;
 
-pub use metrics::text as metrics_text;
 pub use page::has as is_page;
 pub use visit::{News, Visit};
 
@@ -26,7 +23,6 @@ pub use visit::{News, Visit};
 pub fn router(pool: Pool) -> Router {
     let router = Router::new()
         .route("/pool/status", get(status))
-        .route("/pool/metrics", get(metrics::show))
         .route("/pool/programs", get(programs))
         .route("/pool/run/{program}", post(plain::run).get(socket::batch))
         .route("/pool/run/{program}/interactive", get(socket::interactive));

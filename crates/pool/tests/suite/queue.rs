@@ -19,8 +19,8 @@ async fn who_waits_is_told_how_long_and_why() {
     assert!(told["estimate"].as_f64().unwrap() > estimate);
     drop(busy);
     assert_eq!(fast.until("complete").await.error(), "");
-    let status = site.until(|status| status.counts.told >= 1).await;
-    assert_eq!(status.counts.kept, status.counts.told);
+    let status = site.until(|status| status.counts.estimates.told >= 1).await;
+    assert_eq!(status.counts.estimates.kept, status.counts.estimates.told);
 }
 
 #[tokio::test]
