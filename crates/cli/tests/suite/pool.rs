@@ -108,6 +108,50 @@ fn metrics_and_status_tell_each_class_and_whether_estimates_were_kept() {
     }
 }
 
+/// Asks for a WebSocket with these protocols; answers the head of what comes back.
+fn upgrade(url: &str, protocols: &str) -> String {
+    let address = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "GET /pool/run/sh HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+         sec-websocket-protocol: {protocols}\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        answer.push(byte[0]);
+    }
+    String::from_utf8(answer).unwrap().to_lowercase()
+}
+
+/// A page cannot set headers of a WebSocket, so it shows the token among the protocols.
+#[test]
+fn a_websocket_shows_its_token_among_the_protocols() {
+    let (folder, file) = config(CONFIG);
+    let token = folder.path().join("token");
+    fs::write(&token, "secret").unwrap();
+    let mut command = binary();
+    command.args(["pool", "serve", "--http", "127.0.0.1:0"]).arg(&file);
+    let serving = Serving::start(command.arg("--token-file").arg(&token));
+    for wrong in ["taskyard.pool", "taskyard.pool, bearer.wrong", "bearer.secre", "bearer."] {
+        let answer = upgrade(&serving.url, wrong);
+        assert!(answer.starts_with("http/1.1 401"), "{wrong}: {answer}");
+    }
+    let answer = upgrade(&serving.url, "taskyard.pool, bearer.secret");
+    assert!(answer.starts_with("http/1.1 101"), "{answer}");
+    assert!(answer.contains("sec-websocket-protocol: taskyard.pool\r\n"), "{answer}");
+    assert!(!answer.contains("secret"), "the token is not said back: {answer}");
+    // The page itself is open, and tells nothing without the token.
+    assert!(get(&serving.url, "/pool").starts_with("HTTP/1.1 200"));
+    for path in ["/pool/status", "/pool/programs", "/metrics"] {
+        assert!(get(&serving.url, path).starts_with("HTTP/1.1 401"), "{path}");
+    }
+}
+
 #[test]
 fn a_pool_by_itself_runs_programs_and_tells_how_it_is() {
     let (_folder, file) = config(CONFIG);

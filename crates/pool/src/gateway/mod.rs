@@ -6,6 +6,7 @@ mod page;
 mod plain;
 mod socket;
 mod visit;
+mod words;
 
 use axum::extract::State;
 use axum::http::StatusCode;

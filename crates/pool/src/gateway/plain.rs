@@ -37,6 +37,10 @@ pub(super) async fn run(
     if body.len() > pool.0.limits.input_bytes_max * 2 + (64 << 10) {
         return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the input is too large");
     }
+    let _held = match pool.hold(body.len()) {
+        Ok(held) => held,
+        Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+    };
     let plan = match plan(&body, program, &pool.0.limits) {
         Ok(plan) => plan,
         Err(why) => return refusal(StatusCode::BAD_REQUEST, &why),

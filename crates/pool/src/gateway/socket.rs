@@ -7,10 +7,12 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::refusal;
 use super::visit::{News, Visit};
+use super::words::{Words, room};
 use crate::backend::{Plan, add_file, duration};
 use crate::config::Program;
 use crate::pool::Pool;
@@ -60,7 +62,8 @@ fn accept(
     let upgrade = upgrade.max_frame_size(bytes_max);
     upgrade
         .on_upgrade(move |socket| async move {
-            let mut client = Client { socket, pool, program, interactive };
+            let held = Vec::new();
+            let mut client = Client { socket, pool, program, interactive, held };
             // Nothing is kept when this ends, however it ends.
             if let Err(Gone::Wrong(why)) = client.serve().await {
                 let _ = client.send(&Outgoing::Deny(why)).await;
@@ -77,17 +80,19 @@ struct Client {
     pool: Pool,
     program: Arc<Program>,
     interactive: bool,
+    /// The room that its files have.
+    held: Vec<OwnedSemaphorePermit>,
 }
 
 /// Why it is over before its time.
-enum Gone {
+pub(super) enum Gone {
     /// The client left.
     Left,
     /// The client did something that is not allowed.
     Wrong(String),
 }
 
-fn wrong(error: impl ToString) -> Gone {
+pub(super) fn wrong(error: impl ToString) -> Gone {
     Gone::Wrong(error.to_string())
 }
 
@@ -97,7 +102,9 @@ impl Client {
         let mut visit = Visit::begin(self.pool.clone(), plan).await.map_err(wrong)?;
         // Whether the next binary frame is for the standard input.
         let mut stdin = false;
+        let mut words = Words::new(self.pool.0.limits.input_bytes_max);
         loop {
+            let room = room(visit.input(), words.is_empty());
             tokio::select! {
                 news = visit.next() => match news {
                     News::Frame(frame) => {
@@ -108,14 +115,12 @@ impl Client {
                     }
                     News::End => return Ok(()),
                 },
+                permit = room => words.pass(permit),
                 message = self.socket.recv() => match read(message)? {
                     Said::Text(text) => stdin = self.hear(&mut visit, &text).await?,
                     Said::Bytes(bytes) if stdin => {
                         stdin = false;
-                        if let Some(input) = visit.input() {
-                            // A program that does not read its input loses what does not fit.
-                            let _ = input.try_send(bytes);
-                        }
+                        words.add(bytes)?;
                     }
                     Said::Bytes(_) => return Err(wrong("these bytes belong to nothing")),
                     Said::Nothing => {}
@@ -189,6 +194,7 @@ impl Client {
         let Said::Bytes(bytes) = self.hear_next().await? else {
             return Err(wrong("`input` is followed by the bytes of the file"));
         };
+        self.held.push(self.pool.hold(bytes.len()).map_err(wrong)?);
         let limits = &self.pool.0.limits;
         add_file(files, &self.program, limits, (name, bytes)).map_err(wrong)
     }

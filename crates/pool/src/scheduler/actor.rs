@@ -11,7 +11,7 @@ use taskyard_core::classes::{Ask, Ticket};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::allocation::{Allocation, Control};
+use super::allocation::{Allocation, Control, Run};
 use super::desk::{Desk, Ended, Freed, Order};
 use super::places::Places;
 use super::{Client, Event, Move, Scheduler, Seat, SharedDesk};
@@ -35,10 +35,11 @@ pub(super) struct Actor {
 struct Visitor {
     visible: Arc<AtomicBool>,
     client: Client,
-    running: Option<Run>,
+    running: Option<Held>,
 }
 
-struct Run {
+/// The backend that a task holds.
+struct Held {
     control: mpsc::UnboundedSender<Control>,
     attempt: u64,
     backend: usize,
@@ -161,7 +162,9 @@ impl Actor {
     fn carry(&mut self, orders: Vec<Order>) {
         for order in orders {
             match order {
-                Order::Start { ticket, attempt, limit } => self.start(ticket, attempt, limit),
+                Order::Start { ticket, attempt, limit, again } => {
+                    self.start(Run { ticket, attempt, limit, again });
+                }
                 Order::Limit(ticket, limit) => self.control(ticket, Control::Limit(limit)),
                 Order::Halt(ticket, why) => {
                     self.control(ticket, Control::Halt(why));
@@ -188,22 +191,21 @@ impl Actor {
         }
     }
 
-    fn start(&mut self, ticket: Ticket, attempt: u64, limit: Option<Duration>) {
+    fn start(&mut self, run: Run) {
+        let Run { ticket, attempt, .. } = run;
         let (Some(visitor), Some(backend), Some(events)) =
             (self.visitors.get_mut(&ticket), self.places.take(attempt), self.events.upgrade())
         else {
             tracing::error!(%ticket, "there is no backend for a task that may start");
             return;
         };
-        let order = (ticket, attempt, limit);
-        let (allocation, control) =
-            Allocation::new(order, backend, visitor.visible.clone(), events);
-        visitor.running = Some(Run { control, attempt, backend });
+        let (allocation, control) = Allocation::new(run, backend, visitor.visible.clone(), events);
+        visitor.running = Some(Held { control, attempt, backend });
         // Undelivered, the allocation frees its backend by being dropped.
         let _ = visitor.client.moves.send(Move::Start(allocation));
     }
 
-    fn run_of(&self, ticket: Ticket) -> Option<&Run> {
+    fn run_of(&self, ticket: Ticket) -> Option<&Held> {
         self.visitors.get(&ticket)?.running.as_ref()
     }
 

@@ -20,6 +20,15 @@ pub enum Control {
     Halt(String),
 }
 
+/// One run of a task, as the desk ordered it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub ticket: Ticket,
+    pub attempt: u64,
+    pub limit: Option<Duration>,
+    pub again: bool,
+}
+
 /// A backend that is held for a task; it is free when this is dropped.
 #[derive(Debug)]
 pub struct Allocation {
@@ -32,6 +41,7 @@ pub struct Allocation {
     /// What the task is told while it runs.
     pub control: mpsc::UnboundedReceiver<Control>,
     attempt: u64,
+    again: bool,
     started: Instant,
     /// Since when the program is being stopped.
     stopping: Option<Instant>,
@@ -43,19 +53,20 @@ pub struct Allocation {
 
 impl Allocation {
     pub(super) fn new(
-        order: (Ticket, u64, Option<Duration>),
+        run: Run,
         backend: usize,
         visible: Arc<AtomicBool>,
         events: mpsc::UnboundedSender<Event>,
     ) -> (Self, mpsc::UnboundedSender<Control>) {
         let (sender, control) = mpsc::unbounded_channel();
-        let (ticket, attempt, limit) = order;
+        let Run { ticket, attempt, limit, again } = run;
         let this = Allocation {
             ticket,
             backend,
             limit,
             control,
             attempt,
+            again,
             started: Instant::now(),
             stopping: None,
             ended: Ended::Lost,
@@ -63,6 +74,11 @@ impl Allocation {
             events,
         };
         (this, sender)
+    }
+
+    /// Whether the task may run once more if this run is lost now.
+    pub fn may_run_again(&self) -> bool {
+        self.again && !self.visible.load(Ordering::Acquire)
     }
 
     /// The program is being stopped from now on.

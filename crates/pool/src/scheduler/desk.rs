@@ -48,6 +48,8 @@ pub enum Order {
         attempt: u64,
         /// How long it may run; nothing for an interactive one.
         limit: Option<Duration>,
+        /// Whether it may run again if it is killed before its client saw anything.
+        again: bool,
     },
     /// It may run only so long, counted from its start.
     Limit(Ticket, Duration),
@@ -244,10 +246,7 @@ impl Desk {
             counts.ran_seconds += freed.took.as_secs_f64();
             self.means.note(class, freed.took.into());
         }
-        let again = freed.ended == Ended::Lost
-            && !(task.left || freed.seen || task.put_back >= PUT_BACK_MAX)
-            && task.ask != Ask::Interactive;
-        if again {
+        if freed.ended == Ended::Lost && !task.left && !freed.seen && task.may_run_again() {
             task.put_back += 1;
             self.counts.put_back += 1;
             let decisions = self.classes.put_back(now, freed.ticket);
@@ -317,7 +316,14 @@ impl Desk {
             self.counts.calibrate(task.class, promised.error(now));
         }
         let limit = (limit < Span::FOREVER).then(|| limit.into());
-        Some(Order::Start { ticket, attempt, limit })
+        let again = task.may_run_again();
+        Some(Order::Start { ticket, attempt, limit, again })
+    }
+}
+
+impl Task {
+    fn may_run_again(&self) -> bool {
+        self.put_back < PUT_BACK_MAX && self.ask != Ask::Interactive
     }
 }
 

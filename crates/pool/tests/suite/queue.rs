@@ -45,3 +45,17 @@ async fn a_paused_pool_says_so() {
     site.pool.scheduler().pause(false).await.unwrap();
     assert_eq!(client.until("complete").await.error(), "");
 }
+
+#[tokio::test]
+async fn who_waited_too_long_is_turned_away() {
+    let site = Site::new(1, "wait_seconds_max: 0.3").await;
+    let mut busy = site.start(r#"{"duration": 30}"#, "echo up; exec sleep 1000").await;
+    busy.until_output("up").await;
+    let mut client = site.start(r#"{"duration": 3}"#, "true").await;
+    let told = client.until("queue").await;
+    assert_eq!(told.body["reason"], "limit_reached");
+    let error = client.until("deny").await.error().to_owned();
+    assert!(error.starts_with("overloaded"), "{error}");
+    let status = site.status().await;
+    assert_eq!((status.counts.denied, status.counts.classes[0].denied, status.queued), (1, 1, 0));
+}
