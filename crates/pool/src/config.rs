@@ -29,6 +29,8 @@ pub struct Config {
     pub queue_max: usize,
     /// How long a task may wait before it is turned away, in seconds; without it as long as it likes.
     pub wait_seconds_max: Option<f64>,
+    /// Most tasks of one client, by its address, that wait or run; the rest wait outside. Without it any number.
+    pub client_tasks_max: Option<usize>,
     /// The least time between two denied interactive tasks that each lower a default one, in seconds.
     pub denial_pause_seconds: f64,
     /// What may be run, by name.
@@ -127,6 +129,8 @@ pub struct Limits {
     pub pool_disk_bytes_max: Option<u64>,
     /// Most bytes of input files that all clients together may keep waiting.
     pub held_bytes_max: usize,
+    /// Most bytes of files that are kept so that clients need not send them again; 0 keeps none.
+    pub restore_bytes_max: usize,
     /// How long a program may take to end when it is asked to, in seconds; then it is killed.
     pub kill_after_seconds: f64,
 }
@@ -160,6 +164,7 @@ impl Default for Config {
             seed: None,
             queue_max: taskyard_core::limits::POOL_QUEUE_MAX,
             wait_seconds_max: None,
+            client_tasks_max: None,
             denial_pause_seconds: 0.0,
             programs: BTreeMap::new(),
             limits: Limits::default(),
@@ -184,6 +189,7 @@ impl Default for Limits {
             pool_memory_bytes_max: None,
             pool_disk_bytes_max: None,
             held_bytes_max: 256 << 20,
+            restore_bytes_max: 16 << 20,
             kill_after_seconds: 0.5,
         }
     }
@@ -223,6 +229,9 @@ impl Config {
         self.rules()?;
         if self.backends == 0 || self.backends > BACKENDS_MAX {
             return wrong(format!("backends must be 1 to {BACKENDS_MAX}"));
+        }
+        if self.client_tasks_max == Some(0) {
+            return wrong("client_tasks_max must be at least 1".into());
         }
         if self.programs.is_empty() {
             return wrong("name at least one program under `programs`".into());

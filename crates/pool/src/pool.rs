@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::backend::Backends;
 use crate::config::{Config, ConfigError, Limits, Program};
+use crate::gateway::{Files, Turns};
 use crate::scheduler::{Scheduler, Status, Stopping};
 
 /// In what pieces room for input is counted, in bytes.
@@ -34,6 +35,8 @@ pub(crate) struct Parts {
     pub room: Arc<Semaphore>,
     /// One permit for each kibibyte of input that may still be held.
     pub held: Arc<Semaphore>,
+    pub files: Files,
+    pub turns: Turns,
 }
 
 /// Why a pool does not start.
@@ -64,7 +67,10 @@ impl Pool {
         let (programs, limits) = (programs.collect(), config.limits);
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let held = Arc::new(Semaphore::new(limits.held_bytes_max / HELD_UNIT));
-        Ok(Pool(Arc::new(Parts { scheduler, backends, programs, limits, room, held })))
+        let files = Files::new(limits.restore_bytes_max);
+        let turns = Turns::new(config.client_tasks_max);
+        let parts = Parts { scheduler, backends, programs, limits, room, held, files, turns };
+        Ok(Pool(Arc::new(parts)))
     }
 
     /// Ends the pool: nothing new starts, what runs may go on for `grace`, then it is stopped and its

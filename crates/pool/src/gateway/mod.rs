@@ -2,13 +2,18 @@
 //!
 //! It answers under `/pool`. Who may ask at all is decided outside, by the server that hosts it.
 
+mod files;
 mod page;
 mod plain;
 mod socket;
+mod turns;
 mod visit;
 mod words;
 
-use axum::extract::State;
+use std::net::{IpAddr, SocketAddr};
+
+use axum::Extension;
+use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -17,7 +22,9 @@ use serde_json::json;
 
 use crate::pool::Pool;
 
+pub(crate) use files::Files;
 pub use page::has as is_page;
+pub(crate) use turns::Turns;
 pub use visit::{News, Visit};
 
 /// Every address of the pool.
@@ -55,6 +62,13 @@ async fn programs(State(pool): State<Pool>) -> Response {
         })
     });
     Json(programs.collect::<Vec<_>>()).into_response()
+}
+
+/// Who asks, where the server tells it.
+pub(crate) type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
+
+fn address(peer: Peer) -> Option<IpAddr> {
+    peer.map(|Extension(ConnectInfo(peer))| peer.ip())
 }
 
 fn refusal(status: StatusCode, error: &str) -> Response {

@@ -1,5 +1,7 @@
 //! Those who wait are told where they stand.
 
+use serde_json::Value;
+
 use crate::rig::Site;
 
 #[tokio::test]
@@ -58,4 +60,30 @@ async fn who_waited_too_long_is_turned_away() {
     assert!(error.starts_with("overloaded"), "{error}");
     let status = site.status().await;
     assert_eq!((status.counts.denied, status.counts.classes[0].denied, status.queued), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn what_a_client_has_too_many_of_waits_outside_the_queue() {
+    let site = Site::new(2, "client_tasks_max: 1").await;
+    let mut busy = site.start(r#"{"duration": 30}"#, "echo up; exec sleep 1000").await;
+    busy.until_output("up").await;
+    // A backend is free, and still the same client has to wait.
+    let mut next = site.start(r#"{"duration": 10}"#, "echo x > result.txt").await;
+    let told = next.until("queue").await.body;
+    assert_eq!((&told["reason"], &told["estimate"]), (&"client_limit".into(), &Value::Null));
+    next.say(r#"options {"duration": 5}"#).await;
+    let mut gone = site.start("{}", "true").await;
+    gone.until("queue").await;
+    drop(gone);
+    let mut session = site.connect("/pool/run/sh/interactive").await;
+    session.say("start {}").await;
+    assert!(session.until("deny").await.error().starts_with("this client has as many tasks"));
+    let status = site.status().await;
+    assert_eq!((status.queued, status.running, status.counts.arrived), (0, 1, 1));
+    drop(busy);
+    assert_eq!(next.until("complete").await.error(), "");
+    // Over plain HTTP in its turn too.
+    let (first, second) = tokio::join!(site.run("echo x > result.txt"), site.run("exit 3"));
+    assert!(first["ok"].is_object() && second["error"].is_object(), "{first} {second}");
+    site.until_empty().await;
 }
