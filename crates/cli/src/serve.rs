@@ -96,8 +96,6 @@ pub struct ServeArgs {
 
 /// How long to wait for a database that is started together with this server.
 const STORE_WAIT: Duration = Duration::from_secs(30);
-/// How long programs of a pool may go on when the server is told to stop.
-const POOL_GRACE: Duration = Duration::from_secs(5);
 
 /// What to do for a server that shall have no token.
 const WITHOUT_TOKEN: &str = "to go without one, leave out --token and --token-file and unset \
@@ -137,6 +135,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let (stop, again) = (Stop::new()?, Stop::new()?);
         let mut config = config;
         config.services.extend(args.sql_tasks()?);
+        config.services.extend(pool.clone().map(|pool| Arc::new(pool) as Arc<dyn Service>));
         let server = match bind(config, &engine, &args.iproto).await {
             Ok((server, _)) => server,
             Err(refusal) => {
@@ -148,13 +147,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let hosted = pool.as_ref().map(|pool| pool::screen(pool, &server.url()));
         let screen = first_screen(&server, &found, &args, &hosted.unwrap_or_default());
         let _ = output::bytes(screen.as_bytes());
-        let stopping = async {
-            stop_at_first(stop, again).await;
-            if let Some(pool) = &pool {
-                pool.stop(POOL_GRACE).await;
-            }
-        };
-        server.run(stopping).await.context("cannot stop properly")?;
+        server.run(stop_at_first(stop, again)).await.context("cannot stop properly")?;
         let _ = output::line(goodbye(&found));
         Ok(Exit::Ok)
     })

@@ -27,6 +27,8 @@ pub enum Reason {
     NoBackend,
     /// Its pool is paused.
     PoolPaused,
+    /// Its client has as many tasks as it may.
+    ClientLimit,
     /// Somebody buried it.
     Buried,
     /// Its attempts are used up.
@@ -49,6 +51,7 @@ impl Reason {
             Reason::LimitReached { .. } => "limit_reached",
             Reason::NoBackend => "no_backend",
             Reason::PoolPaused => "pool_paused",
+            Reason::ClientLimit => "client_limit",
             Reason::Buried => "buried",
             Reason::AttemptsUsedUp => "attempts_used_up",
             Reason::Expired => "expired",
@@ -68,6 +71,7 @@ impl fmt::Display for Reason {
             Reason::LimitReached { .. } => "as many tasks of its class run as may",
             Reason::NoBackend => "no backend is alive",
             Reason::PoolPaused => "the pool is paused",
+            Reason::ClientLimit => "its client has as many tasks as it may",
             Reason::Buried => "buried; kick it to bring it back",
             Reason::AttemptsUsedUp => "its attempts are used up; kick it to try again",
             Reason::Expired => "its time to live is over",

@@ -32,6 +32,11 @@ impl Group {
         Ok(Group { child, pid, exit, reaped: false })
     }
 
+    /// The number of the leader.
+    pub fn id(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }

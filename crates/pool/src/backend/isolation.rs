@@ -141,7 +141,8 @@ impl Isolation {
             args.push(format!("--nproc={}", limits.processes_max));
         }
         if let Some(seconds) = site.seconds_max {
-            args.push(format!("--cpu={}", seconds + CPU_SPARE));
+            // The first of the two is a signal of its own, so that it is not taken for a kill from outside.
+            args.push(format!("--cpu={}:{}", seconds + CPU_SPARE, seconds + CPU_SPARE + 1));
         }
         args
     }

@@ -16,6 +16,7 @@ use super::folder::Folder;
 use super::group::Group;
 use super::isolation::Site;
 use super::output::Output;
+use super::warden::{Place, Watching};
 use super::{Host, Plan};
 use crate::protocol::{Outgoing, Stream};
 use crate::scheduler::{Allocation, Control, Ended};
@@ -24,14 +25,19 @@ use crate::scheduler::{Allocation, Control, Ended};
 const KILL_MAX: Duration = Duration::from_secs(2);
 /// How long output may still come from a program that has ended.
 const DRAIN_MAX: Duration = Duration::from_millis(200);
-/// The exit codes with which bubblewrap says that its program was killed from outside.
-const KILLED: [i32; 2] = [128 + 9, 128 + 15];
+/// The signals that somebody else than the pool may have sent to end a program.
+const KILLED: [i32; 2] = [9, 15];
+/// What bubblewrap adds to the number of the signal that ended its program. A program may end with such
+/// a status by itself, and nobody can tell.
+const BY_SIGNAL: i32 = 128;
 
 /// Why a program was stopped.
 #[derive(Clone, Debug, PartialEq)]
 enum Stop {
     Time(Duration),
     Halt(String),
+    /// It used more than it may.
+    Limit(String),
     ClientLeft,
 }
 
@@ -67,7 +73,8 @@ pub(super) async fn run(
         return allocation.end(Ended::Stuck);
     };
     let rest = std::mem::take(&mut end.rest);
-    if end.was_killed() {
+    // Once nothing more can be done about it, the client is told how it ended, with what there is.
+    if end.may_be_killed(host.isolation.has_bubblewrap()) && allocation.may_run_again() {
         return allocation.end(Ended::Lost);
     }
     let last = last_frames(&host, &plan, &folder, &end);
@@ -102,6 +109,7 @@ struct Watch {
     frames: mpsc::Sender<Outgoing>,
     feeding: Option<AbortHandle>,
     kill_after: Duration,
+    watching: Watching,
 }
 
 impl Watch {
@@ -116,6 +124,7 @@ impl Watch {
         let input = if plan.interactive { Stdio::piped() } else { Stdio::null() };
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut group = Group::new(command.spawn()?)?;
+        let place = Place { folder: site.folder.into(), uid: site.uid, leader: group.id() };
         let child = group.child();
         let feeding = child.stdin.take().map(|pipe| tokio::spawn(feed(pipe, stdin)).abort_handle());
         let bytes_max = host.limits.output_bytes_max;
@@ -127,6 +136,7 @@ impl Watch {
             // An empty one says that the program runs.
             pending: Some(Outgoing::Output(Stream::Stdout, Vec::new())),
             kill_after: host.kill_after,
+            watching: host.warden.watch(place),
             group,
             frames,
             feeding,
@@ -169,6 +179,7 @@ impl Watch {
                 () = at(limit.map(|limit| self.started + limit)) => {
                     return Some(Stop::Time(limit.unwrap_or_default()));
                 }
+                why = self.watching.verdict() => return Some(Stop::Limit(why)),
                 _ = self.group.ended() => return None,
                 permit = self.frames.reserve(), if !idle => {
                     if let (Ok(permit), Some(frame)) = (permit, self.pending.take()) {
@@ -210,12 +221,12 @@ impl Drop for Watch {
 }
 
 impl End {
-    /// Whether somebody else than the pool killed the program.
-    fn was_killed(&self) -> bool {
+    /// Whether somebody else than the pool may have killed the program.
+    fn may_be_killed(&self, wrapped: bool) -> bool {
         let Ok(status) = &self.status else { return false };
-        let signal = status.signal().map(|signal| 128 + signal);
-        let code = status.code().or(signal);
-        self.stop.is_none() && code.is_some_and(|code| KILLED.contains(&code))
+        let told = status.code().filter(|_| wrapped).map(|code| code - BY_SIGNAL);
+        let signal = status.signal().or(told);
+        self.stop.is_none() && signal.is_some_and(|signal| KILLED.contains(&signal))
     }
 
     /// What went wrong, if anything did.
@@ -224,7 +235,7 @@ impl End {
             Some(Stop::Time(limit)) => {
                 return Some(format!("time limit ({} s)", limit.as_secs_f64()));
             }
-            Some(Stop::Halt(why)) => return Some(why.clone()),
+            Some(Stop::Halt(why) | Stop::Limit(why)) => return Some(why.clone()),
             Some(Stop::ClientLeft) => return Some("the client left".into()),
             None => {}
         }
@@ -237,6 +248,9 @@ impl End {
         }
         match (status.code(), status.signal()) {
             (Some(0), _) => None,
+            (Some(code), _) if KILLED.contains(&(code - BY_SIGNAL)) => {
+                Some(format!("the program was killed, or ended by itself with status {code}"))
+            }
             (Some(code), _) => Some(format!("the program ended with status {code}")),
             (None, Some(signal)) => Some(format!("the program was ended by signal {signal}")),
             (None, None) => Some("the program ended in an unknown way".into()),

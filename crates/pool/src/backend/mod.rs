@@ -11,6 +11,7 @@ mod lanes;
 mod output;
 mod stage;
 mod sweep;
+mod warden;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,11 +29,12 @@ pub use stage::{Plan, StageError, add_file, duration};
 use folder::Folders;
 use lanes::Lanes;
 use sweep::Leftovers;
+use warden::Warden;
 
 /// Frames that wait for a client before the program has to.
 const FRAMES: usize = 8;
 /// Pieces of standard input that wait for the program.
-const INPUTS: usize = 64;
+const INPUTS: usize = 4;
 
 /// The backends of this process.
 #[derive(Debug)]
@@ -48,6 +50,7 @@ pub(crate) struct Host {
     pub isolation: Isolation,
     pub folders: Folders,
     pub lanes: Lanes,
+    pub warden: Arc<Warden>,
     pub limits: Limits,
     pub kill_after: Duration,
 }
@@ -80,6 +83,7 @@ impl Backends {
             // A halted program may still be ending while the next one starts.
             lanes: Lanes::new(config.backends * 2, isolation.first_uid(), leftovers),
             isolation,
+            warden: Warden::start(config.limits.clone()),
             limits: config.limits.clone(),
             kill_after: config.kill_after(),
         });

@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::refusal;
 use super::visit::{News, Visit};
+use super::{Peer, address, refusal};
 use crate::backend::{Plan, add_file};
 use crate::config::{Limits, Program};
 use crate::pool::Pool;
@@ -22,6 +22,7 @@ use crate::protocol::{Outgoing, PlainAnswer, PlainFile, PlainOutput, PlainReques
 pub(super) async fn run(
     State(pool): State<Pool>,
     Path(name): Path<String>,
+    peer: Peer,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
@@ -37,9 +38,17 @@ pub(super) async fn run(
     if body.len() > pool.0.limits.input_bytes_max * 2 + (64 << 10) {
         return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the input is too large");
     }
+    let _held = match pool.hold(body.len()) {
+        Ok(held) => held,
+        Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+    };
     let plan = match plan(&body, program, &pool.0.limits) {
         Ok(plan) => plan,
         Err(why) => return refusal(StatusCode::BAD_REQUEST, &why),
+    };
+    let _turn = match pool.0.turns.take(address(peer)) {
+        Ok(turn) => turn,
+        Err(next) => next.take().await,
     };
     let Ok(mut visit) = Visit::begin(pool, plan).await else {
         return refusal(StatusCode::SERVICE_UNAVAILABLE, "the pool is stopping");

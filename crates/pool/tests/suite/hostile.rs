@@ -134,6 +134,63 @@ async fn memory_and_files_have_limits() {
     assert!(output(&answer).contains("status 1"), "{answer}");
 }
 
+/// Each file and each process is within its limit, and there are more and more of them.
+#[tokio::test]
+async fn what_a_task_uses_altogether_has_limits() {
+    let more = "limits: {task_disk_bytes_max: 5000000, task_files_max: 200, \
+                task_memory_bytes_max: 100000000}";
+    let site = Site::new(1, more).await;
+    for (script, words) in [
+        ("i=0; while :; do i=$((i+1)); head -c 500000 /dev/zero > f$i; done", "disk limit"),
+        ("mkdir d; i=0; while :; do i=$((i+1)); : > d/f$i; done", "too many files"),
+        // What has no end of a line is kept until it comes.
+        (
+            "for i in 1 2 3 4 5 6; do (head -c 30000000 /dev/zero; sleep 1000) | tail & done; wait",
+            "memory limit",
+        ),
+    ] {
+        let mut client = site.start(r#"{"duration": 30}"#, script).await;
+        let end = client.until("complete").await;
+        assert!(end.error().starts_with(words), "{end:?}");
+        site.until_empty().await;
+    }
+}
+
+#[tokio::test]
+async fn what_all_tasks_use_together_has_a_limit_and_the_largest_ends() {
+    let site = Site::new(2, "limits: {pool_disk_bytes_max: 9000000}").await;
+    let write = |size: u32| format!("head -c {size} /dev/zero > f; echo up; exec sleep 1000");
+    let mut small = site.start(r#"{"duration": 10}"#, &write(4_000_000)).await;
+    small.until_output("up").await;
+    let mut large = site.start(r#"{"duration": 3}"#, &write(6_000_000)).await;
+    let end = large.until("complete").await;
+    assert!(end.error().starts_with("disk limit of all tasks together"), "{end:?}");
+    assert_eq!(site.status().await.running, 1);
+}
+
+#[tokio::test]
+async fn the_input_of_all_clients_together_has_a_limit() {
+    let site = Site::new(1, "limits: {held_bytes_max: 20480}").await;
+    let mut first = site.client().await;
+    first.file("a.sh", &"#".repeat(15_000)).await;
+    let mut second = site.client().await;
+    second.file("a.sh", &"#".repeat(15_000)).await;
+    // Whoever came second is sent away, over plain HTTP too, and the first goes on.
+    let words = "the input of those who wait has no room for more; try again later";
+    let refused = tokio::select! {
+        frame = first.until("deny") => frame,
+        frame = second.until("deny") => frame,
+    };
+    assert_eq!(refused.error(), words);
+    let file = json!({ "filename": "a.sh", "text": "#".repeat(15_000) });
+    let (status, answer) = site.post(json!({ "input": [file] })).await;
+    assert_eq!((status, answer["error"]["error"].as_str()), (503, Some(words)));
+    drop((first, second));
+    // The room is free again as soon as they are gone.
+    let big = format!("{}\necho x > result.txt", "#".repeat(10_000));
+    while site.run(&big).await["ok"].is_null() {}
+}
+
 /// Looks until none of these users has a living process: the killed ones take a moment to be gone.
 async fn until_gone(users: Range<u32>) {
     let given_up = Instant::now() + Duration::from_secs(60);

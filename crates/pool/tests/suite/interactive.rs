@@ -1,5 +1,7 @@
 //! Sessions with standard input.
 
+use taskyard_pool::Config;
+
 use crate::rig::Site;
 
 const SHELL: &str = "/pool/run/sh/interactive";
@@ -53,4 +55,40 @@ async fn a_session_has_no_duration() {
     client.say(r#"options {"duration": 3}"#).await;
     client.say("start {}").await;
     assert_eq!(client.until("deny").await.error(), "an interactive task has no duration");
+}
+
+/// A client that wrote faster than its program read once lost every piece beyond the sixty-fourth, silently.
+#[tokio::test]
+async fn every_word_arrives_however_fast_they_come() {
+    let site = Site::new(1, "").await;
+    let mut client = site.connect(SHELL).await;
+    client.say("start {}").await;
+    // None of them waits until the program runs.
+    for number in 0..2_000 {
+        client.stdin(&format!("{number}\n")).await;
+    }
+    let wanted: String = (0..2_000).map(|number| format!("{number}\n")).collect();
+    let mut heard = String::new();
+    while heard.len() < wanted.len() {
+        heard.push_str(std::str::from_utf8(&client.hear().await.unwrap().bytes).unwrap());
+    }
+    assert_eq!(heard, wanted);
+}
+
+#[tokio::test]
+async fn who_writes_more_than_a_program_reads_is_told_so() {
+    let more = "limits: {input_bytes_max: 100000}";
+    let programs = "programs: {deaf: {command: [/bin/true], interactive: [/bin/sleep, '1000']}}";
+    let config = format!("backends: 1\n{programs}\n{more}");
+    let site = Site::of(Config::parse(&config).unwrap()).await;
+    let mut client = site.connect("/pool/run/deaf/interactive").await;
+    client.say("start {}").await;
+    client.until("output").await;
+    // What the pipe and the pieces under way hold, and then some.
+    for _ in 0..100 {
+        client.stdin(&"x".repeat(10_000)).await;
+    }
+    let error = client.until("deny").await.error().to_owned();
+    assert!(error.starts_with("the program does not read its input"), "{error}");
+    site.until_empty().await;
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fastrand::Rng;
 use taskyard_core::classes::*;
-use taskyard_core::estimate::{Means, Occupant, Simulation, Waiter};
+use taskyard_core::estimate::{Means, Occupant, Profile, Simulation, Waiter};
 use taskyard_core::{Span, Timestamp};
 
 use super::world::rules;
@@ -57,6 +57,36 @@ fn shorter_tasks_make_nobody_start_later() {
         let after = Simulation::new(NOW, limits, []).starts(shorter);
         assert!(before.iter().zip(&after).all(|(before, after)| after <= before), "seed {seed}");
     }
+}
+
+/// Adding tasks one by one gives what playing the whole queue gives.
+#[test]
+fn one_task_more_starts_as_if_all_were_played_again() {
+    let mut compared = 0;
+    for seed in 0..500 {
+        let mut rng = Rng::with_seed(seed);
+        let (rules, backends) = rules(&mut rng);
+        let limits = rules.limits(backends);
+        let limits = limits.as_slice();
+        let waiters: Vec<_> = (0..40).map(|_| waiter(&mut rng, limits.len())).collect();
+        // Nested as the limits are, or there would be more running than may.
+        let running = rng.u32(0..=limits[limits.len() - 1]);
+        let occupants: Vec<_> = (0..running)
+            .map(|_| {
+                let class = rng.usize(..limits.len()) as u8;
+                Occupant { class, end: NOW + Span::from_micros(rng.i64(..30)) }
+            })
+            .collect();
+        let all = Simulation::new(NOW, limits, occupants.clone()).starts(waiters.clone());
+        let mut profile = Profile::new(NOW, limits, occupants);
+        for (at, waiter) in waiters.into_iter().enumerate() {
+            assert_eq!(profile.add(NOW, waiter), Some(all[at]), "seed {seed}, task {at}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 20_000);
+    let mut none = Profile::new(NOW, &[0], []);
+    assert_eq!(none.add(NOW, Waiter { class: 0, time: Span::from_secs(1) }), None);
 }
 
 /// When each task starts in a pool where all arrive at once and use all their time.

@@ -177,6 +177,31 @@ fn more_than_the_queue_holds_is_denied() {
 }
 
 #[test]
+fn who_waited_as_long_as_it_may_is_turned_away() {
+    let mut rules = Rules::default();
+    rules.wait_max = Some(secs(5));
+    let mut classes = Classes::new(rules, 1);
+    assert_eq!(classes.next_expiry(), None);
+    classes.arrive(NOW, Ticket(0), Ask::Timed(secs(30)));
+    classes.arrive(NOW + secs(1), Ticket(1), Ask::Default);
+    assert_eq!(classes.next_expiry(), Some(NOW + secs(5)));
+    let early = Timestamp::from_micros((NOW + secs(5)).as_micros() - 1);
+    assert_eq!(classes.expire(early), []);
+    // Lowering keeps the place, and the time that was waited there.
+    assert_eq!(classes.lower(NOW + secs(4), Ticket(0), secs(3)), Ok(vec![]));
+    let denied = |ticket| Decision::Deny { ticket: Ticket(ticket), why: Denial::Overloaded };
+    assert_eq!(classes.expire(NOW + secs(5)), [denied(0)]);
+    // Who starts is no longer in danger; who lost its backend begins to wait anew.
+    assert_eq!(classes.set_backends(NOW + secs(5), 1), [started(1, 2, 30)]);
+    assert_eq!(classes.next_expiry(), None);
+    classes.set_backends(NOW + secs(20), 0);
+    classes.put_back(NOW + secs(20), Ticket(1));
+    assert_eq!(classes.expire(NOW + secs(24)), []);
+    assert_eq!(classes.expire(NOW + secs(25)), [denied(1)]);
+    assert_eq!((classes.queued(), classes.audit()), (0, Ok(())));
+}
+
+#[test]
 fn the_usual_limits_are_shares_of_the_backends_and_at_least_one() {
     let limits = |backends| Rules::default().limits(backends).as_slice().to_vec();
     assert_eq!(limits(8), [8, 4, 2]);
