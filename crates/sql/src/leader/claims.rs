@@ -22,8 +22,6 @@ use crate::wire::{Ask, Opening, Refusal, Row};
 const SPARE: usize = 1000;
 /// How many tasks one claim brings at most.
 const CLAIM_MAX: usize = 1000;
-/// Makes a session as if it were new.
-const CLEAN: &str = "DISCARD ALL";
 
 impl Leader {
     /// How many tasks may begin.
@@ -96,7 +94,7 @@ impl Leader {
         }
         let held = |task: Task, start| {
             let shown_pid = task.pid;
-            Held { task, start, shown_pid, give_back: false, tries: 0 }
+            Held { task, start, shown_pid, ran: None, give_back: false, tries: 0 }
         };
         if let Some(pid) = task.pid {
             match self.crew.idle(&key, pid) {
@@ -158,14 +156,12 @@ impl Leader {
     /// Lets a session run its task.
     pub(super) fn run(&mut self, number: u64, again: bool, table: &Table) {
         let settings = self.settings.borrow();
-        let Some(session) = self.crew.sessions.get(&number) else { return };
-        let Some(held) = &session.held else { return };
+        let Some(session) = self.crew.sessions.get_mut(&number) else { return };
+        let Some(held) = &mut session.held else { return };
+        held.ran = Some(Instant::now());
         let task = &held.task;
         let Ok(format) = task.format.clone() else { return };
-        let mut before = Vec::new();
-        if again {
-            before.push(CLEAN.to_owned());
-        }
+        let mut before = None;
         if task.remote.is_some() || again {
             // What was set when the session was opened is back after it was cleaned.
             let all = identity(task, &settings, table);
@@ -175,15 +171,17 @@ impl Leader {
                 let (name, value) = (crate::table::literal(&name), crate::table::literal(&value));
                 format!("set_config({name}, {value}, false)")
             });
-            before.push(format!("SELECT {}", set.collect::<Vec<_>>().join(", ")));
+            before = Some(format!("SELECT {}", set.collect::<Vec<_>>().join(", ")));
         }
-        session.order(Order::Run(Box::new(Job {
+        let job = Job {
             input: task.input.clone(),
             timeout: timeout(task.timeout),
             format,
             output_bytes_max: settings.output_bytes_max,
             before,
-        })));
+            goes_on: task.reuse.goes_on(),
+        };
+        session.order(Order::Run(Box::new(job)));
     }
 
     /// The beginnings that are sent.
