@@ -16,6 +16,7 @@ pub mod table;
 pub mod wire;
 pub mod zone;
 
+mod board;
 mod clock;
 mod crew;
 mod leader;
