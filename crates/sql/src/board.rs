@@ -7,9 +7,9 @@ use taskyard_core::service::Sheet;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::conninfo::Conninfo;
 use crate::desk::{Coming, Desk, DeskError, Listed, shown};
 use crate::table::Names;
+use taskyard_postgres::Conninfo;
 
 /// How many tasks and how many runs are shown.
 const ROWS_MAX: usize = 20;
@@ -83,7 +83,7 @@ async fn look(
     let sheets = vec![
         sheet(
             "Newest tasks",
-            vec!["id", "state", "group", "plan", "why", "input", "remote", "error"],
+            vec!["id", "state", "group", "plan", "why", "input", "remote", "output", "error"],
             tasks.into_iter().map(task_row).collect(),
         ),
         sheet(
@@ -104,6 +104,7 @@ fn task_row(task: Listed) -> Vec<String> {
         task.reason.name().to_owned(),
         short(&task.input),
         task.remote.unwrap_or_default(),
+        short(&task.output.unwrap_or_default()),
         short(&task.error.unwrap_or_default()),
     ]
 }

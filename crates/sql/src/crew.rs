@@ -8,10 +8,10 @@ use taskyard_core::{Span, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::conninfo::Conninfo;
 use crate::session::{self, Event, Order, Teller};
 use crate::task::{Task, moment_text};
 use crate::wire::Opening;
+use taskyard_postgres::Conninfo;
 
 /// For how long a pause that is over is remembered.
 const PAUSE_KEPT: Span = Span::from_secs(3600);

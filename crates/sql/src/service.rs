@@ -13,9 +13,9 @@ use tokio::time::sleep;
 
 use crate::board::Board;
 use crate::config::{Config, Row};
-use crate::conninfo::Conninfo;
 use crate::scheduler::{Going, Scheduler, Settings};
 use crate::status::Status;
+use taskyard_postgres::Conninfo;
 
 /// How often a file is looked at.
 const LOOK: Duration = Duration::from_secs(1);

@@ -11,9 +11,9 @@ use postgres_protocol::message::frontend;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::conninfo::Conninfo;
 use crate::output::{Column, Format, Output};
 use crate::wire::{Arrived, ConnectError, Opening, Refusal, Wire, connect};
+use taskyard_postgres::Conninfo;
 
 /// How often a task that was cancelled is told so.
 const CANCEL_AGAIN: Duration = Duration::from_secs(1);
@@ -35,8 +35,8 @@ pub struct Job {
     pub output_bytes_max: usize,
     /// What sets the session up for it.
     pub before: Option<String>,
-    /// Whether the session may run another task after it, and is cleaned for that.
-    pub goes_on: bool,
+    /// Whether the session is made as if it were new afterwards, because it may run another task.
+    pub clean: bool,
 }
 
 /// What a session is told.
@@ -113,15 +113,15 @@ pub async fn serve(
     while let Some(order) = orders.recv().await {
         match order {
             Order::Run(job) => {
-                let goes_on = job.goes_on;
+                let cleaned = job.clean;
                 let outcome = run(&mut wire, *job, unread, &mut orders).await;
                 let over = outcome.lost || outcome.cancelled;
                 teller.tell(Event::Ended(outcome));
                 // Cleaned now, while the end of the task is written down; the answer is read with the next task.
-                if over || (goes_on && clean(&mut wire).await.is_err()) {
+                if over || (cleaned && clean(&mut wire).await.is_err()) {
                     break;
                 }
-                unread = usize::from(goes_on);
+                unread = usize::from(cleaned);
             }
             Order::Cancel => {}
             Order::Close => break,

@@ -6,10 +6,9 @@ use taskyard_core::Timestamp;
 use taskyard_core::schedule::Interval;
 use tokio::time::Instant;
 
-use super::Leader;
+use super::{Leader, Look};
 use crate::clock::Clock;
-use crate::conninfo::Conninfo;
-use crate::crew::{Held, json};
+use crate::crew::{Held, array, json};
 use crate::scheduler::CHECK_CLIENT;
 use crate::session::{Job, Order};
 use crate::status::Status;
@@ -17,6 +16,7 @@ use crate::table::{Profile, Table};
 use crate::task::{self, COLUMNS_COUNT, Task, moment_text};
 use crate::verdict::{Judge, cron_of};
 use crate::wire::{Ask, Opening, Refusal, Row};
+use taskyard_postgres::Conninfo;
 
 /// How many more rows are looked at once some were not active any more.
 const SPARE: usize = 1000;
@@ -40,8 +40,12 @@ impl Leader {
     pub(super) fn claim<'a>(&mut self, table: &'a Table, room: usize) -> Ask<'a> {
         let busy = self.crew.busy_json(self.clock.now());
         let idle = self.crew.idle_json();
-        let (room, spare) = (room.to_string(), self.spare.to_string());
-        Ask::new(&table.statements.claim, [&busy, &idle, &room, &spare])
+        let keys = match std::mem::replace(&mut self.look, Look::nowhere()) {
+            Look::All => None,
+            Look::Groups(keys) => Some(array(keys)),
+        };
+        let others = [busy, idle, room.to_string(), self.spare.to_string()].map(Some);
+        Ask { sql: &table.statements.claim, params: others.into_iter().chain([keys]).collect() }
     }
 
     /// Takes what a claim brought.
@@ -76,7 +80,10 @@ impl Leader {
             }
         }
         // A full claim may have left something behind.
-        self.look = self.spare > 0 || (found > 0 && found >= room);
+        self.short = found >= room;
+        if self.spare > 0 || (found > 0 && self.short) {
+            self.look = Look::All;
+        }
     }
 
     /// Asks the judge about something that happens now.
@@ -139,7 +146,7 @@ impl Leader {
             let opening = Opening { settings: session, password_must_count: false };
             return Ok((settings.conninfo.clone(), opening));
         };
-        let wrong = |error: crate::conninfo::ConninfoError| {
+        let wrong = |error: taskyard_postgres::ConninfoError| {
             Box::new(Refusal::detailed("PQconninfoParse failed", error.to_string()))
         };
         let mut conninfo = Conninfo::parse(remote).map_err(wrong)?;
@@ -179,7 +186,7 @@ impl Leader {
             format,
             output_bytes_max: settings.output_bytes_max,
             before,
-            goes_on: task.reuse.goes_on(),
+            clean: task.reuse.goes_on() && !task.save,
         };
         session.order(Order::Run(Box::new(job)));
     }
