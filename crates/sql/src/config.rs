@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::conninfo::Conninfo;
 use crate::scheduler::Settings;
 use crate::table::{Names, Profile};
+use taskyard_postgres::Conninfo;
 
 /// The database and the user where a row names neither.
 const USUAL: &str = "postgres";

@@ -6,12 +6,12 @@ use std::collections::BinaryHeap;
 use taskyard_core::schedule::next_plan;
 use taskyard_core::{Reason, Timestamp};
 
-use crate::conninfo::{Conninfo, masked};
 use crate::table::{Names, REPEATED};
 use crate::task::{COLUMNS, Task, moment, moment_text};
 use crate::verdict::cron_of;
 use crate::wire::{Ask, AskError, Opening, Row, Wire, connect};
 use crate::zone::Named;
+use taskyard_postgres::{Conninfo, masked};
 
 /// How many planned tasks are looked at for the coming runs.
 const PLANNED_MAX: usize = 1000;
@@ -39,6 +39,8 @@ pub struct Listed {
     pub input: String,
     /// Where, without passwords.
     pub remote: Option<String>,
+    /// What it said, or its beginning.
+    pub output: Option<String>,
     /// What went wrong.
     pub error: Option<String>,
 }
@@ -111,8 +113,8 @@ impl Desk {
             "SELECT t.id, t.state, t.\"group\", encode(timestamptz_send(t.plan), 'hex'), left(t.input, 1000), \
              t.remote, left(t.error, 1000), encode(timestamptz_send(clock_timestamp()), 'hex'), \
              clock_timestamp() >= t.plan + t.active, EXISTS (SELECT FROM {table} o WHERE o.state IN ('TAKE', 'WORK') \
-             AND o.hash = t.hash AND o.\"group\" = t.\"group\" AND o.remote IS NOT DISTINCT FROM t.remote) \
-             FROM {table} t WHERE $1 = '' OR t.state::text = $1 ORDER BY t.id DESC LIMIT $2::bigint",
+             AND o.hash = t.hash AND o.\"group\" = t.\"group\" AND o.remote IS NOT DISTINCT FROM t.remote), \
+             left(t.output, 1000) FROM {table} t WHERE $1 = '' OR t.state::text = $1 ORDER BY t.id DESC LIMIT $2::bigint",
             table = self.names.quoted()
         );
         let params = [state.unwrap_or_default(), &count.to_string()];
@@ -226,6 +228,7 @@ fn listed(mut row: Row) -> Option<Listed> {
         input: row.take(4)?,
         remote: row.take(5).map(|text| masked(&text)),
         error: row.take(6),
+        output: row.take(10),
     })
 }
 

@@ -3,6 +3,7 @@
 //! Everything that happened since the last round trip goes into the next one: ends, beginnings, and the claim of what
 //! may begin now. So the more there is to do, the less each task costs.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,6 +30,14 @@ mod upkeep;
 /// How long the database may take for one round trip.
 const ROUND_MAX: Duration = Duration::from_secs(60);
 
+/// A task that began longer ago than this is not waited for when others end.
+const YOUNG: Duration = Duration::from_millis(2);
+/// For how long at most the end of a task waits for those that have just begun.
+const GATHER_MAX: Duration = Duration::from_millis(1);
+
+/// Lets a round be answered before it is on disk: if the server falls, what is taken and runs falls with it.
+const UNSYNCED: &str = "SELECT set_config('synchronous_commit', 'off', true)";
+
 /// Why it no longer leads.
 pub enum Why {
     /// It was told to stop, and nothing is left to do.
@@ -37,6 +46,32 @@ pub enum Why {
     Lost(String),
     /// The table is not what it was.
     Changed(String),
+}
+
+/// Where there may be something to claim.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// In these groups, by key; nowhere if there are none.
+    Groups(HashSet<String>),
+    /// In all groups.
+    All,
+}
+
+impl Look {
+    fn nowhere() -> Self {
+        Look::Groups(HashSet::new())
+    }
+
+    fn is_any(&self) -> bool {
+        *self != Look::nowhere()
+    }
+
+    /// In this group too.
+    fn add(&mut self, key: &str) {
+        if let Look::Groups(keys) = self {
+            keys.insert(key.to_owned());
+        }
+    }
 }
 
 /// The one that leads a table. Its sessions and what they told outlive its connection.
@@ -52,8 +87,11 @@ pub struct Leader {
     starts: Vec<u64>,
     /// What was sent and not answered yet: of both.
     sent: (Vec<Verdict>, Vec<u64>),
-    /// Whether there may be something to claim.
-    look: bool,
+    /// Where there may be something to claim.
+    look: Look,
+    /// Whether the last claim was held back because too many tasks ran in all, so that an end in one group lets
+    /// another one go on.
+    short: bool,
     /// Whether tasks under way may have been stopped.
     check: bool,
     /// How many more rows to look at, because many are not active any more.
@@ -90,7 +128,8 @@ impl Leader {
             ends: Vec::new(),
             starts: Vec::new(),
             sent: (Vec::new(), Vec::new()),
-            look: true,
+            look: Look::All,
+            short: false,
             check: false,
             spare: 0,
             next_plan: None,
@@ -139,7 +178,11 @@ impl Leader {
             }
             if !wire.notified.is_empty() {
                 wire.notified.clear();
-                (self.look, self.check) = (true, true);
+                (self.look, self.check) = (Look::All, true);
+                continue;
+            }
+            if self.has_more() {
+                self.gather().await;
                 continue;
             }
             let wake = self.wake();
@@ -150,12 +193,28 @@ impl Leader {
                 noticed = wire.notification() => if let Err(error) = noticed {
                     return Why::Lost(error.to_string());
                 },
-                () = sleep_until(wake) => self.look = true,
-                Ok(()) = self.settings.changed() => self.look = true,
+                () = sleep_until(wake) => self.look = Look::All,
+                Ok(()) = self.settings.changed() => self.look = Look::All,
                 Ok(()) = self.going.changed() => {}
             }
+            self.gather().await;
+        }
+    }
+
+    /// Takes what was told meanwhile. When a task has ended and others began a moment ago, their ends may come at any
+    /// moment, and one round for all costs little more than one for each.
+    async fn gather(&mut self) {
+        let until = Instant::now() + GATHER_MAX;
+        loop {
             while let Ok((session, event)) = self.events.try_recv() {
                 self.take_event(session, event);
+            }
+            if self.ends.is_empty() || !self.crew.has_begun_since(Instant::now() - YOUNG) {
+                return;
+            }
+            tokio::select! {
+                Some((session, event)) = self.events.recv() => self.take_event(session, event),
+                () = sleep_until(until) => return,
             }
         }
     }
@@ -168,7 +227,7 @@ impl Leader {
             self.cancel_unwanted(wire, table).await?;
         }
         self.reopen_due(table, now);
-        let claiming = self.look && *self.going.borrow() == Going::On;
+        let claiming = self.look.is_any() && *self.going.borrow() == Going::On;
         if self.again.is_some_and(|again| again > now) && !claiming {
             return Ok(());
         }
@@ -180,8 +239,9 @@ impl Leader {
         let finish = self.finish_text(wire, table, &self.ends).await?;
         self.sent = (std::mem::take(&mut self.ends), std::mem::take(&mut self.starts));
         let mut asks = Vec::with_capacity(3);
-        if !self.sent.0.is_empty() {
-            asks.push(Ask { sql: &finish, params: vec![Some(json(&self.sent.0))] });
+        match self.sent.0.is_empty() {
+            true => asks.push(Ask::new(UNSYNCED, [])),
+            false => asks.push(Ask { sql: &finish, params: vec![Some(json(&self.sent.0))] }),
         }
         if !self.sent.1.is_empty() {
             let text = self.starts_json();
@@ -196,14 +256,14 @@ impl Leader {
         match answered {
             Ok(answers) => {
                 let mut answers = answers.into_iter();
+                let locked = answers.next().unwrap_or_default();
                 if !ends.is_empty() {
-                    self.written(ends, &answers.next().unwrap_or_default());
+                    self.written(ends, &locked);
                 }
                 if !starts.is_empty() {
                     self.started(starts, &answers.next().unwrap_or_default(), table);
                 }
                 if claiming {
-                    self.look = false;
                     self.claimed(answers.next().unwrap_or_default(), table, room);
                 }
                 self.crew.close_idle();
@@ -212,6 +272,7 @@ impl Leader {
             Err(AskError::Refused(refusal)) if !ends.is_empty() => {
                 tracing::debug!("a round was refused: {}", refusal.line());
                 self.starts = starts;
+                self.look = Look::All;
                 self.write_alone(wire, table, ends).await
             }
             Err(error) => {
@@ -219,6 +280,13 @@ impl Leader {
                 Err(error)
             }
         }
+    }
+
+    /// Whether the last round left something to be done at once.
+    fn has_more(&self) -> bool {
+        let looks = self.look.is_any() && *self.going.borrow() == Going::On;
+        // What somebody else holds locked is tried again a little later.
+        looks || (self.again.is_none() && !(self.ends.is_empty() && self.starts.is_empty()))
     }
 
     /// When to look again though nothing happens.
@@ -274,7 +342,7 @@ impl Leader {
                 self.crew.pause(&key, &ended, &self.zone);
             }
         }
-        (self.look, self.check) = (true, true);
+        (self.look, self.check) = (Look::All, true);
         Ok(())
     }
 

@@ -8,12 +8,12 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::config::Row;
-use crate::conninfo::Conninfo;
 use crate::leader::{Leader, Why};
 use crate::provision::provision;
 use crate::status::Status;
 use crate::table::{self, Names, Profile, Table};
 use crate::wire::{Ask, AskError, ConnectError, Opening, Wire, connect};
+use taskyard_postgres::Conninfo;
 
 /// How long to wait before another try to connect: at first, and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -142,7 +142,7 @@ impl Scheduler {
         let mut wire = match open(settings).await {
             Ok(wire) => wire,
             Err(error) if is_missing(&error) => {
-                let made = provision(&self.database, &self.row).await;
+                let made = provision(&self.database, &self.row, &error).await;
                 made.map_err(|why| format!("{}: {why}", error.line()))?;
                 open(settings).await.map_err(|error| error.line())?
             }
@@ -159,10 +159,10 @@ impl Scheduler {
     }
 }
 
-/// Whether the role or the database is not there.
+/// Whether the role or the database may not be there, or a right of it.
 fn is_missing(error: &ConnectError) -> bool {
     let ConnectError::Refused(refusal) = error else { return false };
-    ["3D000", "28000", "28P01"].contains(&refusal.code.as_str())
+    ["3D000", "28000", "28P01", "42501"].contains(&refusal.code.as_str())
 }
 
 /// Ready when there is nothing more to do: at once when it is told to stop, or when its patience is over where it

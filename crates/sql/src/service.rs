@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
+use taskyard_core::service::{Health, Line, Metric, Service, Showing, Stopping};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::board::Board;
 use crate::config::{Config, Row};
-use crate::conninfo::Conninfo;
 use crate::scheduler::{Going, Scheduler, Settings};
 use crate::status::Status;
+use taskyard_postgres::Conninfo;
 
 /// How often a file is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -48,6 +49,7 @@ struct Running {
     settings: watch::Sender<Settings>,
     going: watch::Sender<Going>,
     status: Arc<Status>,
+    board: Arc<Board>,
     ended: JoinHandle<()>,
 }
 
@@ -199,7 +201,11 @@ impl Running {
             database: database.clone(),
         };
         let ended = tokio::spawn(scheduler.run());
-        Running { row, settings, going, status, ended }
+        Running { row, settings, going, status, board: Arc::default(), ended }
+    }
+
+    fn part(&self) -> String {
+        format!("{} in {}", self.row.names.quoted(), self.row.data)
     }
 
     fn labels(&self) -> Vec<(&'static str, String)> {
@@ -234,7 +240,7 @@ impl Service for SqlTasks {
         let own = lock(&self.0.trouble).clone();
         let theirs = running.iter().find_map(|one| {
             let why = one.status.why()?;
-            Some(format!("{} in {}: {why}", one.row.names.quoted(), one.row.data))
+            Some(format!("{}: {why}", one.part()))
         });
         own.or(theirs).map_or(Health::Well, Health::Troubled)
     }
@@ -281,11 +287,24 @@ impl Service for SqlTasks {
         let running = lock(&self.0.running);
         let own = lock(&self.0.trouble).clone();
         let own = own.map(|words| Line { part: "configuration".into(), words });
-        let lines = running.iter().map(|one| Line {
-            part: format!("{} in {}", one.row.names.quoted(), one.row.data),
-            words: one.words(),
-        });
+        let lines = running.iter().map(|one| Line { part: one.part(), words: one.words() });
         own.into_iter().chain(lines).collect()
+    }
+
+    fn sheets(&self) -> Showing<'_> {
+        Box::pin(async {
+            let look = |one: &Running| {
+                let Settings { names, conninfo, .. } = one.settings.borrow().clone();
+                tokio::spawn(one.board.clone().sheets(conninfo, names, one.part()))
+            };
+            let looking: Vec<_> = lock(&self.0.running).iter().map(look).collect();
+            let mut sheets = Vec::new();
+            for look in looking {
+                // One that failed shows nothing; its status says why.
+                sheets.extend(look.await.unwrap_or_default());
+            }
+            sheets
+        })
     }
 
     fn stop(&self) -> Stopping<'_> {

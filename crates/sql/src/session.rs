@@ -11,14 +11,16 @@ use postgres_protocol::message::frontend;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::conninfo::Conninfo;
 use crate::output::{Column, Format, Output};
 use crate::wire::{Arrived, ConnectError, Opening, Refusal, Wire, connect};
+use taskyard_postgres::Conninfo;
 
 /// How often a task that was cancelled is told so.
 const CANCEL_AGAIN: Duration = Duration::from_secs(1);
 /// How often it is told before its connection is closed.
 const CANCELS_MAX: u32 = 10;
+/// Makes a session as if it were new.
+const CLEAN: &str = "DISCARD ALL";
 
 /// What a session is to run.
 #[derive(Debug)]
@@ -31,8 +33,10 @@ pub struct Job {
     pub format: Format,
     /// The most of it that is kept.
     pub output_bytes_max: usize,
-    /// What makes the session as if it were new.
-    pub before: Vec<String>,
+    /// What sets the session up for it.
+    pub before: Option<String>,
+    /// Whether the session is made as if it were new afterwards, because it may run another task.
+    pub clean: bool,
 }
 
 /// What a session is told.
@@ -105,15 +109,19 @@ pub async fn serve(
         Err(error) => return teller.tell(Event::Failed(error)),
     };
     teller.tell(Event::Opened(wire.pid));
+    let mut unread = 0;
     while let Some(order) = orders.recv().await {
         match order {
             Order::Run(job) => {
-                let outcome = run(&mut wire, *job, &mut orders).await;
+                let cleaned = job.clean;
+                let outcome = run(&mut wire, *job, unread, &mut orders).await;
                 let over = outcome.lost || outcome.cancelled;
                 teller.tell(Event::Ended(outcome));
-                if over {
+                // Cleaned now, while the end of the task is written down; the answer is read with the next task.
+                if over || (cleaned && clean(&mut wire).await.is_err()) {
                     break;
                 }
+                unread = usize::from(cleaned);
             }
             Order::Cancel => {}
             Order::Close => break,
@@ -122,6 +130,11 @@ pub async fn serve(
     frontend::terminate(&mut wire.out);
     // It may be gone already.
     let _ = wire.flush().await;
+}
+
+async fn clean(wire: &mut Wire) -> io::Result<()> {
+    frontend::query(CLEAN, &mut wire.out)?;
+    wire.flush().await
 }
 
 /// Ready when the session is no longer wanted before it was there.
@@ -142,12 +155,18 @@ struct Run {
     over: bool,
 }
 
-async fn run(wire: &mut Wire, job: Job, orders: &mut mpsc::UnboundedReceiver<Order>) -> Outcome {
+/// Runs a task. `unread` answers to something else come before its own.
+async fn run(
+    wire: &mut Wire,
+    job: Job,
+    unread: usize,
+    orders: &mut mpsc::UnboundedReceiver<Order>,
+) -> Outcome {
     let began = Instant::now();
     let mut run = Run {
         output: Output::new(job.format, job.output_bytes_max),
         error: None,
-        before: job.before.len(),
+        before: unread + usize::from(job.before.is_some()),
         rows: false,
         closing: false,
         over: false,

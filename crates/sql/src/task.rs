@@ -15,10 +15,10 @@ pub const COLUMNS: &str = r#"t.id, t."group", t.remote, t.input, t.max, t.count,
     encode(interval_send(t.repeat), 'hex'), encode(interval_send(t.timeout), 'hex'),
     t.header, t.string, encode(charsend(t.delimiter), 'hex'), encode(charsend(t.escape), 'hex'),
     encode(charsend(t.quote), 'hex'), t."null", t.cron, t.zone, t.attempts, t.attempts_max,
-    encode(interval_send(t.backoff), 'hex'), t.pid"#;
+    encode(interval_send(t.backoff), 'hex'), t.pid, t.save"#;
 
 /// How many they are.
-pub const COLUMNS_COUNT: usize = 24;
+pub const COLUMNS_COUNT: usize = 25;
 
 /// A task as it was claimed.
 #[derive(Clone, Debug)]
@@ -57,6 +57,8 @@ pub struct Task {
     pub backoff: Interval,
     /// The session that it was given to, if it was.
     pub pid: Option<i32>,
+    /// Whether its session stays as it is for the next task.
+    pub save: bool,
 }
 
 impl Task {
@@ -79,6 +81,7 @@ impl Task {
             attempts_max: row.parsed::<i32>(21)?.max(0).unsigned_abs(),
             backoff,
             pid: row.parsed(23),
+            save: row.is_true(24),
             group: row.take(1)?,
             remote: row.take(2),
             input: row.take(3)?,

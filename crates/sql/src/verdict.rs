@@ -216,6 +216,7 @@ mod tests {
             attempts_max: 0,
             backoff: Interval::from_micros(SECOND),
             pid: None,
+            save: false,
         }
     }
 

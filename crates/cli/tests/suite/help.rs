@@ -51,6 +51,17 @@ fn every_command_has_help_with_an_example() {
 }
 
 #[test]
+fn every_command_about_sql_tasks_has_an_example() {
+    let all = run(&["sql", "--help"]).good();
+    for verb in ["check", "list", "show", "run", "stop", "next"] {
+        let command = format!("taskyard sql {verb}");
+        assert!(all.contains(&command), "{verb}:\n{all}");
+        let help = run(&["sql", verb, "--help"]).good();
+        assert!(help.contains("Example") && help.contains(&command), "{verb}:\n{help}");
+    }
+}
+
+#[test]
 fn defaults_are_shown_as_people_write_them() {
     let help = run(&["serve", "--help"]).good();
     let memory = OpenOptions::default().memory_bytes >> 20;

@@ -8,6 +8,7 @@ mod request;
 mod route;
 mod semaphores;
 mod service;
+mod services;
 mod stats;
 mod take;
 mod tubes;
@@ -37,6 +38,7 @@ pub(crate) fn routes() -> Vec<Route> {
         stats::routes(),
         semaphores::routes(),
         service::routes(),
+        services::routes(),
     ];
     groups.into_iter().flatten().collect()
 }

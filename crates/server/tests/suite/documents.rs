@@ -63,7 +63,7 @@ async fn the_document_lists_every_address() {
         .collect();
     let tube = "/v1/tubes/{tube}";
     let mut expected: BTreeSet<String> =
-        ["/v1/tubes", "/v1/stats", "/healthz", "/metrics", "/openapi.json"]
+        ["/v1/tubes", "/v1/stats", "/v1/services", "/healthz", "/metrics", "/openapi.json"]
             .into_iter()
             .map(|path| format!("GET {path}"))
             .collect();

@@ -6,10 +6,9 @@ use taskyard_core::Timestamp;
 use taskyard_core::schedule::Interval;
 use tokio::time::Instant;
 
-use super::Leader;
+use super::{Leader, Look};
 use crate::clock::Clock;
-use crate::conninfo::Conninfo;
-use crate::crew::{Held, json};
+use crate::crew::{Held, array, json};
 use crate::scheduler::CHECK_CLIENT;
 use crate::session::{Job, Order};
 use crate::status::Status;
@@ -17,13 +16,12 @@ use crate::table::{Profile, Table};
 use crate::task::{self, COLUMNS_COUNT, Task, moment_text};
 use crate::verdict::{Judge, cron_of};
 use crate::wire::{Ask, Opening, Refusal, Row};
+use taskyard_postgres::Conninfo;
 
 /// How many more rows are looked at once some were not active any more.
 const SPARE: usize = 1000;
 /// How many tasks one claim brings at most.
 const CLAIM_MAX: usize = 1000;
-/// Makes a session as if it were new.
-const CLEAN: &str = "DISCARD ALL";
 
 impl Leader {
     /// How many tasks may begin.
@@ -42,8 +40,12 @@ impl Leader {
     pub(super) fn claim<'a>(&mut self, table: &'a Table, room: usize) -> Ask<'a> {
         let busy = self.crew.busy_json(self.clock.now());
         let idle = self.crew.idle_json();
-        let (room, spare) = (room.to_string(), self.spare.to_string());
-        Ask::new(&table.statements.claim, [&busy, &idle, &room, &spare])
+        let keys = match std::mem::replace(&mut self.look, Look::nowhere()) {
+            Look::All => None,
+            Look::Groups(keys) => Some(array(keys)),
+        };
+        let others = [busy, idle, room.to_string(), self.spare.to_string()].map(Some);
+        Ask { sql: &table.statements.claim, params: others.into_iter().chain([keys]).collect() }
     }
 
     /// Takes what a claim brought.
@@ -78,7 +80,10 @@ impl Leader {
             }
         }
         // A full claim may have left something behind.
-        self.look = self.spare > 0 || (found > 0 && found >= room);
+        self.short = found >= room;
+        if self.spare > 0 || (found > 0 && self.short) {
+            self.look = Look::All;
+        }
     }
 
     /// Asks the judge about something that happens now.
@@ -96,7 +101,7 @@ impl Leader {
         }
         let held = |task: Task, start| {
             let shown_pid = task.pid;
-            Held { task, start, shown_pid, give_back: false, tries: 0 }
+            Held { task, start, shown_pid, ran: None, give_back: false, tries: 0 }
         };
         if let Some(pid) = task.pid {
             match self.crew.idle(&key, pid) {
@@ -141,7 +146,7 @@ impl Leader {
             let opening = Opening { settings: session, password_must_count: false };
             return Ok((settings.conninfo.clone(), opening));
         };
-        let wrong = |error: crate::conninfo::ConninfoError| {
+        let wrong = |error: taskyard_postgres::ConninfoError| {
             Box::new(Refusal::detailed("PQconninfoParse failed", error.to_string()))
         };
         let mut conninfo = Conninfo::parse(remote).map_err(wrong)?;
@@ -158,14 +163,12 @@ impl Leader {
     /// Lets a session run its task.
     pub(super) fn run(&mut self, number: u64, again: bool, table: &Table) {
         let settings = self.settings.borrow();
-        let Some(session) = self.crew.sessions.get(&number) else { return };
-        let Some(held) = &session.held else { return };
+        let Some(session) = self.crew.sessions.get_mut(&number) else { return };
+        let Some(held) = &mut session.held else { return };
+        held.ran = Some(Instant::now());
         let task = &held.task;
         let Ok(format) = task.format.clone() else { return };
-        let mut before = Vec::new();
-        if again {
-            before.push(CLEAN.to_owned());
-        }
+        let mut before = None;
         if task.remote.is_some() || again {
             // What was set when the session was opened is back after it was cleaned.
             let all = identity(task, &settings, table);
@@ -175,15 +178,17 @@ impl Leader {
                 let (name, value) = (crate::table::literal(&name), crate::table::literal(&value));
                 format!("set_config({name}, {value}, false)")
             });
-            before.push(format!("SELECT {}", set.collect::<Vec<_>>().join(", ")));
+            before = Some(format!("SELECT {}", set.collect::<Vec<_>>().join(", ")));
         }
-        session.order(Order::Run(Box::new(Job {
+        let job = Job {
             input: task.input.clone(),
             timeout: timeout(task.timeout),
             format,
             output_bytes_max: settings.output_bytes_max,
             before,
-        })));
+            clean: task.reuse.goes_on() && !task.save,
+        };
+        session.order(Order::Run(Box::new(job)));
     }
 
     /// The beginnings that are sent.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Leader;
+use super::{Leader, Look};
 use crate::crew::{Ended, Held, json};
 use crate::session::{Event, Outcome};
 use crate::status::Status;
@@ -33,8 +33,11 @@ impl Leader {
     }
 
     fn ended(&mut self, number: u64, outcome: Outcome) {
-        self.look = true;
         let Some(session) = self.crew.sessions.get(&number) else { return };
+        match self.short {
+            true => self.look = Look::All,
+            false => self.look.add(&session.key),
+        }
         let (key, over) = (session.key.clone(), outcome.lost || outcome.cancelled);
         let Some(Held { task, start, shown_pid, give_back, .. }) = self.crew.take(number) else {
             return;
@@ -63,7 +66,7 @@ impl Leader {
 
     /// There is no session for a task.
     fn not_opened(&mut self, number: u64, error: ConnectError) {
-        self.look = true;
+        self.look = Look::All;
         let Some(held) = self.crew.sessions.get_mut(&number).and_then(|s| s.held.as_mut()) else {
             return;
         };

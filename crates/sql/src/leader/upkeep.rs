@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::Leader;
+use super::{Leader, Look};
 use crate::crew::array;
 use crate::session::Order;
 use crate::table::Table;
@@ -33,7 +33,7 @@ impl Leader {
             self.next_reset = now + reset;
             let mine = self.mine();
             wire.ask(Ask::new(&table.statements.reset, [&mine])).await?;
-            self.look = true;
+            self.look = Look::All;
         }
         if let Some(keep) = keep
             && self.next_upkeep <= now

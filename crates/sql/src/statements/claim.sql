@@ -1,5 +1,6 @@
 -- Claims the tasks that may begin now. $1: groups with sessions or a pause, by key; $2: idle sessions; $3: how many may begin
--- in all; $4: how many more rows of a group to look at, because many are not active any more.
+-- in all; $4: how many more rows of a group to look at, because many are not active any more; $5: the groups to look at, all
+-- if it is null.
 -- A task that fits the session with the same place in its group is given to it and runs at once (WORK), others wait for a
 -- session of their own (TAKE).
 WITH RECURSIVE now AS MATERIALIZED (SELECT clock_timestamp() AS at),
@@ -11,13 +12,15 @@ worker AS MATERIALIZED (
     FROM json_to_recordset($2::json) AS w(key uuid, pid integer, max integer, done integer, since timestamptz)),
 -- From group to group through the index, however many tasks each has.
 head AS (
-    (SELECT {key} AS key FROM {table} WHERE state = 'PLAN' ORDER BY 1 LIMIT 1)
+    (SELECT {key} AS key FROM {table} WHERE state = 'PLAN' AND $5::uuid[] IS NULL ORDER BY 1 LIMIT 1)
     UNION ALL
     SELECT (SELECT {key} FROM {table} WHERE state = 'PLAN' AND {key} > h.key ORDER BY 1 LIMIT 1)
     FROM head h WHERE h.key IS NOT NULL),
+-- When only tasks have ended, only their groups have more room.
+looked AS (SELECT key FROM head UNION ALL SELECT unnest($5::uuid[])),
 room AS MATERIALIZED (
     SELECT h.key, b.running, b.slot, top.pri
-    FROM now n CROSS JOIN busy CROSS JOIN head h
+    FROM now n CROSS JOIN busy CROSS JOIN looked h
     CROSS JOIN LATERAL (
         SELECT coalesce((one ->> 'running')::integer, 0) AS running, (one ->> 'slot')::timestamptz AS slot
         FROM (SELECT busy.by_key -> h.key::text AS one) o) b

@@ -64,7 +64,8 @@ BEGIN
         ('zone', 'text', NULL, NULL, false, 'the time zone of cron'),
         ('attempts', 'integer', NULL, '0', true, 'how often it was tried before'),
         ('attempts_max', 'integer', 'attempts_max', '0', true, 'how often it may be tried; 0 is once'),
-        ('backoff', 'interval', 'backoff', '1 sec', true, 'how long to wait before the second try, then twice')
+        ('backoff', 'interval', 'backoff', '1 sec', true, 'how long to wait before the second try, then twice'),
+        ('save', 'boolean', 'save', 'false', true, 'keep the session as it is for the next task, where sessions are reused')
     ) AS v(name, type, setting, fallback, needed, about) LOOP
         DECLARE
             value text;

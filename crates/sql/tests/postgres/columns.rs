@@ -19,7 +19,7 @@ fn every_column_has_its_type_default_and_comment() {
              timeout interval, count integer, hash integer, max integer, pid integer, state state, delete boolean, \
              drift boolean, header boolean, string boolean, delimiter \"char\", escape \"char\", quote \"char\", data text, \
              error text, group text, input text, null text, output text, remote text, cron text, zone text, attempts integer, \
-             attempts_max integer, backoff interval"
+             attempts_max integer, backoff interval, save boolean"
         );
         assert_eq!(columns, Some(expected));
         let silent = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0 \
@@ -154,6 +154,36 @@ fn names_with_quotes_and_spaces() {
         client.until(&format!("EXISTS (SELECT FROM {name} WHERE output = '5')")).await;
         assert_eq!(client.get(&format!("SELECT count(*) FROM {name}")).await.as_deref(), Some("2"));
         tasks.stop().await;
+    });
+}
+
+#[test]
+fn what_the_inserting_session_looks_through_does_not_matter() {
+    // A function of the table that took names from the inserter's search_path could be made to run theirs, with the
+    // rights of whoever inserts next.
+    run(async {
+        let rig = Rig::new().await;
+        let loose = "SELECT count(*) FROM pg_proc p WHERE pronamespace = to_regnamespace(current_schema()) AND NOT \
+                     coalesce(p.proconfig, '{}') @> ARRAY['search_path=pg_catalog, pg_temp']";
+        assert_eq!(rig.get(loose).await.as_deref(), Some("0"));
+        rig.run(
+            "CREATE SCHEMA trap_of_columns; CREATE TABLE trap_of_columns.sprung (n integer); \
+             CREATE FUNCTION trap_of_columns.pg_notify(text, text) RETURNS void LANGUAGE sql \
+             AS 'INSERT INTO trap_of_columns.sprung VALUES (1)'",
+        )
+        .await;
+        let schema = &rig.schema;
+        rig.run(&format!(
+            "BEGIN; SET LOCAL search_path = trap_of_columns, pg_catalog; \
+             INSERT INTO {schema}.task (input) VALUES ('select 1'); COMMIT"
+        ))
+        .await;
+        rig.idle().await;
+        assert_eq!(
+            rig.get("SELECT count(*) FROM trap_of_columns.sprung").await.as_deref(),
+            Some("0")
+        );
+        rig.stop().await;
     });
 }
 

@@ -67,6 +67,30 @@ fn a_session_that_goes_on_is_as_if_new() {
 }
 
 #[test]
+fn a_session_is_kept_as_it_is_where_asked() {
+    run(async {
+        let rig = Rig::new().await;
+        let schema = rig.schema.clone();
+        rig.stop().await;
+        rig.run(&format!(
+            "INSERT INTO task (count, delete, save, input) VALUES
+             (9, false, true, 'create temp table kept as select 5 as n; set work_mem = ''7MB'''),
+             (9, false, true, 'select n from kept; show work_mem; select current_setting(''pg_task.id'')'),
+             (9, false, false, 'select n + 1 from kept'),
+             (9, false, true, 'select n from kept'),
+             (9, false, false, 'show work_mem; select count(*) from {schema}.task where pid <> pg_backend_pid()')"
+        ))
+        .await;
+        let tasks = crate::rig::start(&schema, "");
+        rig.idle().await;
+        let texts = "SELECT string_agg(coalesce(split_part(error, chr(10), 1), output), '|' ORDER BY id) FROM task";
+        let expected = "SELECT 1\nSET|5\n7MB\n2|6|ERROR:  relation \"kept\" does not exist at character 15|4MB\n0";
+        assert_eq!(rig.get(texts).await.as_deref(), Some(expected));
+        taskyard_core::service::Service::stop(&tasks).await;
+    });
+}
+
+#[test]
 fn a_task_knows_itself_and_its_children_know_it() {
     run(async {
         let rig = Rig::new().await;

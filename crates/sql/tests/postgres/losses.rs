@@ -125,3 +125,35 @@ fn no_task_fails_for_lack_of_connections() {
         tasks.stop().await;
     });
 }
+
+#[test]
+fn an_end_is_on_disk_before_it_is_told() {
+    // What is taken or runs falls with the server and may be lost; how a task ended may not.
+    run(async {
+        let rig = Rig::new().await;
+        let schema = &rig.schema;
+        rig.run(&format!(
+            "CREATE TABLE seen (state text, sync text); \
+             CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN INSERT INTO {schema}.seen \
+             VALUES (NEW.state, current_setting('synchronous_commit')); RETURN NEW; END $f$; \
+             CREATE TRIGGER note BEFORE UPDATE ON task FOR EACH ROW EXECUTE PROCEDURE note()"
+        ))
+        .await;
+        rig.run(
+            "INSERT INTO task (input, max, count) SELECT 'select 1', 3, 100 FROM generate_series(1, 40); \
+             INSERT INTO task (input, plan) VALUES ('late', now() - '1 day'::interval), ('select 1/0', now())",
+        )
+        .await;
+        rig.idle().await;
+        let unsafe_ends = "SELECT count(*) FROM seen WHERE state = 'DONE' AND sync <> 'on'";
+        assert_eq!(rig.get(unsafe_ends).await.as_deref(), Some("0"));
+        assert_eq!(
+            rig.get("SELECT count(*) FROM seen WHERE state = 'DONE'").await.as_deref(),
+            Some("42")
+        );
+        let quick =
+            "SELECT count(*) > 0 FROM seen WHERE state IN ('TAKE', 'WORK') AND sync = 'off'";
+        assert_eq!(rig.get(quick).await.as_deref(), Some("t"));
+        rig.stop().await;
+    });
+}

@@ -98,8 +98,58 @@ fn a_missing_right_is_named() {
         admin.run(&expected).await;
         admin.until(&format!("to_regclass('{schema}.task') IS NOT NULL")).await;
         tasks.stop().await;
-        let tasks = schedule("[{\"data\": \"not_there\"}]", &role);
-        told(&tasks, "CREATE ROLE \"not_there\" LOGIN").await;
+        // All that is missing is told at once, and a password is not.
+        let row = "[{\"data\": \"not_there\", \"user\": \"no_one\", \"password\": \"secret\"}]";
+        let tasks = schedule(row, &role);
+        let all = "permission denied to create role; somebody who may can run: CREATE ROLE \"no_one\" LOGIN; \
+                   CREATE DATABASE \"not_there\" OWNER \"no_one\"";
+        told(&tasks, all).await;
+        assert!(!format!("{:?}", tasks.health()).contains("secret"));
+        tasks.stop().await;
+    });
+}
+
+#[test]
+fn an_ordinary_role_that_may_makes_roles_and_databases() {
+    // Whoever is no superuser cannot give a database to a role that was only just made, unless they have that role.
+    run(async {
+        let (name, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let maker = format!("{name}_maker");
+        admin.run(&format!("CREATE ROLE {maker} LOGIN CREATEROLE CREATEDB")).await;
+        let tasks = schedule(&format!("[{{\"data\": \"{name}\"}}]"), &maker);
+        let made = format!(
+            "EXISTS (SELECT FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba WHERE datname = '{name}' \
+             AND rolname = '{name}' AND rolcanlogin AND NOT rolsuper AND NOT rolcreaterole)"
+        );
+        admin.until(&made).await;
+        let inserter = Client::new(&database(&name, &name)).await;
+        inserter.until("to_regclass('public.task') IS NOT NULL").await;
+        inserter.run("INSERT INTO task (input) VALUES ('select current_user')").await;
+        inserter.until(&format!("EXISTS (SELECT FROM task WHERE output = '{name}')")).await;
+        // Nothing is left of what was lent for it.
+        let has = format!("SELECT pg_has_role('{maker}', '{name}', 'member')");
+        assert_eq!(admin.get(&has).await.as_deref(), Some("f"));
+        tasks.stop().await;
+    });
+}
+
+#[test]
+fn a_role_that_is_not_let_in_is_told_what_helps() {
+    run(async {
+        let (name, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        admin.run(&format!("CREATE ROLE {name} NOLOGIN")).await;
+        admin.run(&format!("CREATE DATABASE {name} OWNER {name}")).await;
+        admin.run(&format!("REVOKE CONNECT ON DATABASE {name} FROM public, {name}")).await;
+        let tasks = schedule(&format!("[{{\"data\": \"{name}\"}}]"), "postgres");
+        for missing in [
+            format!("ALTER ROLE \"{name}\" LOGIN"),
+            format!("GRANT CONNECT ON DATABASE \"{name}\" TO \"{name}\""),
+        ] {
+            told(&tasks, &format!("an administrator can run: {missing}")).await;
+            admin.run(&missing).await;
+        }
+        let inserter = Client::new(&database(&name, &name)).await;
+        inserter.until("to_regclass('public.task') IS NOT NULL").await;
         tasks.stop().await;
     });
 }

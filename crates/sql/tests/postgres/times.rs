@@ -76,6 +76,25 @@ fn thousands_that_are_too_late_are_through_at_once() {
 }
 
 #[test]
+fn what_does_not_run_is_written_down_at_once() {
+    // The ends of tasks that never began, and the rest of a claim that was full, used to wait for the next poll.
+    run(async {
+        let rig = Rig::with("\"sleep\": 3600000, \"run\": 3").await;
+        rig.settle().await;
+        rig.run(
+            "INSERT INTO task (plan, input) SELECT now() - '1 day'::interval, 'select 1' FROM generate_series(1, 2500)",
+        )
+        .await;
+        rig.idle().await;
+        rig.run("INSERT INTO task (input, delimiter) VALUES ('select 1', '→')").await;
+        rig.run("INSERT INTO task (input, cron) VALUES ('select 1', 'never')").await;
+        rig.run("INSERT INTO task (input, \"group\") SELECT 'select 1', n::text FROM generate_series(1, 20) AS n").await;
+        rig.idle().await;
+        rig.stop().await;
+    });
+}
+
+#[test]
 fn the_extended_profile_tells_failed_and_late_apart() {
     run(async {
         let rig = Rig::with("\"profile\": \"extended\"").await;

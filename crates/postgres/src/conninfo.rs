@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::tls::Security;
+
 /// Where to connect, and as whom.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Conninfo {
@@ -21,6 +23,10 @@ pub struct Conninfo {
     pub sslmode: SslMode,
     /// Whom to trust, as a file of certificates.
     pub sslrootcert: Option<String>,
+    /// Our own certificate, as a file.
+    pub sslcert: Option<String>,
+    /// The key to it, as a file.
+    pub sslkey: Option<String>,
     /// Settings of the session, as the server's command line takes them.
     pub options: Option<String>,
     /// How long connecting may take, in seconds; zero is as long as usual.
@@ -41,6 +47,20 @@ pub enum SslMode {
     VerifyCa,
     /// Always, with a certificate of somebody trusted, for this very host.
     VerifyFull,
+}
+
+impl SslMode {
+    /// The mode of this name, if there is one.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "disable" => SslMode::Disable,
+            "allow" | "prefer" => SslMode::Prefer,
+            "require" => SslMode::Require,
+            "verify-ca" => SslMode::VerifyCa,
+            "verify-full" => SslMode::VerifyFull,
+            _ => return None,
+        })
+    }
 }
 
 /// What the text is not.
@@ -137,6 +157,17 @@ impl Conninfo {
         places
     }
 
+    /// How connections to it are protected.
+    pub fn security(&self) -> Security {
+        let file = |name: &Option<String>| name.as_ref().map(Into::into);
+        Security {
+            mode: self.sslmode,
+            root: file(&self.sslrootcert),
+            cert: file(&self.sslcert),
+            key: file(&self.sslkey),
+        }
+    }
+
     fn read_pairs(&mut self, text: &str) -> Result<(), ConninfoError> {
         let mut rest = text.trim_start();
         while !rest.is_empty() {
@@ -201,8 +232,13 @@ impl Conninfo {
             "passfile" => self.passfile = text(),
             "dbname" => self.dbname = text(),
             "options" => self.options = text(),
-            "sslmode" => self.sslmode = ssl_mode(value)?,
+            "sslmode" => {
+                let mode = SslMode::from_name(value);
+                self.sslmode = mode.ok_or_else(|| wrong("sslmode", value))?;
+            }
             "sslrootcert" => self.sslrootcert = text(),
+            "sslcert" => self.sslcert = text(),
+            "sslkey" => self.sslkey = text(),
             "connect_timeout" => {
                 let wrong = || wrong("connect_timeout", value);
                 self.connect_timeout = value.trim().parse().map_err(|_| wrong())?;
@@ -274,23 +310,12 @@ fn port_of(text: &str) -> Result<u16, ConninfoError> {
     text.trim().parse().ok().filter(|port| *port > 0).ok_or_else(|| wrong("port", text))
 }
 
-fn ssl_mode(text: &str) -> Result<SslMode, ConninfoError> {
-    Ok(match text {
-        "disable" => SslMode::Disable,
-        "allow" | "prefer" => SslMode::Prefer,
-        "require" => SslMode::Require,
-        "verify-ca" => SslMode::VerifyCa,
-        "verify-full" => SslMode::VerifyFull,
-        _ => return Err(wrong("sslmode", text)),
-    })
-}
-
 fn wrong(name: &'static str, value: &str) -> ConninfoError {
     ConninfoError::Value { name, value: value.into() }
 }
 
 /// Undoes the percent signs of a URI.
-fn decoded(text: &str) -> Result<String, ConninfoError> {
+pub fn decoded(text: &str) -> Result<String, ConninfoError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -327,6 +352,20 @@ mod tests {
         assert_eq!(read.dbname.as_deref(), Some("d e"));
         assert_eq!(parse(""), Conninfo::default());
         assert_eq!(parse("application_name=test").user, None);
+    }
+
+    #[test]
+    fn certificates_are_files() {
+        let read = parse("host=h sslmode=verify-full sslrootcert=/r sslcert=/c sslkey=/k");
+        let expected = Security {
+            mode: SslMode::VerifyFull,
+            root: Some("/r".into()),
+            cert: Some("/c".into()),
+            key: Some("/k".into()),
+        };
+        assert_eq!(read.security(), expected);
+        let uri = "postgres://h/?sslmode=verify-full&sslrootcert=%2Fr&sslcert=/c&sslkey=/k";
+        assert_eq!(parse(uri).security(), expected);
     }
 
     #[test]
