@@ -1,15 +1,19 @@
 //! From rows to replies.
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
-use taskyard_core::{Error, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName};
+use taskyard_core::{Error, Lease, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName};
 use tokio_postgres::Row;
 
-use super::codec::{self, Unreadable, count_from_sql, get, id_to_sql, pri_to_sql};
+use super::codec::{self, Place, Unreadable, count_from_sql, get, id_to_sql, pri_to_sql};
+use super::connection::LOCKED;
 use super::counters::Counters;
 use super::heads::Found;
 use super::plan::Ask;
 use super::semaphores;
 use super::tally::{Exact, Tally};
+
+/// The status of a put that would have to wait for somebody's open transaction.
+const PUT_LOCKED: i16 = 8;
 
 /// The replies of one call.
 pub(super) type Replies = Vec<Result<Reply, Error>>;
@@ -24,6 +28,8 @@ pub(super) struct Reader<'a> {
     pub tick_cost: i64,
     /// A tube that the latest ack has shown to have neither sub-queues nor a capacity.
     pub plain: Option<TubeName>,
+    /// Where the deliveries of takes lie.
+    pub places: Vec<(Lease, TaskId, Place)>,
 }
 
 impl<'a> Reader<'a> {
@@ -35,6 +41,7 @@ impl<'a> Reader<'a> {
             found: Found::default(),
             tick_cost: 0,
             plain: None,
+            places: Vec::new(),
         }
     }
 
@@ -107,7 +114,11 @@ impl<'a> Reader<'a> {
     }
 
     fn put(&mut self, tube: &TubeName, sizes: &[usize], row: &Row) -> Result<Replies, Unreadable> {
-        if let Err(error) = found(tube, get(row, 0)?) {
+        let status = get(row, 0)?;
+        if status == PUT_LOCKED {
+            return Ok(vec![Err(Error::StoreAway(LOCKED.into())); sizes.len()]);
+        }
+        if let Err(error) = found(tube, status) {
             return Ok(vec![Err(error); sizes.len()]);
         }
         let accepted = get::<Option<Vec<bool>>>(row, 3)?;
@@ -147,7 +158,7 @@ impl<'a> Reader<'a> {
         rows: &[Row],
     ) -> Result<Replies, Unreadable> {
         let mut tasks = Vec::with_capacity(rows.len());
-        let mut sweep = None;
+        let (mut sweep, mut more) = (None, false);
         for row in rows {
             match (get::<i16>(row, 0)?, session) {
                 (0, _) => {}
@@ -157,6 +168,7 @@ impl<'a> Reader<'a> {
                 (3, _) => {
                     // There was more, for others who wait.
                     self.tally.ready(tube, 1);
+                    more = true;
                     continue;
                 }
                 (4, _) => {
@@ -167,11 +179,16 @@ impl<'a> Reader<'a> {
             }
             self.tally.of(codec::number(row, 1)?).calls.take += 1;
             self.tally.deadline(get(row, 12)?);
-            tasks.push(codec::taken(row, session)?);
+            let task = codec::taken(row, session)?;
+            if let Some(lease) = task.lease {
+                self.places.push((lease, task.id, get(row, 15)?));
+            }
+            tasks.push(task);
         }
         tasks.sort_unstable_by_key(|task| (task.pri, task.id));
         let last = tasks.last().map(|task| (pri_to_sql(task.pri), id_to_sql(task.id)));
-        self.found = Found { last, enough: tasks.len() == counts.iter().sum::<usize>(), sweep };
+        let enough = more || tasks.len() == counts.iter().sum::<usize>();
+        self.found = Found { last, enough, sweep };
         let mut tasks = tasks.into_iter();
         let share = |count: &usize| Ok(Reply::Taken(tasks.by_ref().take(*count).collect()));
         Ok(counts.iter().map(share).collect())

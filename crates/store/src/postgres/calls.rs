@@ -10,6 +10,7 @@ use super::codec::{
     Meta, Payload, count_to_sql, id_to_sql, pri_to_sql, session_to_sql, span_to_sql,
 };
 use super::heads::Start;
+use super::places::Places;
 use super::plan::{Ask, Context};
 use super::semaphores;
 use super::statements::{self as sql, Call, Param, param};
@@ -62,6 +63,8 @@ pub(super) fn put_call(
         spans(|task| task.delay),
         column(&tasks, |task| task.at.map(Timestamp::as_micros)),
         column(&tasks, |task| task.subqueue.as_deref().map(str::to_owned)),
+        param(None::<i32>),
+        param(None::<Vec<i64>>),
     ];
     Call::new(&sql::PUT, params)
 }
@@ -95,7 +98,7 @@ pub(super) fn take(commands: Vec<Command>, now: Option<i64>, start: Start) -> (A
         param(start.from.map(|place| place.1)),
         param(start.may_sweep),
     ];
-    (Ask::Take { tube, session, counts, start }, Call::new(&sql::TAKE, params))
+    (Ask::Take { tube, session, lease, counts, start }, Call::new(&sql::TAKE, params))
 }
 
 /// Who holds deliveries, as three columns: how it is shown, the lease, the session. Where all are by lease
@@ -127,7 +130,7 @@ fn ids(items: &[FinishItem]) -> Param {
 }
 
 /// The acks of several callers in one tube, each of another task.
-pub(super) fn ack(commands: Vec<Command>, now: Option<i64>) -> (Ask, Call) {
+pub(super) fn ack(commands: Vec<Command>, now: Option<i64>, places: &Places) -> (Ask, Call) {
     let (mut sizes, mut all, mut of) = (Vec::new(), Vec::new(), None);
     for command in commands {
         let Command::Finish { tube, items, show } = command else { continue };
@@ -149,6 +152,7 @@ pub(super) fn ack(commands: Vec<Command>, now: Option<i64>) -> (Ask, Call) {
         sessions,
         param(show),
         param(BATCH_BYTES_MAX as i64),
+        param(places.of(&all)),
     ];
     (Ask::Ack { tube, sizes, order, show }, Call::new(&sql::ACK, params))
 }

@@ -88,6 +88,38 @@ impl ToSql for Meta {
     to_sql_checked!();
 }
 
+/// Where a row lies in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    page: u32,
+    line: u16,
+}
+
+impl ToSql for Place {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Unreadable> {
+        out.extend_from_slice(&self.page.to_be_bytes());
+        out.extend_from_slice(&self.line.to_be_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::TID
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Place {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Unreadable> {
+        let [a, b, c, d, e, f] = raw.try_into()?;
+        Ok(Place { page: u32::from_be_bytes([a, b, c, d]), line: u16::from_be_bytes([e, f]) })
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::TID
+    }
+}
+
 /// The body in these two columns.
 pub(super) fn body(row: &Row, meta: usize, payload: usize) -> Result<Option<Body>, Unreadable> {
     let Some(payload) = get::<Option<&[u8]>>(row, payload)? else { return Ok(None) };
@@ -95,7 +127,7 @@ pub(super) fn body(row: &Row, meta: usize, payload: usize) -> Result<Option<Body
     Ok(Some(Body::with_meta(payload, meta)))
 }
 
-/// A delivered task, in a row of `take_tasks`.
+/// A delivered task, in a row of `deliver_tasks`.
 pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, Unreadable> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
     Ok(Task {

@@ -104,6 +104,7 @@ mod tests {
 
     use super::*;
     use crate::postgres::heads::{Heads, Timers};
+    use crate::postgres::places::Places;
     use crate::postgres::plan::{Context, plan};
 
     // Batches locked tubes as they came: two servers that put into two tubes with a capacity, in opposite order,
@@ -141,9 +142,10 @@ mod tests {
     /// The places of the commands that share each call.
     fn calls(commands: Vec<Command>, is_plain: bool) -> Vec<Vec<usize>> {
         let plain = is_plain.then(mail).into_iter().collect();
-        let (heads, timers) = (&Heads::default(), &Timers::default());
-        let context = Context { now: None, server: &[], heads, timers, moment: 0, plain: &plain };
-        let places = plan(commands, &context).0.into_iter().map(|step| step.places);
+        let (heads, timers, places) = (&Heads::default(), &Timers::default(), &Places::default());
+        let (now, server, moment, plain, may_split) = (None, &[], 0, &plain, false);
+        let context = Context { now, server, heads, timers, moment, places, plain, may_split };
+        let places = plan(commands, &context).0.steps.into_iter().map(|step| step.places);
         // Without what nobody asked for.
         places.filter(|places| !places.is_empty()).collect()
     }

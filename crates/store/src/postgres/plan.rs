@@ -7,14 +7,15 @@ use std::collections::HashSet;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, NewTask, SessionId, TaskId, TubeChange, TubeName,
+    Command, Error, Finish, FinishItem, NewTask, SessionId, Span, TaskId, TubeChange, TubeName,
     check_tasks,
 };
 
 use super::gather::OpenGroups;
 use super::heads::{Heads, Start, Timers, Touched};
+use super::places::Places;
 use super::statements::Call;
-use super::{calls, order, semaphores};
+use super::{calls, lanes, order, semaphores};
 
 /// What every call of a batch needs to know.
 pub(super) struct Context<'a> {
@@ -26,8 +27,19 @@ pub(super) struct Context<'a> {
     pub heads: &'a Heads,
     pub timers: &'a Timers,
     pub moment: i64,
+    /// Where deliveries lie.
+    pub places: &'a Places,
     /// Tubes that are known to have neither sub-queues nor a capacity.
     pub plain: &'a HashSet<TubeName>,
+    /// Whether a large batch may go by two connections.
+    pub may_split: bool,
+}
+
+/// What goes by one connection. Steps without a call have none in the second list.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub steps: Vec<Step>,
+    pub calls: Vec<Call>,
 }
 
 /// One call, or a refusal that needs none, for the commands at these places of the batch.
@@ -64,6 +76,7 @@ pub(super) enum Ask {
     Take {
         tube: TubeName,
         session: Option<SessionId>,
+        lease: Option<Span>,
         counts: Vec<usize>,
         start: Start,
     },
@@ -117,18 +130,17 @@ pub(super) enum Ask {
     LockTube,
 }
 
-/// Turns commands into steps and calls. Steps without a call have none in the second list.
-pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>, Vec<Call>) {
-    let (mut steps, mut calls) = (Vec::new(), Vec::new());
+/// Turns commands into steps and calls, and for a large batch into those of two connections.
+pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Part, Option<Part>) {
+    let mut main = Part::default();
     if let Some(lock) = semaphores::lock(&commands) {
-        steps.push(Step { places: Vec::new(), ask: Ask::LockSemaphores });
-        calls.push(lock);
+        main.push(Vec::new(), Ask::LockSemaphores, lock);
     }
     let mut groups: Vec<Group> = Vec::new();
     let mut open = OpenGroups::default();
     for (place, command) in commands.into_iter().enumerate() {
         if let Some(refusal) = refusal(&command) {
-            steps.push(Step { places: vec![place], ask: Ask::Refused(refusal) });
+            main.steps.push(Step { places: vec![place], ask: Ask::Refused(refusal) });
             continue;
         }
         let found = open.admitting(&command, &mut groups, context.plain);
@@ -141,19 +153,36 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>,
         }
     }
     order::sort(&mut groups);
-    let locks = order::locks(&groups, context.plain);
-    let mut touched = Touched::default();
-    for (mut group, lock) in groups.into_iter().zip(locks) {
-        if let Some(lock) = lock {
-            steps.push(Step { places: Vec::new(), ask: Ask::LockTube });
-            calls.push(lock);
-        }
-        let places = std::mem::take(&mut group.places);
-        let (ask, call) = group.call(context, &mut touched);
-        steps.push(Step { places, ask });
-        calls.push(call);
+    let may_split = context.may_split && main.calls.is_empty();
+    let side = if may_split { lanes::split(&mut groups, context.plain) } else { Vec::new() };
+    main.ask(groups, context);
+    let side = (!side.is_empty()).then(|| {
+        let mut part = Part::default();
+        part.ask(side, context);
+        part
+    });
+    (main, side)
+}
+
+impl Part {
+    fn push(&mut self, places: Vec<usize>, ask: Ask, call: Call) {
+        self.steps.push(Step { places, ask });
+        self.calls.push(call);
     }
-    (steps, calls)
+
+    /// Adds the calls of these groups, in their order.
+    fn ask(&mut self, groups: Vec<Group>, context: &Context<'_>) {
+        let locks = order::locks(&groups, context.plain);
+        let mut touched = Touched::default();
+        for (mut group, lock) in groups.into_iter().zip(locks) {
+            if let Some(lock) = lock {
+                self.push(Vec::new(), Ask::LockTube, lock);
+            }
+            let places = std::mem::take(&mut group.places);
+            let (ask, call) = group.call(context, &mut touched);
+            self.push(places, ask, call);
+        }
+    }
 }
 
 /// What can be refused without asking the database.
@@ -243,6 +272,13 @@ impl Group {
         self.commands.push(command);
     }
 
+    /// Takes out the commands from this one on.
+    pub(super) fn split_off(&mut self, from: usize) -> Group {
+        let (commands, places) = (self.commands.split_off(from), self.places.split_off(from));
+        let (tasks, bytes, acked) = (self.tasks, self.bytes, HashSet::new());
+        Group { commands, places, tasks, bytes, acked, acks: self.acks }
+    }
+
     /// Whether a command can share the call of those before it; then it counts as one of them.
     pub(super) fn admits(&mut self, next: &Command) -> bool {
         match (&self.commands[0], next) {
@@ -300,7 +336,7 @@ impl Group {
                 }
                 calls::take(commands, context.now, start)
             }
-            Command::Finish { .. } if acks => calls::ack(commands, context.now),
+            Command::Finish { .. } if acks => calls::ack(commands, context.now, context.places),
             command => {
                 touch(command, touched);
                 calls::single(commands.remove(0), context)

@@ -46,14 +46,15 @@ statements! {
     DROP_TUBE: "SELECT * FROM taskyard.drop_tube($1)" (TEXT);
     SHOW_TUBES: "SELECT * FROM taskyard.show_tubes($1)" (TEXT);
     TRUNCATE_TUBE: "SELECT * FROM taskyard.truncate_tube($1)" (TEXT);
-    PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
+    RESERVE_IDS: "SELECT * FROM taskyard.reserve_ids($1,$2)" (TEXT, INT8);
+    PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
         (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
-            INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY);
+            INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4, INT8_ARRAY);
     LOCK_TUBE: "SELECT taskyard.lock_tube($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8_ARRAY);
-    TAKE: "SELECT * FROM taskyard.take_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+    TAKE: "SELECT * FROM taskyard.deliver_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
         (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL);
-    ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8)"
-        (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8);
+    ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+        (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8, TID_ARRAY);
     FINISH: "SELECT * FROM taskyard.finish_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
         (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT2_ARRAY, INT8_ARRAY,
             BOOL_ARRAY, BOOL, INT8);

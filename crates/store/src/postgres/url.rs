@@ -58,7 +58,11 @@ impl Place {
         }
         let others = others.join("&");
         let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{others}") };
-        let mut config: Config = plain.parse().map_err(|error| describe(&error))?;
+        let mut config: Config =
+            plain.parse().map_err(|error| format!("{}; {LOOKS}", describe(&error)))?;
+        if !url.contains("://") {
+            return Err(format!("this is no URL of a database; {LOOKS}"));
+        }
         let is_local = |host: &Host| matches!(host, Host::Unix(_));
         if config.get_hosts().iter().all(is_local) {
             // Nobody listens in between, and PostgreSQL does not encrypt there.
@@ -72,6 +76,10 @@ impl Place {
 fn file(text: &str) -> Result<PathBuf, String> {
     decoded(text).map(PathBuf::from).map_err(|error| error.to_string())
 }
+
+/// What to write instead.
+const LOOKS: &str = "it looks like postgres://user:password@host:5432/database, or, with the folder of a \
+    socket, postgres://user@%2Fvar%2Frun%2Fpostgresql/database";
 
 fn unknown_mode(name: &str) -> String {
     format!(
@@ -137,6 +145,8 @@ mod tests {
             ("postgres://a@b/c?sslmode=maybe", "sslmode=maybe is not known"),
             ("postgres://a@b/c?pooler=session", "pooler=session is not known"),
             ("postgres://a@b/c?nonsense=1", "nonsense"),
+            ("postgres:/x", "looks like postgres://user:password@host:5432/database"),
+            ("postgres://a@b:port/c", "looks like postgres://"),
         ] {
             let refusal = Place::read(wrong).unwrap_err();
             assert!(refusal.contains(why), "{refusal}");

@@ -7,7 +7,10 @@ mod pooler;
 mod suite;
 
 mod backlog;
+mod blocked;
+mod functions;
 mod kill;
+mod lanes;
 mod migrate;
 mod overtaken;
 mod plain;

@@ -87,6 +87,29 @@ pub async fn measure_held(report: &mut Report, folder: &Path, size: Size) -> Res
     held::measure(report, &cluster, Amounts::of(size)).await
 }
 
+/// A database for a part that needs one.
+pub enum Database {
+    Given(String),
+    Own(Cluster),
+}
+
+impl Database {
+    pub fn url(&self) -> String {
+        match self {
+            Database::Given(url) => url.clone(),
+            Database::Own(cluster) => cluster.url(),
+        }
+    }
+}
+
+/// The database that the user named, or else one of a server that is started for it, if it can be.
+pub fn database(folder: &Path, given: Option<&str>) -> Result<Option<Database>> {
+    match given {
+        Some(url) => Ok(Some(Database::Given(url.to_owned()))),
+        None => Ok(start(folder)?.map(Database::Own)),
+    }
+}
+
 fn start(folder: &Path) -> Result<Option<Cluster>> {
     let Some(programs) = cluster::programs() else {
         eprintln!("  PostgreSQL is not measured: it is not installed; set TASKYARD_POSTGRES");

@@ -26,10 +26,12 @@ RETURNS boolean LANGUAGE sql STABLE AS $$
         END
 $$;
 
--- Acks. The ids are sorted and different; without _holders all are by lease. Besides item 0 there is a row for each item that is not done and, with _show, for each that is.
+-- Acks. The ids are sorted and different; without _holders all are by lease. Besides item 0 there is a row for
+-- each item that is not done and, with _show, for each that is. _lay has where the deliveries lay that these
+-- leases were given for, as far as the caller remembers; it has made sure that their ids are these.
 CREATE OR REPLACE FUNCTION taskyard.ack_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[],
-    _sessions bytea[], _show boolean, _bytes_max bigint)
+    _sessions bytea[], _show boolean, _bytes_max bigint, _lay tid[])
 RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -72,7 +74,16 @@ BEGIN
             WHERE taskyard.is_held(
                 t.task, _now, coalesce(i.holder, 0::smallint), i.lease, i.session);
     END IF;
-    IF _holders IS NULL THEN
+    IF _holders IS NULL AND _lay IS NOT NULL THEN
+        -- A lease is of one delivery for ever, so whatever lies there with it is meant. No condition that an
+        -- index serves: see lock_tasks.
+        WITH gone AS (
+            DELETE FROM taskyard.task t USING unnest(_lay, _leases) AS h(place, lease)
+            WHERE t.ctid = h.place AND t.lease = h.lease AND t.tube IS NOT DISTINCT FROM _t.number
+                AND coalesce(t.timer, 9223372036854775807) > _now
+            RETURNING t.id)
+        SELECT array_agg(g.id) INTO _done FROM gone g;
+    ELSIF _holders IS NULL THEN
         WITH gone AS (
             DELETE FROM taskyard.task t USING (
                 SELECT k.place, i.lease FROM unnest(_ids, _leases) AS i(id, lease)
@@ -116,6 +127,15 @@ BEGIN
     _head.id := taskyard.room(_t.number, _t.capacity);
     RETURN NEXT _head;
 END $$;
+
+-- The same without places, as servers of earlier versions ask.
+CREATE OR REPLACE FUNCTION taskyard.ack_tasks(
+    _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[],
+    _sessions bytea[], _show boolean, _bytes_max bigint)
+RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.ack_tasks(_tube, _now, _ids, _holders, _leases, _sessions, _show,
+        _bytes_max, NULL)
+$$;
 
 -- Ends or prolongs deliveries one after the other: _verbs has 0 ack, 1 release, 2 bury, 3 touch. There
 -- is a row for each item.
@@ -256,7 +276,8 @@ BEGIN
         END IF;
     END LOOP;
     INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
-        VALUES (_t.number, _more[0], _more[5], _more[1], _more[2], _more[3] + _more[4]);
+        SELECT _t.number, _more[0], _more[5], _more[1], _more[2], _more[3] + _more[4]
+        WHERE _more <> '[0:5]={0,0,0,0,0,0}';
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
     END IF;
@@ -314,7 +335,7 @@ BEGIN
         SELECT _t.number, -count(*) FILTER (WHERE g.state = 0),
             -count(*) FILTER (WHERE g.state = 5), -count(*) FILTER (WHERE g.state = 1),
             -count(*) FILTER (WHERE g.state = 2), -count(*) FILTER (WHERE g.state IN (3, 4))
-        FROM gone g;
+        FROM gone g HAVING count(*) > 0;
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
     END IF;
@@ -352,7 +373,8 @@ BEGIN
         WHERE t.state IN (3, 4));
     UPDATE taskyard.task t SET state = 0 WHERE t.ctid = ANY (_places);
     GET DIAGNOSTICS kicked = ROW_COUNT;
-    INSERT INTO taskyard.count (tube, ready, buried) VALUES (_t.number, kicked, -kicked);
+    INSERT INTO taskyard.count (tube, ready, buried)
+        SELECT _t.number, kicked, -kicked WHERE kicked > 0;
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
     END IF;

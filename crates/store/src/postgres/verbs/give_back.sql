@@ -39,7 +39,8 @@ BEGIN
             RETURNING t.state)
         SELECT count(*), count(*) FILTER (WHERE b.state = 4) INTO count, _used_up FROM back b;
         INSERT INTO taskyard.count (tube, ready, taken, buried)
-            VALUES (_t.number, give_back.count - _used_up, -give_back.count, _used_up);
+            SELECT _t.number, give_back.count - _used_up, -give_back.count, _used_up
+            WHERE give_back.count > 0;
         IF _t.has_subqueues THEN
             PERFORM taskyard.settle_subqueues(_t.number, _keys);
         END IF;
