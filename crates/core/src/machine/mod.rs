@@ -35,6 +35,7 @@ use crate::tube::TubeName;
 pub use put::check_tasks;
 use registry::Registry;
 use tubes::Tube;
+pub use tubes::check_gate;
 
 /// The rules at work: all tubes, tasks and sessions of one store, in memory.
 ///

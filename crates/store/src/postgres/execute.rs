@@ -46,8 +46,9 @@ impl Shared {
         let moment = now.as_micros();
         known.now = moment;
         let now = (self.clock == Clock::Caller).then_some(moment);
-        let Known { heads, timers, plain, .. } = &*known;
-        plan(commands, &Context { now, server: &self.server, heads, timers, moment, plain })
+        let Known { heads, timers, plain, gated, .. } = &*known;
+        let server = &self.server;
+        plan(commands, &Context { now, server, heads, timers, moment, plain, gated })
     }
 
     /// Runs the calls in one transaction, again as long as that is safe and may help. What is lost on the
@@ -169,7 +170,7 @@ impl Shared {
     fn read(&self, now: Timestamp, count: usize, steps: &[Step], rows: Vec<Vec<Row>>) -> Executed {
         let mut rows = rows.into_iter();
         let mut known = self.known();
-        let Known { counters, heads, attendance, timers, plain, .. } = &mut *known;
+        let Known { counters, heads, attendance, timers, plain, gated, .. } = &mut *known;
         let mut reader = Reader::new(counters);
         let mut replies = unreadable(count);
         for Step { places, ask } in steps {
@@ -186,7 +187,8 @@ impl Shared {
                 replies[*place] = reply;
             }
             follow(heads, ask, &mut reader, now);
-            learn_plain(plain, ask, reader.plain.take());
+            learn(plain, ask, reader.plain.take());
+            learn(gated, ask, reader.gated.take());
             if let (Ask::Tick { from }, Some(exact)) = (ask, reader.tally.exact) {
                 let next = exact.deadline.unwrap_or(exact.clock);
                 timers.ticked(*from, reader.tick_cost, next, now.as_micros());
@@ -236,19 +238,19 @@ fn follow(heads: &mut Heads, ask: &Ask, reader: &mut Reader<'_>, now: Timestamp)
     }
 }
 
-/// Keeps in mind which tubes are plain.
-fn learn_plain(plain: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
+/// Keeps in mind which tubes are plain, or have a semaphore.
+fn learn(known: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
     match ask {
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
-            plain.remove(tube);
+            known.remove(tube);
         }
         _ => {}
     }
     // Those that other servers have dropped stay until there are too many.
-    if plain.len() > TUBES_MAX {
-        plain.clear();
+    if known.len() > TUBES_MAX {
+        known.clear();
     }
-    plain.extend(seen);
+    known.extend(seen);
 }
 
 /// Whether commands may run twice without harm.

@@ -142,7 +142,15 @@ mod tests {
     fn calls(commands: Vec<Command>, is_plain: bool) -> Vec<Vec<usize>> {
         let plain = is_plain.then(mail).into_iter().collect();
         let (heads, timers) = (&Heads::default(), &Timers::default());
-        let context = Context { now: None, server: &[], heads, timers, moment: 0, plain: &plain };
+        let context = Context {
+            now: None,
+            server: &[],
+            heads,
+            timers,
+            moment: 0,
+            plain: &plain,
+            gated: &HashSet::new(),
+        };
         let places = plan(commands, &context).0.into_iter().map(|step| step.places);
         // Without what nobody asked for.
         places.filter(|places| !places.is_empty()).collect()

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, NewTask, SessionId, TaskId, TubeChange, TubeName,
-    check_tasks,
+    Command, Error, Finish, FinishItem, NewTask, SemaphoreKey, SessionId, TaskId, TubeChange,
+    TubeName, check_gate, check_tasks,
 };
 
 use super::gather::OpenGroups;
@@ -26,8 +26,9 @@ pub(super) struct Context<'a> {
     pub heads: &'a Heads,
     pub timers: &'a Timers,
     pub moment: i64,
-    /// Tubes that are known to have neither sub-queues nor a capacity.
+    /// Tubes that are known to have neither sub-queues, a capacity nor a semaphore, and those that are known to have one.
     pub plain: &'a HashSet<TubeName>,
+    pub gated: &'a HashSet<TubeName>,
 }
 
 /// One call, or a refusal that needs none, for the commands at these places of the batch.
@@ -44,6 +45,7 @@ pub(super) enum Ask {
     Create {
         tube: TubeName,
         if_not_exists: bool,
+        semaphore: Option<SemaphoreKey>,
     },
     Alter {
         tube: TubeName,
@@ -120,7 +122,7 @@ pub(super) enum Ask {
 /// Turns commands into steps and calls. Steps without a call have none in the second list.
 pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>, Vec<Call>) {
     let (mut steps, mut calls) = (Vec::new(), Vec::new());
-    if let Some(lock) = semaphores::lock(&commands) {
+    if let Some(lock) = semaphores::lock(&commands, context.gated) {
         steps.push(Step { places: Vec::new(), ask: Ask::LockSemaphores });
         calls.push(lock);
     }
@@ -160,7 +162,8 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>,
 fn refusal(command: &Command) -> Option<Error> {
     match command {
         Command::CreateTube { options, .. } => {
-            refuse_options(options.capacity, options.attempts_max)
+            let refused = refuse_options(options.capacity, options.attempts_max);
+            refused.or_else(|| check_gate(options).err())
         }
         Command::AlterTube { change, .. } => {
             refuse_options(change.capacity.flatten(), change.attempts_max.flatten())

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Command, Error, FinishItem, Holder, Lease, Machine, Outcome, Reply, Result, Span, Take, Task,
-    TaskId, Timestamp, TubeName,
+    Command, Error, EventId, FinishItem, Holder, Lease, Machine, Outcome, Reply, Result,
+    SemaphoreEvent, SemaphoreReply, Span, Take, Task, TaskId, Timestamp, TubeName,
 };
 
 use crate::conformance::Harness;
@@ -161,6 +161,20 @@ impl<H: Harness> Twin<H> {
                     // A store numbers its tubes as it likes.
                     same(expected, &TubeInfo { number: expected.number, ..got }, "a tube")
                 })
+            }
+            (
+                Ok(Reply::Semaphore(SemaphoreReply::Events(expected))),
+                Ok(Reply::Semaphore(SemaphoreReply::Events(got))),
+            ) => {
+                // A store numbers its events as it likes, too.
+                let without = |events: &[SemaphoreEvent]| -> Vec<SemaphoreEvent> {
+                    let none = EventId(0);
+                    events
+                        .iter()
+                        .map(|event| SemaphoreEvent { id: none, ..event.clone() })
+                        .collect()
+                };
+                same(without(expected), without(&got), "the events")
             }
             (Err(expected), Err(got)) => compare_errors(expected, &got),
             (expected, got) => same(expected, &got, "the answer"),
