@@ -94,6 +94,16 @@ pub struct EventAnswer {
     pub attempt: u32,
 }
 
+/// One message of a WebSocket with events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SocketAnswer {
+    /// Something happened; to be acknowledged.
+    Event(EventAnswer),
+    /// How many of the events that were acknowledged were there.
+    Acknowledged(u64),
+}
+
 impl EventAnswer {
     /// The event as answers show it.
     pub fn new(event: &SemaphoreEvent) -> Self {

@@ -11,7 +11,7 @@ use super::reply::Fault;
 
 /// Calls `each` for the pairs of a table with names for keys. A missing table, nil and a list have
 /// none: an empty table of PHP arrives as an empty list.
-fn pairs<'a>(
+pub(super) fn pairs<'a>(
     table: Option<&'a [u8]>,
     mut each: impl FnMut(&'a [u8], Value<'a>) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
@@ -117,13 +117,13 @@ pub(super) fn read_cfg(table: Option<&[u8]>) -> Result<Option<Span>, Fault> {
     Ok(ttr)
 }
 
-fn invalid_value(name: &str, value: &Value<'_>) -> Fault {
+pub(super) fn invalid_value(name: &str, value: &Value<'_>) -> Fault {
     let value = to_text(value).unwrap_or_else(|_| value.lua_type().into());
     lua(format!("Invalid value of {name}: {}", shown(&value)))
 }
 
 /// What Lua takes for true: everything but false and nil.
-fn is_true(value: &Value<'_>) -> bool {
+pub(super) fn is_true(value: &Value<'_>) -> bool {
     !matches!(value, Value::Bool(false) | Value::Nil)
 }
 

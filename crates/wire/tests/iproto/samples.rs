@@ -8,8 +8,8 @@ use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
-    Placed, Reason, Reply, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange,
-    TubeName, TubeOptions, TubeStats,
+    Placed, Reason, Reply, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets look further.
