@@ -107,6 +107,7 @@ fn options(tube: &TubeAnswer) -> Vec<(&'static str, String)> {
         number("pri", Some(tube.pri).filter(|pri| *pri != 0)),
         number("attempts-max", tube.attempts_max.map(u64::from)),
         flag("ttl-kills-taken", tube.ttl_kills_taken),
+        tube.semaphore.clone().map(|key| ("semaphore", key)),
     ];
     options.into_iter().flatten().collect()
 }

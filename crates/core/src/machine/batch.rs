@@ -95,6 +95,8 @@ impl Machine {
         for entry in std::mem::take(&mut self.journal.entries).into_iter().rev() {
             self.undo_entry(entry);
         }
+        // What was put right in this batch is not right any more.
+        self.restored();
     }
 
     fn undo_entry(&mut self, entry: Entry) {
@@ -235,7 +237,7 @@ impl Machine {
             let tube = self.tube(number);
             tube.since_open = TubeStats::default();
             if tube.options.temporary {
-                let empty = Tasks::new(number, tube.options.kind.has_subqueues());
+                let empty = Tasks::new(number, &tube.options);
                 let before = std::mem::replace(&mut tube.tasks, empty);
                 before.share(number, &mut self.shared, false);
                 self.settle(number);
@@ -255,5 +257,6 @@ impl Machine {
             self.give_back(now, number, id, GiveBack::RELEASE);
             self.settle(number);
         }
+        self.restored();
     }
 }

@@ -116,6 +116,11 @@ impl Line {
         due.map(|deadline| deadline.1).take(most).collect()
     }
 
+    /// The numbers of all tasks, in no order.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskId> {
+        self.tasks.keys().copied()
+    }
+
     /// All tasks, in no order.
     #[cfg(test)]
     pub fn all(&self) -> impl Iterator<Item = (TaskId, &Place)> {

@@ -6,6 +6,7 @@ use crate::time::{Span, Timestamp};
 
 use super::book::Semaphores;
 use super::command::EventKind;
+use super::gated::tube_task;
 use super::key::{Grant, Priority};
 use super::place::{Hold, Stand};
 
@@ -46,18 +47,22 @@ impl Semaphores {
         }
         let Some(task) = semaphore.line.waiter(0) else { return false };
         let grant = Grant(semaphore.record.grant_seq + 1);
+        // A tube sees for itself that its task was let in.
+        let is_told = tube_task(task).is_none();
         let until = |span: Option<Span>| span.map_or(Timestamp::NEVER, |span| now + span);
         let hold = Hold {
             grant,
             granted: now,
             lease_until: until(options.lease),
-            ack_by: until(options.ack_timeout),
+            ack_by: until(options.ack_timeout.filter(|_| is_told)),
             revoke_at: None,
             pinned: false,
         };
         self.update(number, |record| record.grant_seq = grant.0);
         self.replace(number, task, |place| place.stand = Stand::Held(Box::new(hold)));
-        self.tell(now, (number, task, grant), EventKind::Acquired);
+        if is_told {
+            self.tell(now, (number, task, grant), EventKind::Acquired);
+        }
         true
     }
 
@@ -132,10 +137,11 @@ impl Semaphores {
         self.line(number).get(task).map_or(Priority::ZERO, |place| place.priority)
     }
 
-    /// Asks a holder to release. One that nobody told of its grant loses it without a word.
+    /// Asks a holder to release. One that nobody told of its grant, or that nobody works on, loses it without a
+    /// word.
     fn ask_to_release(&mut self, now: Timestamp, number: u32, task: TaskId, grant: Grant) {
         let about = (number, task, grant);
-        if self.is_untold(about) {
+        if self.is_untold(about) || self.is_idle(task) {
             self.forget_events(about);
             return self.replace(number, task, |place| place.stand = Stand::Wait);
         }

@@ -6,6 +6,7 @@ use crate::time::{Span, Timestamp};
 
 use super::book::Semaphores;
 use super::command::EventKind;
+use super::gated::tube_task;
 use super::key::Grant;
 use super::place::{Hold, Place, Stand};
 
@@ -52,10 +53,12 @@ impl Semaphores {
     /// A grant ends because nobody spoke up for it.
     fn expire(&mut self, now: Timestamp, about: (u32, TaskId, Grant), pause: Span) {
         let (number, task, _) = about;
-        if self.forget_events(about) {
+        // The task of a tube stays its tube's business: whoever works on it sees it when it goes back.
+        let is_own = tube_task(task).is_none();
+        if self.forget_events(about) && is_own {
             self.tell(now, about, EventKind::Expired);
         }
-        if self.semaphore(number).record.options.drop_expired {
+        if is_own && self.semaphore(number).record.options.drop_expired {
             self.place(number, task, None);
         } else {
             self.stand_back(number, task, now, pause);
@@ -69,7 +72,9 @@ impl Semaphores {
         let again_at = now + options.revoke_grace;
         if options.force {
             self.forget_events(about);
-            self.tell(now, about, EventKind::Revoked);
+            if tube_task(task).is_none() {
+                self.tell(now, about, EventKind::Revoked);
+            }
             return self.step_back(now, number, task);
         }
         if self.outbox.find(about, EventKind::TryRelease).is_none() {

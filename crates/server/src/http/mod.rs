@@ -1,6 +1,7 @@
 //! What is where: every address of the server, and what answers there.
 
 mod error;
+mod events;
 mod finish;
 mod look;
 mod put;

@@ -30,6 +30,8 @@ pub(super) struct Reader<'a> {
     pub plain: Option<TubeName>,
     /// Where the deliveries of takes lie.
     pub places: Vec<(Lease, TaskId, Place)>,
+    /// A tube that the latest answer has shown to have a semaphore.
+    pub gated: Option<TubeName>,
 }
 
 impl<'a> Reader<'a> {
@@ -42,6 +44,7 @@ impl<'a> Reader<'a> {
             tick_cost: 0,
             plain: None,
             places: Vec::new(),
+            gated: None,
         }
     }
 
@@ -59,9 +62,14 @@ impl<'a> Reader<'a> {
     fn single(&mut self, ask: &Ask, rows: &[Row]) -> Result<Result<Reply, Error>, Unreadable> {
         Ok(match ask {
             Ask::Refused(error) => Err(error.clone()),
-            Ask::Create { tube, if_not_exists } => match get::<i16>(first(rows)?, 0)? {
+            Ask::Create { tube, if_not_exists, semaphore } => match get::<i16>(first(rows)?, 0)? {
                 0 => Ok(Reply::Created(true)),
                 4 => Err(Error::TooManyTubes(TUBES_MAX)),
+                8 => {
+                    let key =
+                        semaphore.clone().ok_or("a semaphore that nobody named is missing")?;
+                    Err(Error::SemaphoreNotFound(key))
+                }
                 _ if *if_not_exists => Ok(Reply::Created(false)),
                 _ => Err(Error::TubeExists(tube.clone())),
             },
@@ -86,6 +94,7 @@ impl<'a> Reader<'a> {
             Ask::Truncate { tube } => {
                 let row = first(rows)?;
                 self.tally.room(tube, get::<Option<i64>>(row, 2)?.map(count_from_sql));
+                self.tally.deadline(get(row, 3)?);
                 found(tube, get(row, 0)?).map(|()| Reply::Nothing)
             }
             Ask::ReleaseAll { tube } => match self.events(rows)? {
@@ -206,7 +215,7 @@ impl<'a> Reader<'a> {
         counted.calls.ack += done as u64;
         counted.done += done as u64;
         self.left(tube, &head, done as u64);
-        self.plain = (!head.has_subqueues && head.room.is_none()).then(|| tube.clone());
+        self.plain = (!head.lets_others && head.room.is_none()).then(|| tube.clone());
         let mut outcomes = vec![Outcome::Missing; order.len()];
         for (outcome, place) in answered.into_iter().zip(order) {
             outcomes[*place] = outcome;
@@ -283,9 +292,13 @@ impl<'a> Reader<'a> {
     /// Tasks left their tube or its taken ones.
     fn left(&mut self, tube: &TubeName, head: &Head, count: u64) {
         self.tally.room(tube, head.room);
-        if head.has_subqueues {
+        if head.lets_others {
             self.tally.ready(tube, count);
         }
+        if head.is_gated {
+            self.gated = Some(tube.clone());
+        }
+        self.tally.deadline(head.deadline);
     }
 
     fn kick(&mut self, tube: &TubeName, row: &Row) -> Result<Result<Reply, Error>, Unreadable> {
@@ -295,6 +308,7 @@ impl<'a> Reader<'a> {
         let kicked = count_from_sql(get(row, 2)?);
         self.tally.of(codec::number(row, 1)?).calls.kick += kicked;
         self.tally.back(tube, kicked);
+        self.tally.deadline(get(row, 3)?);
         Ok(Ok(Reply::Kicked(kicked)))
     }
 
@@ -306,6 +320,7 @@ impl<'a> Reader<'a> {
         Ok(match get::<i16>(row, 0)? {
             0 => {
                 self.tally.dropped(codec::number(row, 1)?);
+                self.tally.deadline(get(row, 2)?);
                 Ok(Reply::Nothing)
             }
             5 => Err(Error::TubeHasTaken(tube.clone())),
@@ -379,7 +394,9 @@ impl<'a> Reader<'a> {
 struct Head {
     number: u32,
     room: Option<u64>,
-    has_subqueues: bool,
+    /// Whether a task that leaves may let others of its sub-queue or semaphore run.
+    lets_others: bool,
+    is_gated: bool,
     deadline: Option<i64>,
 }
 
@@ -395,7 +412,8 @@ fn head(tube: &TubeName, rows: &[Row]) -> Result<Result<Head, Error>, Unreadable
     Ok(Ok(Head {
         number: u32::try_from(get::<i64>(row, 12)?)?,
         room: get::<Option<i64>>(row, 3)?.map(count_from_sql),
-        has_subqueues: get::<Option<i16>>(row, 4)? == Some(1),
+        lets_others: get::<Option<i16>>(row, 4)?.is_some_and(|state| state > 0),
+        is_gated: get::<Option<i16>>(row, 4)? == Some(2),
         deadline: get(row, 9)?,
     }))
 }

@@ -192,14 +192,14 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
     match command {
         Command::CreateTube { tube, options, if_not_exists } => {
             let call = create(&tube, &options);
-            (Ask::Create { tube, if_not_exists }, call)
+            (Ask::Create { tube, if_not_exists, semaphore: options.semaphore }, call)
         }
         Command::AlterTube { tube, change } => {
             let call = alter(&tube, &change);
             (Ask::Alter { tube, change }, call)
         }
         Command::DropTube { tube } => {
-            let call = Call::new(&sql::DROP_TUBE, [text(&tube)]);
+            let call = Call::new(&sql::DROP_TUBE, [text(&tube), param(now)]);
             (Ask::Drop { tube }, call)
         }
         Command::Tubes { tube } => {
@@ -207,7 +207,7 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
             (Ask::Tubes { tube }, Call::new(&sql::SHOW_TUBES, [param(name)]))
         }
         Command::Kick { tube, count } => {
-            let call = Call::new(&sql::KICK, [text(&tube), param(count_to_sql(count))]);
+            let call = Call::new(&sql::KICK, [text(&tube), param(count_to_sql(count)), param(now)]);
             (Ask::Kick { tube }, call)
         }
         Command::Delete { tube, ids, show } => delete(tube, &ids, show, now),
@@ -222,11 +222,11 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
             (Ask::Deliveries { tube }, call)
         }
         Command::Truncate { tube } => {
-            let call = Call::new(&sql::TRUNCATE_TUBE, [text(&tube)]);
+            let call = Call::new(&sql::TRUNCATE_TUBE, [text(&tube), param(now)]);
             (Ask::Truncate { tube }, call)
         }
         Command::ReleaseAll { tube } => {
-            let call = Call::new(&sql::RELEASE_ALL, [text(&tube)]);
+            let call = Call::new(&sql::RELEASE_ALL, [text(&tube), param(now)]);
             (Ask::ReleaseAll { tube }, call)
         }
         Command::Finish { tube, items, show } => finish(tube, &items, show, now),
@@ -294,6 +294,7 @@ fn create(tube: &TubeName, options: &TubeOptions) -> Call {
         param(options.ttl_kills_taken),
         param(options.paused),
         param(TUBES_MAX as i64),
+        param(options.semaphore.as_ref().map(|key| key.as_str().to_owned())),
     ];
     Call::new(&sql::CREATE_TUBE, params)
 }

@@ -3,8 +3,8 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 use taskyard_core::{
-    Body, Kind, Lease, Reason, SessionId, Span, State, Task, TaskId, Timestamp, TubeName,
-    TubeOptions, TubeStats,
+    Body, Kind, Lease, Reason, SemaphoreKey, SessionId, Span, State, Task, TaskId, Timestamp,
+    TubeName, TubeOptions, TubeStats,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
@@ -186,7 +186,7 @@ pub(super) fn state(stored: i16) -> Result<State, Unreadable> {
     Ok(match stored {
         0 | 5 => State::Ready,
         1 => State::Taken,
-        2 => State::Delayed,
+        2 | 6 => State::Delayed,
         3 | 4 => State::Buried,
         other => return Err(format!("no task has the state {other}").into()),
     })
@@ -203,6 +203,7 @@ fn reason(stored: i16, timer: Timestamp) -> Result<Reason, Unreadable> {
         6 => Reason::AttemptsUsedUp,
         7 => Reason::Expired,
         8 => Reason::Finished,
+        9 => Reason::Semaphore,
         other => return Err(format!("there is no reason {other}").into()),
     })
 }
@@ -223,6 +224,7 @@ pub(super) fn tube(row: &Row) -> Result<TubeInfo, Unreadable> {
         attempts_max: get::<Option<i64>>(row, 9)?.map(attempts),
         ttl_kills_taken: get(row, 10)?,
         paused: get(row, 11)?,
+        semaphore: get::<Option<&str>>(row, 18)?.map(SemaphoreKey::new).transpose()?,
     };
     let mut stats = TubeStats::default();
     stats.tasks.ready = count(12)?;

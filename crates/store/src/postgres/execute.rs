@@ -106,10 +106,11 @@ impl Shared {
         let moment = now.as_micros();
         known.now = moment;
         let now = (self.clock == Clock::Caller).then_some(moment);
-        let Known { heads, timers, places, plain, attendance, .. } = &*known;
+        let Known { heads, timers, places, plain, gated, attendance, .. } = &*known;
         let may_split = attendance.disorder().is_none() && !self.presence.is_overdue();
         let server = &self.server;
-        let context = Context { now, server, heads, timers, moment, places, plain, may_split };
+        let context =
+            Context { now, server, heads, timers, moment, places, plain, gated, may_split };
         plan(commands, &context)
     }
 
@@ -249,7 +250,8 @@ impl Shared {
     fn read(&self, now: Timestamp, count: usize, steps: &[Step], rows: Vec<Vec<Row>>) -> Executed {
         let mut rows = rows.into_iter();
         let mut known = self.known();
-        let Known { counters, heads, places: lay, attendance, timers, plain, .. } = &mut *known;
+        let Known { counters, heads, places: lay, attendance, timers, plain, gated, .. } =
+            &mut *known;
         let mut reader = Reader::new(counters);
         let mut replies = unreadable(count);
         for Step { places, ask } in steps {
@@ -266,7 +268,8 @@ impl Shared {
                 replies[*place] = reply;
             }
             follow(heads, ask, &mut reader, now);
-            learn_plain(plain, ask, reader.plain.take());
+            learn(plain, ask, reader.plain.take());
+            learn(gated, ask, reader.gated.take());
             for (lease, id, place) in reader.places.drain(..) {
                 lay.note(lease, id, place);
             }
@@ -327,19 +330,19 @@ fn follow(heads: &mut Heads, ask: &Ask, reader: &mut Reader<'_>, now: Timestamp)
     }
 }
 
-/// Keeps in mind which tubes are plain.
-fn learn_plain(plain: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
+/// Keeps in mind which tubes are plain, or have a semaphore.
+fn learn(known: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
     match ask {
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
-            plain.remove(tube);
+            known.remove(tube);
         }
         _ => {}
     }
     // Those that other servers have dropped stay until there are too many.
-    if plain.len() > TUBES_MAX {
-        plain.clear();
+    if known.len() > TUBES_MAX {
+        known.clear();
     }
-    plain.extend(seen);
+    known.extend(seen);
 }
 
 /// Whether commands may run twice without harm.

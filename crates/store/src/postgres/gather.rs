@@ -144,7 +144,9 @@ mod tests {
         let plain = is_plain.then(mail).into_iter().collect();
         let (heads, timers, places) = (&Heads::default(), &Timers::default(), &Places::default());
         let (now, server, moment, plain, may_split) = (None, &[], 0, &plain, false);
-        let context = Context { now, server, heads, timers, moment, places, plain, may_split };
+        let gated = &HashSet::new();
+        let context =
+            Context { now, server, heads, timers, moment, places, plain, gated, may_split };
         let places = plan(commands, &context).0.steps.into_iter().map(|step| step.places);
         // Without what nobody asked for.
         places.filter(|places| !places.is_empty()).collect()

@@ -15,10 +15,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0002_counters.sql"),
     include_str!("migrations/0003_taken.sql"),
     include_str!("migrations/0004_semaphores.sql"),
+    include_str!("migrations/0005_gates.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 6;
+const FUNCTIONS: i32 = 7;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
@@ -35,6 +36,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/servers.sql"),
     include_str!("verbs/settle.sql"),
     include_str!("verbs/plain.sql"),
+    include_str!("verbs/gates.sql"),
     include_str!("verbs/semaphore_settle.sql"),
     include_str!("verbs/semaphore_configure.sql"),
     include_str!("verbs/semaphore_enqueue.sql"),

@@ -122,6 +122,8 @@ struct Known {
     timers: Timers,
     /// Tubes that were seen to have neither sub-queues nor a capacity.
     plain: HashSet<TubeName>,
+    /// Tubes that are known to have a semaphore before them.
+    gated: HashSet<TubeName>,
     /// When time next changes something, as far as this server knows, by the clock of the tasks.
     deadline: Option<i64>,
     /// How far the clock of the tasks is ahead of the caller's.

@@ -13,7 +13,7 @@ use super::plan::Group;
 use super::statements::{self as sql, Call, param};
 
 /// The tube that a command is about, if it may change places with those about others.
-fn tube_of(command: &Command) -> Option<&TubeName> {
+pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
     match command {
         Command::Put { tube, .. }
         | Command::Finish { tube, .. }

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, NewTask, SessionId, Span, TaskId, TubeChange, TubeName,
-    check_tasks,
+    Command, Error, Finish, FinishItem, NewTask, SemaphoreKey, SessionId, Span, TaskId, TubeChange,
+    TubeName, check_gate, check_tasks,
 };
 
 use super::gather::OpenGroups;
@@ -29,8 +29,9 @@ pub(super) struct Context<'a> {
     pub moment: i64,
     /// Where deliveries lie.
     pub places: &'a Places,
-    /// Tubes that are known to have neither sub-queues nor a capacity.
+    /// Tubes that are known to have neither sub-queues, a capacity nor a semaphore, and those that are known to have one.
     pub plain: &'a HashSet<TubeName>,
+    pub gated: &'a HashSet<TubeName>,
     /// Whether a large batch may go by two connections.
     pub may_split: bool,
 }
@@ -56,6 +57,7 @@ pub(super) enum Ask {
     Create {
         tube: TubeName,
         if_not_exists: bool,
+        semaphore: Option<SemaphoreKey>,
     },
     Alter {
         tube: TubeName,
@@ -133,7 +135,7 @@ pub(super) enum Ask {
 /// Turns commands into steps and calls, and for a large batch into those of two connections.
 pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Part, Option<Part>) {
     let mut main = Part::default();
-    if let Some(lock) = semaphores::lock(&commands) {
+    if let Some(lock) = semaphores::lock(&commands, context.gated) {
         main.push(Vec::new(), Ask::LockSemaphores, lock);
     }
     let mut groups: Vec<Group> = Vec::new();
@@ -189,7 +191,8 @@ impl Part {
 fn refusal(command: &Command) -> Option<Error> {
     match command {
         Command::CreateTube { options, .. } => {
-            refuse_options(options.capacity, options.attempts_max)
+            let refused = refuse_options(options.capacity, options.attempts_max);
+            refused.or_else(|| check_gate(options).err())
         }
         Command::AlterTube { change, .. } => {
             refuse_options(change.capacity.flatten(), change.attempts_max.flatten())

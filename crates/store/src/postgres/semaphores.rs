@@ -1,17 +1,18 @@
 //! Semaphores: what is asked of the database, and what its rows mean.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use taskyard_core::limits::SEMAPHORES_MAX;
 use taskyard_core::semaphore::tail_too_long;
 use taskyard_core::{
     Command, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Priority,
     Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
-    SemaphoreOptions, SemaphoreReply, Span, Standing, Status, TaskId, Timestamp, Wish,
+    SemaphoreOptions, SemaphoreReply, Span, Standing, Status, TaskId, Timestamp, TubeName, Wish,
 };
 use tokio_postgres::Row;
 
-use super::codec::{Unreadable, count_from_sql, count_to_sql, get, span_to_sql};
+use super::codec::{Unreadable, count_from_sql, count_to_sql, get, name, span_to_sql};
+use super::order::tube_of;
 use super::statements::{self as sql, Call, Param, param};
 use super::tally::Tally;
 
@@ -40,9 +41,12 @@ pub(super) enum Ask {
 
 /// Locks the semaphores that a batch changes, where it asks for more than one thing of them: two batches that lock
 /// them in the order of their commands could wait for each other.
-pub(super) fn lock(commands: &[Command]) -> Option<Call> {
-    let (mut keys, mut count) = (BTreeSet::new(), 0);
+pub(super) fn lock(commands: &[Command], gated: &HashSet<TubeName>) -> Option<Call> {
+    let (mut keys, mut tubes, mut count) = (BTreeSet::new(), BTreeSet::new(), 0);
     for command in commands {
+        if let Some(tube) = tube_of(command).filter(|tube| gated.contains(*tube)) {
+            count += usize::from(tubes.insert(tube.as_str().to_owned()));
+        }
         let Command::Semaphore(command) = command else { continue };
         count += 1;
         match command {
@@ -53,7 +57,9 @@ pub(super) fn lock(commands: &[Command]) -> Option<Call> {
         }
     }
     let keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
-    (count > 1 && !keys.is_empty()).then(|| Call::new(&sql::SEMAPHORE_LOCK, [param(keys)]))
+    let tubes: Vec<String> = tubes.into_iter().collect();
+    let locks = count > 1 && !(keys.is_empty() && tubes.is_empty());
+    locks.then(|| Call::new(&sql::SEMAPHORE_LOCK, [param(keys), param(tubes)]))
 }
 
 /// The call of a command.
@@ -312,5 +318,6 @@ fn event(row: &Row) -> Result<SemaphoreEvent, Unreadable> {
         grant: Grant(get::<i64>(row, 4)? as u64),
         kind: EventKind::from_name(get(row, 5)?).ok_or("an unknown kind of event")?,
         attempt: u32::try_from(get::<i32>(row, 6)?)?,
+        tube: get::<Option<&str>>(row, 7)?.map(name).transpose()?,
     })
 }

@@ -39,13 +39,13 @@ macro_rules! statements {
 }
 
 statements! {
-    CREATE_TUBE: "SELECT * FROM taskyard.create_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)"
-        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8);
+    CREATE_TUBE: "SELECT * FROM taskyard.create_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
+        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8, TEXT);
     ALTER_TUBE: "SELECT * FROM taskyard.alter_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
         (TEXT, BOOL, BOOL, INT8, BOOL, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8);
-    DROP_TUBE: "SELECT * FROM taskyard.drop_tube($1)" (TEXT);
+    DROP_TUBE: "SELECT * FROM taskyard.drop_tube($1,$2)" (TEXT, INT8);
     SHOW_TUBES: "SELECT * FROM taskyard.show_tubes($1)" (TEXT);
-    TRUNCATE_TUBE: "SELECT * FROM taskyard.truncate_tube($1)" (TEXT);
+    TRUNCATE_TUBE: "SELECT * FROM taskyard.truncate_tube($1,$2)" (TEXT, INT8);
     RESERVE_IDS: "SELECT * FROM taskyard.reserve_ids($1,$2)" (TEXT, INT8);
     PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
         (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
@@ -60,10 +60,10 @@ statements! {
             BOOL_ARRAY, BOOL, INT8);
     DELETE: "SELECT * FROM taskyard.delete_tasks($1,$2,$3,$4,$5)"
         (TEXT, INT8, INT8_ARRAY, BOOL, INT8);
-    KICK: "SELECT * FROM taskyard.kick_tasks($1,$2)" (TEXT, INT8);
+    KICK: "SELECT * FROM taskyard.kick_tasks($1,$2,$3)" (TEXT, INT8, INT8);
     PEEK: "SELECT * FROM taskyard.peek_tasks($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, INT8);
     DELIVERIES: "SELECT * FROM taskyard.show_deliveries($1,$2)" (TEXT, INT8);
-    RELEASE_ALL: "SELECT * FROM taskyard.release_all($1)" (TEXT);
+    RELEASE_ALL: "SELECT * FROM taskyard.release_all($1,$2)" (TEXT, INT8);
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);
     LEAVE_SESSION: "SELECT * FROM taskyard.leave_session($1,$2,$3)" (BYTEA, BYTEA, INT8);
     CONFIGURE_SESSIONS: "SELECT taskyard.configure_sessions($1)" (INT8);
@@ -77,7 +77,7 @@ statements! {
         (BYTEA, BYTEA_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT8, INT8);
     BEGIN_SERVER: "SELECT taskyard.begin_server($1,$2)" (BYTEA, INT8);
     END_SERVER: "SELECT taskyard.end_server($1,$2,$3)" (BYTEA, INT8, INT8);
-    SEMAPHORE_LOCK: "SELECT taskyard.semaphore_lock_all($1)" (TEXT_ARRAY);
+    SEMAPHORE_LOCK: "SELECT taskyard.semaphore_lock_all($1,$2)" (TEXT_ARRAY, TEXT_ARRAY);
     SEMAPHORE_SHOW: "SELECT * FROM taskyard.semaphore_show($1)" (TEXT);
     SEMAPHORE_CONFIGURE: "SELECT * FROM taskyard.semaphore_configure($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"
         (TEXT, BOOL, INT8, INT4, INT4, INT4, FLOAT8, INT8, INT8, BOOL, INT4, INT8, BOOL, BOOL, INT8,

@@ -16,8 +16,11 @@ use super::{check, salvage};
 use crate::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations to be applied in order.
-pub(super) const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001.sql"), include_str!("migrations/0002.sql")];
+pub(super) const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001.sql"),
+    include_str!("migrations/0002.sql"),
+    include_str!("migrations/0003.sql"),
+];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
 /// "yard" in ASCII: says that the file is ours.
@@ -184,6 +187,7 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
         semaphores =
             semaphores::read(&db, &mut machine).map_err(|error| row_error(folder, error))?;
     }
+    machine.restored();
     bring_up_to_date(&db, format).map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
     Ok(Content { db, head, semaphores, machine, next_ids })
 }

@@ -52,6 +52,7 @@ use taskyard_core::{Error, Result};
 pub use error::{ErrorAnswer, ErrorDetail};
 pub use events::{
     AcknowledgeRequest, AcknowledgedAnswer, EventAnswer, EventWord, EventsAnswer, EventsRequest,
+    SocketAnswer,
 };
 pub use finish::{
     AckRequest, Delivery, FinishAnswer, FinishPart, FinishRequest, ReleaseRequest, TouchRequest,

@@ -200,6 +200,7 @@ impl ReasonAnswer {
             Reason::NotDue(until),
             Reason::TubePaused,
             Reason::SubqueueBusy,
+            Reason::Semaphore,
             Reason::Buried,
             Reason::AttemptsUsedUp,
             Reason::Expired,

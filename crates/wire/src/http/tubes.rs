@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Calls, Command, Counts, Result, Span, TubeChange, TubeName, TubeOptions, TubeStats,
+    Calls, Command, Counts, Result, SemaphoreKey, Span, TubeChange, TubeName, TubeOptions,
+    TubeStats,
 };
 use utoipa::ToSchema;
 
@@ -48,6 +49,10 @@ pub struct CreateRequest {
     /// Begin without deliveries, until it is resumed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paused: bool,
+    /// The key of a semaphore: tasks are ready only while they hold a grant of it. Not for kinds with sub-queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 128)]
+    pub semaphore: Option<String>,
     /// Leave an existing tube of that name as it is instead of refusing.
     #[serde(default, skip_serializing_if = "is_false")]
     pub if_not_exists: bool,
@@ -134,6 +139,9 @@ pub struct TubeAnswer {
     pub ttl_kills_taken: bool,
     /// Whether deliveries are stopped.
     pub paused: bool,
+    /// The key of the semaphore before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub semaphore: Option<String>,
     /// Ready tasks that could be delivered right now.
     pub takeable: u64,
     /// Consumers that wait for a task on this server.
@@ -206,6 +214,7 @@ impl CreateRequest {
             attempts_max: options.attempts_max,
             ttl_kills_taken: options.ttl_kills_taken,
             paused: options.paused,
+            semaphore: options.semaphore.as_ref().map(ToString::to_string),
             if_not_exists,
             lenient: true,
         }
@@ -224,6 +233,7 @@ impl CreateRequest {
             attempts_max: self.attempts_max,
             ttl_kills_taken: self.ttl_kills_taken,
             paused: self.paused,
+            semaphore: self.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
         };
         if !self.lenient {
             check_fitting(&options)?;
@@ -282,6 +292,7 @@ impl TubeAnswer {
             attempts_max: options.attempts_max,
             ttl_kills_taken: options.ttl_kills_taken,
             paused: options.paused,
+            semaphore: options.semaphore.as_ref().map(ToString::to_string),
             takeable: info.takeable,
             consumers,
             next_wakeup: info.next_wakeup.and_then(moment_of),
@@ -306,6 +317,7 @@ impl TubeAnswer {
                 attempts_max: self.attempts_max,
                 ttl_kills_taken: self.ttl_kills_taken,
                 paused: self.paused,
+                semaphore: self.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
             },
             stats: TubeStats { tasks: self.tasks.into(), calls: self.calls.into() },
             takeable: self.takeable,

@@ -1,9 +1,10 @@
 //! What a call answers, in the shape the client asked for.
 
-use taskyard_core::{Body, SessionId, State, TaskId, TubeName, TubeStats};
+use taskyard_core::{Body, SemaphoreReply, SessionId, State, TaskId, TubeName, TubeStats};
 
 use super::pack::{self, Out};
 use super::reply::{Shape, write_ok};
+use super::semaphores;
 
 /// What a call answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +38,8 @@ pub enum Answer<'a> {
     AllStats(&'a [(TubeName, TubeStats)]),
     /// The names of tubes.
     Names(&'a [TubeName]),
+    /// What a semaphore says.
+    Semaphore(&'a SemaphoreReply),
 }
 
 /// Writes the reply with this answer.
@@ -62,7 +65,11 @@ pub fn write_answer(out: &mut Vec<u8>, sync: u64, shape: Shape, answer: &Answer<
 }
 
 const fn is_list(answer: &Answer<'_>) -> bool {
-    matches!(answer, Answer::Task { .. } | Answer::Tasks(_) | Answer::Names(_))
+    match answer {
+        Answer::Task { .. } | Answer::Tasks(_) | Answer::Names(_) => true,
+        Answer::Semaphore(reply) => semaphores::is_list(reply),
+        _ => false,
+    }
 }
 
 fn write_value(out: &mut Out, answer: &Answer<'_>) {
@@ -86,6 +93,7 @@ fn write_value(out: &mut Out, answer: &Answer<'_>) {
                 write_stats(out, stats);
             }
         }
+        Answer::Semaphore(reply) => semaphores::write(out, reply),
         Answer::Names(names) => {
             pack::array(out, names.len());
             names.iter().for_each(|name| pack::str(out, name.as_str()));

@@ -1,7 +1,9 @@
 //! The spaces that can be read.
 
 use taskyard_core::command::TubeInfo;
-use taskyard_core::{Kind, SessionId, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeStats};
+use taskyard_core::{
+    Kind, SemaphoreKey, SessionId, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeStats,
+};
 use taskyard_wire::iproto::{ConsumerRow, Query, Rows, Space, TakenKey, TakenRow, write_rows};
 use taskyard_wire::msgpack_to_json;
 
@@ -40,6 +42,7 @@ fn tubes() -> Vec<TubeInfo> {
         attempts_max: Some(6),
         ttl_kills_taken: true,
         paused: true,
+        semaphore: Some(SemaphoreKey::new("yang").unwrap()),
     };
     vec![info("a", 0, plain), info("b", 1, full)]
 }

@@ -8,8 +8,8 @@ use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
-    Placed, Reason, Reply, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange,
-    TubeName, TubeOptions, TubeStats,
+    Placed, Reason, Reply, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets look further.
@@ -71,6 +71,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
         times,
         any::<u64>(),
         option::of(any::<u32>()),
+        option::of(prop::sample::select(vec!["yang", "a b"])),
     )
         .prop_map(
             |(
@@ -80,6 +81,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                 [ttl, ttr, delay],
                 pri,
                 attempts_max,
+                semaphore,
             )| {
                 TubeOptions {
                     kind,
@@ -92,6 +94,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                     attempts_max,
                     ttl_kills_taken,
                     paused,
+                    semaphore: semaphore.map(|key| SemaphoreKey::new(key).unwrap()),
                 }
             },
         )
@@ -204,6 +207,7 @@ fn reason() -> impl Strategy<Value = Reason> {
             Reason::Running,
             Reason::TubePaused,
             Reason::SubqueueBusy,
+            Reason::Semaphore,
             Reason::Buried,
             Reason::AttemptsUsedUp,
             Reason::Expired,

@@ -66,6 +66,7 @@ fn a_task_comes_back_whole() {
         (State::Taken, Reason::Running),
         (State::Ready, Reason::WaitsForConsumer),
         (State::Ready, Reason::SubqueueBusy),
+        (State::Delayed, Reason::Semaphore),
         (State::Ready, Reason::TubePaused),
         (State::Ready, Reason::Expired),
         (State::Delayed, Reason::NotDue(due)),

@@ -25,6 +25,12 @@ macro_rules! semaphore_suite {
                 who_does_not_release_is_asked_again, force_takes_the_grant_away;
             events: they_come_again_until_acknowledged, a_later_one_waits_for_the_earlier,
                 a_release_takes_them_back, each_semaphore_has_its_own, half_of_the_acks_are_lost;
+            gates: only_the_admitted_are_ready, every_end_frees_the_place,
+                a_better_task_takes_the_place_of_a_ready_one, a_better_task_waits_for_a_taken_one,
+                a_released_task_keeps_its_place, a_delay_gives_the_place_away,
+                a_holder_that_is_gone_keeps_nothing, who_waits_too_long_dies, one_line_for_all,
+                a_grant_may_end_before_the_work, what_cannot_have_one_is_refused,
+                a_restart_keeps_the_line;
             input: priorities_must_be_numbers, limits_must_make_sense, an_absent_key_is_an_error,
                 a_command_has_its_limit;
         }
@@ -66,6 +72,7 @@ mod tests {
         include_str!("eviction.rs"),
         include_str!("times.rs"),
         include_str!("events.rs"),
+        include_str!("gates.rs"),
         include_str!("input.rs"),
     ];
 

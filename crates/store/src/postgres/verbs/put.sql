@@ -54,6 +54,9 @@ BEGIN
     IF _reserved_in IS DISTINCT FROM _t.number OR _t.capacity IS NOT NULL THEN
         _reserved := NULL;
     END IF;
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+    END IF;
     IF _t.capacity IS NOT NULL THEN
         IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
             RAISE EXCEPTION 'tube ''%'' has a capacity, which a transaction that is % cannot count',
@@ -140,6 +143,13 @@ BEGIN
     END IF;
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
+    END IF;
+    IF _t.semaphore IS NOT NULL AND ids IS NOT NULL THEN
+        wakeup := least(wakeup, taskyard.regate(_t, ids, _now));
+        delayed := ARRAY(SELECT k.state IN (2, 6) FROM unnest(ids) WITH ORDINALITY AS i(id, n)
+            CROSS JOIN LATERAL (SELECT k.state FROM taskyard.task k
+                WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) k
+            ORDER BY i.n);
     END IF;
 END $$;
 

@@ -2,9 +2,11 @@
 
 -- Hands out events that are due: of each grant only the first, so that a later one never arrives before an earlier one.
 -- The first row says how it went (code 1: no such semaphore).
-CREATE OR REPLACE FUNCTION taskyard.semaphore_fetch(_key text, _now bigint, _count bigint)
+DROP FUNCTION IF EXISTS taskyard.semaphore_fetch(text, bigint, bigint);
+
+CREATE FUNCTION taskyard.semaphore_fetch(_key text, _now bigint, _count bigint)
 RETURNS TABLE (code smallint, id bigint, key text, task bigint, grant_no bigint, kind text,
-    attempts integer)
+    attempts integer, tube text)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
@@ -31,8 +33,11 @@ BEGIN
                 next_at = _now + least(30000000::bigint << least(e.attempts, 10), 600000000)
             FROM due d WHERE e.id = d.id
             RETURNING e.id, d.next_at, e.semaphore_id, e.task_id, e.grant_no, e.kind, e.attempts)
-        SELECT NULL::smallint, t.id, s.key::text, t.task_id, t.grant_no, t.kind, t.attempts
-        FROM told t JOIN taskyard.semaphore s ON s.id = t.semaphore_id ORDER BY t.next_at, t.id;
+        SELECT NULL::smallint, t.id, s.key::text,
+            CASE WHEN t.task_id < 0 THEN taskyard.gated_id(t.task_id) ELSE t.task_id END,
+            t.grant_no, t.kind, t.attempts, u.name::text
+        FROM told t JOIN taskyard.semaphore s ON s.id = t.semaphore_id
+        LEFT JOIN taskyard.tube u ON u.number = taskyard.gated_tube(t.task_id) ORDER BY t.next_at, t.id;
 END $$;
 
 -- Removes events that have arrived; how many were there, and whether others waited for them.

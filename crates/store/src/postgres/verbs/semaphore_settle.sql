@@ -19,6 +19,16 @@ BEGIN
 END $$;
 
 -- Locks several semaphores in the order of their numbers, so that nobody waits for each other in a circle.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_lock_all(_keys text[], _tubes text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM 1 FROM taskyard.semaphore_state t
+        WHERE t.semaphore_id = ANY (ARRAY(
+            SELECT s.id FROM taskyard.semaphore s WHERE s.key = ANY (_keys)
+            UNION SELECT u.semaphore FROM taskyard.tube u WHERE u.name = ANY (_tubes)))
+        ORDER BY t.semaphore_id FOR UPDATE;
+END $$;
+
 CREATE OR REPLACE FUNCTION taskyard.semaphore_lock_all(_keys text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -39,6 +49,7 @@ DECLARE
     _lease bigint := taskyard.later(_now, _s.lease);
     _ack bigint := taskyard.later(_now, _s.ack_timeout);
     _count integer;
+    _gated bigint[];
     _excess integer;
     _for_waiter boolean;
     _h record;
@@ -65,16 +76,23 @@ BEGIN
             granted AS (
                 UPDATE taskyard.semaphore_task t
                 SET status = 'ACQUIRED', grant_no = _grant + b.n, granted = _now, lease_until = _lease,
-                    ack_by = _ack, moment = NULL, pinned = false
+                    ack_by = CASE WHEN t.task_id >= 0 THEN _ack END, moment = NULL, pinned = false
                 FROM best b WHERE t.semaphore_id = _s.id AND t.task_id = b.task_id
-                RETURNING t.task_id, t.grant_no)
-            INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
-                SELECT _s.id, g.task_id, g.grant_no, 'acquired', _now FROM granted g ORDER BY g.grant_no;
-            GET DIAGNOSTICS _count = ROW_COUNT;
+                RETURNING t.task_id, t.grant_no),
+            told AS (
+                INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
+                SELECT _s.id, g.task_id, g.grant_no, 'acquired', _now FROM granted g
+                -- A tube sees for itself that its task was let in.
+                WHERE g.task_id >= 0 ORDER BY g.grant_no)
+            SELECT count(*), array_agg(g.task_id ORDER BY g.grant_no) FILTER (WHERE g.task_id < 0)
+                INTO _count, _gated FROM granted g;
+            IF _gated IS NOT NULL THEN
+                PERFORM taskyard.move_gated(_gated, true);
+            END IF;
             IF _count > 0 THEN
                 _acquired := _acquired + _count;
                 _grant := _grant + _count;
-                _news := true;
+                _news := _news OR _count > coalesce(cardinality(_gated), 0);
                 _deadline := least(_deadline, _lease, _ack);
             END IF;
         END IF;
@@ -126,7 +144,19 @@ BEGIN
                 EXIT;
             END IF;
         END IF;
-        -- One that nobody told of its grant loses it without a word.
+        -- One that nobody works on loses its grant without a word.
+        IF _h.task_id < 0 AND NOT EXISTS (SELECT 1 FROM taskyard.task k
+            WHERE k.tube = taskyard.gated_tube(_h.task_id) AND k.id = taskyard.gated_id(_h.task_id)
+                AND k.state = 1)
+        THEN
+            PERFORM taskyard.move_gated(ARRAY[_h.task_id], false);
+            UPDATE taskyard.semaphore_task t
+                SET status = 'WAIT', grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL
+                WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
+            _acquired := _acquired - 1;
+            CONTINUE;
+        END IF;
+        -- So does one that nobody told of it.
         DELETE FROM taskyard.semaphore_event e
             WHERE e.semaphore_id = _s.id AND e.task_id = _h.task_id AND e.grant_no = _h.grant_no
                 AND e.kind = 'acquired' AND e.attempts = 0;

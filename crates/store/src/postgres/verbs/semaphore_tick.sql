@@ -47,12 +47,13 @@ BEGIN
             _revoking := _revoking - 1;
         END IF;
         _kind := CASE WHEN _over THEN 'expired' ELSE 'revoked' END;
-        IF taskyard.semaphore_forget(_s.id, _k.task_id, _k.grant_no) OR NOT _over THEN
+        -- The task of a tube stays its tube's business: whoever works on it sees it when it goes back.
+        IF (taskyard.semaphore_forget(_s.id, _k.task_id, _k.grant_no) OR NOT _over) AND _k.task_id >= 0 THEN
             INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
                 VALUES (_s.id, _k.task_id, _k.grant_no, _kind, _now);
             _told := true;
         END IF;
-        IF _over AND _s.drop_expired THEN
+        IF _over AND _s.drop_expired AND _k.task_id >= 0 THEN
             DELETE FROM taskyard.semaphore_task t
                 WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
             CONTINUE;
@@ -70,6 +71,9 @@ BEGIN
                 pinned = false
             WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
         _earliest := least(_earliest, _back);
+        IF _k.task_id < 0 THEN
+            PERFORM taskyard.move_gated(ARRAY[_k.task_id], false);
+        END IF;
     END LOOP;
     DELETE FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = _s.id;
     SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _acquired, _revoking, _now);
@@ -120,15 +124,27 @@ LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     _ticked record;
+    _row record;
+    _end record;
+    _clock record;
 BEGIN
+    FOR _row IN SELECT * FROM taskyard.tick(_now, _limit, _from) LOOP
+        IF _row.event = 0 THEN
+            _end := _row;
+        ELSIF _row.event = 6 THEN
+            _clock := _row;
+        ELSE
+            RETURN QUERY SELECT _row.event, _row.number, _row.name, _row.count, _row.status;
+        END IF;
+    END LOOP;
+    -- After the tubes: a task that is gone needs its place no more.
     SELECT * INTO _ticked FROM taskyard.semaphore_tick(coalesce(_now, taskyard.clock()), _limit);
     IF _ticked._news THEN
         RETURN QUERY SELECT 8, NULL::integer, NULL::text, NULL::bigint, 0::smallint;
     END IF;
-    RETURN QUERY SELECT t.event,
-        CASE WHEN t.event = 0 THEN t.number + _ticked._moved ELSE t.number END, t.name,
-        CASE WHEN t.event = 0 THEN least(t.count, _ticked._deadline) ELSE t.count END, t.status
-        FROM taskyard.tick(_now, _limit, _from) t;
+    RETURN QUERY SELECT 0, _end.number + _ticked._moved, NULL::text,
+        least(_end.count, _ticked._deadline), 0::smallint;
+    RETURN QUERY SELECT 6, _clock.number, NULL::text, _clock.count, 0::smallint;
 END $$;
 
 -- What is wrong with semaphores: no rows is as it should be. A place that is counted but not held would be lost for

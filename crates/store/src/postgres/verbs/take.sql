@@ -49,6 +49,13 @@ BEGIN
         RETURN;
     END IF;
     _now := coalesce(_now, taskyard.clock());
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+        -- Its tasks become ready in any order, so that no hint holds.
+        _from_pri := NULL;
+        _from_id := NULL;
+        _hinted := false;
+    END IF;
     _from_pri := coalesce(_from_pri, -9223372036854775808);
     _from_id := coalesce(_from_id, 0);
     -- Who ends the session meanwhile waits, and then gives back what this takes as well.

@@ -5,14 +5,13 @@ use rusqlite::{Connection, Row, params_from_iter};
 use taskyard_core::record::Record;
 use taskyard_core::{Body, TubeRecord};
 
-use super::super::codec::{self, Head, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT};
+use super::super::codec::{self, Head, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT, TUBE_COLUMNS};
 use super::super::folder::MIGRATIONS;
 use super::cells::Cell;
 use super::pages::Pages;
 
 /// The columns of each table, in the order of `migrations/0001.sql`.
 const STORE_COLUMNS: usize = 7;
-const TUBE_COLUMNS: usize = 14;
 const TASK_ROW: [&str; 14] = [
     "key",
     "state",
@@ -59,8 +58,10 @@ impl Judge {
 
     /// A tube and its number.
     pub fn tube(&self, row: &Cell<'_>, pages: &Pages) -> Option<(u32, TubeRecord)> {
-        let values = row.all(pages, TUBE_COLUMNS)?;
-        let sql = "SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?";
+        let mut values =
+            row.all(pages, TUBE_COLUMNS + 1).or_else(|| row.all(pages, TUBE_COLUMNS))?;
+        values.resize(TUBE_COLUMNS + 1, Value::Null);
+        let sql = "SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?,?";
         self.ask(sql, values, |row| codec::read_tube(row).ok())
     }
 
