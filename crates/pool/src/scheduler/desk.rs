@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use taskyard_core::classes::{Ask, Classes, Decision, Denial, LowerError, Ticket};
+use taskyard_core::classes::{Ask, Classes, Decision, Denial, LowerError, Outlook, Ticket};
 use taskyard_core::estimate::Means;
 use taskyard_core::{Span, Timestamp};
 
@@ -29,6 +29,8 @@ pub struct Desk {
     /// When those who wait are looked at next, and when they were last.
     pub(super) next_look: Option<Timestamp>,
     pub(super) last_look: Option<Timestamp>,
+    /// What those who wait can foresee, until anything else happens than that more of them come.
+    pub(super) outlook: Option<Outlook>,
     pub(super) paused: bool,
     pub(super) seed: u64,
     next_ticket: u64,
@@ -128,6 +130,7 @@ impl Desk {
             means: Means::default(),
             next_look: None,
             last_look: None,
+            outlook: None,
             paused: false,
             seed,
             next_ticket: 1,
@@ -164,6 +167,9 @@ impl Desk {
         let task = Task { ask, class, arrived: now, told, promised, running, put_back, left };
         self.tasks.insert(ticket, task);
         let decisions = self.classes.arrive(now, ticket, ask);
+        if decisions.is_empty() {
+            return self.greet(now, ticket);
+        }
         self.orders(now, decisions)
     }
 
@@ -265,6 +271,8 @@ impl Desk {
     }
 
     fn orders(&mut self, now: Timestamp, decisions: Vec<Decision>) -> Vec<Order> {
+        // Whatever was asked, somebody ended, left, or has another limit.
+        self.outlook = None;
         let order = |decision| {
             tracing::debug!(?decision, "decided");
             match decision {

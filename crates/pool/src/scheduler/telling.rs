@@ -1,6 +1,6 @@
 //! Tells those who wait how long: not too often, and soon when something changes.
 
-use taskyard_core::classes::{Class, Waiting};
+use taskyard_core::classes::{Class, Ticket, Waiting};
 use taskyard_core::estimate::Estimate;
 use taskyard_core::{Reason, Span, Timestamp};
 
@@ -15,6 +15,9 @@ const PAUSE_LOOKS: i64 = 10;
 const AGAIN: Span = Span::from_secs(5);
 /// A change of less than this is not worth a word.
 const CHANGE_MIN: Span = Span::from_secs(1);
+
+/// How many may wait so that a newcomer is told at once.
+const GREETED_MAX: usize = 1_000;
 
 /// What a client was told.
 #[derive(Clone, Copy, Debug)]
@@ -67,24 +70,45 @@ impl Desk {
         self.next_look = Some(next.max(last + pause));
     }
 
+    /// Tells a newcomer at once, unless the queue is so long that its turn to be told comes with all others.
+    pub(super) fn greet(&mut self, now: Timestamp, ticket: Ticket) -> Vec<Order> {
+        let mut outlook = match self.outlook.take() {
+            Some(outlook) => outlook,
+            None if self.classes.queued() > GREETED_MAX => return Vec::new(),
+            None => {
+                let ending = self.endings.usual_max().into();
+                let mut outlook = self.classes.outlook(now, ending, &self.means);
+                for earlier in self.classes.waiting_tickets().filter(|one| *one < ticket) {
+                    self.classes.greet(now, earlier, &mut outlook);
+                }
+                outlook
+            }
+        };
+        let waiting = self.classes.greet(now, ticket, &mut outlook);
+        self.outlook = Some(outlook);
+        waiting.and_then(|waiting| self.tell_one(now, &waiting)).into_iter().collect()
+    }
+
+    fn tell_one(&mut self, now: Timestamp, waiting: &Waiting) -> Option<Order> {
+        let task = self.tasks.get_mut(&waiting.ticket)?;
+        let start = waiting.estimate.map(|estimate| now + estimate.max);
+        if task.told.is_some_and(|told| !told.is_old(now, start)) {
+            return None;
+        }
+        if task.told.is_none() {
+            let first = waiting.estimate.map(|estimate| Promise::new(now, estimate));
+            task.promised = task.promised.or(first);
+        }
+        task.told = Some(Told { at: now, start });
+        let classes = self.classes.rules().classes();
+        Some(Order::News(waiting.ticket, news(waiting, classes)))
+    }
+
     /// Tells everybody who waits what is news to them.
     pub(super) fn tell(&mut self, now: Timestamp) -> Vec<Order> {
         let ending = self.endings.usual_max().into();
-        let mut orders = Vec::new();
-        for waiting in self.classes.waiting(now, ending, &self.means) {
-            let classes = self.classes.rules().classes();
-            let Some(task) = self.tasks.get_mut(&waiting.ticket) else { continue };
-            let start = waiting.estimate.map(|estimate| now + estimate.max);
-            if task.told.is_some_and(|told| !told.is_old(now, start)) {
-                continue;
-            }
-            if task.told.is_none() {
-                let first = waiting.estimate.map(|estimate| Promise::new(now, estimate));
-                task.promised = task.promised.or(first);
-            }
-            task.told = Some(Told { at: now, start });
-            orders.push(Order::News(waiting.ticket, news(&waiting, classes)));
-        }
+        let waiting = self.classes.waiting(now, ending, &self.means);
+        let orders = waiting.iter().filter_map(|one| self.tell_one(now, one)).collect();
         self.last_look = Some(now);
         self.next_look = (self.classes.queued() > 0).then(|| now + PAUSE);
         orders

@@ -55,6 +55,15 @@ fn told(desk: &mut Desk, millis: i64) -> Vec<(Ticket, QueueNews)> {
     news.collect()
 }
 
+/// Who was told which bound, and how many are ahead.
+fn news(orders: &[Order]) -> Vec<(Ticket, Option<f64>, usize)> {
+    let news = orders.iter().map(|order| match order {
+        Order::News(ticket, news) => (*ticket, news.estimate, news.ahead),
+        other => panic!("{other:?}"),
+    });
+    news.collect()
+}
+
 #[test]
 fn a_shell_that_tries_again_and_again_lowers_one_task_in_its_pause() {
     let lowered = |desk: &Desk| (desk.status().counts.lowered, desk.status().counts.denied);
@@ -79,22 +88,28 @@ fn who_waits_is_told_at_once_when_something_changes_and_now_and_then() {
     arrive(&mut desk, 0, timed(30));
     assert_eq!(desk.next_look(), None, "nobody waits");
     let (second, orders) = arrive(&mut desk, 1_000, timed(3));
-    assert_eq!((orders, desk.next_look()), (vec![], Some(at(1_000))));
-    let first_news = told(&mut desk, 1_000);
-    assert_eq!(first_news.len(), 1);
     // What a program takes to be stopped comes on top.
-    assert_eq!((first_news[0].0, first_news[0].1.estimate), (second, Some(29.5)));
+    assert_eq!(news(&orders), [(second, Some(29.5), 0)]);
+    assert_eq!((desk.next_look(), told(&mut desk, 1_000)), (Some(at(1_000)), vec![]));
+    // Those who come later are told at once, each behind the ones before.
+    let (third, orders) = arrive(&mut desk, 1_100, timed(30));
+    assert_eq!(news(&orders), [(third, Some(29.4 + 3.5), 1)]);
+    desk.leave(at(1_200), second);
+    let (fourth, orders) = arrive(&mut desk, 1_200, timed(3));
+    assert_eq!(news(&orders), [(fourth, Some(29.3 + 30.5), 1)]);
+    desk.leave(at(1_200), third);
+    assert_eq!(told(&mut desk, 1_500).len(), 1, "it is earlier by far now");
     // Counting down is no news, before five seconds have passed.
-    for millis in [1_500, 2_000, 5_999] {
+    for millis in [2_000, 2_500, 6_499] {
         assert_eq!(told(&mut desk, millis), []);
     }
-    assert_eq!(told(&mut desk, 6_499).len(), 1);
+    assert_eq!(told(&mut desk, 6_999).len(), 1);
     // Nobody is looked at twice within half a second.
-    arrive(&mut desk, 6_600, timed(3));
-    assert_eq!(desk.next_look(), Some(at(6_999)));
+    arrive(&mut desk, 7_100, timed(3));
+    assert_eq!(desk.next_look(), Some(at(7_499)));
     // A look that took long is followed by a long pause.
     desk.note_look(Span::from_micros(100_000));
-    assert_eq!(desk.next_look(), Some(at(7_499)));
+    assert_eq!(desk.next_look(), Some(at(7_999)));
 }
 
 #[test]
@@ -104,7 +119,6 @@ fn estimates_are_held_against_the_start() {
     let run = attempt(&orders);
     arrive(&mut desk, 0, timed(3));
     arrive(&mut desk, 0, timed(30));
-    assert_eq!(told(&mut desk, 0).len(), 2);
     // The first ends before its time, the second is started early.
     let orders = desk.free(at(4_000), freed(first, run, Ended::Done));
     let second = attempt(&orders);

@@ -127,7 +127,11 @@ fn a_pool_of_explicit_tasks_starts_them_exactly_as_estimated() {
         for (ticket, wish) in wishes.iter().enumerate() {
             classes.arrive(NOW, Ticket(ticket as u64), Ask::Timed(*wish));
         }
-        for one in classes.waiting(NOW, Span::ZERO, &Means::default()) {
+        let means = Means::default();
+        let mut outlook = classes.outlook(NOW, Span::ZERO, &means);
+        for one in classes.waiting(NOW, Span::ZERO, &means) {
+            // Told one by one it is the same.
+            assert_eq!(classes.greet(NOW, one.ticket, &mut outlook), Some(one), "seed {seed}");
             let told = NOW + one.estimate.unwrap().max;
             assert_eq!(told, all[one.ticket.0 as usize], "seed {seed}, task {}", one.ticket);
         }

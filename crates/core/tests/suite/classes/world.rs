@@ -303,6 +303,11 @@ impl World {
         let waiting = self.classes.waiting(self.now, self.troubles.ending, &Means::default());
         let count = self.tasks.values().filter(|job| job.running.is_none()).count();
         assert_eq!(waiting.len(), count);
+        let mut outlook = self.classes.outlook(self.now, self.troubles.ending, &Means::default());
+        for one in &waiting {
+            let greeted = self.classes.greet(self.now, one.ticket, &mut outlook);
+            assert_eq!(greeted.as_ref(), Some(one));
+        }
         for (ahead, one) in waiting.into_iter().enumerate() {
             assert_eq!(one.ahead, ahead);
             let class = self.admission(self.tasks[&one.ticket].ask).unwrap();
