@@ -156,6 +156,18 @@ async fn what_a_task_uses_altogether_has_limits() {
     }
 }
 
+/// Folders in folders ended the whole server when they were removed, and hid what was in them from the limits.
+#[tokio::test]
+async fn folders_in_folders_end_the_task_and_nobody_else() {
+    let site = Site::new(1, "").await;
+    let script = r#"exec perl -e 'while (1) { mkdir "d"; chdir "d" }'"#;
+    let mut client = site.start(r#"{"duration": 30}"#, script).await;
+    let end = client.until("complete").await;
+    assert!(end.error().starts_with("too many files"), "{end:?}");
+    assert!(site.run("echo x > result.txt").await["ok"].is_object());
+    site.until_empty().await;
+}
+
 #[tokio::test]
 async fn what_all_tasks_use_together_has_a_limit_and_the_largest_ends() {
     let site = Site::new(2, "limits: {pool_disk_bytes_max: 9000000}").await;
