@@ -181,7 +181,7 @@ mod tests {
         fs::create_dir_all(path.join("closed/inner/empty")).unwrap();
         fs::write(path.join("closed/inner/file"), "x").unwrap();
         let owned = ["closed/inner/file", "closed/inner/empty", "closed/inner", "closed", "."];
-        let shut = Permissions::from_mode(0);
+        let shut = Permissions::from_mode(0o000);
         for inner in &owned[1..4] {
             fs::set_permissions(path.join(inner), shut.clone()).unwrap();
         }
