@@ -22,8 +22,8 @@ const READ: [&str; 8] = [
     "/etc/ld.so.cache",
     "/etc/fonts",
 ];
-/// How much a program may keep in its own `/tmp`, in bytes.
-const TMP_BYTES_MAX: u64 = 64 << 20;
+/// How much a program may keep in its own `/tmp`, and as much in `/dev/shm`, in bytes. Both are in memory.
+const MEMORY_FOLDER_BYTES_MAX: u64 = 64 << 20;
 /// Seconds of processor time beyond the time a task has.
 const CPU_SPARE: u64 = 2;
 
@@ -151,12 +151,16 @@ impl Isolation {
 /// What bubblewrap is told: nothing of the machine but programs and what they read, no network, no
 /// other processes, and an end together with the pool.
 fn walls(read: &[PathBuf]) -> Vec<String> {
-    let mut args: Vec<String> = ["--unshare-all", "--die-with-parent", "--new-session"]
-        .iter()
-        .chain(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--size"])
-        .map(|word| word.to_string())
-        .collect();
-    args.extend([TMP_BYTES_MAX.to_string(), "--tmpfs".into(), "/tmp".into()]);
+    let mut args: Vec<String> = Vec::new();
+    let mut add = |words: &[&str]| args.extend(words.iter().map(|word| word.to_string()));
+    add(&["--unshare-all", "--die-with-parent", "--new-session"]);
+    add(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]);
+    let size = MEMORY_FOLDER_BYTES_MAX.to_string();
+    for folder in ["/dev/shm", "/tmp"] {
+        add(&["--size", &size, "--tmpfs", folder]);
+    }
+    // The folder around the devices is in memory too, and has no size.
+    add(&["--remount-ro", "/dev"]);
     for place in READ.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path)) {
         let text = place.display().to_string();
         match std::fs::read_link(place) {

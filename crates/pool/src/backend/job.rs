@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::folder::Folder;
 use super::group::Group;
 use super::isolation::Site;
 use super::output::Output;
+use super::room::Room;
 use super::warden::{Place, Watching};
 use super::{Host, Plan};
 use crate::protocol::{Outgoing, Stream};
@@ -59,12 +59,12 @@ pub(super) async fn run(
     stdin: mpsc::Receiver<Vec<u8>>,
 ) {
     let Some(lane) = host.lanes.take().await else { return };
-    let folder = match host.folders.make(lane.uid, &plan.files) {
-        Ok(folder) => folder,
+    let room = match Room::open(host.clone(), plan.clone(), lane).await {
+        Ok(room) => room,
         Err(error) => return fail(allocation, &frames, "cannot prepare the task", &error).await,
     };
     let seconds_max = allocation.limit.map(|limit| limit.as_secs() + 1);
-    let site = Site { folder: folder.path(), uid: lane.uid, seconds_max };
+    let site = Site { folder: room.path(), uid: room.uid(), seconds_max };
     let watch = match Watch::start(&host, &plan, site, stdin, frames.clone()) {
         Ok(watch) => watch,
         Err(error) => return fail(allocation, &frames, "cannot start the program", &error).await,
@@ -77,8 +77,8 @@ pub(super) async fn run(
     if end.may_be_killed(host.isolation.has_bubblewrap()) && allocation.may_run_again() {
         return allocation.end(Ended::Lost);
     }
-    let last = last_frames(&host, &plan, &folder, &end);
-    drop((folder, lane));
+    let last = last_frames(&host, &plan, &room, &end).await;
+    drop(room);
     allocation.end(Ended::Done);
     for frame in rest.into_iter().chain(last) {
         if frames.send(frame).await.is_err() {
@@ -259,11 +259,11 @@ impl End {
 }
 
 /// The result and the end, as the client sees them. A partial result is sent too.
-fn last_frames(host: &Host, plan: &Plan, folder: &Folder, end: &End) -> Vec<Outgoing> {
+async fn last_frames(host: &Host, plan: &Plan, room: &Room, end: &End) -> Vec<Outgoing> {
     let mut frames = Vec::new();
     let mut error = end.error();
     if let Some((file, format, media)) = &plan.result {
-        match folder.read(file, host.limits.result_bytes_max) {
+        match room.read(file, host.limits.result_bytes_max).await {
             Ok(Some(bytes)) => {
                 let (format, media) = (format.clone(), media.clone());
                 frames.push(Outgoing::Result { format, media, bytes });

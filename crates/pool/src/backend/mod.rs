@@ -9,6 +9,8 @@ mod isolation;
 mod job;
 mod lanes;
 mod output;
+mod removal;
+mod room;
 mod stage;
 mod sweep;
 mod warden;

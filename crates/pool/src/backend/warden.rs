@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -215,7 +216,12 @@ fn disk(folder: &Path, files_max: usize) -> (u64, usize) {
     let (mut bytes, mut files) = (0, 0);
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let entries = fs::read_dir(folder);
+        if entries.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::InvalidFilename) {
+            // Deeper than a path can say: what is there cannot be counted.
+            return (bytes, files_max.saturating_add(1));
+        }
+        for entry in entries.into_iter().flatten().flatten() {
             // Not what a link leads to, but the link itself.
             let Ok(about) = entry.metadata() else { continue };
             bytes += about.blocks() * BLOCK;

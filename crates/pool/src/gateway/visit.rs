@@ -43,6 +43,7 @@ impl Visit {
     /// The next thing to say. It may be dropped and asked again without losing anything.
     pub async fn next(&mut self) -> News {
         while !self.ended {
+            let runs = self.running.is_some();
             tokio::select! {
                 biased;
                 frame = next_frame(&mut self.running) => match frame {
@@ -50,7 +51,7 @@ impl Visit {
                     // The backend is gone; whether the task goes on is the scheduler's next word.
                     None => self.running = None,
                 },
-                step = self.place.moves.recv() => match step {
+                step = next_move(&mut self.place.moves, runs) => match step {
                     Some(Move::Start(allocation)) => {
                         let running = self.pool.0.backends.run(allocation, self.plan.clone());
                         self.running = Some(running);
@@ -65,7 +66,7 @@ impl Visit {
                         return self.say(Outgoing::Complete(Some(why.into())));
                     }
                 },
-                Ok(()) = self.place.news.changed(), if self.running.is_none() => {
+                Ok(()) = self.place.news.changed(), if !runs => {
                     let news = self.place.news.borrow_and_update().clone();
                     if let Some(news) = news {
                         return News::Frame(Outgoing::Queue(news));
@@ -103,5 +104,14 @@ async fn next_frame(running: &mut Option<Running>) -> Option<Outgoing> {
     match running {
         Some(running) => running.frames.recv().await,
         None => std::future::pending().await,
+    }
+}
+
+/// What happens next to the task. When the scheduler has nothing more to say while the program has, that is the
+/// end of the program, and comes with its frames.
+async fn next_move(moves: &mut mpsc::UnboundedReceiver<Move>, runs: bool) -> Option<Move> {
+    match moves.recv().await {
+        None if runs => std::future::pending().await,
+        step => step,
     }
 }

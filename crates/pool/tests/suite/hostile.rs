@@ -134,6 +134,24 @@ async fn memory_and_files_have_limits() {
     assert!(output(&answer).contains("status 1"), "{answer}");
 }
 
+/// The folder of devices was a place in memory without a size: a program could fill half of what the machine has.
+#[tokio::test]
+async fn folders_in_memory_have_a_size() {
+    let site = Site::new(1, "limits: {file_bytes_max: 200000000}").await;
+    if !site.pool.backends().isolation().has_bubblewrap() {
+        return;
+    }
+    let seen = output(&site.run("echo x > /dev/b").await);
+    assert!(seen.contains("/dev/b: Read-only"), "{seen}");
+    for folder in ["/tmp", "/dev/shm"] {
+        let script = format!("head -c 100000000 /dev/zero > {folder}/a; wc -c < {folder}/a");
+        let seen = output(&site.run(&script).await);
+        assert!(seen.contains("No space left") && seen.contains("67108864"), "{seen}");
+    }
+    let seen = output(&site.run("echo x > /dev/null && head -c 3 /dev/urandom | wc -c").await);
+    assert_eq!(seen, "3\n");
+}
+
 /// Each file and each process is within its limit, and there are more and more of them.
 #[tokio::test]
 async fn what_a_task_uses_altogether_has_limits() {
@@ -154,6 +172,18 @@ async fn what_a_task_uses_altogether_has_limits() {
         assert!(end.error().starts_with(words), "{end:?}");
         site.until_empty().await;
     }
+}
+
+/// Folders in folders ended the whole server when they were removed, and hid what was in them from the limits.
+#[tokio::test]
+async fn folders_in_folders_end_the_task_and_nobody_else() {
+    let site = Site::new(1, "").await;
+    let script = r#"exec perl -e 'while (1) { mkdir "d"; chdir "d" }'"#;
+    let mut client = site.start(r#"{"duration": 30}"#, script).await;
+    let end = client.until("complete").await;
+    assert!(end.error().starts_with("too many files"), "{end:?}");
+    assert!(site.run("echo x > result.txt").await["ok"].is_object());
+    site.until_empty().await;
 }
 
 #[tokio::test]
