@@ -177,6 +177,8 @@ pub struct SemaphoreInfo {
     pub revoking: u64,
     /// How many events are not acknowledged yet.
     pub events: u64,
+    /// When the next of them is handed out, or could have been since.
+    pub next_event: Option<Timestamp>,
 }
 
 /// The number of an event: never used twice by a store.

@@ -54,6 +54,7 @@ impl<'a> Reader<'a> {
             Ask::Put { tube, sizes, .. } => self.put(tube, sizes, first(rows)?),
             Ask::Take { tube, session, counts, .. } => self.take(tube, *session, counts, rows),
             Ask::Ack { .. } => self.ack(ask, rows),
+            Ask::Semaphores(asks) => semaphores::read_all(asks, rows, &mut self.tally),
             Ask::LockSemaphores | Ask::LockTube => Ok(Vec::new()),
             other => Ok(vec![self.single(other, rows)?]),
         }
@@ -115,6 +116,7 @@ impl<'a> Reader<'a> {
             Ask::Put { .. }
             | Ask::Take { .. }
             | Ask::Ack { .. }
+            | Ask::Semaphores(_)
             | Ask::LockSemaphores
             | Ask::LockTube => {
                 return Err("an answer was read in the wrong place".into());

@@ -41,6 +41,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/semaphore_configure.sql"),
     include_str!("verbs/semaphore_enqueue.sql"),
     include_str!("verbs/semaphore_finish.sql"),
+    include_str!("verbs/semaphore_many.sql"),
     include_str!("verbs/semaphore_events.sql"),
     include_str!("verbs/semaphore_tick.sql"),
 ];

@@ -126,6 +126,8 @@ pub(super) enum Ask {
         from: Option<i64>,
     },
     Semaphore(semaphores::Ask),
+    /// What many callers ask of semaphores, in the order of the rows.
+    Semaphores(Vec<semaphores::Ask>),
     /// Comes before everything else; nobody asked for it.
     LockSemaphores,
     /// Comes before what a tube is asked; nobody asked for it.
@@ -264,6 +266,7 @@ impl Group {
         match &command {
             Command::Put { tasks, .. } => group.tasks = tasks.len(),
             Command::Finish { items, .. } => group.acks = group.admits_acks(items),
+            Command::Semaphore(command) => group.tasks = command.items(),
             _ => {}
         }
         group.commands.push(command);
@@ -294,6 +297,12 @@ impl Group {
                     self.tasks += count;
                     self.bytes += bytes;
                 }
+                admits
+            }
+            (Command::Semaphore(_), Command::Semaphore(command)) => {
+                // Which of them may share a call was asked before.
+                let admits = self.tasks + command.items() <= BATCH_TASKS_MAX;
+                self.tasks += if admits { command.items() } else { 0 };
                 admits
             }
             (Command::Take(first), Command::Take(take)) => {
@@ -340,6 +349,10 @@ impl Group {
                 calls::take(commands, context.now, start)
             }
             Command::Finish { .. } if acks => calls::ack(commands, context.now, context.places),
+            Command::Semaphore(_) if commands.len() > 1 => {
+                let (asks, call) = semaphores::call_all(commands, context.now);
+                (Ask::Semaphores(asks), call)
+            }
             command => {
                 touch(command, touched);
                 calls::single(commands.remove(0), context)

@@ -15,6 +15,7 @@ use anyhow::Result;
 
 use super::Size;
 use super::report::{Report, Row, Target};
+pub use cluster::programs;
 use cluster::{Cluster, SETTINGS_NOTE};
 use ours::{BATCH, CLIENTS, Figures};
 use peers::{PEERS, Peer, PeerFigures};

@@ -75,7 +75,8 @@ END $$;
 -- After tasks of a tube moved, brings them to where its semaphore has them, and settles it. The ids are in the order in
 -- which they come to stand in line. Answers the next deadline of the semaphore that was set.
 CREATE OR REPLACE FUNCTION taskyard.regate(_t taskyard.tube, _ids bigint[], _now bigint) RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     _s taskyard.semaphore;
     _state taskyard.semaphore_state;
@@ -143,3 +144,22 @@ BEGIN
     SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _acquired, _revoking, _now);
     RETURN taskyard.timer(least(_back, _settled._deadline));
 END $$;
+
+-- What is wrong with tubes that have a semaphore: no rows is as it should be. A task is ready without a grant, or stands in
+-- the semaphore and need not, or is gone and left its place behind.
+CREATE OR REPLACE VIEW taskyard.gate_audit AS
+    SELECT u.name AS tube, k.id, k.state, p.status
+    FROM taskyard.tube u
+    JOIN taskyard.task k ON k.tube = u.number
+    LEFT JOIN taskyard.semaphore_task p
+        ON p.semaphore_id = u.semaphore AND p.task_id = taskyard.gated(k.tube, k.id)
+    WHERE u.semaphore IS NOT NULL AND NOT CASE
+        WHEN k.state IN (0, 5) THEN coalesce(p.status = 'ACQUIRED', false)
+        WHEN k.state = 6 THEN coalesce(p.status IN ('WAIT', 'DELAYED'), false)
+        WHEN k.state = 1 THEN p.status IS NOT NULL
+        ELSE p.status IS NULL
+    END
+    UNION ALL
+    SELECT NULL, taskyard.gated_id(p.task_id), NULL, p.status FROM taskyard.semaphore_task p
+    WHERE p.task_id < 0 AND NOT EXISTS (SELECT 1 FROM taskyard.task k
+        WHERE k.tube = taskyard.gated_tube(p.task_id) AND k.id = taskyard.gated_id(p.task_id));

@@ -7,6 +7,7 @@ use taskyard_core::{Body, TubeRecord};
 
 use super::super::codec::{self, Head, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT, TUBE_COLUMNS};
 use super::super::folder::MIGRATIONS;
+use super::super::semaphores::Found;
 use super::cells::Cell;
 use super::pages::Pages;
 
@@ -78,6 +79,15 @@ impl Judge {
             let (number, record) = codec::read_task(found).ok()?;
             let body = codec::read_body(found, row.key, TASK_COLUMNS_COUNT).ok()?;
             Some((number, record, body))
+        })
+    }
+
+    /// A row of semaphores.
+    pub fn semaphores(&self, row: &Cell<'_>, pages: &Pages) -> Option<Found> {
+        Found::COLUMNS.into_iter().find_map(|columns| {
+            let values = row.all(pages, columns)?;
+            let places = vec!["?"; columns].join(",");
+            self.ask(&format!("SELECT {places}"), values, |row| Found::read(columns, row))
         })
     }
 

@@ -246,6 +246,7 @@ fn write_info(out: &mut Out, info: &SemaphoreInfo) {
         .uint(info.acquired)
         .uint(info.revoking)
         .uint(info.events)
+        .optional(info.next_event, write_time)
         .end();
 }
 
@@ -258,6 +259,7 @@ fn read_info(row: &mut RowReader<'_, '_>) -> Result<SemaphoreInfo> {
         acquired: row.uint()?,
         revoking: row.uint()?,
         events: row.uint()?,
+        next_event: row.optional_time()?,
     })
 }
 
