@@ -53,7 +53,9 @@ impl Semaphores {
         let hold = Hold {
             grant,
             granted: now,
-            lease_until: until(options.lease),
+            // Who works on a task of a tube has a lease there, which brings the task back: with one more here the
+            // place would go to another while the work goes on.
+            lease_until: until(options.lease.filter(|_| is_told)),
             ack_by: until(options.ack_timeout.filter(|_| is_told)),
             revoke_at: None,
             pinned: false,

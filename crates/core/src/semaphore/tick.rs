@@ -53,12 +53,10 @@ impl Semaphores {
     /// A grant ends because nobody spoke up for it.
     fn expire(&mut self, now: Timestamp, about: (u32, TaskId, Grant), pause: Span) {
         let (number, task, _) = about;
-        // The task of a tube stays its tube's business: whoever works on it sees it when it goes back.
-        let is_own = tube_task(task).is_none();
-        if self.forget_events(about) && is_own {
+        if self.forget_events(about) {
             self.tell(now, about, EventKind::Expired);
         }
-        if is_own && self.semaphore(number).record.options.drop_expired {
+        if self.semaphore(number).record.options.drop_expired {
             self.place(number, task, None);
         } else {
             self.stand_back(number, task, now, pause);
@@ -70,11 +68,10 @@ impl Semaphores {
         let (number, task, _) = about;
         let options = &self.semaphore(number).record.options;
         let again_at = now + options.revoke_grace;
-        if options.force {
+        // The place of a task that is worked on in its tube is free when the work ends, and not before.
+        if options.force && tube_task(task).is_none() {
             self.forget_events(about);
-            if tube_task(task).is_none() {
-                self.tell(now, about, EventKind::Revoked);
-            }
+            self.tell(now, about, EventKind::Revoked);
             return self.step_back(now, number, task);
         }
         if self.outbox.find(about, EventKind::TryRelease).is_none() {

@@ -29,7 +29,7 @@ macro_rules! semaphore_suite {
                 a_better_task_takes_the_place_of_a_ready_one, a_better_task_waits_for_a_taken_one,
                 a_released_task_keeps_its_place, a_delay_gives_the_place_away,
                 a_holder_that_is_gone_keeps_nothing, who_waits_too_long_dies, one_line_for_all,
-                a_grant_may_end_before_the_work, what_cannot_have_one_is_refused,
+                the_work_keeps_its_place, what_cannot_have_one_is_refused,
                 a_restart_keeps_the_line;
             input: priorities_must_be_numbers, limits_must_make_sense, an_absent_key_is_an_error,
                 a_command_has_its_limit;

@@ -75,7 +75,10 @@ BEGIN
                     LIMIT least(_s.active - _acquired - _revoking, 20000)) b),
             granted AS (
                 UPDATE taskyard.semaphore_task t
-                SET status = 'ACQUIRED', grant_no = _grant + b.n, granted = _now, lease_until = _lease,
+                SET status = 'ACQUIRED', grant_no = _grant + b.n, granted = _now,
+                    -- Who works on a task of a tube has a lease there, which brings the task back: with one more
+                    -- here the place would go to another while the work goes on.
+                    lease_until = CASE WHEN t.task_id >= 0 THEN _lease END,
                     ack_by = CASE WHEN t.task_id >= 0 THEN _ack END, moment = NULL, pinned = false
                 FROM best b WHERE t.semaphore_id = _s.id AND t.task_id = b.task_id
                 RETURNING t.task_id, t.grant_no),
@@ -92,8 +95,10 @@ BEGIN
             IF _count > 0 THEN
                 _acquired := _acquired + _count;
                 _grant := _grant + _count;
-                _news := _news OR _count > coalesce(cardinality(_gated), 0);
-                _deadline := least(_deadline, _lease, _ack);
+                IF _count > coalesce(cardinality(_gated), 0) THEN
+                    _news := true;
+                    _deadline := least(_deadline, _lease, _ack);
+                END IF;
             END IF;
         END IF;
         -- The best who was asked to release keeps its grant, when nobody better waits for it any more.

@@ -25,7 +25,8 @@ BEGIN
             CONTINUE;
         END IF;
         _over := coalesce(least(_k.lease_until, _k.ack_by) <= _now, false);
-        IF NOT _over AND NOT _s.force THEN
+        -- The place of a task that is worked on in its tube is free when the work ends, and not before.
+        IF NOT _over AND (NOT _s.force OR _k.task_id < 0) THEN
             -- Asked to release, and did not: once more, unless the first request still is on its way.
             IF NOT EXISTS (SELECT 1 FROM taskyard.semaphore_event e WHERE e.semaphore_id = _s.id
                 AND e.task_id = _k.task_id AND e.grant_no = _k.grant_no AND e.kind = 'try_release')
@@ -47,13 +48,12 @@ BEGIN
             _revoking := _revoking - 1;
         END IF;
         _kind := CASE WHEN _over THEN 'expired' ELSE 'revoked' END;
-        -- The task of a tube stays its tube's business: whoever works on it sees it when it goes back.
-        IF (taskyard.semaphore_forget(_s.id, _k.task_id, _k.grant_no) OR NOT _over) AND _k.task_id >= 0 THEN
+        IF taskyard.semaphore_forget(_s.id, _k.task_id, _k.grant_no) OR NOT _over THEN
             INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
                 VALUES (_s.id, _k.task_id, _k.grant_no, _kind, _now);
             _told := true;
         END IF;
-        IF _over AND _s.drop_expired AND _k.task_id >= 0 THEN
+        IF _over AND _s.drop_expired THEN
             DELETE FROM taskyard.semaphore_task t
                 WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
             CONTINUE;
@@ -71,9 +71,6 @@ BEGIN
                 pinned = false
             WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
         _earliest := least(_earliest, _back);
-        IF _k.task_id < 0 THEN
-            PERFORM taskyard.move_gated(ARRAY[_k.task_id], false);
-        END IF;
     END LOOP;
     DELETE FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = _s.id;
     SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _acquired, _revoking, _now);
