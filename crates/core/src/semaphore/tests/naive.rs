@@ -197,7 +197,7 @@ impl Naive {
             if !untold {
                 self.tell(now, at, EventKind::Expired, 0);
             }
-            if self.options.drop_expired {
+            if self.options.drop_expired && !in_time && !untold {
                 self.people.remove(at);
             } else {
                 self.leave(now, at, pause.unwrap_or(Span::ZERO));

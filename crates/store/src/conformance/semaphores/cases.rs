@@ -21,7 +21,7 @@ macro_rules! semaphore_suite {
                 who_was_never_told_goes_back_silently, a_request_is_taken_back,
                 no_more_are_asked_than_allowed;
             times: a_young_grant_is_left_alone, who_yields_stands_back, a_lease_ends,
-                an_extended_lease_lasts, an_unacknowledged_grant_goes_to_another,
+                an_extended_lease_lasts, an_unacknowledged_grant_goes_to_another, only_leases_that_ran_out_drop_tasks,
                 who_does_not_release_is_asked_again, force_takes_the_grant_away;
             events: they_come_again_until_acknowledged, a_later_one_waits_for_the_earlier,
                 a_release_takes_them_back, each_semaphore_has_its_own, half_of_the_acks_are_lost;

@@ -9,6 +9,8 @@ DECLARE
     _acquired integer := _state.acquired;
     _revoking integer := _state.revoking;
     _over boolean;
+    _lease_over boolean;
+    _heard boolean;
     _kind text;
     _back bigint;
     _earliest bigint;
@@ -48,12 +50,15 @@ BEGIN
             _revoking := _revoking - 1;
         END IF;
         _kind := CASE WHEN _over THEN 'expired' ELSE 'revoked' END;
-        IF taskyard.semaphore_forget(_s.id, _k.task_id, _k.grant_no) OR NOT _over THEN
+        _heard := taskyard.semaphore_forget(_s.id, _k.task_id, _k.grant_no);
+        IF _heard OR NOT _over THEN
             INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
                 VALUES (_s.id, _k.task_id, _k.grant_no, _kind, _now);
             _told := true;
         END IF;
-        IF _over AND _s.drop_expired THEN
+        _lease_over := coalesce(_k.lease_until <= _now, false);
+        -- Who never heard of its grant did not let it run out.
+        IF _lease_over AND _heard AND _s.drop_expired THEN
             DELETE FROM taskyard.semaphore_task t
                 WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
             CONTINUE;
@@ -61,7 +66,7 @@ BEGIN
         -- Whoever should have heard of the grant may be down for a while.
         _back := CASE
             WHEN NOT _over THEN nullif(_s.cool_down, 0)
-            WHEN coalesce(_k.lease_until <= _now, false) THEN NULL
+            WHEN _lease_over THEN NULL
             ELSE _s.ack_timeout
         END;
         _back := taskyard.later(_now, _back);
