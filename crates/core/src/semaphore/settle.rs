@@ -79,7 +79,7 @@ impl Semaphores {
         let (waiter, holder) = (line.waiter(line.revoking()), line.worst_acquired());
         let (Some(waiter), Some(holder)) = (waiter, holder) else { return false };
         let (wanted, held) = (self.priority(number, waiter), self.priority(number, holder));
-        if wanted.value() <= held.value() + options.margin.value() {
+        if !wanted.beats(held, options.margin) {
             return false;
         }
         let Some(hold) = line.get(holder).and_then(|place| place.hold()) else { return false };

@@ -255,8 +255,8 @@ impl Naive {
         let for_waiter = held == active
             && acquired.len() > self.options.protected()
             && waiting.get(revoking.len()).is_some_and(|waiter| {
-                let gap = self.people[*waiter].priority;
-                gap > self.people[worst].priority + self.options.margin.value()
+                let least = self.people[worst].priority + self.options.margin.value();
+                self.people[*waiter].priority > least
             })
             && self.people[worst].granted + self.options.min_hold <= now;
         let for_shedding = self.options.shed && acquired.len() > active;

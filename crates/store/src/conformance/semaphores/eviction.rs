@@ -1,7 +1,7 @@
 //! Who is asked to leave.
 
 use taskyard_core::EventKind::{Acquired, Keep, TryRelease};
-use taskyard_core::{GrantFinish, GrantOutcome, SemaphoreChange, Status};
+use taskyard_core::{GrantFinish, GrantOutcome, SemaphoreChange, Span, Status};
 
 use super::super::Harness;
 use super::SemaphoreAsk;
@@ -51,6 +51,28 @@ pub async fn flapping_within_the_margin_moves_nobody<H: Harness>(queue: H) {
     assert_eq!(queue.hear().await, [], "a little of the gap is left");
     queue.enqueue(2, 5.0).await;
     assert_eq!(queue.hear().await, [(1, Keep)]);
+}
+
+// PostgreSQL refused to add two such numbers: whatever met them failed, the tick of all semaphores and tubes with it.
+/// Numbers may be as large as there are.
+pub async fn the_largest_numbers_are_numbers_too<H: Harness>(queue: H) {
+    let change = SemaphoreChange {
+        margin: Some(1e308),
+        cool_down: Some(Span::from_secs(10)),
+        ..SemaphoreChange::limits(2, 2)
+    };
+    queue.change(change).await;
+    queue.enqueue_many(&[(1, 1e308), (2, 1e308)]).await;
+    queue.hear().await;
+    queue.finish_grant(2, None, GrantFinish::Yield).await;
+    queue.enqueue(3, 1e308).await;
+    queue.advance(Span::from_secs(10));
+    assert_eq!(queue.status(2).await, Some(Status::Wait));
+    assert_eq!(queue.hear().await, [(3, Acquired)]);
+    queue.enqueue(4, f64::MAX).await;
+    assert_eq!(queue.hear().await, [], "the gap is smaller than the margin");
+    queue.enqueue(1, f64::MIN).await;
+    assert_eq!(queue.hear().await, [(1, TryRelease)]);
 }
 
 /// A lower capacity waits.

@@ -143,7 +143,9 @@ BEGIN
             SELECT t.priority INTO _w FROM taskyard.semaphore_task t
                 WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
                 ORDER BY t.rank, t.seq OFFSET _revoking LIMIT 1;
-            EXIT WHEN _w IS NULL OR _w <= _h.priority + _s.margin;
+            -- The sum of two numbers may be beyond all numbers, which is an error here: so asked first.
+            EXIT WHEN _w IS NULL OR CASE WHEN _h.priority < 1.7976931348623157e308 - _s.margin
+                THEN _w <= _h.priority + _s.margin ELSE true END;
             IF taskyard.later(_h.granted, _s.min_hold) > _now THEN
                 _recheck := taskyard.timer(taskyard.later(_h.granted, _s.min_hold));
                 EXIT;

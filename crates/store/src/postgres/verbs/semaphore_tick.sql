@@ -93,6 +93,7 @@ DECLARE
     _s taskyard.semaphore;
     _state taskyard.semaphore_state;
     _ended record;
+    _failed boolean := false;
 BEGIN
     _moved := 0;
     _news := false;
@@ -109,13 +110,23 @@ BEGIN
             FOR UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
         SELECT s.* INTO _s FROM taskyard.semaphore s WHERE s.id = _id;
-        SELECT * INTO _ended FROM taskyard.semaphore_end_waits(_s, _state, _now);
-        _moved := _moved + 1;
-        _news := _news OR _ended._news;
+        BEGIN
+            SELECT * INTO _ended FROM taskyard.semaphore_end_waits(_s, _state, _now);
+            _moved := _moved + 1;
+            _news := _news OR _ended._news;
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+            -- Values that nobody thought of in one semaphore must not stop the time of all others and of all tubes.
+            RAISE WARNING 'the time of semaphore % stands still: %', _s.key, SQLERRM;
+            _failed := true;
+        END;
     END LOOP;
     SELECT least(
         (SELECT t.timer FROM taskyard.semaphore_task t WHERE t.timer IS NOT NULL ORDER BY t.timer LIMIT 1),
         (SELECT r.at FROM taskyard.semaphore_recheck r ORDER BY r.at LIMIT 1)) INTO _deadline;
+    IF _failed THEN
+        -- What could not be done is tried again, but not at once.
+        _deadline := greatest(_deadline, _now + 1000000);
+    END IF;
 END $$;
 
 -- The tick of tubes and semaphores together: the answer of taskyard.tick, with semaphores counted in, after a row
