@@ -1,6 +1,6 @@
 //! Who gets in, and who is asked to leave: run at the end of everything that changes a semaphore.
 
-use crate::limits::SETTLE_STEPS_MAX;
+use crate::limits::{SETTLE_STEP_PLACES, SETTLE_STEPS_MAX};
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 
@@ -16,8 +16,8 @@ impl Semaphores {
     pub(super) fn settle(&mut self, now: Timestamp, number: u32) {
         let mut recheck = None;
         let mut left = SETTLE_STEPS_MAX;
-        while self.step(now, number, &mut recheck) {
-            left -= 1;
+        while let Some(cost) = self.step(now, number, &mut recheck) {
+            left = left.saturating_sub(cost);
             if left == 0 {
                 recheck = Some(now);
                 break;
@@ -29,13 +29,23 @@ impl Semaphores {
         self.schedule(number);
     }
 
-    /// Takes one step, if there is one to take.
-    fn step(&mut self, now: Timestamp, number: u32, recheck: &mut Option<Timestamp>) -> bool {
+    /// Takes one step, if there is one to take, and says what it cost.
+    fn step(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        recheck: &mut Option<Timestamp>,
+    ) -> Option<usize> {
         *recheck = None;
-        self.admit(now, number)
-            || self.unrevoke(now, number)
+        if self.admit(now, number) {
+            return Some(1);
+        }
+        // The others look for one who waits behind as many as were asked.
+        let cost = 1 + self.line(number).revoking() / SETTLE_STEP_PLACES;
+        let taken = self.unrevoke(now, number)
             || self.revoke(now, number, recheck)
-            || self.shed(now, number)
+            || self.shed(now, number);
+        taken.then_some(cost)
     }
 
     /// The best who waits gets a free place.

@@ -12,7 +12,7 @@ macro_rules! semaphore_suite {
             admission: a_new_one_has_the_defaults, one_that_is_there_is_left_alone,
                 a_change_makes_one_too, all_are_shown_by_key, the_best_get_in,
                 of_equals_the_first_gets_in, a_release_lets_the_next_in,
-                a_higher_capacity_lets_more_in, who_waits_can_leave, a_batch_is_one_call,
+                a_higher_capacity_lets_more_in, many_get_in_by_turns, who_waits_can_leave, a_batch_is_one_call,
                 a_new_priority_keeps_the_seniority, grants_only_grow,
                 a_stale_release_frees_nothing, everything_survives_a_restart;
             eviction: one_better_waiter_asks_one_of_nine_hundred, the_first_hundred_are_never_asked,

@@ -37,7 +37,8 @@ BEGIN
         ORDER BY t.semaphore_id FOR UPDATE;
 END $$;
 
--- Takes steps until none is left to take: admit, take a request back, ask to release. Writes the state if it changed.
+-- Takes steps until none is left to take, or so many were taken that others should have their turn: then the next tick
+-- goes on. Admit, take a request back, ask to release. Writes the state if it changed.
 -- _deadline is the earliest moment that was set, _news whether there are new events.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_settle(_s taskyard.semaphore, _old taskyard.semaphore_state,
     _acquired integer, _revoking integer, _now bigint, OUT _deadline bigint, OUT _news boolean)
@@ -48,6 +49,9 @@ DECLARE
     _limit integer := least(coalesce(_s.max_revoking, 16), least(_s.try_release, _s.active));
     _lease bigint := taskyard.later(_now, _s.lease);
     _ack bigint := taskyard.later(_now, _s.ack_timeout);
+    -- How many steps may still be taken. A search behind as many who wait as were asked costs more.
+    _left integer := 20000;
+    _cost integer;
     _count integer;
     _gated bigint[];
     _excess integer;
@@ -60,6 +64,10 @@ DECLARE
 BEGIN
     _news := false;
     LOOP
+        IF _left <= 0 THEN
+            _recheck := _now;
+            EXIT;
+        END IF;
         _recheck := NULL;
         -- The best who wait get the free places. Whether somebody waits is asked first: most releases find nobody,
         -- and to ask is much cheaper than to try.
@@ -72,7 +80,7 @@ BEGIN
                     SELECT t.task_id FROM taskyard.semaphore_task t
                     WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
                     ORDER BY t.rank, t.seq
-                    LIMIT least(_s.active - _acquired - _revoking, 20000)) b),
+                    LIMIT least(_s.active - _acquired - _revoking, _left)) b),
             granted AS (
                 UPDATE taskyard.semaphore_task t
                 SET status = 'ACQUIRED', grant_no = _grant + b.n, granted = _now,
@@ -95,12 +103,15 @@ BEGIN
             IF _count > 0 THEN
                 _acquired := _acquired + _count;
                 _grant := _grant + _count;
+                _left := _left - _count;
                 IF _count > coalesce(cardinality(_gated), 0) THEN
                     _news := true;
                     _deadline := least(_deadline, _lease, _ack);
                 END IF;
+                CONTINUE WHEN _left <= 0;
             END IF;
         END IF;
+        _cost := 1 + _revoking / 64;
         -- The best who was asked to release keeps its grant, when nobody better waits for it any more.
         IF _revoking > 0 THEN
             _excess := CASE WHEN _s.shed THEN greatest(_acquired + _revoking - _s.active, 0) ELSE 0 END;
@@ -126,6 +137,7 @@ BEGIN
                             VALUES (_s.id, _h.task_id, _h.grant_no, 'keep', _now);
                         _news := true;
                     END IF;
+                    _left := _left - _cost;
                     CONTINUE;
                 END IF;
             END IF;
@@ -161,6 +173,7 @@ BEGIN
                 SET status = 'WAIT', grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL
                 WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
             _acquired := _acquired - 1;
+            _left := _left - _cost;
             CONTINUE;
         END IF;
         -- So does one that nobody told of it.
@@ -172,6 +185,7 @@ BEGIN
                 SET status = 'WAIT', grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL
                 WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
             _acquired := _acquired - 1;
+            _left := _left - _cost;
             CONTINUE;
         END IF;
         _again := taskyard.later(_now, _s.revoke_grace);
@@ -179,6 +193,7 @@ BEGIN
             WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
         _acquired := _acquired - 1;
         _revoking := _revoking + 1;
+        _left := _left - _cost;
         _deadline := least(_deadline, _again);
         DELETE FROM taskyard.semaphore_event e
             WHERE e.semaphore_id = _s.id AND e.task_id = _h.task_id AND e.grant_no = _h.grant_no

@@ -177,4 +177,6 @@ CREATE OR REPLACE VIEW taskyard.semaphore_audit AS
     WHERE (t.acquired, t.revoking) <> (c.acquired, c.revoking)
         OR c.grants <> c.acquired + c.revoking
         OR c.newest > t.grant_seq
-        OR (c.waiting > 0 AND c.acquired + c.revoking < s.active);
+        -- Unless it was too much for one call, and the next tick goes on.
+        OR (c.waiting > 0 AND c.acquired + c.revoking < s.active AND NOT EXISTS (
+            SELECT 1 FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = s.id));
