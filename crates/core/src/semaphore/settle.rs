@@ -159,14 +159,10 @@ impl Semaphores {
         }
         let again_at = now + self.semaphore(number).record.options.revoke_grace;
         self.change_hold(number, task, |hold| hold.revoke_at = Some(again_at));
-        if let Some((keep, row)) = self.outbox.find(about, EventKind::Keep) {
-            let heard = row.attempts > 0;
+        if let Some((keep, _)) = self.outbox.find(about, EventKind::Keep) {
             self.set_event(keep, None);
-            if !heard {
-                // It still believes that it was asked.
-                return;
-            }
         }
+        // Also to one that did not hear yet that it may stay: it need not have heard that it was asked.
         self.tell(now, about, EventKind::TryRelease);
     }
 

@@ -286,10 +286,8 @@ impl Naive {
         }
         self.people[at].status = Status::TryRelease;
         self.people[at].moment = now + self.options.revoke_grace;
-        let keep = self.find(grant, EventKind::Keep).map(|event| self.events.remove(event));
-        if keep.is_none_or(|keep| keep.attempts > 0) {
-            self.tell(now, at, EventKind::TryRelease, 0);
-        }
+        self.events.retain(|event| event.grant != grant || event.kind != EventKind::Keep);
+        self.tell(now, at, EventKind::TryRelease, 0);
     }
 
     fn unrevoke(&mut self, now: Timestamp, at: usize) {

@@ -149,7 +149,7 @@ fn a_request_nobody_heard_of_is_taken_back_without_a_word() {
     assert_eq!(rig.hear(), [(0, TryRelease)]);
     rig.release(2);
     rig.enqueue(2, 2.0);
-    assert_eq!(rig.hear(), [], "it still believes that it was asked");
+    assert_eq!(rig.hear(), [(0, TryRelease)], "it may not have heard the first");
     rig.release(2);
     assert_eq!(rig.hear(), [(0, Keep)]);
 }

@@ -18,7 +18,7 @@ macro_rules! semaphore_suite {
             eviction: one_better_waiter_asks_one_of_nine_hundred, the_first_hundred_are_never_asked,
                 flapping_within_the_margin_moves_nobody, the_largest_numbers_are_numbers_too, a_lower_capacity_waits,
                 a_lower_capacity_sheds, who_declines_is_not_asked_again,
-                who_was_never_told_goes_back_silently, a_request_is_taken_back,
+                who_was_never_told_goes_back_silently, a_request_is_taken_back, a_lost_request_is_made_again,
                 no_more_are_asked_than_allowed;
             times: a_young_grant_is_left_alone, who_yields_stands_back, a_lease_ends,
                 an_extended_lease_lasts, an_unacknowledged_grant_goes_to_another, only_leases_that_ran_out_drop_tasks,

@@ -145,10 +145,24 @@ pub async fn a_request_is_taken_back<H: Harness>(queue: H) {
     assert_eq!(queue.status(0).await, Some(Status::Acquired));
     queue.enqueue(2, 2.0).await;
     assert_eq!(queue.status(0).await, Some(Status::TryRelease));
-    assert_eq!(queue.hear().await, [], "it still believes that it was asked");
+    assert_eq!(queue.hear().await, [(0, TryRelease)], "it need not have heard the first");
     // A holder that becomes more important need not go either.
     queue.enqueue(0, 2.0).await;
     assert_eq!(queue.hear().await, [(0, Keep)]);
+}
+
+// A request that was sent and lost was taken back, and asking anew only took back the news of that: the holder had never
+// heard of either, and with force it lost a grant that it was never asked for.
+/// A request that was lost is made again.
+pub async fn a_lost_request_is_made_again<H: Harness>(queue: H) {
+    queue.limits(1, 1).await;
+    queue.admit(1).await;
+    queue.enqueue(2, 2.0).await;
+    assert_eq!(queue.fetch(None).await.len(), 1, "it is lost on the way");
+    queue.release_task(2).await;
+    queue.enqueue(3, 2.0).await;
+    assert_eq!(queue.status(0).await, Some(Status::TryRelease));
+    assert_eq!(queue.hear().await, [(0, TryRelease)]);
 }
 
 /// No more are asked than allowed.

@@ -197,14 +197,11 @@ BEGIN
         _deadline := least(_deadline, _again);
         DELETE FROM taskyard.semaphore_event e
             WHERE e.semaphore_id = _s.id AND e.task_id = _h.task_id AND e.grant_no = _h.grant_no
-                AND e.kind = 'keep'
-            RETURNING e.attempts INTO _attempts;
-        -- Who did not hear that it may stay still believes that it was asked.
-        IF coalesce(_attempts, 1) > 0 THEN
-            INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
-                VALUES (_s.id, _h.task_id, _h.grant_no, 'try_release', _now);
-            _news := true;
-        END IF;
+                AND e.kind = 'keep';
+        -- Also to one that did not hear yet that it may stay: it need not have heard that it was asked.
+        INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
+            VALUES (_s.id, _h.task_id, _h.grant_no, 'try_release', _now);
+        _news := true;
     END LOOP;
     IF (_acquired, _revoking, _grant) IS DISTINCT FROM (_old.acquired, _old.revoking, _old.grant_seq) THEN
         UPDATE taskyard.semaphore_state t
