@@ -70,9 +70,15 @@ impl SemaphoreOptions {
         (self.active - self.tail()) as usize
     }
 
-    /// How many may be asked at the same time.
+    /// How many may be asked at the same time for better ones.
     pub fn revoking_limit(&self) -> usize {
         self.max_revoking.unwrap_or(MAX_REVOKING).min(self.tail()) as usize
+    }
+
+    /// How many may be asked at the same time because they are too many: also where hardly anybody may hold a grant
+    /// any more. Where nobody is ever asked, nobody is asked for this either.
+    pub fn shedding_limit(&self) -> usize {
+        if self.try_release == 0 { 0 } else { self.max_revoking.unwrap_or(MAX_REVOKING) as usize }
     }
 
     /// The options after a change, or what is wrong with it.

@@ -4,7 +4,7 @@ use crate::limits::{SETTLE_STEP_PLACES, SETTLE_STEPS_MAX};
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 
-use super::book::Semaphores;
+use super::book::{Semaphore, Semaphores};
 use super::command::EventKind;
 use super::gated::tube_task;
 use super::key::{Grant, Priority};
@@ -83,7 +83,7 @@ impl Semaphores {
         let semaphore = self.semaphore(number);
         let (line, options) = (&semaphore.line, &semaphore.record.options);
         let full = line.held() == options.active as usize;
-        if !full || !self.may_ask_one_more(number) || line.acquired() <= options.protected() {
+        if !full || line.revoking() >= options.revoking_limit() || !may_ask_worst(semaphore) {
             return false;
         }
         let (waiter, holder) = (line.waiter(line.revoking()), line.worst_acquired());
@@ -108,7 +108,8 @@ impl Semaphores {
         let semaphore = self.semaphore(number);
         let (line, options) = (&semaphore.line, &semaphore.record.options);
         let too_many = line.acquired() > options.active as usize;
-        if !options.shed || !too_many || !self.may_ask_one_more(number) {
+        let asked_enough = line.revoking() >= options.shedding_limit();
+        if !options.shed || !too_many || asked_enough || !may_ask_worst(semaphore) {
             return false;
         }
         let Some(holder) = line.worst_acquired() else { return false };
@@ -116,11 +117,6 @@ impl Semaphores {
         let grant = hold.grant;
         self.ask_to_release(now, number, holder, grant);
         true
-    }
-
-    fn may_ask_one_more(&self, number: u32) -> bool {
-        let semaphore = self.semaphore(number);
-        semaphore.line.revoking() < semaphore.record.options.revoking_limit()
     }
 
     /// The best who was asked to release keeps its grant, when nobody better waits for it any more.
@@ -177,4 +173,10 @@ impl Semaphores {
         }
         self.tell(now, about, EventKind::Keep);
     }
+}
+
+/// Whether the worst holder that may be asked is not one of the best, which never are. Those that declined do not
+/// count: they are passed over, so the best are who is left.
+fn may_ask_worst(semaphore: &Semaphore) -> bool {
+    semaphore.line.unpinned() > semaphore.record.options.protected()
 }

@@ -13,10 +13,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0003_taken.sql"),
     include_str!("migrations/0004_semaphores.sql"),
     include_str!("migrations/0005_gates.sql"),
+    include_str!("migrations/0006_semaphore_indexes.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 6;
+const FUNCTIONS: i32 = 7;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),

@@ -247,19 +247,24 @@ impl Naive {
                 return true;
             }
         }
-        if revoking.len() >= self.options.revoking_limit() {
+        let mut unpinned = acquired.clone();
+        unpinned.retain(|at| !self.people[*at].pinned);
+        // The best are never asked.
+        let Some(worst) = unpinned.get(self.options.protected()..).and_then(|rest| rest.last())
+        else {
             return false;
-        }
-        let worst = acquired.iter().rev().find(|at| !self.people[**at].pinned).copied();
-        let Some(worst) = worst else { return false };
+        };
+        let worst = *worst;
         let for_waiter = held == active
-            && acquired.len() > self.options.protected()
+            && revoking.len() < self.options.revoking_limit()
             && waiting.get(revoking.len()).is_some_and(|waiter| {
                 let least = self.people[worst].priority + self.options.margin.value();
                 self.people[*waiter].priority > least
             })
             && self.people[worst].granted + self.options.min_hold <= now;
-        let for_shedding = self.options.shed && acquired.len() > active;
+        let for_shedding = self.options.shed
+            && acquired.len() > active
+            && revoking.len() < self.options.shedding_limit();
         if for_waiter || for_shedding {
             self.revoke(now, worst);
             return true;

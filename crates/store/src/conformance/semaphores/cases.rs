@@ -17,7 +17,8 @@ macro_rules! semaphore_suite {
                 a_stale_release_frees_nothing, everything_survives_a_restart;
             eviction: one_better_waiter_asks_one_of_nine_hundred, the_first_hundred_are_never_asked,
                 flapping_within_the_margin_moves_nobody, the_largest_numbers_are_numbers_too, a_lower_capacity_waits,
-                a_lower_capacity_sheds, who_declines_is_not_asked_again,
+                a_lower_capacity_sheds, no_capacity_sheds_all, who_declines_is_not_asked_again,
+                who_declines_leaves_the_best_alone,
                 who_was_never_told_goes_back_silently, a_request_is_taken_back, a_lost_request_is_made_again,
                 no_more_are_asked_than_allowed;
             times: a_young_grant_is_left_alone, who_yields_stands_back, a_lease_ends,

