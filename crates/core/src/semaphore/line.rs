@@ -80,6 +80,11 @@ impl Line {
         self.acquired.len() + self.pinned
     }
 
+    /// How many hold a grant and may be asked to release: none that declined once.
+    pub fn unpinned(&self) -> usize {
+        self.acquired.len()
+    }
+
     /// How many hold a grant and were asked to release.
     pub fn revoking(&self) -> usize {
         self.revoking.len()

@@ -16,12 +16,19 @@ fn events(count: usize, wait: Span) -> Command {
 }
 
 fn enqueue(task: u64) -> Command {
-    let wishes = vec![Wish { task: TaskId(task), priority: 1.0 }];
+    enqueue_with(task, 1.0)
+}
+
+fn enqueue_with(task: u64, priority: f64) -> Command {
+    let wishes = vec![Wish { task: TaskId(task), priority }];
     Command::Semaphore(SemaphoreCommand::Enqueue { key: key(), wishes })
 }
 
 fn release(task: u64) -> Command {
-    let finish = GrantFinish::Release;
+    finish(task, GrantFinish::Release)
+}
+
+fn finish(task: u64, finish: GrantFinish) -> Command {
     let items = vec![GrantItem { task: TaskId(task), grant: None, finish }];
     Command::Semaphore(SemaphoreCommand::Finish { key: key(), items })
 }
@@ -82,6 +89,21 @@ async fn an_event_that_was_not_acknowledged_comes_again_without_a_question() {
     assert!(waiting.is_pending());
     rig.clock.advance(Span::from_secs(1));
     assert_eq!(told(waiting.reply().await)[0].attempt, 2);
+}
+
+// The request stood behind the event of the grant. When the holder prolonged the grant without an acknowledgement, the
+// request was free to go, but nobody was woken: with force the holder lost a grant it was never asked for.
+#[tokio::test]
+async fn a_request_that_an_extend_sets_free_is_heard_at_once() {
+    let rig = rig_with_semaphore().await;
+    rig.run(enqueue(1)).await.unwrap();
+    assert_eq!(told(rig.run(events(10, MINUTE)).await).len(), 1);
+    rig.run(enqueue_with(2, 2.0)).await.unwrap();
+    let mut waiting = rig.ask(vec![events(10, Span::FOREVER)]);
+    rig.settled().await;
+    assert!(waiting.is_pending());
+    rig.run(finish(1, GrantFinish::Extend(MINUTE))).await.unwrap();
+    assert_eq!(told(waiting.reply().await)[0].kind, EventKind::TryRelease);
 }
 
 #[tokio::test]

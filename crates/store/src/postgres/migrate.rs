@@ -16,6 +16,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0003_taken.sql"),
     include_str!("migrations/0004_semaphores.sql"),
     include_str!("migrations/0005_gates.sql"),
+    include_str!("migrations/0006_semaphore_indexes.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.

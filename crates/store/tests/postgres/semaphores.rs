@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use taskyard_core::{
-    Body, Command, Error, Execute, Finish, FinishItem, Holder, Kind, NewTask, Reply, SemaphoreKey,
-    Span, Take, Task, TaskId, Timestamp, TubeName, TubeOptions,
+    Body, Command, Error, Execute, Finish, FinishItem, Holder, Kind, NewTask, Reply,
+    SemaphoreChange, SemaphoreKey, Span, Take, Task, TaskId, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
 use taskyard_store::conformance::semaphores::{SemaphoreAsk, storm};
@@ -287,6 +287,41 @@ fn a_release_and_an_enqueue_never_miss_each_other() {
             assert!(standing.grant.is_some(), "{standing:?} after {first}");
             assert!(queue.standing(1).await.is_none());
         }
+    });
+}
+
+/// A semaphore whose time could not go on stopped the time of all tubes, once a second anew.
+#[test]
+fn one_semaphore_that_fails_does_not_stop_the_time_of_others() {
+    run(async {
+        let database = Database::new();
+        let queue = server(&database);
+        let lease = Some(Some(Span::from_secs(10)));
+        queue.change(SemaphoreChange { lease, ..SemaphoreChange::limits(1, 1) }).await;
+        queue.enqueue(1, 666.0).await;
+        let tube = TubeName::new("jobs").expect("a good name");
+        let options = TubeOptions::new(Kind::FifoTtl);
+        let delay = Some(Span::from_secs(10));
+        let tasks = vec![NewTask { delay, ..NewTask::new(Body::new(&[0xc0])) }];
+        let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+        let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+        assert!(queue.execute(vec![create, put]).await.iter().all(Result::is_ok));
+        sql(
+            &database.url(),
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE numeric_value_out_of_range; END $$; \
+             CREATE TRIGGER fail BEFORE UPDATE ON taskyard.semaphore_task \
+             FOR EACH ROW WHEN (OLD.priority = 666) EXECUTE FUNCTION fail()",
+        );
+        let before = queue.standing(1).await.expect("it is there").grant;
+        queue.advance(Span::from_secs(10));
+        let take = Take { tube, count: 1, session: None, lease: None, wait: Span::ZERO };
+        let taken = queue.execute(vec![Command::Take(take)]).await.remove(0);
+        assert!(matches!(&taken, Ok(Reply::Taken(tasks)) if tasks.len() == 1), "{taken:?}");
+        assert_eq!(queue.standing(1).await.expect("it is there").grant, before);
+        sql(&database.url(), "DROP TRIGGER fail ON taskyard.semaphore_task");
+        let after = queue.standing(1).await.expect("it is let in again").grant;
+        assert!(after > before, "what could not be done is done later");
     });
 }
 

@@ -100,7 +100,7 @@ fn a_lower_capacity_waits_or_sheds() {
     assert_eq!((info.acquired + info.revoking, info.waiting), (100, 1), "nobody is let in");
     rig.configure(SemaphoreChange { shed: Some(true), ..Default::default() });
     // One had been asked for the waiter: now it is one of those to be shed.
-    assert_eq!(rig.hear().len(), 9, "no more at a time than may be asked");
+    assert_eq!(rig.hear().len(), 15, "no more at a time than may be asked");
     while rig.info().revoking > 0 {
         let asked = (900..1000).find(|task| rig.status(*task) == Some(Status::TryRelease));
         rig.release(asked.expect("somebody was asked"));
@@ -151,7 +151,7 @@ fn a_request_nobody_heard_of_is_taken_back_without_a_word() {
     assert_eq!(rig.hear(), [(0, TryRelease)]);
     rig.release(2);
     rig.enqueue(2, 2.0);
-    assert_eq!(rig.hear(), [], "it still believes that it was asked");
+    assert_eq!(rig.hear(), [(0, TryRelease)], "it may not have heard the first");
     rig.release(2);
     assert_eq!(rig.hear(), [(0, Keep)]);
 }

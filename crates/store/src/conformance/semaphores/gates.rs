@@ -179,29 +179,35 @@ pub async fn one_line_for_all<H: Harness>(queue: H) {
     assert_eq!(queue.look(&tube, TaskId(1)).await.state, Ready);
 }
 
-/// A grant that ends by itself takes a ready task back; one that is worked on loses it when it is released.
-pub async fn a_grant_may_end_before_the_work<H: Harness>(queue: H) {
+// The grant of a task ended by the semaphore's own lease, or by force, while somebody worked on it: its place went to
+// a better one, and two were at work where one may be. Nobody could prevent it, as only the semaphore's own tasks can be
+// extended.
+/// However long the work lasts, and whoever waits, no more are at work than the semaphore lets in.
+pub async fn the_work_keeps_its_place<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
-    let change = SemaphoreChange { lease: Some(Some(secs(10))), ..SemaphoreChange::default() };
+    let change = SemaphoreChange {
+        lease: Some(Some(secs(10))),
+        revoke_grace: Some(secs(5)),
+        force: Some(true),
+        drop_expired: Some(true),
+        ..SemaphoreChange::default()
+    };
     queue.change(change).await;
-    queue.put_texts(&tube, &["a", "b"]).await;
-    let held = queue.take(&tube).await;
-    queue.put(&tube, with_pri(9)).await;
-    queue.advance(secs(10));
-    // Of equals the first: it waits again, and is let in again at once.
-    assert_eq!(states(&queue, &tube, 3).await, [Taken, Delayed, Delayed]);
-    queue.ack(&tube, &held).await;
-    assert_eq!(states_of(&queue, &tube, &[1, 2]).await, [Ready, Delayed]);
-    queue.advance(secs(10));
-    assert_eq!(states_of(&queue, &tube, &[1, 2]).await, [Ready, Delayed]);
-}
-
-async fn states_of<H: Harness>(queue: &H, tube: &TubeName, ids: &[u64]) -> Vec<State> {
-    let mut states = Vec::new();
-    for id in ids {
-        states.push(queue.look(tube, TaskId(*id)).await.state);
+    queue.put(&tube, with_pri(5)).await;
+    let held = queue.take_for(&tube, secs(1000)).await;
+    queue.put(&tube, with_pri(2)).await;
+    for _ in 0..3 {
+        queue.advance(secs(20));
+        assert_eq!(states(&queue, &tube, 2).await, [Taken, Delayed]);
+        let told = queue.hear().await;
+        assert_eq!(told, [(held.id.0, EventKind::TryRelease)], "it is asked again");
     }
-    states
+    let info = SemaphoreAsk::info(&queue).await;
+    assert_eq!((info.acquired, info.revoking, info.waiting), (0, 1, 1));
+    done(queue.finish_lease(&tube, &held, RELEASE).await);
+    assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready], "its release is a yield");
+    queue.advance(secs(100));
+    assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready], "who is ready waits for a worker");
 }
 
 /// What cannot have a semaphore, or names one that is not there, is refused.
