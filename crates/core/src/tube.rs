@@ -128,6 +128,8 @@ pub struct TubeOptions {
     pub ttl_kills_taken: bool,
     /// Nothing is taken while this is set.
     pub paused: bool,
+    /// The permanent number of the queue of a contract that it is; no other tube of the store has it.
+    pub queue_num: Option<u32>,
 }
 
 impl TubeOptions {
@@ -144,6 +146,7 @@ impl TubeOptions {
             attempts_max: None,
             ttl_kills_taken: false,
             paused: false,
+            queue_num: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 mod error;
 mod finish;
 mod look;
+mod manager;
 mod put;
 mod request;
 mod route;
@@ -36,6 +37,7 @@ pub(crate) fn routes() -> Vec<Route> {
         look::routes(),
         stats::routes(),
         semaphores::routes(),
+        manager::routes(),
         service::routes(),
     ];
     groups.into_iter().flatten().collect()

@@ -232,6 +232,10 @@ fn follow(heads: &mut Heads, ask: &Ask, reader: &mut Reader<'_>, now: Timestamp)
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
             heads.remove(tube);
         }
+        Ask::Name { tube, name, .. } => {
+            heads.remove(tube);
+            heads.remove(name);
+        }
         _ => {}
     }
 }
@@ -241,6 +245,10 @@ fn learn_plain(plain: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>)
     match ask {
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
             plain.remove(tube);
+        }
+        Ask::Name { tube, name, .. } => {
+            plain.remove(tube);
+            plain.remove(name);
         }
         _ => {}
     }

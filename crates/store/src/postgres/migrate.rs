@@ -12,15 +12,17 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0002_counters.sql"),
     include_str!("migrations/0003_taken.sql"),
     include_str!("migrations/0004_semaphores.sql"),
+    include_str!("migrations/0005_queues.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 5;
+const FUNCTIONS: i32 = 6;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
     include_str!("verbs/subqueues.sql"),
     include_str!("verbs/tubes.sql"),
+    include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),
     include_str!("verbs/put.sql"),
     include_str!("verbs/take.sql"),

@@ -241,7 +241,7 @@ fn damaged(tube: u32, id: TaskId, what: &dyn std::fmt::Display) -> RowError {
 
 fn tube_sum(number: u32, record: &TubeRecord) -> i64 {
     let options = &record.options;
-    Sum::new(i64::from(number))
+    let sum = Sum::new(i64::from(number))
         .bytes(record.name.as_str().as_bytes())
         .bytes(options.kind.name().as_bytes())
         .number(i64::from(options.temporary))
@@ -253,8 +253,12 @@ fn tube_sum(number: u32, record: &TubeRecord) -> i64 {
         .optional(options.attempts_max.map(i64::from))
         .number(i64::from(options.ttl_kills_taken))
         .number(i64::from(options.paused))
-        .number(record.next_id as i64)
-        .finish()
+        .number(record.next_id as i64);
+    // Rows of before there were such numbers keep their sums.
+    match options.queue_num {
+        Some(queue_num) => sum.number(i64::from(queue_num)).finish(),
+        None => sum.finish(),
+    }
 }
 
 /// Writes a tube's row.
@@ -264,7 +268,7 @@ pub(super) fn write_tube(
     record: &TubeRecord,
 ) -> rusqlite::Result<usize> {
     let options = &record.options;
-    let sql = "INSERT OR REPLACE INTO tube VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+    let sql = "INSERT OR REPLACE INTO tube VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
     db.prepare_cached(sql)?.execute(params![
         number,
         record.name.as_str(),
@@ -280,6 +284,7 @@ pub(super) fn write_tube(
         options.paused,
         record.next_id as i64,
         tube_sum(number, record),
+        options.queue_num,
     ])
 }
 
@@ -304,6 +309,7 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
         attempts_max: row.get(9)?,
         ttl_kills_taken: row.get(10)?,
         paused: row.get(11)?,
+        queue_num: row.get(14)?,
     };
     let record = TubeRecord { name, options, next_id: row.get::<_, i64>(12)? as u64 };
     if row.get::<_, i64>(13)? != tube_sum(number, &record) {

@@ -48,6 +48,9 @@ pub struct CreateRequest {
     /// Begin without deliveries, until it is resumed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paused: bool,
+    /// The permanent number of the queue of a contract that it is; no other tube has it.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub queue_num: Option<u32>,
     /// Leave an existing tube of that name as it is instead of refusing.
     #[serde(default, skip_serializing_if = "is_false")]
     pub if_not_exists: bool,
@@ -86,6 +89,17 @@ pub struct AlterRequest {
     #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>)]
     pub attempts_max: Option<Option<u32>>,
+}
+
+/// What a tube is called from now on. Its tasks stay, taken ones too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NameRequest {
+    /// The name; the one it has already is fine.
+    pub name: String,
+    /// Its permanent number, if it has none yet.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub queue_num: Option<u32>,
 }
 
 /// Whether the tube is new.
@@ -134,6 +148,9 @@ pub struct TubeAnswer {
     pub ttl_kills_taken: bool,
     /// Whether deliveries are stopped.
     pub paused: bool,
+    /// The permanent number of the queue of a contract that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_num: Option<u32>,
     /// Ready tasks that could be delivered right now.
     pub takeable: u64,
     /// Consumers that wait for a task on this server.
@@ -206,6 +223,7 @@ impl CreateRequest {
             attempts_max: options.attempts_max,
             ttl_kills_taken: options.ttl_kills_taken,
             paused: options.paused,
+            queue_num: options.queue_num,
             if_not_exists,
             lenient: true,
         }
@@ -224,6 +242,7 @@ impl CreateRequest {
             attempts_max: self.attempts_max,
             ttl_kills_taken: self.ttl_kills_taken,
             paused: self.paused,
+            queue_num: self.queue_num,
         };
         if !self.lenient {
             check_fitting(&options)?;
@@ -265,6 +284,19 @@ impl AlterRequest {
     }
 }
 
+impl NameRequest {
+    /// The request for this name, on the client's side.
+    pub fn new(name: &TubeName, queue_num: Option<u32>) -> Self {
+        NameRequest { name: name.to_string(), queue_num }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let name = TubeName::new(&self.name)?;
+        Ok(Command::NameTube { tube, name, queue_num: self.queue_num })
+    }
+}
+
 impl TubeAnswer {
     /// The tube as answers show it; `consumers` is how many wait on it.
     pub fn new(info: &TubeInfo, consumers: u64) -> Self {
@@ -282,6 +314,7 @@ impl TubeAnswer {
             attempts_max: options.attempts_max,
             ttl_kills_taken: options.ttl_kills_taken,
             paused: options.paused,
+            queue_num: options.queue_num,
             takeable: info.takeable,
             consumers,
             next_wakeup: info.next_wakeup.and_then(moment_of),
@@ -306,6 +339,7 @@ impl TubeAnswer {
                 attempts_max: self.attempts_max,
                 ttl_kills_taken: self.ttl_kills_taken,
                 paused: self.paused,
+                queue_num: self.queue_num,
             },
             stats: TubeStats { tasks: self.tasks.into(), calls: self.calls.into() },
             takeable: self.takeable,

@@ -40,6 +40,7 @@ fn tubes() -> Vec<TubeInfo> {
         attempts_max: Some(6),
         ttl_kills_taken: true,
         paused: true,
+        queue_num: Some(7),
     };
     vec![info("a", 0, plain), info("b", 1, full)]
 }

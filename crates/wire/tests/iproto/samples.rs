@@ -71,6 +71,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
         times,
         any::<u64>(),
         option::of(any::<u32>()),
+        option::of(any::<u32>()),
     )
         .prop_map(
             |(
@@ -80,6 +81,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                 [ttl, ttr, delay],
                 pri,
                 attempts_max,
+                queue_num,
             )| {
                 TubeOptions {
                     kind,
@@ -92,6 +94,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                     attempts_max,
                     ttl_kills_taken,
                     paused,
+                    queue_num,
                 }
             },
         )
@@ -167,6 +170,8 @@ pub fn command() -> impl Strategy<Value = Command> {
             Command::CreateTube { tube, options, if_not_exists }
         }),
         (tube(), change()).prop_map(|(tube, change)| Command::AlterTube { tube, change }),
+        (tube(), tube(), option::of(any::<u32>()))
+            .prop_map(|(tube, name, queue_num)| Command::NameTube { tube, name, queue_num }),
         tube().prop_map(|tube| Command::DropTube { tube }),
         option::of(tube()).prop_map(|tube| Command::Tubes { tube }),
         many(tube()).prop_map(|(tube, tasks, wait)| Command::Put { tube, tasks, wait }),

@@ -53,7 +53,7 @@ LANGUAGE sql VOLATILE AS $$
                 WHERE s.tube = t.number AND s.head_id IS NOT NULL)
             ELSE coalesce(c.takeable, 0)
         END,
-        taskyard.next_timer(t.number, -9223372036854775808)
+        taskyard.next_timer(t.number, -9223372036854775808), t.queue_num
     FROM taskyard.tube t
     CROSS JOIN LATERAL (
         SELECT sum(k.ready + k.passed)::bigint AS ready, sum(k.ready)::bigint AS takeable,

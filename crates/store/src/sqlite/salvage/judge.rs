@@ -12,7 +12,8 @@ use super::pages::Pages;
 
 /// The columns of each table, in the order of `migrations/0001.sql`.
 const STORE_COLUMNS: usize = 7;
-const TUBE_COLUMNS: usize = 14;
+/// Those of `migrations/0003.sql` included; rows of before it have one less.
+const TUBE_COLUMNS: usize = 15;
 const TASK_ROW: [&str; 14] = [
     "key",
     "state",
@@ -59,8 +60,12 @@ impl Judge {
 
     /// A tube and its number.
     pub fn tube(&self, row: &Cell<'_>, pages: &Pages) -> Option<(u32, TubeRecord)> {
-        let values = row.all(pages, TUBE_COLUMNS)?;
-        let sql = "SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?";
+        let values = row.all(pages, TUBE_COLUMNS).or_else(|| {
+            let mut values = row.all(pages, TUBE_COLUMNS - 1)?;
+            values.push(Value::Null);
+            Some(values)
+        })?;
+        let sql = "SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?,?";
         self.ask(sql, values, |row| codec::read_tube(row).ok())
     }
 

@@ -19,6 +19,7 @@ pub(super) fn write_options(out: &mut Out, options: &TubeOptions) {
         .optional(options.ttr, write_span)
         .optional(options.delay, write_span)
         .optional(options.attempts_max.map(u64::from), pack::uint)
+        .optional(options.queue_num.map(u64::from), pack::uint)
         .end();
 }
 
@@ -34,7 +35,12 @@ pub(super) fn read_options(row: &mut RowReader<'_, '_>) -> Result<TubeOptions> {
     options.ttr = row.optional_span()?;
     options.delay = row.optional_span()?;
     options.attempts_max = row.optional_uint()?.map(attempts).transpose()?;
+    options.queue_num = row.optional_uint()?.map(queue_num).transpose()?;
     Ok(options)
+}
+
+pub(super) fn queue_num(num: u64) -> Result<u32> {
+    u32::try_from(num).map_err(|_| Wrong("a queue number is too large"))
 }
 
 fn attempts(count: u64) -> Result<u32> {
