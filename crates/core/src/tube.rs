@@ -131,6 +131,8 @@ pub struct TubeOptions {
     pub paused: bool,
     /// The semaphore before the tube: its tasks are ready only while they hold a grant. It stays what it is.
     pub semaphore: Option<SemaphoreKey>,
+    /// The permanent number of the queue of a contract that it is; no other tube of the store has it.
+    pub queue_num: Option<u32>,
 }
 
 impl TubeOptions {
@@ -148,6 +150,7 @@ impl TubeOptions {
             ttl_kills_taken: false,
             paused: false,
             semaphore: None,
+            queue_num: None,
         }
     }
 }

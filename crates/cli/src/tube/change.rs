@@ -6,7 +6,7 @@ use taskyard_core::{Command, Kind, Reply, SemaphoreKey, Span, TubeChange, TubeNa
 use taskyard_wire::Exit;
 use taskyard_wire::http::{CreateAnswer, check_fitting};
 
-use super::{NameArgs, show};
+use super::{NameArgs, RenameArgs, show};
 use crate::connect::{ConnectArgs, misfit};
 use crate::failure::Wrong;
 use crate::output;
@@ -117,6 +117,7 @@ pub fn create(args: CreateArgs) -> anyhow::Result<Exit> {
         ttl_kills_taken: args.ttl_kills_taken,
         paused: args.paused,
         semaphore: args.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
+        queue_num: None,
     };
     check_fitting(&options)?;
     let if_not_exists = args.if_not_exists;
@@ -164,4 +165,11 @@ fn apply(
     let tube = TubeName::new(tube)?;
     connect.ask(Command::AlterTube { tube: tube.clone(), change })?;
     show::print_one(connect, &tube, json)
+}
+
+/// Gives a tube another name.
+pub fn rename(args: &RenameArgs) -> anyhow::Result<Exit> {
+    let (tube, name) = (TubeName::new(&args.tube)?, TubeName::new(&args.name)?);
+    args.connect.ask(Command::NameTube { tube, name: name.clone(), queue_num: None })?;
+    show::print_one(&args.connect, &name, args.json)
 }

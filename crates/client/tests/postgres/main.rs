@@ -6,6 +6,7 @@ mod cluster;
 #[path = "../../../store/tests/postgres/database.rs"]
 #[expect(dead_code, reason = "the tests of the store use all of it")]
 mod database;
+mod managed;
 #[path = "../suite/rig.rs"]
 #[expect(dead_code, reason = "the other tests of this crate use all of it")]
 mod rig;

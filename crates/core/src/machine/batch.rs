@@ -43,7 +43,9 @@ impl Machine {
         let mut cleared: HashMap<u32, usize> = HashMap::new();
         for (place, entry) in self.journal.entries.iter().enumerate() {
             match entry {
-                Entry::Created { tube } | Entry::Options { tube, .. } => _ = tubes.insert(*tube),
+                Entry::Created { tube }
+                | Entry::Options { tube, .. }
+                | Entry::Named { tube, .. } => _ = tubes.insert(*tube),
                 // A truncated tube is written too: the ids its tasks used up stay used.
                 Entry::Dropped { tube, .. } | Entry::Truncated { tube, .. } => {
                     tubes.insert(*tube);
@@ -106,6 +108,11 @@ impl Machine {
             Entry::Options { tube, before } => {
                 self.tube(tube).options = before;
                 self.settle(tube);
+            }
+            Entry::Named { tube, before } => {
+                let (name, queue_num) = *before;
+                self.tubes.rename(tube, name);
+                self.tube(tube).options.queue_num = queue_num;
             }
             Entry::Created { tube } => _ = self.remove_tube(tube),
             Entry::Dropped { tube, before } => {

@@ -76,6 +76,7 @@ impl Machine {
                 self.create_tube(tube, options, if_not_exists)
             }
             Command::AlterTube { tube, change } => self.alter_tube(&tube, &change),
+            Command::NameTube { tube, name, queue_num } => self.name_tube(&tube, name, queue_num),
             Command::DropTube { tube } => self.drop_tube(now, &tube),
             Command::Tubes { tube } => self.show_tubes(tube.as_ref()),
             Command::Put { tube, tasks, .. } => self.put(now, &tube, tasks),

@@ -98,6 +98,7 @@ impl Machine {
             return Err(Error::TooManyTubes(self.tubes.len()));
         }
         check_options(&options)?;
+        self.check_queue_num(None, options.queue_num)?;
         if let Some(key) = &options.semaphore
             && self.semaphores.number_of(key).is_none()
         {
@@ -135,6 +136,49 @@ impl Machine {
         }
         let info = self.tube(number).info(number);
         Ok(Reply::Tubes(vec![info]))
+    }
+
+    pub(super) fn name_tube(
+        &mut self,
+        tube: &TubeName,
+        name: TubeName,
+        queue_num: Option<u32>,
+    ) -> Result<Reply> {
+        let number = self.number(tube)?;
+        if name != *tube && self.tubes.number(&name).is_some() {
+            return Err(Error::TubeExists(name));
+        }
+        let before = self.tube(number).options.queue_num;
+        if let (Some(before), Some(wanted)) = (before, queue_num)
+            && before != wanted
+        {
+            return Err(Error::Invalid(format!(
+                "tube '{tube}' has the queue number {before}, and such numbers are permanent"
+            )));
+        }
+        self.check_queue_num(Some(number), queue_num)?;
+        self.journal
+            .push(|| Entry::Named { tube: number, before: Box::new((tube.clone(), before)) });
+        self.tubes.rename(number, name);
+        let tube = self.tube(number);
+        tube.options.queue_num = queue_num.or(before);
+        Ok(Reply::Tubes(vec![tube.info(number)]))
+    }
+
+    /// Whether a tube may have this number of a queue: no other has it.
+    fn check_queue_num(&self, own: Option<u32>, queue_num: Option<u32>) -> Result<()> {
+        let Some(wanted) = queue_num else { return Ok(()) };
+        if wanted == 0 {
+            return Err(Error::Invalid("a queue number must be at least 1".into()));
+        }
+        let mut others = self.tubes.iter().filter(|(number, _)| Some(*number) != own);
+        match others.find(|(_, tube)| tube.options.queue_num == Some(wanted)) {
+            Some((_, other)) => Err(Error::Invalid(format!(
+                "queue number {wanted} belongs to tube '{}'",
+                other.name
+            ))),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn drop_tube(&mut self, now: Timestamp, name: &TubeName) -> Result<Reply> {

@@ -4,6 +4,7 @@ mod error;
 mod events;
 mod finish;
 mod look;
+mod manager;
 mod put;
 mod request;
 mod route;
@@ -38,6 +39,7 @@ pub(crate) fn routes() -> Vec<Route> {
         look::routes(),
         stats::routes(),
         semaphores::routes(),
+        manager::routes(),
         service::routes(),
         services::routes(),
     ];

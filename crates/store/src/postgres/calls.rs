@@ -192,11 +192,17 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
     match command {
         Command::CreateTube { tube, options, if_not_exists } => {
             let call = create(&tube, &options);
-            (Ask::Create { tube, if_not_exists, semaphore: options.semaphore }, call)
+            let queue_num = options.queue_num;
+            let semaphore = options.semaphore;
+            (Ask::Create { tube, if_not_exists, semaphore, queue_num }, call)
         }
         Command::AlterTube { tube, change } => {
             let call = alter(&tube, &change);
             (Ask::Alter { tube, change }, call)
+        }
+        Command::NameTube { tube, name, queue_num } => {
+            let params = [text(&tube), text(&name), param(queue_num.map(i64::from))];
+            (Ask::Name { tube, name, queue_num }, Call::new(&sql::NAME_TUBE, params))
         }
         Command::DropTube { tube } => {
             let call = Call::new(&sql::DROP_TUBE, [text(&tube), param(now)]);
@@ -295,6 +301,7 @@ fn create(tube: &TubeName, options: &TubeOptions) -> Call {
         param(options.paused),
         param(TUBES_MAX as i64),
         param(options.semaphore.as_ref().map(|key| key.as_str().to_owned())),
+        param(options.queue_num.map(i64::from)),
     ];
     Call::new(&sql::CREATE_TUBE, params)
 }

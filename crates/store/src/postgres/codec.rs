@@ -210,21 +210,28 @@ fn reason(stored: i16, timer: Timestamp) -> Result<Reason, Unreadable> {
 
 /// A tube in a row of `show_tubes`, its counters still empty.
 pub(super) fn tube(row: &Row) -> Result<TubeInfo, Unreadable> {
-    let span = |place| get::<Option<i64>>(row, place).map(|span| span.map(Span::from_micros));
-    let count = |place| get::<i64>(row, place).map(count_from_sql);
-    let kind: &str = get(row, 2)?;
+    tube_from(row, 0)
+}
+
+/// The same, whose columns begin at `first`.
+pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, Unreadable> {
+    let span =
+        |place| get::<Option<i64>>(row, first + place).map(|span| span.map(Span::from_micros));
+    let count = |place| get::<i64>(row, first + place).map(count_from_sql);
+    let kind: &str = get(row, first + 2)?;
     let options = TubeOptions {
         kind: Kind::from_name(kind).ok_or_else(|| format!("no tube is of the kind {kind}"))?,
-        temporary: get(row, 3)?,
-        capacity: get::<Option<i64>>(row, 4)?.map(count_from_sql),
+        temporary: get(row, first + 3)?,
+        capacity: get::<Option<i64>>(row, first + 4)?.map(count_from_sql),
         ttl: span(5)?,
         ttr: span(6)?,
         delay: span(7)?,
-        pri: pri_from_sql(get(row, 8)?),
-        attempts_max: get::<Option<i64>>(row, 9)?.map(attempts),
-        ttl_kills_taken: get(row, 10)?,
-        paused: get(row, 11)?,
-        semaphore: get::<Option<&str>>(row, 18)?.map(SemaphoreKey::new).transpose()?,
+        pri: pri_from_sql(get(row, first + 8)?),
+        attempts_max: get::<Option<i64>>(row, first + 9)?.map(attempts),
+        ttl_kills_taken: get(row, first + 10)?,
+        paused: get(row, first + 11)?,
+        semaphore: get::<Option<&str>>(row, first + 18)?.map(SemaphoreKey::new).transpose()?,
+        queue_num: get::<Option<i64>>(row, first + 19)?.map(u32::try_from).transpose()?,
     };
     let mut stats = TubeStats::default();
     stats.tasks.ready = count(12)?;
@@ -232,12 +239,12 @@ pub(super) fn tube(row: &Row) -> Result<TubeInfo, Unreadable> {
     stats.tasks.buried = count(14)?;
     stats.tasks.delayed = count(15)?;
     Ok(TubeInfo {
-        name: name(get(row, 1)?)?,
-        number: number(row, 0)?,
+        name: name(get(row, first + 1)?)?,
+        number: number(row, first + 0)?,
         options,
         stats,
         takeable: count(16)?,
-        next_wakeup: get::<Option<i64>>(row, 17)?.map(Timestamp::from_micros),
+        next_wakeup: get::<Option<i64>>(row, first + 17)?.map(Timestamp::from_micros),
     })
 }
 

@@ -326,6 +326,10 @@ fn follow(heads: &mut Heads, ask: &Ask, reader: &mut Reader<'_>, now: Timestamp)
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
             heads.remove(tube);
         }
+        Ask::Name { tube, name, .. } => {
+            heads.remove(tube);
+            heads.remove(name);
+        }
         _ => {}
     }
 }
@@ -335,6 +339,10 @@ fn learn(known: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
     match ask {
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
             known.remove(tube);
+        }
+        Ask::Name { tube, name, .. } => {
+            known.remove(tube);
+            known.remove(name);
         }
         _ => {}
     }

@@ -17,15 +17,17 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0004_semaphores.sql"),
     include_str!("migrations/0005_gates.sql"),
     include_str!("migrations/0006_semaphore_indexes.sql"),
+    include_str!("migrations/0007_queues.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 7;
+const FUNCTIONS: i32 = 8;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
     include_str!("verbs/subqueues.sql"),
     include_str!("verbs/tubes.sql"),
+    include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),
     include_str!("verbs/put.sql"),
     include_str!("verbs/take.sql"),

@@ -58,6 +58,12 @@ pub(super) enum Ask {
         tube: TubeName,
         if_not_exists: bool,
         semaphore: Option<SemaphoreKey>,
+        queue_num: Option<u32>,
+    },
+    Name {
+        tube: TubeName,
+        name: TubeName,
+        queue_num: Option<u32>,
     },
     Alter {
         tube: TubeName,
@@ -193,9 +199,11 @@ impl Part {
 fn refusal(command: &Command) -> Option<Error> {
     match command {
         Command::CreateTube { options, .. } => {
-            let refused = refuse_options(options.capacity, options.attempts_max);
-            refused.or_else(|| check_gate(options).err())
+            refuse_options(options.capacity, options.attempts_max)
+                .or_else(|| check_gate(options).err())
+                .or_else(|| refuse_queue_num(options.queue_num))
         }
+        Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
         Command::AlterTube { change, .. } => {
             refuse_options(change.capacity.flatten(), change.attempts_max.flatten())
         }
@@ -221,6 +229,11 @@ fn refuse_options(capacity: Option<u64>, attempts_max: Option<u32>) -> Option<Er
         let message = "attempts_max must be at least 1; leave it out to retry forever";
         Error::Invalid(message.into())
     })
+}
+
+fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
+    let message = "a queue number must be at least 1";
+    (queue_num == Some(0)).then(|| Error::Invalid(message.into()))
 }
 
 fn refuse_count(what: &'static str, size: usize) -> Option<Error> {

@@ -39,8 +39,11 @@ macro_rules! statements {
 }
 
 statements! {
-    CREATE_TUBE: "SELECT * FROM taskyard.create_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
-        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8, TEXT);
+    CREATE_TUBE: "SELECT * FROM taskyard.create_queue($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
+        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8, TEXT, INT8);
+    NAME_TUBE: "SELECT r.status, r.other, i.* FROM taskyard.name_tube($1,$2,$3) r \
+        LEFT JOIN LATERAL taskyard.show_tubes(CASE WHEN r.status = 0 THEN $2 ELSE '' END) i ON true"
+        (TEXT, TEXT, INT8);
     ALTER_TUBE: "SELECT * FROM taskyard.alter_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
         (TEXT, BOOL, BOOL, INT8, BOOL, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8);
     DROP_TUBE: "SELECT * FROM taskyard.drop_tube($1,$2)" (TEXT, INT8);

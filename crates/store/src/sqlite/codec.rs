@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rusqlite::types::FromSql;
 use rusqlite::{Row, params};
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::{
@@ -256,9 +257,13 @@ fn tube_sum(number: u32, record: &TubeRecord) -> i64 {
         .number(i64::from(options.ttl_kills_taken))
         .number(i64::from(options.paused))
         .number(record.next_id as i64);
-    // Without a semaphore as before there were any.
-    match &options.semaphore {
-        Some(key) => sum.bytes(key.as_str().as_bytes()).finish(),
+    // Rows of before there were semaphores and such numbers keep their sums.
+    let sum = match &options.semaphore {
+        Some(key) => sum.bytes(key.as_str().as_bytes()),
+        None => sum,
+    };
+    match options.queue_num {
+        Some(queue_num) => sum.number(i64::from(queue_num)).finish(),
         None => sum.finish(),
     }
 }
@@ -273,7 +278,7 @@ pub(super) fn write_tube(
     record: &TubeRecord,
 ) -> rusqlite::Result<usize> {
     let options = &record.options;
-    let sql = "INSERT OR REPLACE INTO tube VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+    let sql = "INSERT OR REPLACE INTO tube VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
     db.prepare_cached(sql)?.execute(params![
         number,
         record.name.as_str(),
@@ -290,6 +295,7 @@ pub(super) fn write_tube(
         record.next_id as i64,
         tube_sum(number, record),
         options.semaphore.as_ref().map(SemaphoreKey::as_str),
+        options.queue_num,
     ])
 }
 
@@ -315,6 +321,7 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
         ttl_kills_taken: row.get(10)?,
         paused: row.get(11)?,
         semaphore: read_gate(row).map_err(|_| bad("its semaphore is damaged"))?,
+        queue_num: added(row, TUBE_COLUMNS + 1)?,
     };
     let record = TubeRecord { name, options, next_id: row.get::<_, i64>(12)? as u64 };
     if row.get::<_, i64>(13)? != tube_sum(number, &record) {
@@ -323,12 +330,14 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
     Ok((number, record))
 }
 
-/// The semaphore of a tube; a database of before there were any has no column for it.
+/// A column that was added to a table; a database of before has none.
+fn added<T: FromSql>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
+    if row.as_ref().column_count() <= column { Ok(None) } else { row.get(column) }
+}
+
+/// The semaphore of a tube.
 fn read_gate(row: &Row<'_>) -> Result<Option<SemaphoreKey>, RowError> {
-    if row.as_ref().column_count() <= TUBE_COLUMNS {
-        return Ok(None);
-    }
-    let key: Option<String> = row.get(TUBE_COLUMNS)?;
+    let key: Option<String> = added(row, TUBE_COLUMNS)?;
     let bad = |_| RowError::Damaged("its semaphore is damaged".into());
     key.as_deref().map(SemaphoreKey::new).transpose().map_err(bad)
 }

@@ -53,6 +53,9 @@ pub struct CreateRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 128)]
     pub semaphore: Option<String>,
+    /// The permanent number of the queue of a contract that it is; no other tube has it.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub queue_num: Option<u32>,
     /// Leave an existing tube of that name as it is instead of refusing.
     #[serde(default, skip_serializing_if = "is_false")]
     pub if_not_exists: bool,
@@ -91,6 +94,17 @@ pub struct AlterRequest {
     #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>)]
     pub attempts_max: Option<Option<u32>>,
+}
+
+/// What a tube is called from now on. Its tasks stay, taken ones too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NameRequest {
+    /// The name; the one it has already is fine.
+    pub name: String,
+    /// Its permanent number, if it has none yet.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub queue_num: Option<u32>,
 }
 
 /// Whether the tube is new.
@@ -142,6 +156,9 @@ pub struct TubeAnswer {
     /// The key of the semaphore before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore: Option<String>,
+    /// The permanent number of the queue of a contract that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_num: Option<u32>,
     /// Ready tasks that could be delivered right now.
     pub takeable: u64,
     /// Consumers that wait for a task on this server.
@@ -215,6 +232,7 @@ impl CreateRequest {
             ttl_kills_taken: options.ttl_kills_taken,
             paused: options.paused,
             semaphore: options.semaphore.as_ref().map(ToString::to_string),
+            queue_num: options.queue_num,
             if_not_exists,
             lenient: true,
         }
@@ -234,6 +252,7 @@ impl CreateRequest {
             ttl_kills_taken: self.ttl_kills_taken,
             paused: self.paused,
             semaphore: self.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
+            queue_num: self.queue_num,
         };
         if !self.lenient {
             check_fitting(&options)?;
@@ -275,6 +294,19 @@ impl AlterRequest {
     }
 }
 
+impl NameRequest {
+    /// The request for this name, on the client's side.
+    pub fn new(name: &TubeName, queue_num: Option<u32>) -> Self {
+        NameRequest { name: name.to_string(), queue_num }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let name = TubeName::new(&self.name)?;
+        Ok(Command::NameTube { tube, name, queue_num: self.queue_num })
+    }
+}
+
 impl TubeAnswer {
     /// The tube as answers show it; `consumers` is how many wait on it.
     pub fn new(info: &TubeInfo, consumers: u64) -> Self {
@@ -293,6 +325,7 @@ impl TubeAnswer {
             ttl_kills_taken: options.ttl_kills_taken,
             paused: options.paused,
             semaphore: options.semaphore.as_ref().map(ToString::to_string),
+            queue_num: options.queue_num,
             takeable: info.takeable,
             consumers,
             next_wakeup: info.next_wakeup.and_then(moment_of),
@@ -318,6 +351,7 @@ impl TubeAnswer {
                 ttl_kills_taken: self.ttl_kills_taken,
                 paused: self.paused,
                 semaphore: self.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
+                queue_num: self.queue_num,
             },
             stats: TubeStats { tasks: self.tasks.into(), calls: self.calls.into() },
             takeable: self.takeable,

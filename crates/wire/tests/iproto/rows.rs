@@ -43,6 +43,7 @@ fn tubes() -> Vec<TubeInfo> {
         ttl_kills_taken: true,
         paused: true,
         semaphore: Some(SemaphoreKey::new("yang").unwrap()),
+        queue_num: Some(7),
     };
     vec![info("a", 0, plain), info("b", 1, full)]
 }

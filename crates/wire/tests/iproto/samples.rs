@@ -72,6 +72,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
         any::<u64>(),
         option::of(any::<u32>()),
         option::of(prop::sample::select(vec!["yang", "a b"])),
+        option::of(any::<u32>()),
     )
         .prop_map(
             |(
@@ -82,6 +83,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                 pri,
                 attempts_max,
                 semaphore,
+                queue_num,
             )| {
                 TubeOptions {
                     kind,
@@ -95,6 +97,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                     ttl_kills_taken,
                     paused,
                     semaphore: semaphore.map(|key| SemaphoreKey::new(key).unwrap()),
+                    queue_num,
                 }
             },
         )
@@ -170,6 +173,8 @@ pub fn command() -> impl Strategy<Value = Command> {
             Command::CreateTube { tube, options, if_not_exists }
         }),
         (tube(), change()).prop_map(|(tube, change)| Command::AlterTube { tube, change }),
+        (tube(), tube(), option::of(any::<u32>()))
+            .prop_map(|(tube, name, queue_num)| Command::NameTube { tube, name, queue_num }),
         tube().prop_map(|tube| Command::DropTube { tube }),
         option::of(tube()).prop_map(|tube| Command::Tubes { tube }),
         many(tube()).prop_map(|(tube, tasks, wait)| Command::Put { tube, tasks, wait }),

@@ -134,6 +134,10 @@ impl Script {
                     }
                 }
             }
+            (Command::NameTube { tube, name, .. }, Reply::Tubes(_)) => {
+                let known = self.tubes.remove(tube).unwrap_or_default();
+                self.tubes.insert(name.clone(), known);
+            }
             (Command::DropTube { tube }, Reply::Nothing) => {
                 // The leases stay: in a new tube of that name they must be worth nothing.
                 self.tubes.entry(tube.clone()).or_default().next_id = 0;
@@ -161,7 +165,12 @@ impl Script {
             920..930 => Command::ReleaseAll { tube },
             930..935 => Command::DropTube { tube },
             935..950 => self.create(tube),
-            950..975 => Command::JoinSession { session: self.session(), create: self.likely() },
+            950..955 => Command::NameTube {
+                tube,
+                name: self.tube(),
+                queue_num: self.sometimes(|script| script.rng.u32(1..4)),
+            },
+            955..975 => Command::JoinSession { session: self.session(), create: self.likely() },
             975..995 => Command::LeaveSession { session: self.session() },
             _ => Command::ConfigureSessions { ttr: secs(self.rng.u64(0..3) * 5) },
         }
@@ -314,6 +323,7 @@ impl Script {
             ttl_kills_taken: self.one_in(4),
             paused: self.one_in(20),
             semaphore: None,
+            queue_num: self.rarely(|script| script.rng.u32(0..4)).filter(|num| *num > 0),
         }
     }
 

@@ -66,7 +66,8 @@ LANGUAGE sql VOLATILE AS $$
             ELSE coalesce(c.takeable, 0)
         END,
         taskyard.next_timer(t.number, -9223372036854775808),
-        (SELECT s.key::text FROM taskyard.semaphore s WHERE s.id = t.semaphore)
+        (SELECT s.key::text FROM taskyard.semaphore s WHERE s.id = t.semaphore),
+        t.queue_num
     FROM taskyard.tube t
     CROSS JOIN LATERAL (
         SELECT sum(k.ready + k.passed)::bigint AS ready, sum(k.ready)::bigint AS takeable,

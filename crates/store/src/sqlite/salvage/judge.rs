@@ -59,10 +59,10 @@ impl Judge {
 
     /// A tube and its number.
     pub fn tube(&self, row: &Cell<'_>, pages: &Pages) -> Option<(u32, TubeRecord)> {
-        let mut values =
-            row.all(pages, TUBE_COLUMNS + 1).or_else(|| row.all(pages, TUBE_COLUMNS))?;
-        values.resize(TUBE_COLUMNS + 1, Value::Null);
-        let sql = "SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?,?";
+        let columns = [TUBE_COLUMNS + 2, TUBE_COLUMNS + 1, TUBE_COLUMNS];
+        let mut values = columns.into_iter().find_map(|columns| row.all(pages, columns))?;
+        values.resize(TUBE_COLUMNS + 2, Value::Null);
+        let sql = "SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?";
         self.ask(sql, values, |row| codec::read_tube(row).ok())
     }
 
