@@ -309,7 +309,8 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
         attempts_max: row.get(9)?,
         ttl_kills_taken: row.get(10)?,
         paused: row.get(11)?,
-        queue_num: row.get(14)?,
+        // A database of before there were such numbers lacks the column until it was read.
+        queue_num: if row.as_ref().column_count() > 14 { row.get(14)? } else { None },
     };
     let record = TubeRecord { name, options, next_id: row.get::<_, i64>(12)? as u64 };
     if row.get::<_, i64>(13)? != tube_sum(number, &record) {
