@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::Connection;
 use taskyard_core::{
     Command, Error, GrantFinish, GrantItem, Kind, Reply, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeOptions, Wish,
+    SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeName, TubeOptions, Wish,
 };
 use taskyard_store::OpenError;
 use taskyard_store::sqlite::{Fault, SqliteStore};
@@ -226,7 +226,7 @@ fn the_tasks_of_a_lost_semaphore_are_saved() {
     assert!(infos[1].waiting + infos[1].acquired + infos[1].revoking >= 3, "{:?}", infos[1]);
 }
 
-/// Folders of the first version have no tables for semaphores.
+/// Folders of the first version have no tables for semaphores, and tubes without numbers.
 #[test]
 fn an_older_folder_gets_its_tables() {
     let folder = fast_folder();
@@ -238,6 +238,7 @@ fn an_older_folder_gets_its_tables() {
         db.execute_batch(&format!("DROP TABLE {table}")).expect("is there");
     }
     db.execute_batch("ALTER TABLE tube DROP COLUMN semaphore").expect("is there");
+    db.execute_batch("ALTER TABLE tube DROP COLUMN queue_num").expect("is there");
     db.pragma_update(None, "user_version", 1).expect("can be set");
     drop(db);
     drop(prepare(folder.path()));
@@ -245,4 +246,13 @@ fn an_older_folder_gets_its_tables() {
     assert_eq!(everything(&store).len(), 3);
     let tubes = must(&store, Command::Tubes { tube: None });
     assert!(matches!(tubes, Reply::Tubes(tubes) if tubes.len() == 1));
+    let mail = TubeName::new("mail").expect("a name");
+    let name = Command::NameTube { tube: mail.clone(), name: mail, queue_num: Some(7) };
+    must(&store, name);
+    close(store);
+    let tubes = must(&open(folder.path()), Command::Tubes { tube: None });
+    assert!(
+        matches!(tubes, Reply::Tubes(tubes) if tubes[0].options.queue_num == Some(7)),
+        "what was made before can have a number"
+    );
 }
