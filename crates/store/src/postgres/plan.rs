@@ -312,9 +312,10 @@ impl Group {
                 }
                 admits
             }
-            (Command::Semaphore(_), Command::Semaphore(command)) => {
-                // Which of them may share a call was asked before.
-                let admits = self.tasks + command.items() <= BATCH_TASKS_MAX;
+            (first @ Command::Semaphore(_), Command::Semaphore(command)) => {
+                let kind = |command| semaphores::shares(command).map(|(kind, _)| kind);
+                let fits = self.tasks + command.items() <= BATCH_TASKS_MAX;
+                let admits = kind(next).is_some() && kind(first) == kind(next) && fits;
                 self.tasks += if admits { command.items() } else { 0 };
                 admits
             }

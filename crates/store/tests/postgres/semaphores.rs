@@ -325,6 +325,38 @@ fn one_semaphore_that_fails_does_not_stop_the_time_of_others() {
     });
 }
 
+// Plans that were made while nobody waited read the whole table for each call, and with a million waiters in one semaphore a
+// call of any other took seconds.
+#[test]
+fn no_call_reads_the_lines_of_others() {
+    const CALLS: &str = "
+        SELECT taskyard.semaphore_enqueue('yang', NULL, '{7,8}', '{1,2}');
+        SELECT taskyard.semaphore_finish('yang', NULL, '{7,8}', '{NULL,NULL}', '{0,0}', '{NULL,NULL}');
+        SELECT taskyard.semaphore_enqueue_all('{yang,other}', NULL, '{1,1}', '{5,9}', '{1,0}');
+        SELECT taskyard.semaphore_release_all('{yang,other}', NULL, '{1,1}', '{5,9}', '{NULL,NULL}');";
+    let _runtime = runtime().enter();
+    run(async {
+        let database = Database::new();
+        let queue = server(&database);
+        queue.limits(1, 1).await;
+        queue.configure("other", SemaphoreChange::limits(0, 0)).await;
+        let client = connect(&database).await;
+        for _ in 0..8 {
+            client.batch_execute(CALLS).await.expect("is done");
+        }
+        let fill =
+            "INSERT INTO taskyard.semaphore_task (semaphore_id, task_id, priority, seq, enqueued)
+            SELECT id, n, n, nextval('taskyard.semaphore_seq'), 0
+            FROM taskyard.semaphore, generate_series(100, 20000) n WHERE key = 'other'";
+        client.batch_execute(fill).await.expect("is filled");
+        client.batch_execute("BEGIN").await.expect("begins");
+        client.batch_execute(CALLS).await.expect("is done");
+        let read = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'semaphore_task'";
+        let read: i64 = client.query_one(read, &[]).await.expect("can be asked").get(0);
+        assert_eq!(read, 0, "times the whole table was read");
+    });
+}
+
 /// Every look-up must be by an index however many wait: a plan that walks over all of them would only show later.
 #[test]
 fn the_best_and_the_worst_are_found_by_an_index() {

@@ -42,7 +42,8 @@ END $$;
 -- _deadline is the earliest moment that was set, _news whether there are new events.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_settle(_s taskyard.semaphore, _old taskyard.semaphore_state,
     _acquired integer, _revoking integer, _now bigint, OUT _deadline bigint, OUT _news boolean)
-LANGUAGE plpgsql VOLATILE AS $$
+-- Plans are made once, perhaps on an empty table: they must not come to read the line of another semaphore.
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     _grant bigint := _old.grant_seq;
     _tail integer := least(_s.try_release, _s.active);
@@ -79,8 +80,8 @@ BEGIN
             WHERE t.semaphore_id = _s.id AND t.status = 'WAIT')
         THEN
             WITH best AS MATERIALIZED (
-                SELECT b.task_id, row_number() OVER () AS n FROM (
-                    SELECT t.task_id FROM taskyard.semaphore_task t
+                SELECT b.place, row_number() OVER () AS n FROM (
+                    SELECT t.ctid AS place FROM taskyard.semaphore_task t
                     WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
                     ORDER BY t.rank, t.seq
                     LIMIT least(_s.active - _acquired - _revoking, _left)) b),
@@ -91,7 +92,7 @@ BEGIN
                     -- here the place would go to another while the work goes on.
                     lease_until = CASE WHEN t.task_id >= 0 THEN _lease END,
                     ack_by = CASE WHEN t.task_id >= 0 THEN _ack END, moment = NULL, pinned = false
-                FROM best b WHERE t.semaphore_id = _s.id AND t.task_id = b.task_id
+                FROM best b WHERE t.ctid = b.place
                 RETURNING t.task_id, t.grant_no),
             told AS (
                 INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
