@@ -48,6 +48,7 @@ impl<'a> Reader<'a> {
             Ask::Take { tube, session, counts, .. } => self.take(tube, *session, counts, rows),
             Ask::Ack { .. } => self.ack(ask, rows),
             Ask::LockSemaphores | Ask::LockTube => Ok(Vec::new()),
+            Ask::Moved => semaphores::read_moved(rows, &mut self.tally).map(|()| Vec::new()),
             other => Ok(vec![self.single(other, rows)?]),
         }
     }
@@ -109,7 +110,8 @@ impl<'a> Reader<'a> {
             | Ask::Take { .. }
             | Ask::Ack { .. }
             | Ask::LockSemaphores
-            | Ask::LockTube => {
+            | Ask::LockTube
+            | Ask::Moved => {
                 return Err("an answer was read in the wrong place".into());
             }
         })

@@ -10,7 +10,7 @@ use super::answers::Reader;
 use super::connection::{Connection, Failure};
 use super::heads::Heads;
 use super::plan::{Ask, Context, Step, plan};
-use super::statements::Call;
+use super::statements::{self as sql, Call};
 use super::tally::Tally;
 use super::{Clock, Known, Shared};
 use crate::Executed;
@@ -33,7 +33,7 @@ impl Shared {
                 }
                 self.read(now, count, &steps, rows)
             }
-            Err(Failure::Refused(text)) if calls.len() > 1 => {
+            Err(Failure::Refused(text)) if calls.len() > 1 + usize::from(asks_moved(&steps)) => {
                 tracing::warn!(%text, "a batch was refused; trying its commands one by one");
                 self.one_by_one(now, count, steps, calls).await
             }
@@ -138,6 +138,7 @@ impl Shared {
         steps: Vec<Step>,
         calls: Vec<Call>,
     ) -> Executed {
+        let moves = asks_moved(&steps);
         let mut calls = calls.into_iter();
         let replies = unreadable(count);
         let mut whole = Executed { replies, effects: Effects::default(), unloaded: Vec::new() };
@@ -147,11 +148,16 @@ impl Shared {
                 _ => calls.next().into_iter().collect(),
             };
             // Alone, a call locks in order itself, and what was locked for it would be left behind.
-            if matches!(ask, Ask::LockTube) {
+            if matches!(ask, Ask::LockTube | Ask::Moved) {
                 continue;
             }
             let count = places.len();
-            let step = [Step { places: (0..count).collect(), ask }];
+            let mut step = vec![Step { places: (0..count).collect(), ask }];
+            let mut call = call;
+            if moves && !call.is_empty() {
+                step.push(Step { places: Vec::new(), ask: Ask::Moved });
+                call.push(Call::new(&sql::MOVED, []));
+            }
             let part = match self.transact(&step, &call).await {
                 Ok(rows) => self.read(now, count, &step, rows),
                 Err(failure) => failed(count, &failure),
@@ -161,6 +167,7 @@ impl Shared {
             }
             whole.effects.ready.extend(part.effects.ready);
             whole.effects.room.extend(part.effects.room);
+            whole.effects.events |= part.effects.events;
             whole.effects.next_wakeup = part.effects.next_wakeup;
         }
         whole
@@ -253,6 +260,11 @@ fn learn(known: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
     known.extend(seen);
 }
 
+/// Whether a batch asks in the end what semaphores did.
+fn asks_moved(steps: &[Step]) -> bool {
+    steps.last().is_some_and(|step| matches!(step.ask, Ask::Moved))
+}
+
 /// Whether commands may run twice without harm.
 fn is_repeatable(steps: &[Step]) -> bool {
     steps.iter().all(|step| {
@@ -265,6 +277,7 @@ fn is_repeatable(steps: &[Step]) -> bool {
                 | Ask::Deliveries { .. }
                 | Ask::Configure
                 | Ask::Tick { .. }
+                | Ask::Moved
         )
     })
 }

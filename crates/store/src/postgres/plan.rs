@@ -13,7 +13,7 @@ use taskyard_core::{
 
 use super::gather::OpenGroups;
 use super::heads::{Heads, Start, Timers, Touched};
-use super::statements::Call;
+use super::statements::{self as sql, Call};
 use super::{calls, order, semaphores};
 
 /// What every call of a batch needs to know.
@@ -117,6 +117,8 @@ pub(super) enum Ask {
     LockSemaphores,
     /// Comes before what a tube is asked; nobody asked for it.
     LockTube,
+    /// Comes last: what semaphores did beside what was asked.
+    Moved,
 }
 
 /// Turns commands into steps and calls. Steps without a call have none in the second list.
@@ -126,6 +128,7 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>,
         steps.push(Step { places: Vec::new(), ask: Ask::LockSemaphores });
         calls.push(lock);
     }
+    let moves = semaphores::may_move(&commands, context.plain);
     let mut groups: Vec<Group> = Vec::new();
     let mut open = OpenGroups::default();
     for (place, command) in commands.into_iter().enumerate() {
@@ -154,6 +157,10 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>,
         let (ask, call) = group.call(context, &mut touched);
         steps.push(Step { places, ask });
         calls.push(call);
+    }
+    if moves {
+        steps.push(Step { places: Vec::new(), ask: Ask::Moved });
+        calls.push(Call::new(&sql::MOVED, []));
     }
     (steps, calls)
 }

@@ -83,6 +83,7 @@ statements! {
             BOOL, INT8, BOOL, BOOL);
     SEMAPHORE_ENQUEUE: "SELECT * FROM taskyard.semaphore_enqueue($1,$2,$3,$4)"
         (TEXT, INT8, INT8_ARRAY, FLOAT8_ARRAY);
+    MOVED: "SELECT * FROM taskyard.moved()" ();
     SEMAPHORE_LOOK: "SELECT * FROM taskyard.semaphore_look($1,$2)" (TEXT, INT8_ARRAY);
     SEMAPHORE_FINISH: "SELECT * FROM taskyard.semaphore_finish($1,$2,$3,$4,$5,$6)"
         (TEXT, INT8, INT8_ARRAY, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY);
