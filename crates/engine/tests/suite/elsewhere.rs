@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use taskyard_core::{
-    Body, Command, Effects, Error, Execute, Kind, NewTask, Reply, Span, Timestamp, TubeOptions,
+    Body, Command, Effects, Error, Execute, Kind, NewTask, Reply, SemaphoreCommand, SemaphoreKey,
+    SemaphoreReply, Span, TaskId, Timestamp, TubeOptions, Wish,
 };
 use taskyard_engine::{Engine, HandClock, Settings};
 use taskyard_store::{
@@ -118,6 +119,34 @@ async fn a_notice_wakes_those_who_wait_elsewhere() {
     two.tell(Elsewhere::Tube(tube("mail")));
     assert_eq!(taken(a.await.unwrap().remove(0)).len(), 1);
     assert_eq!(taken(b.await.unwrap().remove(0)).len(), 1, "one notice is enough for both");
+}
+
+// Notices were of tubes alone: who waited for events at another server looked once a second.
+#[tokio::test]
+async fn a_notice_of_events_wakes_those_who_listen_elsewhere() {
+    let two = Two::new().await;
+    let key = SemaphoreKey::new("yang").unwrap();
+    let configure =
+        SemaphoreCommand::Configure { key: key.clone(), change: Box::default(), only_new: false };
+    let wishes = vec![Wish { task: TaskId(1), priority: 1.0 }];
+    let enqueue = SemaphoreCommand::Enqueue { key, wishes };
+    let events = SemaphoreCommand::Events { key: None, count: 1, wait: MINUTE };
+    let engine = two.second.clone();
+    let waiting =
+        tokio::spawn(async move { engine.execute(vec![Command::Semaphore(events)]).await });
+    for command in [configure, enqueue] {
+        two.first.execute(vec![Command::Semaphore(command)]).await.remove(0).unwrap();
+    }
+    // Told until it listens.
+    while !waiting.is_finished() {
+        two.tell(Elsewhere::Events);
+        two.second.waiting().await;
+    }
+    let heard = waiting.await.unwrap().remove(0);
+    assert!(
+        matches!(&heard, Ok(Reply::Semaphore(SemaphoreReply::Events(events))) if events.len() == 1),
+        "{heard:?}"
+    );
 }
 
 #[tokio::test]

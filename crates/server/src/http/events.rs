@@ -1,8 +1,8 @@
 //! Events of semaphores over a WebSocket: they come as they happen, and are acknowledged on the same socket.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
@@ -14,7 +14,7 @@ use taskyard_core::{Command, Error, EventId, Reply, SemaphoreCommand, SemaphoreE
 use taskyard_core::{SemaphoreKey, SemaphoreReply, Span};
 use taskyard_wire::Code;
 use taskyard_wire::http::{AcknowledgeRequest, EventAnswer, SocketAnswer, parse};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::route::QueryField;
 use super::{Refusal, Route, Shape};
@@ -22,10 +22,18 @@ use crate::app::{App, Shared};
 
 /// How many events may be without acknowledgement on one socket; more are not sent.
 const WINDOW: usize = 1000;
+/// After this time an event that was not acknowledged is told again, if it still is there at all.
+const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// The name of the protocol that a page may ask for beside its token: browsers want one of theirs to be answered.
+const PROTOCOL: &str = "taskyard.events";
 /// How long one question for events waits; then it is asked again.
 const LISTEN: Span = Span::from_secs(30);
 /// How often a silent client is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
+/// How many such questions may stay without any word.
+const PINGS_UNANSWERED_MAX: u32 = 2;
+/// How long a client may take to accept a message.
+const SEND_MAX: Duration = Duration::from_secs(30);
 /// Largest message of a client, in bytes.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
 
@@ -62,8 +70,11 @@ async fn open(
     // The connection that it came over is given back with the upgrade.
     let room = app.room.clone().try_acquire_owned();
     let room = room.map_err(|_| Error::Overloaded("there are too many connections"))?;
-    Ok(upgrade.max_message_size(MESSAGE_BYTES_MAX).on_upgrade(move |socket| async move {
-        Talk { app, key, socket, unheard: HashSet::new() }.run().await;
+    let upgrade = upgrade.protocols([PROTOCOL]).max_message_size(MESSAGE_BYTES_MAX);
+    // A frame is read whole before the message is looked at.
+    Ok(upgrade.max_frame_size(MESSAGE_BYTES_MAX).on_upgrade(move |socket| async move {
+        let (window, silence) = (Window::default(), Silence::default());
+        Talk { app, key, socket, window, silence }.run().await;
         drop(room);
     }))
 }
@@ -80,8 +91,52 @@ struct Talk {
     app: Shared,
     key: Option<SemaphoreKey>,
     socket: WebSocket,
-    /// Events that were sent and not acknowledged.
-    unheard: HashSet<EventId>,
+    window: Window,
+    silence: Silence,
+}
+
+/// Events that were sent and not acknowledged. Many never will be: a release takes them back, or they are acknowledged
+/// elsewhere. So each is forgotten when it would come again anyway.
+#[derive(Default)]
+struct Window(HashMap<EventId, Instant>);
+
+impl Window {
+    /// How many more may be sent.
+    fn room(&mut self, now: Instant) -> usize {
+        if self.0.len() >= WINDOW {
+            self.0.retain(|_, sent| now < *sent + TOLD_AGAIN_AFTER);
+        }
+        WINDOW.saturating_sub(self.0.len())
+    }
+
+    /// When the first of them is forgotten.
+    fn opens_at(&self) -> Option<Instant> {
+        self.0.values().min().map(|sent| *sent + TOLD_AGAIN_AFTER)
+    }
+
+    fn sent(&mut self, event: EventId, now: Instant) {
+        self.0.insert(event, now);
+    }
+
+    fn heard(&mut self, event: EventId) {
+        self.0.remove(&event);
+    }
+}
+
+/// How often a client was asked whether it is there since it last said anything.
+#[derive(Default)]
+struct Silence(u32);
+
+impl Silence {
+    /// It is asked once more; whether there is any use in that.
+    fn asks(&mut self) -> bool {
+        self.0 += 1;
+        self.0 <= PINGS_UNANSWERED_MAX
+    }
+
+    fn ends(&mut self) {
+        self.0 = 0;
+    }
 }
 
 type Fetch = Pin<Box<dyn Future<Output = Result<SemaphoreReply, Error>> + Send>>;
@@ -94,16 +149,22 @@ impl Talk {
         // Kept while messages come: a question that is dropped might have had an answer.
         let mut fetch: Option<Fetch> = None;
         loop {
-            if fetch.is_none() && self.unheard.len() < WINDOW {
-                fetch = Some(self.fetch());
+            let room = self.window.room(Instant::now());
+            if fetch.is_none() && room > 0 {
+                fetch = Some(self.fetch(room));
             }
+            let opens_at = self.window.opens_at().filter(|_| fetch.is_none());
             let goes_on = tokio::select! {
                 message = self.socket.recv() => self.hear(message).await,
                 events = async { fetch.as_mut().expect("it is there").await }, if fetch.is_some() => {
                     fetch = None;
                     self.tell(events).await
                 }
-                _ = ping.tick() => self.socket.send(Message::Ping(Default::default())).await.is_ok(),
+                () = async { sleep_until(opens_at.expect("it is full").into()).await },
+                    if opens_at.is_some() => true,
+                _ = ping.tick() => {
+                    self.silence.asks() && self.pass(Message::Ping(Default::default())).await
+                }
             };
             if !goes_on {
                 return;
@@ -111,9 +172,8 @@ impl Talk {
         }
     }
 
-    fn fetch(&self) -> Fetch {
+    fn fetch(&self, count: usize) -> Fetch {
         let (app, key) = (self.app.clone(), self.key.clone());
-        let count = WINDOW - self.unheard.len();
         let events = SemaphoreCommand::Events { key, count, wait: LISTEN };
         Box::pin(async move { ask(&app, events).await })
     }
@@ -142,17 +202,23 @@ impl Talk {
     }
 
     async fn send_event(&mut self, event: &SemaphoreEvent) -> bool {
-        self.unheard.insert(event.id);
+        self.window.sent(event.id, Instant::now());
         self.send(&SocketAnswer::Event(EventAnswer::new(event))).await
     }
 
     async fn send(&mut self, answer: &SocketAnswer) -> bool {
         let Ok(text) = serde_json::to_string(answer) else { return false };
-        self.socket.send(Message::Text(text.into())).await.is_ok()
+        self.pass(Message::Text(text.into())).await
+    }
+
+    /// Sends a message, unless the client does not take it.
+    async fn pass(&mut self, message: Message) -> bool {
+        matches!(timeout(SEND_MAX, self.socket.send(message)).await, Ok(Ok(())))
     }
 
     /// Takes in what the client says; whether to go on.
     async fn hear(&mut self, message: Option<Result<Message, axum::Error>>) -> bool {
+        self.silence.ends();
         let text = match message {
             Some(Ok(Message::Text(text))) => text,
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => return true,
@@ -171,7 +237,7 @@ impl Talk {
             }
         };
         if let SemaphoreCommand::Acknowledge { events } = &events {
-            events.iter().for_each(|event| _ = self.unheard.remove(event));
+            events.iter().for_each(|event| self.window.heard(*event));
         }
         match ask(&self.app, events).await {
             Ok(SemaphoreReply::Acknowledged(count)) => {
@@ -189,6 +255,41 @@ impl Talk {
         let reason = &reason[..end.last().unwrap_or(0)];
         let frame = CloseFrame { code, reason: Utf8Bytes::from(reason) };
         // Whoever is gone already hears nothing.
-        let _ = self.socket.send(Message::Close(Some(frame))).await;
+        let _ = self.pass(Message::Close(Some(frame))).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Only an acknowledgement on the same socket made room. A client that released each task instead heard nothing any
+    // more after a thousand of them.
+    #[test]
+    fn events_that_nobody_acknowledges_do_not_close_the_window_for_ever() {
+        let (mut window, start) = (Window::default(), Instant::now());
+        for number in 0..WINDOW as u64 {
+            window.sent(EventId(number), start + Duration::from_millis(number));
+        }
+        assert_eq!(window.room(start + TOLD_AGAIN_AFTER - Duration::from_millis(1)), 0);
+        assert_eq!(window.opens_at(), Some(start + TOLD_AGAIN_AFTER));
+        assert_eq!(window.room(start + TOLD_AGAIN_AFTER), 1);
+        assert_eq!(window.room(start + TOLD_AGAIN_AFTER * 2), 1, "looked at only when it is full");
+        window.sent(EventId(5000), start + TOLD_AGAIN_AFTER);
+        assert_eq!(
+            window.room(start + TOLD_AGAIN_AFTER * 2 - Duration::from_millis(1)),
+            WINDOW - 1
+        );
+        window.heard(EventId(5000));
+        assert_eq!(window.room(start + TOLD_AGAIN_AFTER), WINDOW);
+    }
+
+    /// A client that vanished without a word was told events for as long as the network tried.
+    #[test]
+    fn who_says_nothing_at_all_is_given_up() {
+        let mut silence = Silence::default();
+        assert!(silence.asks() && silence.asks());
+        silence.ends();
+        assert!(silence.asks() && silence.asks() && !silence.asks());
     }
 }

@@ -159,6 +159,30 @@ async fn who_may_not_ask_gets_no_socket() {
     rig.get("/v1/semaphore-events/socket").await.refused(400, "invalid");
 }
 
+/// A page shows its token as one of its protocols, and a browser gives up unless one of them is answered.
+#[tokio::test]
+async fn a_page_gets_one_of_its_protocols() {
+    let rig = Rig::new().await;
+    let offered = "sec-websocket-protocol: taskyard.events, bearer.secret\r\n";
+    let (head, _) = Socket::ask(&rig, "", offered).await;
+    assert!(head.starts_with("HTTP/1.1 101"), "{head}");
+    assert!(head.to_lowercase().contains("sec-websocket-protocol: taskyard.events\r\n"), "{head}");
+}
+
+/// A frame that is too large was read to its end before anybody looked at its size.
+#[tokio::test]
+async fn a_large_frame_is_not_waited_for() {
+    let rig = Rig::new().await;
+    let mut socket = Socket::open(&rig, "").await;
+    let mut head = vec![0x81, 0x80 | 127];
+    head.extend((1_u64 << 20).to_be_bytes());
+    head.extend([7, 1, 9, 3]);
+    socket.0.write_all(&head).await.unwrap();
+    let mut rest = Vec::new();
+    // Whether with a word or without, the server ends it.
+    let _ = socket.0.read_to_end(&mut rest).await;
+}
+
 /// A server that stops says so, instead of letting its listeners wait.
 #[tokio::test]
 async fn a_stop_ends_the_socket() {

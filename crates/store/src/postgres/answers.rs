@@ -56,6 +56,7 @@ impl<'a> Reader<'a> {
             Ask::Ack { .. } => self.ack(ask, rows),
             Ask::Semaphores(asks) => semaphores::read_all(asks, rows, &mut self.tally),
             Ask::LockSemaphores | Ask::LockTube => Ok(Vec::new()),
+            Ask::Moved => semaphores::read_moved(rows, &mut self.tally).map(|()| Vec::new()),
             other => Ok(vec![self.single(other, rows)?]),
         }
     }
@@ -124,7 +125,8 @@ impl<'a> Reader<'a> {
             | Ask::Ack { .. }
             | Ask::Semaphores(_)
             | Ask::LockSemaphores
-            | Ask::LockTube => {
+            | Ask::LockTube
+            | Ask::Moved => {
                 return Err("an answer was read in the wrong place".into());
             }
         })

@@ -14,7 +14,7 @@ use super::heads::Heads;
 use super::lanes::{self, Takes};
 use super::order;
 use super::plan::{Ask, Context, Part, Step, plan};
-use super::statements::Call;
+use super::statements::{self as sql, Call};
 use super::tally::Tally;
 use super::{Clock, Known, Shared};
 use crate::Executed;
@@ -89,7 +89,7 @@ impl Shared {
                 }
                 self.read(now, count, &steps, rows)
             }
-            Err(Failure::Refused(text)) if calls.len() > 1 => {
+            Err(Failure::Refused(text)) if calls.len() > 1 + usize::from(asks_moved(&steps)) => {
                 tracing::warn!(%text, "a batch was refused; trying its commands one by one");
                 self.one_by_one(now, count, Part { steps, calls }).await
             }
@@ -220,6 +220,7 @@ impl Shared {
     /// Each call in a transaction of its own, so that only what cannot be done fails.
     async fn one_by_one(&self, now: Timestamp, count: usize, part: Part) -> Executed {
         let Part { steps, calls } = part;
+        let moves = asks_moved(&steps);
         let mut calls = calls.into_iter();
         let replies = unreadable(count);
         let mut whole = Executed { replies, effects: Effects::default(), unloaded: Vec::new() };
@@ -229,11 +230,16 @@ impl Shared {
                 _ => calls.next().into_iter().collect(),
             };
             // Alone, a call locks in order itself, and what was locked for it would be left behind.
-            if matches!(ask, Ask::LockTube) {
+            if matches!(ask, Ask::LockTube | Ask::Moved) {
                 continue;
             }
             let count = places.len();
-            let step = [Step { places: (0..count).collect(), ask }];
+            let mut step = vec![Step { places: (0..count).collect(), ask }];
+            let mut call = call;
+            if moves && !call.is_empty() {
+                step.push(Step { places: Vec::new(), ask: Ask::Moved });
+                call.push(Call::new(&sql::MOVED, []));
+            }
             let part = match self.transact(Lane::Main, &step, &call).await {
                 Ok(rows) => self.read(now, count, &step, rows),
                 Err(failure) => failed(count, &failure),
@@ -353,6 +359,11 @@ fn learn(known: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
     known.extend(seen);
 }
 
+/// Whether a batch asks in the end what semaphores did.
+fn asks_moved(steps: &[Step]) -> bool {
+    steps.last().is_some_and(|step| matches!(step.ask, Ask::Moved))
+}
+
 /// Whether commands may run twice without harm.
 fn is_repeatable(steps: &[Step]) -> bool {
     steps.iter().all(|step| {
@@ -365,6 +376,7 @@ fn is_repeatable(steps: &[Step]) -> bool {
                 | Ask::Deliveries { .. }
                 | Ask::Configure
                 | Ask::Tick { .. }
+                | Ask::Moved
         )
     })
 }

@@ -14,7 +14,7 @@ use taskyard_core::{
 use super::gather::OpenGroups;
 use super::heads::{Heads, Start, Timers, Touched};
 use super::places::Places;
-use super::statements::Call;
+use super::statements::{self as sql, Call};
 use super::{calls, lanes, order, semaphores};
 
 /// What every call of a batch needs to know.
@@ -138,6 +138,8 @@ pub(super) enum Ask {
     LockSemaphores,
     /// Comes before what a tube is asked; nobody asked for it.
     LockTube,
+    /// Comes last: what semaphores did beside what was asked.
+    Moved,
 }
 
 /// Turns commands into steps and calls, and for a large batch into those of two connections.
@@ -146,6 +148,7 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Part, Opti
     if let Some(lock) = semaphores::lock(&commands, context.gated) {
         main.push(Vec::new(), Ask::LockSemaphores, lock);
     }
+    let moves = semaphores::may_move(&commands, context.plain);
     let mut groups: Vec<Group> = Vec::new();
     let mut open = OpenGroups::default();
     for (place, command) in commands.into_iter().enumerate() {
@@ -166,6 +169,9 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Part, Opti
     let may_split = context.may_split && main.calls.is_empty();
     let side = if may_split { lanes::split(&mut groups, context.plain) } else { Vec::new() };
     main.ask(groups, context);
+    if moves {
+        main.push(Vec::new(), Ask::Moved, Call::new(&sql::MOVED, []));
+    }
     let side = (!side.is_empty()).then(|| {
         let mut part = Part::default();
         part.ask(side, context);

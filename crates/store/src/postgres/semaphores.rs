@@ -62,6 +62,40 @@ pub(super) fn lock(commands: &[Command], gated: &HashSet<TubeName>) -> Option<Ca
     locks.then(|| Call::new(&sql::SEMAPHORE_LOCK, [param(keys), param(tubes)]))
 }
 
+/// Whether a batch may let semaphores do something beside what it asks: in tubes that are plain they do nothing.
+pub(super) fn may_move(commands: &[Command], plain: &HashSet<TubeName>) -> bool {
+    commands.iter().any(|command| match command {
+        Command::Put { tube, .. }
+        | Command::Finish { tube, .. }
+        | Command::Delete { tube, .. }
+        | Command::Kick { tube, .. }
+        | Command::Truncate { tube }
+        | Command::DropTube { tube }
+        | Command::ReleaseAll { tube } => !plain.contains(tube),
+        Command::Tick { .. } | Command::LeaveSession { .. } | Command::JoinSession { .. } => true,
+        Command::Semaphore(command) => matches!(
+            command,
+            SemaphoreCommand::Configure { .. }
+                | SemaphoreCommand::Enqueue { .. }
+                | SemaphoreCommand::Finish { .. }
+        ),
+        _ => false,
+    })
+}
+
+/// Notes what semaphores did beside what was asked.
+pub(super) fn read_moved(rows: &[Row], tally: &mut Tally) -> Result<(), Unreadable> {
+    let row = rows.first().ok_or("what semaphores did was not told")?;
+    tally.events |= get::<bool>(row, 0)?;
+    tally.deadline(get(row, 1)?);
+    let tubes = get::<Option<Vec<&str>>>(row, 2)?.unwrap_or_default();
+    let counts = get::<Option<Vec<i64>>>(row, 3)?.unwrap_or_default();
+    for (tube, count) in tubes.into_iter().zip(counts) {
+        tally.back(&name(tube)?, count_from_sql(count));
+    }
+    Ok(())
+}
+
 /// The call of a command.
 pub(super) fn call(command: SemaphoreCommand, now: Option<i64>) -> (Ask, Call) {
     match command {

@@ -91,6 +91,7 @@ statements! {
         (TEXT_ARRAY, INT8, INT4_ARRAY, INT8_ARRAY, FLOAT8_ARRAY);
     SEMAPHORE_RELEASE_ALL: "SELECT * FROM taskyard.semaphore_release_all($1,$2,$3,$4,$5)"
         (TEXT_ARRAY, INT8, INT4_ARRAY, INT8_ARRAY, INT8_ARRAY);
+    MOVED: "SELECT * FROM taskyard.moved()" ();
     SEMAPHORE_LOOK: "SELECT * FROM taskyard.semaphore_look($1,$2)" (TEXT, INT8_ARRAY);
     SEMAPHORE_FINISH: "SELECT * FROM taskyard.semaphore_finish($1,$2,$3,$4,$5,$6)"
         (TEXT, INT8, INT8_ARRAY, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY);

@@ -46,13 +46,45 @@ BEGIN
         SELECT DISTINCT t.tube FROM taskyard.task t WHERE t.session = _session));
 END $$;
 
--- Who was let in is ready, who lost its grant is not. Others hear of the tubes in which something became ready.
+-- What semaphores do beside what was asked (tasks become ready in this or another tube, events are written, deadlines
+-- set) is noted until the transaction ends, and read by its last call: so the server that did it tells those who wait. A
+-- notice from here would make all commits of the database stand in one line.
+CREATE OR REPLACE FUNCTION taskyard.note_ready(_tube text, _count bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    -- The name of a tube has neither a slash nor a colon.
+    PERFORM set_config('taskyard.ready',
+        concat(current_setting('taskyard.ready', true), '/', _count, ':', _tube), true);
+END $$;
+
+CREATE OR REPLACE FUNCTION taskyard.note_settled(_news boolean, _deadline bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF _news THEN
+        PERFORM set_config('taskyard.news', 'yes', true);
+    END IF;
+    IF _deadline IS NOT NULL THEN
+        PERFORM set_config('taskyard.deadline', least(_deadline,
+            nullif(current_setting('taskyard.deadline', true), '')::bigint)::text, true);
+    END IF;
+END $$;
+
+-- What was noted in this transaction: new events, the earliest deadline, and how many tasks became ready where.
+CREATE OR REPLACE FUNCTION taskyard.moved(OUT news boolean, OUT deadline bigint, OUT tubes text[], OUT counts bigint[])
+LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(current_setting('taskyard.news', true), '') <> '',
+        nullif(current_setting('taskyard.deadline', true), '')::bigint,
+        array_agg(split_part(r.noted, ':', 2)), array_agg(split_part(r.noted, ':', 1)::bigint)
+    FROM unnest(string_to_array(substr(current_setting('taskyard.ready', true), 2), '/')) AS r(noted)
+$$;
+
+-- Who was let in is ready, who lost its grant is not.
 CREATE OR REPLACE FUNCTION taskyard.move_gated(_tasks bigint[], _in boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    _name text;
+    _tube record;
 BEGIN
-    FOR _name IN
+    FOR _tube IN
         WITH moved AS (
             UPDATE taskyard.task t SET state = CASE WHEN _in THEN 0 ELSE 6 END
             FROM unnest(_tasks) AS g(task)
@@ -65,10 +97,10 @@ BEGIN
             SELECT m.tube, count(*) FILTER (WHERE _in) - count(*) FILTER (WHERE m.before = 0),
                 -count(*) FILTER (WHERE m.before = 5),
                 count(*) FILTER (WHERE NOT _in) - count(*) FILTER (WHERE m.before = 6)
-            FROM moved m GROUP BY m.tube RETURNING count.tube)
-        SELECT u.name FROM counted c JOIN taskyard.tube u ON u.number = c.tube WHERE _in ORDER BY u.name
+            FROM moved m GROUP BY m.tube RETURNING count.tube, count.ready)
+        SELECT u.name, c.ready FROM counted c JOIN taskyard.tube u ON u.number = c.tube WHERE _in ORDER BY u.name
     LOOP
-        PERFORM pg_notify('taskyard', ':' || _name);
+        PERFORM taskyard.note_ready(_tube.name, _tube.ready);
     END LOOP;
 END $$;
 
@@ -142,7 +174,9 @@ BEGIN
             WHERE p.status IN ('WAIT', 'DELAYED')), false);
     END IF;
     SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _acquired, _revoking, _now);
-    RETURN taskyard.timer(least(_back, _settled._deadline));
+    _back := taskyard.timer(least(_back, _settled._deadline));
+    PERFORM taskyard.note_settled(_settled._news, _back);
+    RETURN _back;
 END $$;
 
 -- What is wrong with tubes that have a semaphore: no rows is as it should be. A task is ready without a grant, or stands in
