@@ -63,9 +63,9 @@ pub(super) async fn run(
         Ok(room) => room,
         Err(error) => return fail(allocation, &frames, "cannot prepare the task", &error).await,
     };
-    let seconds_max = allocation.limit.map(|limit| limit.as_secs() + 1);
-    let site = Site { folder: room.path(), uid: room.uid(), seconds_max };
-    let watch = match Watch::start(&host, &plan, site, stdin, frames.clone()) {
+    let watch = match Watch::start(&host, &plan, &room, allocation.limit, stdin, frames.clone())
+        .await
+    {
         Ok(watch) => watch,
         Err(error) => return fail(allocation, &frames, "cannot start the program", &error).await,
     };
@@ -113,17 +113,20 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(
+    async fn start(
         host: &Host,
         plan: &Plan,
-        site: Site<'_>,
+        room: &Room,
+        limit: Option<Duration>,
         stdin: mpsc::Receiver<Vec<u8>>,
         frames: mpsc::Sender<Outgoing>,
     ) -> io::Result<Self> {
+        let seconds_max = limit.map(|limit| limit.as_secs() + 1);
+        let site = Site { folder: room.path(), uid: room.uid(), seconds_max };
         let mut command = Command::from(host.isolation.command(plan, site, &host.limits));
         let input = if plan.interactive { Stdio::piped() } else { Stdio::null() };
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut group = Group::new(command.spawn()?)?;
+        let mut group = host.spawner.spawn(command, room.clone()).await?;
         let place = Place { folder: site.folder.into(), uid: site.uid, leader: group.id() };
         let child = group.child();
         let feeding = child.stdin.take().map(|pipe| tokio::spawn(feed(pipe, stdin)).abort_handle());

@@ -11,6 +11,7 @@ mod lanes;
 mod output;
 mod removal;
 mod room;
+mod spawner;
 mod stage;
 mod sweep;
 mod warden;
@@ -30,7 +31,7 @@ pub use stage::{Plan, StageError, add_file, duration};
 
 use folder::Folders;
 use lanes::Lanes;
-use sweep::Leftovers;
+use spawner::Spawner;
 use warden::Warden;
 
 /// Frames that wait for a client before the program has to.
@@ -48,10 +49,11 @@ pub struct Backends {
 
 /// What all jobs share.
 #[derive(Debug)]
-pub(crate) struct Host {
+struct Host {
     pub isolation: Isolation,
     pub folders: Folders,
     pub lanes: Lanes,
+    pub spawner: Spawner,
     pub warden: Arc<Warden>,
     pub limits: Limits,
     pub kill_after: Duration,
@@ -77,13 +79,11 @@ impl Backends {
     /// Makes the backends and tells the scheduler of them.
     pub async fn start(config: &Config, scheduler: Scheduler) -> std::io::Result<Self> {
         let isolation = Isolation::probe(&config.isolation).await;
-        // Inside bubblewrap nothing outlives the first process of its namespace.
-        let leftovers =
-            if isolation.has_bubblewrap() { Leftovers::Orphans } else { Leftovers::All };
         let host = Arc::new(Host {
             folders: Folders::new()?,
             // A halted program may still be ending while the next one starts.
-            lanes: Lanes::new(config.backends * 2, isolation.first_uid(), leftovers),
+            lanes: Lanes::new(config.backends * 2, isolation.first_uid()),
+            spawner: Spawner::start(isolation.has_bubblewrap())?,
             isolation,
             warden: Warden::start(config.limits.clone()),
             limits: config.limits.clone(),
