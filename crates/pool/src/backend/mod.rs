@@ -14,6 +14,7 @@ mod room;
 mod spawner;
 mod stage;
 mod sweep;
+mod users;
 mod warden;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,7 @@ pub use stage::{Plan, StageError, add_file, duration};
 use folder::Folders;
 use lanes::Lanes;
 use spawner::Spawner;
+use users::Users;
 use warden::Warden;
 
 /// Frames that wait for a client before the program has to.
@@ -78,11 +80,16 @@ pub struct Running {
 impl Backends {
     /// Makes the backends and tells the scheduler of them.
     pub async fn start(config: &Config, scheduler: Scheduler) -> std::io::Result<Self> {
-        let isolation = Isolation::probe(&config.isolation).await;
+        let mut isolation = Isolation::probe(&config.isolation).await;
+        // A halted program may still be ending while the next one starts.
+        let lanes = config.backends * 2;
+        let users = isolation.first_uid().map(|first| Users::claim(first, lanes)).transpose()?;
+        if let Some(users) = &users {
+            isolation.set_first_uid(users.first());
+        }
         let host = Arc::new(Host {
             folders: Folders::new()?,
-            // A halted program may still be ending while the next one starts.
-            lanes: Lanes::new(config.backends * 2, isolation.first_uid()),
+            lanes: Lanes::new(lanes, users),
             spawner: Spawner::start(isolation.has_bubblewrap())?,
             isolation,
             warden: Warden::start(config.limits.clone()),
