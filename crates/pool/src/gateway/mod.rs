@@ -8,7 +8,7 @@ mod socket;
 mod visit;
 mod words;
 
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -22,10 +22,11 @@ pub use visit::{News, Visit};
 
 /// Every address of the pool.
 pub fn router(pool: Pool) -> Router {
+    let bytes_max = DefaultBodyLimit::max(plain::bytes_max(&pool.0.limits));
     let router = Router::new()
         .route("/pool/status", get(status))
         .route("/pool/programs", get(programs))
-        .route("/pool/run/{program}", post(plain::run).get(socket::batch))
+        .route("/pool/run/{program}", post(plain::run).layer(bytes_max).get(socket::batch))
         .route("/pool/run/{program}/interactive", get(socket::interactive));
     page::add(router).with_state(pool)
 }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::refusal;
 use super::visit::{News, Visit};
 use super::words::{Words, room};
-use crate::backend::{Plan, add_file, duration};
+use crate::backend::{Plan, StageError, add_file, duration};
 use crate::config::Program;
 use crate::pool::Pool;
 use crate::protocol::{Frame, InputHead, Options, Outgoing, StartHead};
@@ -155,12 +155,18 @@ impl Client {
         let (mut files, mut options) = (Vec::new(), Options::default());
         let mut missing = Vec::new();
         let mut asked = false;
+        let mut words = Vec::new();
         loop {
             let Said::Text(text) = self.hear_next().await? else {
                 return Err(wrong("bytes without an `input` before them"));
             };
             match Frame::read(&text).map_err(wrong)? {
-                Frame::Options(new) => options = new,
+                Frame::Options(new) => options = options.then(new),
+                Frame::Input(InputHead { stream: Some(stream), .. })
+                    if self.interactive && stream == "stdin" =>
+                {
+                    self.bring_words(&mut words).await?;
+                }
                 Frame::Input(head) => self.bring_file(head, &mut files, &mut missing).await?,
                 Frame::Start(_) if !missing.is_empty() => {
                     if std::mem::replace(&mut asked, true) {
@@ -169,7 +175,10 @@ impl Client {
                     let names = std::mem::take(&mut missing);
                     self.send(&Outgoing::Missing(names)).await?;
                 }
-                Frame::Start(start) => return self.plan(files, &options, &start),
+                Frame::Start(start) => {
+                    let plan = self.plan(files, &options, &start)?;
+                    return Ok(Plan { words, ..plan });
+                }
             }
         }
     }
@@ -197,6 +206,20 @@ impl Client {
         self.held.push(self.pool.hold(bytes.len()).map_err(wrong)?);
         let limits = &self.pool.0.limits;
         add_file(files, &self.program, limits, (name, bytes)).map_err(wrong)
+    }
+
+    /// Hears what a session is to be told as soon as it runs.
+    async fn bring_words(&mut self, words: &mut Vec<u8>) -> Result<(), Gone> {
+        let Said::Bytes(bytes) = self.hear_next().await? else {
+            return Err(wrong("`input` is followed by the bytes for the standard input"));
+        };
+        let bytes_max = self.pool.0.limits.input_bytes_max;
+        if words.len() + bytes.len() > bytes_max {
+            return Err(wrong(StageError::TooLarge(bytes_max)));
+        }
+        self.held.push(self.pool.hold(bytes.len()).map_err(wrong)?);
+        words.extend(bytes);
+        Ok(())
     }
 
     fn plan(

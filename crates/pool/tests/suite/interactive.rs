@@ -80,6 +80,27 @@ async fn every_word_arrives_however_fast_they_come() {
     assert_eq!(heard, wanted);
 }
 
+/// What a client said before `start` was refused, and what it said right after it was sometimes lost.
+#[tokio::test]
+async fn words_before_the_start_come_first() {
+    let site = Site::new(1, "limits: {input_bytes_max: 1000}").await;
+    let mut client = site.connect(SHELL).await;
+    client.stdin("one ").await;
+    client.stdin("two ").await;
+    client.say("start {}").await;
+    client.stdin("three").await;
+    client.until_output("one two three").await;
+    let mut client = site.connect(SHELL).await;
+    client.stdin(&"x".repeat(600)).await;
+    client.stdin(&"x".repeat(600)).await;
+    let error = client.until("deny").await.error().to_owned();
+    assert_eq!(error, "the input has more than 1000 bytes, the most there is");
+    // Only a session has a standard input.
+    let mut client = site.client().await;
+    client.stdin("one").await;
+    assert_eq!(client.until("deny").await.error(), "`input` needs a filename");
+}
+
 #[tokio::test]
 async fn who_writes_more_than_a_program_reads_is_told_so() {
     let more = "limits: {input_bytes_max: 100000}";

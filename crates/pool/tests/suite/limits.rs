@@ -78,6 +78,20 @@ async fn endless_output_ends() {
     site.until_empty().await;
 }
 
+/// What was gathered from a program that writes on and on went by a timer, so frames had as much as it wrote in a
+/// millisecond, and eight of them waited for each slow client.
+#[tokio::test]
+async fn a_frame_does_not_grow_while_a_program_writes() {
+    let site = Site::new(1, "limits: {output_bytes_max: 100000000}").await;
+    let mut client = site.start("{}", "head -c 20000000 /dev/zero; echo x > result.txt").await;
+    let heard = client.rest().await;
+    assert_eq!(heard.last().unwrap().error(), "");
+    let sizes = heard.iter().filter(|one| one.verb == "output").map(|one| one.bytes.len());
+    assert_eq!(sizes.clone().sum::<usize>(), 20_000_000);
+    // The last one has what was still in the pipe.
+    assert!(sizes.max().unwrap() <= 128 << 10);
+}
+
 #[tokio::test]
 async fn too_much_input_is_refused() {
     let site = Site::new(1, "limits: {input_bytes_max: 1000, input_files_max: 2}").await;
