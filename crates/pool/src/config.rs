@@ -292,6 +292,9 @@ impl Program {
         if self.result.as_ref().is_some_and(|result| result.contains('/')) {
             return wrong("the result is a file in the task's own folder, so a plain name");
         }
+        if self.result.is_some() && self.formats.is_empty() {
+            return wrong("`result` needs at least one of `formats`, or it is never sent");
+        }
         match &self.format {
             Some(format) if !self.formats.contains_key(format) => {
                 wrong("`format` is none of `formats`")

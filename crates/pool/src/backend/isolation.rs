@@ -90,6 +90,11 @@ impl Isolation {
         self.first_uid
     }
 
+    /// Other pools have those before this one.
+    pub(super) fn set_first_uid(&mut self, first: u32) {
+        self.first_uid = Some(first);
+    }
+
     /// Whether bubblewrap is used.
     pub fn has_bubblewrap(&self) -> bool {
         self.bubblewrap
@@ -141,8 +146,11 @@ impl Isolation {
             args.push(format!("--nproc={}", limits.processes_max));
         }
         if let Some(seconds) = site.seconds_max {
-            // The first of the two is a signal of its own, so that it is not taken for a kill from outside.
-            args.push(format!("--cpu={}:{}", seconds + CPU_SPARE, seconds + CPU_SPARE + 1));
+            // Each processor may be used all the time. The first of the two is a signal of its own, so that it
+            // is not taken for a kill from outside.
+            let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+            let most = (seconds + CPU_SPARE).saturating_mul(processors as u64);
+            args.push(format!("--cpu={most}:{}", most.saturating_add(1)));
         }
         args
     }
@@ -170,4 +178,23 @@ fn walls(read: &[PathBuf]) -> Vec<String> {
         }
     }
     args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A program with two busy threads was killed after half of the time its client had asked for, and run again,
+    // and once more: processor time counts for all threads together.
+    #[test]
+    fn a_program_may_use_every_processor_all_its_time() {
+        let isolation = Isolation { first_uid: None, bubblewrap: false, prlimit: true };
+        let site = Site { folder: Path::new("/"), uid: None, seconds_max: Some(30) };
+        let args = isolation.limits(site, &Limits::default());
+        let cpu = args.iter().find_map(|arg| arg.strip_prefix("--cpu=")).unwrap();
+        let (soft, hard) = cpu.split_once(':').unwrap();
+        let processors = std::thread::available_parallelism().unwrap().get() as u64;
+        assert!(soft.parse::<u64>().unwrap() > 30 * processors, "{cpu}");
+        assert!(hard.parse::<u64>().unwrap() > soft.parse().unwrap(), "{cpu}");
+    }
 }

@@ -11,8 +11,10 @@ mod lanes;
 mod output;
 mod removal;
 mod room;
+mod spawner;
 mod stage;
 mod sweep;
+mod users;
 mod warden;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +32,8 @@ pub use stage::{Plan, StageError, add_file, duration};
 
 use folder::Folders;
 use lanes::Lanes;
-use sweep::Leftovers;
+use spawner::Spawner;
+use users::Users;
 use warden::Warden;
 
 /// Frames that wait for a client before the program has to.
@@ -48,10 +51,11 @@ pub struct Backends {
 
 /// What all jobs share.
 #[derive(Debug)]
-pub(crate) struct Host {
+struct Host {
     pub isolation: Isolation,
     pub folders: Folders,
     pub lanes: Lanes,
+    pub spawner: Spawner,
     pub warden: Arc<Warden>,
     pub limits: Limits,
     pub kill_after: Duration,
@@ -76,14 +80,17 @@ pub struct Running {
 impl Backends {
     /// Makes the backends and tells the scheduler of them.
     pub async fn start(config: &Config, scheduler: Scheduler) -> std::io::Result<Self> {
-        let isolation = Isolation::probe(&config.isolation).await;
-        // Inside bubblewrap nothing outlives the first process of its namespace.
-        let leftovers =
-            if isolation.has_bubblewrap() { Leftovers::Orphans } else { Leftovers::All };
+        let mut isolation = Isolation::probe(&config.isolation).await;
+        // A halted program may still be ending while the next one starts.
+        let lanes = config.backends * 2;
+        let users = isolation.first_uid().map(|first| Users::claim(first, lanes)).transpose()?;
+        if let Some(users) = &users {
+            isolation.set_first_uid(users.first());
+        }
         let host = Arc::new(Host {
             folders: Folders::new()?,
-            // A halted program may still be ending while the next one starts.
-            lanes: Lanes::new(config.backends * 2, isolation.first_uid(), leftovers),
+            lanes: Lanes::new(lanes, users),
+            spawner: Spawner::start(isolation.has_bubblewrap())?,
             isolation,
             warden: Warden::start(config.limits.clone()),
             limits: config.limits.clone(),

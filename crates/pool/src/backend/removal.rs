@@ -148,11 +148,11 @@ mod tests {
         let (base, path) = folder();
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut at = openat(CWD, &path, flags, Mode::empty()).unwrap();
-        for _ in 0..5_000 {
+        for _ in 0..2_000 {
             mkdirat(&at, "d", Mode::RWXU).unwrap();
             at = openat(&at, "d", flags, Mode::empty()).unwrap();
         }
-        // A dozen bytes for each level, which is not enough for a call.
+        // Some thirty bytes for each level, which is not enough for a call.
         let small = thread::Builder::new().stack_size(64 << 10);
         small.spawn(move || remove(&path)).unwrap().join().unwrap().unwrap();
         assert!(is_empty(base.path()));

@@ -9,6 +9,7 @@ use tokio::task::spawn_blocking;
 
 use super::folder::Folder;
 use super::lanes::Lane;
+use super::sweep::{Mark, sweep};
 use super::{Host, Plan};
 
 /// A folder and a user. Both are cleared when the last handle is dropped, on a thread that nobody waits for:
@@ -19,11 +20,20 @@ pub(super) struct Room(Arc<Cleared>);
 #[derive(Debug)]
 struct Cleared(Option<Contents>);
 
-/// The folder goes first, then the user is free.
+/// Processes go first, then the folder, then the user is free.
 #[derive(Debug)]
 struct Contents {
+    mark: Mark,
     folder: Folder,
     lane: Lane,
+}
+
+impl Drop for Contents {
+    fn drop(&mut self) {
+        if !sweep(&self.mark) {
+            tracing::error!(mark = ?self.mark, "processes of a task cannot be killed");
+        }
+    }
 }
 
 impl Room {
@@ -31,7 +41,12 @@ impl Room {
     pub async fn open(host: Arc<Host>, plan: Arc<Plan>, lane: Lane) -> io::Result<Self> {
         off(move || {
             let folder = host.folders.make(lane.uid, &plan.files)?;
-            Ok(Room(Arc::new(Cleared(Some(Contents { folder, lane })))))
+            let mark = match lane.uid {
+                _ if host.isolation.has_bubblewrap() => Mark::Argument(folder.path().into()),
+                Some(uid) => Mark::User(uid),
+                None => Mark::Home(folder.path().into()),
+            };
+            Ok(Room(Arc::new(Cleared(Some(Contents { mark, folder, lane })))))
         })
         .await
     }

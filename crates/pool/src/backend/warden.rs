@@ -167,14 +167,15 @@ fn judge(usages: &[(u64, Usage)], limits: &Limits) -> Vec<(u64, String)> {
 
 /// A process: its number, its parent, its user, and the memory it has.
 #[derive(Clone, Copy, Debug)]
-struct Process {
-    id: u32,
-    parent: u32,
+pub(super) struct Process {
+    pub id: u32,
+    pub parent: u32,
     uid: u32,
     memory: u64,
 }
 
-fn processes() -> Vec<Process> {
+/// All processes of this machine.
+pub(super) fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| process(&entry.path())).collect()
 }

@@ -13,7 +13,7 @@ mod words;
 use std::net::{IpAddr, SocketAddr};
 
 use axum::Extension;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -29,10 +29,11 @@ pub use visit::{News, Visit};
 
 /// Every address of the pool.
 pub fn router(pool: Pool) -> Router {
+    let bytes_max = DefaultBodyLimit::max(plain::bytes_max(&pool.0.limits));
     let router = Router::new()
         .route("/pool/status", get(status))
         .route("/pool/programs", get(programs))
-        .route("/pool/run/{program}", post(plain::run).get(socket::batch))
+        .route("/pool/run/{program}", post(plain::run).layer(bytes_max).get(socket::batch))
         .route("/pool/run/{program}/interactive", get(socket::interactive));
     page::add(router).with_state(pool)
 }

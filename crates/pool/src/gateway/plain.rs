@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
@@ -24,7 +25,7 @@ pub(super) async fn run(
     Path(name): Path<String>,
     peer: Peer,
     headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
     // A form of another site's page cannot send this kind.
     if !is_json(&headers) {
@@ -34,10 +35,12 @@ pub(super) async fn run(
     let Some(program) = pool.0.programs.get(&name).cloned() else {
         return refusal(StatusCode::NOT_FOUND, "there is no such program");
     };
-    // Base64 takes four bytes for three, and there is something around it.
-    if body.len() > pool.0.limits.input_bytes_max * 2 + (64 << 10) {
-        return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the input is too large");
-    }
+    let body = match body {
+        Ok(body) => body,
+        Err(error) => {
+            return refusal(error.status(), "the input is too large, or did not come whole");
+        }
+    };
     let _held = match pool.hold(body.len()) {
         Ok(held) => held,
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
@@ -67,6 +70,11 @@ pub(super) async fn run(
             News::End => return answer(gathered),
         }
     }
+}
+
+/// Most bytes of a request. Base64 takes four for three, and there is something around it.
+pub(super) fn bytes_max(limits: &Limits) -> usize {
+    limits.input_bytes_max.saturating_mul(2).saturating_add(64 << 10)
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

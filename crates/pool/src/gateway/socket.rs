@@ -18,7 +18,7 @@ use super::turns::Turn;
 use super::visit::{News, Visit};
 use super::words::{Words, room};
 use super::{Peer, address, refusal};
-use crate::backend::{Plan, add_file, duration};
+use crate::backend::{Plan, StageError, add_file, duration};
 use crate::config::Program;
 use crate::pool::Pool;
 use crate::protocol::{Frame, InputHead, MissingFile, Options, Outgoing, QueueNews, StartHead};
@@ -195,12 +195,18 @@ impl Client {
         let (mut files, mut options) = (Vec::new(), Options::default());
         let mut missing = Vec::new();
         let mut asked = false;
+        let mut words = Vec::new();
         loop {
             let Said::Text(text) = self.hear_next().await? else {
                 return Err(wrong("bytes without an `input` before them"));
             };
             match Frame::read(&text).map_err(wrong)? {
-                Frame::Options(new) => options = new,
+                Frame::Options(new) => options = options.then(new),
+                Frame::Input(InputHead { stream: Some(stream), .. })
+                    if self.interactive && stream == "stdin" =>
+                {
+                    self.bring_words(&mut words).await?;
+                }
                 Frame::Input(head) => self.bring_file(head, &mut files, &mut missing).await?,
                 Frame::Start(_) if !missing.is_empty() => {
                     if std::mem::replace(&mut asked, true) {
@@ -209,7 +215,10 @@ impl Client {
                     let files = std::mem::take(&mut missing);
                     self.send(&Outgoing::Missing(files)).await?;
                 }
-                Frame::Start(start) => return self.plan(files, &options, &start),
+                Frame::Start(start) => {
+                    let plan = self.plan(files, &options, &start)?;
+                    return Ok(Plan { words, ..plan });
+                }
             }
         }
     }
@@ -255,6 +264,20 @@ impl Client {
             self.pool.0.files.keep(&bytes);
         }
         Ok(bytes)
+    }
+
+    /// Hears what a session is to be told as soon as it runs.
+    async fn bring_words(&mut self, words: &mut Vec<u8>) -> Result<(), Gone> {
+        let Said::Bytes(bytes) = self.hear_next().await? else {
+            return Err(wrong("`input` is followed by the bytes for the standard input"));
+        };
+        let bytes_max = self.pool.0.limits.input_bytes_max;
+        if words.len() + bytes.len() > bytes_max {
+            return Err(wrong(StageError::TooLarge(bytes_max)));
+        }
+        self.held.push(self.pool.hold(bytes.len()).map_err(wrong)?);
+        words.extend(bytes);
+        Ok(())
     }
 
     fn plan(

@@ -1,7 +1,6 @@
 //! One task of one client, from its arrival to its last frame. Dropping it frees everything.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use taskyard_core::Span;
 use tokio::sync::mpsc;
@@ -18,8 +17,6 @@ pub struct Visit {
     plan: Arc<Plan>,
     place: Place,
     running: Option<Running>,
-    /// Whether the client has seen anything of the program.
-    visible: Arc<AtomicBool>,
     ended: bool,
 }
 
@@ -35,9 +32,8 @@ pub enum News {
 impl Visit {
     /// The task arrives at the scheduler.
     pub async fn begin(pool: Pool, plan: Plan) -> Result<Self, Stopping> {
-        let visible = Arc::new(AtomicBool::new(false));
-        let place = pool.0.scheduler.arrive(plan.ask, visible.clone()).await?;
-        Ok(Visit { pool, plan: Arc::new(plan), place, running: None, visible, ended: false })
+        let place = pool.0.scheduler.arrive(plan.ask, Arc::default()).await?;
+        Ok(Visit { pool, plan: Arc::new(plan), place, running: None, ended: false })
     }
 
     /// The next thing to say. It may be dropped and asked again without losing anything.
@@ -78,9 +74,6 @@ impl Visit {
     }
 
     fn say(&mut self, frame: Outgoing) -> News {
-        if frame.is_visible() {
-            self.visible.store(true, Ordering::Release);
-        }
         self.ended = frame.is_last();
         News::Frame(frame)
     }

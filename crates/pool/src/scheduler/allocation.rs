@@ -43,7 +43,7 @@ pub struct Allocation {
     attempt: u64,
     again: bool,
     started: Instant,
-    /// Since when the program is being stopped.
+    /// Since when the backend should have been free, if the program used up its time.
     stopping: Option<Instant>,
     ended: Ended,
     /// Whether the client has seen anything of the task.
@@ -81,9 +81,17 @@ impl Allocation {
         self.again && !self.visible.load(Ordering::Acquire)
     }
 
-    /// The program is being stopped from now on.
-    pub fn stopping(&mut self) {
-        self.stopping.get_or_insert_with(Instant::now);
+    /// The program is about to be stopped because it had so much time. Those who wait were told that the backend is
+    /// free then, counted from the decision or from the moment when the time was lowered; what it takes to start the
+    /// program is part of the delay.
+    pub fn over(&mut self, limit: Duration, lowered: Option<Instant>) {
+        let told = self.started + limit;
+        self.stopping = Some(lowered.map_or(told, |lowered| told.max(lowered)));
+    }
+
+    /// The client is about to see something of the program: it does not run again.
+    pub fn show(&self) {
+        self.visible.store(true, Ordering::Release);
     }
 
     /// Gives the backend back. Dropped without this, the task counts as lost.
@@ -104,5 +112,26 @@ impl Drop for Allocation {
         };
         // A scheduler that is gone needs no backend back.
         let _ = self.events.send(Event::Freed { backend: self.backend, freed });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The time that a program took to start was in no estimate: whoever waited behind one that used all its time was
+    // late by it.
+    #[test]
+    fn what_a_task_takes_beyond_its_time_counts_from_the_decision() {
+        let (events, _inbox) = mpsc::unbounded_channel();
+        let limit = Duration::from_secs(3);
+        let run = Run { ticket: Ticket(1), attempt: 1, limit: Some(limit), again: false };
+        let (mut allocation, _control) = Allocation::new(run, 0, Arc::default(), events);
+        let at = |seconds| allocation.started + Duration::from_secs(seconds);
+        let cases = [(None, at(3)), (Some(at(1)), at(3)), (Some(at(5)), at(5))];
+        for (lowered, since) in cases {
+            allocation.over(limit, lowered);
+            assert_eq!(allocation.stopping, Some(since));
+        }
     }
 }

@@ -89,7 +89,7 @@ pub struct Freed {
     pub seen: bool,
     /// How long the backend was held.
     pub took: Duration,
-    /// How long it took to stop the program, if it had to be.
+    /// How much longer than its time the task held the backend, if it used that up.
     pub stopping: Option<Duration>,
 }
 

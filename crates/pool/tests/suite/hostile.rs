@@ -3,6 +3,9 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Gid, Uid};
+use rustix::process::geteuid;
+use rustix::thread::{set_thread_gid, set_thread_uid};
 use serde_json::{Value, json};
 
 use crate::rig::Site;
@@ -125,6 +128,37 @@ async fn a_process_that_hides_is_killed_with_its_task() {
     }
 }
 
+/// Where the pool was not root, clients that left at once filled the machine: each left a bubblewrap that was killed
+/// before its child was bound to it.
+#[test]
+fn nothing_is_left_by_clients_that_leave_at_once_where_the_pool_is_not_root() {
+    // A user of its own, so that what is left can be seen.
+    let user = 1_000_000 + std::process::id();
+    let pool = move || {
+        if geteuid().is_root() {
+            // For this thread and those that it starts.
+            set_thread_gid(Gid::from_raw(user)).unwrap();
+            set_thread_uid(Uid::from_raw(user)).unwrap();
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(async {
+            let site = Site::new(4, "").await;
+            assert_eq!(site.pool.backends().isolation().first_uid(), None);
+            for round in 0..40 {
+                let mut client = site.start("{}", "exec sleep 1000").await;
+                if round % 2 == 0 {
+                    client.until("output").await;
+                }
+            }
+            site.until_empty().await;
+        });
+    };
+    std::thread::spawn(pool).join().unwrap();
+    if geteuid().is_root() {
+        assert_eq!(processes(user), [""; 0]);
+    }
+}
+
 #[tokio::test]
 async fn memory_and_files_have_limits() {
     let site = Site::new(1, "limits: {memory_bytes_max: 200000000, file_bytes_max: 100000}").await;
@@ -178,7 +212,7 @@ async fn what_a_task_uses_altogether_has_limits() {
 #[tokio::test]
 async fn folders_in_folders_end_the_task_and_nobody_else() {
     let site = Site::new(1, "").await;
-    let script = r#"exec perl -e 'while (1) { mkdir "d"; chdir "d" }'"#;
+    let script = r#"exec perl -e 'for (1..3000) { mkdir "d"; chdir "d" } sleep 1000'"#;
     let mut client = site.start(r#"{"duration": 30}"#, script).await;
     let end = client.until("complete").await;
     assert!(end.error().starts_with("too many files"), "{end:?}");

@@ -1,6 +1,13 @@
 //! A killed program or backend returns its task to its place, or tells the client.
 
-use crate::rig::Site;
+use std::sync::Arc;
+
+use taskyard_pool::Config;
+use taskyard_pool::backend::Plan;
+use taskyard_pool::protocol::{Options, StartHead};
+use taskyard_pool::scheduler::Move;
+
+use crate::rig::{PROGRAMS, Site};
 
 #[tokio::test]
 async fn a_program_that_is_killed_again_and_again_is_given_up() {
@@ -66,4 +73,26 @@ async fn a_task_whose_backend_dies_waits_in_its_old_place_and_runs_again() {
     assert_eq!(site.status().await.queued, 1);
     drop((first, second));
     site.until_empty().await;
+}
+
+/// Output that waits for a client counted as seen only when the client took it. A task that was killed in between ran
+/// again, and its client got the output of both.
+#[tokio::test]
+async fn output_on_its_way_to_the_client_counts_as_seen() {
+    let site = Site::new(1, "").await;
+    let config = Config::parse(&format!("backends: 1\n{PROGRAMS}")).unwrap();
+    let program = Arc::new(config.programs["sh"].clone());
+    let files = vec![("a.sh".to_owned(), b"echo seen; exec sleep 1000".to_vec())];
+    let plan = Plan::new(program, files, &Options::default(), &StartHead::default(), false);
+    let plan = Arc::new(plan.unwrap());
+    let mut place = site.pool.scheduler().arrive(plan.ask, Arc::default()).await.unwrap();
+    let Some(Move::Start(allocation)) = place.moves.recv().await else { panic!("it starts") };
+    let running = site.pool.backends().run(allocation, plan);
+    // The first frame says that it runs, the second is the output.
+    while running.frames.len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    site.pool.backends().lose(0).await.unwrap();
+    assert!(matches!(place.moves.recv().await, Some(Move::Lost)));
+    assert_eq!(site.status().await.counts.put_back, 0);
 }

@@ -89,6 +89,18 @@ async fn a_wrong_hash_is_refused() {
 }
 
 #[tokio::test]
+async fn a_second_word_on_options_changes_only_what_it_says() {
+    let site = Site::new(1, "").await;
+    let mut client = site.client().await;
+    for options in [r#"{"duration": 0.3}"#, r#"{"format": "txt"}"#, r#"{"duration": 30}"#] {
+        client.say(&format!("options {options}")).await;
+    }
+    client.file("a.sh", "exec sleep 1000").await;
+    client.say("start {}").await;
+    assert_eq!(client.until("complete").await.error(), "time limit (0.3 s)");
+}
+
+#[tokio::test]
 async fn what_is_not_the_protocol_is_denied() {
     let site = Site::new(1, "").await;
     for text in ["dance {}", "start {}", "start {\"main\": \"x.sh\"}", "options {\"x\": 1}", ""] {
