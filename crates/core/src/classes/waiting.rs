@@ -24,11 +24,19 @@ pub struct Waiting {
 /// else happens than that tasks arrive and wait.
 #[derive(Clone, Debug)]
 pub struct Outlook {
+    since: Timestamp,
     worst: Profile,
     usual: Profile,
     ahead: usize,
     ending: Span,
     means: Means,
+}
+
+impl Outlook {
+    /// Whether something that was to happen by now has not, so that nothing of it can be relied on.
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        self.worst.has_step(self.since, now)
+    }
 }
 
 impl Classes {
@@ -104,7 +112,7 @@ impl Classes {
         };
         let worst = profile(&|_, limit| limit + ending);
         let usual = profile(&|class, limit| means.usual(class, limit + ending));
-        Outlook { worst, usual, ahead: 0, ending, means: means.clone() }
+        Outlook { since: now, worst, usual, ahead: 0, ending, means: means.clone() }
     }
 
     /// Adds a waiting task to the outlook, behind all others, and answers what it may know.

@@ -1,6 +1,7 @@
 //! The simulated future as steps, so that one more task can be added without playing it all again.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use crate::estimate::{Occupant, Waiter};
 use crate::limits::CLASSES_MAX;
@@ -42,21 +43,37 @@ impl Profile {
     pub fn add(&mut self, now: Timestamp, waiter: Waiter) -> Option<Timestamp> {
         let class = usize::from(waiter.class);
         let begin = self.full_until[class].max(now);
-        self.split(begin);
-        let limits = &self.limits[..=class];
-        let has_room =
-            |counts: &Counts| limits.iter().zip(counts).all(|(limit, count)| count < limit);
-        let found = self.steps.range(begin..).find(|(_, counts)| has_room(counts));
-        let start = *found?.0;
+        let start = self.first_room(begin, class)?;
         self.full_until[class] = start;
         self.occupy(start, Occupant { class: waiter.class, end: start + waiter.time });
         Some(start)
+    }
+
+    /// The first moment from this one on with room for another task of the class.
+    fn first_room(&self, begin: Timestamp, class: usize) -> Option<Timestamp> {
+        let limits = &self.limits[..=class];
+        let has_room =
+            |counts: &Counts| limits.iter().zip(counts).all(|(limit, count)| count < limit);
+        let current = self.steps.range(..=begin).next_back();
+        if current.is_some_and(|(_, counts)| has_room(counts)) {
+            return Some(begin);
+        }
+        let later = self.steps.range((Bound::Excluded(begin), Bound::Unbounded));
+        let found = later.into_iter().find(|(_, counts)| has_room(counts));
+        found.map(|(moment, _)| *moment)
+    }
+
+    /// Whether something was foreseen to begin or end after the first moment and up to the second.
+    pub fn has_step(&self, after: Timestamp, until: Timestamp) -> bool {
+        after < until
+            && self.steps.range((Bound::Excluded(after), Bound::Included(until))).next().is_some()
     }
 
     fn occupy(&mut self, start: Timestamp, occupant: Occupant) {
         if occupant.end <= start {
             return;
         }
+        self.split(start);
         self.split(occupant.end);
         for (_, counts) in self.steps.range_mut(start..occupant.end) {
             for count in &mut counts[..=usize::from(occupant.class)] {

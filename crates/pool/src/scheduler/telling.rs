@@ -72,7 +72,8 @@ impl Desk {
 
     /// Tells a newcomer at once, unless the queue is so long that its turn to be told comes with all others.
     pub(super) fn greet(&mut self, now: Timestamp, ticket: Ticket) -> Vec<Order> {
-        let mut outlook = match self.outlook.take() {
+        let outlook = self.outlook.take().filter(|outlook| !outlook.is_overdue(now));
+        let mut outlook = match outlook {
             Some(outlook) => outlook,
             None if self.classes.queued() > GREETED_MAX => return Vec::new(),
             None => {

@@ -176,3 +176,15 @@ fn a_default_task_counts_where_it_waited_where_it_ran_and_where_it_was_lowered()
     assert_eq!((classes[0].admitted, classes[2].started, classes[2].lowered), (2, 1, 1));
     assert_eq!((classes[0].ended, classes[2].ended), (1, 0), "it ended as a fast one");
 }
+
+/// A task that should have ended has not: whoever comes then must not be told that it starts at once.
+#[test]
+fn a_newcomer_is_not_told_what_should_have_happened_already() {
+    let mut desk = desk(1, "");
+    arrive(&mut desk, 0, timed(10));
+    let (second, orders) = arrive(&mut desk, 9_000, timed(3));
+    assert_eq!(news(&orders), [(second, Some(1.5), 0)]);
+    // The first was to be gone at 10.5 s, and the second to run until 14 s.
+    let (third, orders) = arrive(&mut desk, 11_000, timed(3));
+    assert_eq!(news(&orders), [(third, Some(0.5 + 3.5), 1)]);
+}

@@ -303,10 +303,8 @@ impl World {
         let waiting = self.classes.waiting(self.now, self.troubles.ending, &Means::default());
         let count = self.tasks.values().filter(|job| job.running.is_none()).count();
         assert_eq!(waiting.len(), count);
-        let mut outlook = self.classes.outlook(self.now, self.troubles.ending, &Means::default());
-        for one in &waiting {
-            let greeted = self.classes.greet(self.now, one.ticket, &mut outlook);
-            assert_eq!(greeted.as_ref(), Some(one));
+        if self.log.len().is_multiple_of(16) {
+            self.check_greetings(&waiting);
         }
         for (ahead, one) in waiting.into_iter().enumerate() {
             assert_eq!(one.ahead, ahead);
@@ -328,6 +326,15 @@ impl World {
                 assert!(told <= bound, "{} is told {told:?} after {bound:?}", one.ticket);
             }
             job.bound = job.bound.or(told);
+        }
+    }
+
+    /// Told one by one, those who wait are told the same.
+    fn check_greetings(&self, waiting: &[Waiting]) {
+        let mut outlook = self.classes.outlook(self.now, self.troubles.ending, &Means::default());
+        for one in waiting {
+            let greeted = self.classes.greet(self.now, one.ticket, &mut outlook);
+            assert_eq!(greeted.as_ref(), Some(one));
         }
     }
 }
