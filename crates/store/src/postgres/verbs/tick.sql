@@ -18,33 +18,32 @@ BEGIN
     END LOOP;
 END $$;
 
--- The tubes that have tasks which wait for a moment. Found by going from one to the next, so that ten thousand
--- tubes without any cost nothing. Who passes over the past because it is full of the dead asks all.
-CREATE OR REPLACE FUNCTION taskyard.timed_tubes(_from bigint) RETURNS SETOF integer
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    _tube integer;
-    _taken integer[];
+-- When time next moves something in each tube that has anything to wait for, without moments before _from; a tube
+-- may stand there twice. Found by going from one tube to the next, so that ten thousand without any cost nothing. Who
+-- passes over the past, because it is full of the dead, asks all.
+CREATE OR REPLACE FUNCTION taskyard.first_timers(_from bigint)
+RETURNS TABLE (number integer, timer bigint) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF _from IS NOT NULL THEN
-        RETURN QUERY SELECT u.number FROM taskyard.tube u;
+        RETURN QUERY SELECT f.number, f.timer FROM (
+            SELECT u.number, taskyard.next_timer(u.number, _from) AS timer FROM taskyard.tube u) f
+            WHERE f.timer IS NOT NULL;
         RETURN;
     END IF;
     LOOP
-        SELECT t.tube INTO _tube FROM taskyard.task t
-            WHERE t.state = 1 AND t.tube > coalesce(_tube, -1) ORDER BY t.tube, t.timer LIMIT 1;
+        SELECT t.tube, t.timer INTO number, timer FROM taskyard.task t
+            WHERE t.state = 1 AND t.tube > coalesce(number, -1) ORDER BY t.tube, t.timer LIMIT 1;
         EXIT WHEN NOT FOUND;
-        _taken := _taken || _tube;
-        RETURN NEXT _tube;
+        IF timer IS NOT NULL THEN
+            RETURN NEXT;
+        END IF;
     END LOOP;
     LOOP
-        SELECT t.tube INTO _tube FROM taskyard.task t
-            WHERE t.timer IS NOT NULL AND t.state <> 1 AND t.tube > coalesce(_tube, -1)
+        SELECT t.tube, t.timer INTO number, timer FROM taskyard.task t
+            WHERE t.timer IS NOT NULL AND t.state <> 1 AND t.tube > coalesce(number, -1)
             ORDER BY t.tube, t.timer LIMIT 1;
         EXIT WHEN NOT FOUND;
-        IF _taken IS NULL OR _tube <> ALL (_taken) THEN
-            RETURN NEXT _tube;
-        END IF;
+        RETURN NEXT;
     END LOOP;
 END $$;
 
@@ -73,6 +72,9 @@ DECLARE
     _gone bigint;
     _begun bigint := taskyard.clock();
     _past bigint := coalesce(_from, -9223372036854775808);
+    _timed integer[];
+    _next bigint;
+    _idle boolean := false;
 BEGIN
     _now := coalesce(_now, _begun);
     IF _from IS NULL AND pg_try_advisory_xact_lock(1952543593) THEN
@@ -93,10 +95,14 @@ BEGIN
                 FROM taskyard.end_session(_session, _now) g;
             CONTINUE;
         END IF;
+        SELECT array_agg(DISTINCT f.number) FILTER (WHERE f.timer <= _now), min(f.timer)
+            INTO _timed, _next FROM taskyard.first_timers(_from) f;
+        _idle := _timed IS NULL;
+        EXIT WHEN _idle;
         SELECT array_agg(d.tube), array_agg(d.id), array_agg(d.lease), array_agg(d.state),
             array_agg(d.timer)
             INTO _tubes, _ids, _leases, _states, _timers
-            FROM (SELECT k.* FROM taskyard.timed_tubes(_from) AS u(number) CROSS JOIN LATERAL (
+            FROM (SELECT k.* FROM unnest(_timed) AS u(number) CROSS JOIN LATERAL (
                     (SELECT t.tube, t.id, t.lease, t.state, t.timer FROM taskyard.task t
                     WHERE t.tube = u.number AND t.timer BETWEEN _past AND _now AND t.state = 1
                     ORDER BY t.timer LIMIT _limit - _moved)
@@ -152,9 +158,10 @@ BEGIN
         END LOOP;
         _moved := _moved + cardinality(_ids);
     END LOOP;
-    RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(
-        (SELECT min(taskyard.next_timer(u.number, _past))
-            FROM taskyard.timed_tubes(_from) AS u(number)),
+    IF NOT _idle THEN
+        SELECT min(f.timer) INTO _next FROM taskyard.first_timers(_from) f;
+    END IF;
+    RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(_next,
         (SELECT min(s.ends) FROM taskyard.session s
             WHERE s.ends IS NOT NULL AND s.ends < 9223372036854775807)), 0::smallint;
     RETURN QUERY SELECT 6, least(taskyard.clock() - _begun, 2000000000)::integer, NULL::text, _now,
