@@ -21,7 +21,7 @@ struct Servers {
     answers: AtomicUsize,
 }
 
-impl Execute for &'static Servers {
+impl Execute for Servers {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
         loop {
             let place = fastrand::usize(..);
@@ -56,10 +56,10 @@ fn killed_servers_lose_no_grant_and_no_event() {
             alive: Mutex::new(vec![stays.http.clone(), goes.http.clone()]),
             answers: AtomicUsize::new(0),
         }));
-        storm::prepare(&servers, SEMAPHORES).await;
+        storm::prepare(servers, SEMAPHORES).await;
         let mut clients = JoinSet::new();
         for seed in 0..4 {
-            clients.spawn(async move { storm::play(&servers, seed, SEMAPHORES, 250).await });
+            clients.spawn(async move { storm::play(servers, seed, SEMAPHORES, 250).await });
         }
         for blow in 1..=2 {
             while servers.answers.load(Ordering::Relaxed) < blow * ANSWERS {
@@ -73,7 +73,7 @@ fn killed_servers_lose_no_grant_and_no_event() {
         let told = clients.join_all().await.into_iter().flatten().collect();
         // What was told and not acknowledged would come again in half a minute; here at once.
         sql(&yard.database.url(), "UPDATE taskyard.semaphore_event SET next_at = 0");
-        storm::judge(&servers, SEMAPHORES, told).await;
+        storm::judge(servers, SEMAPHORES, told).await;
         let wrong = sql(&yard.database.url(), "SELECT * FROM taskyard.semaphore_audit");
         assert_eq!(wrong, None);
     });
