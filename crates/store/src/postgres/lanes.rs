@@ -133,9 +133,12 @@ pub(super) fn use_ids(part: &mut Part, tube: &TubeName, number: i32, ids: Vec<i6
     }
 }
 
+/// The place of a take in its batch, and how many it asks for.
+type Wish = (usize, usize);
+
 /// Takes of one tube for the same time, which could as well have got what the others got.
 #[derive(Default)]
-pub(super) struct Takes(BTreeMap<(TubeName, Option<Span>), Vec<(usize, usize)>>);
+pub(super) struct Takes(BTreeMap<(TubeName, Option<Span>), Vec<Wish>>);
 
 impl Takes {
     /// Those among these steps, which have no session.

@@ -83,7 +83,7 @@ fn what_was_put_and_taken_stands_in_the_order_of_arrival() {
         let replies = ask(&store, (0..5).map(|_| take(&tube)).collect());
         let numbers: Vec<u16> = replies
             .iter()
-            .flat_map(|reply| taken(reply))
+            .flat_map(taken)
             .map(|task| {
                 let payload = task.body.as_ref().expect("it has a body").payload();
                 u16::from_be_bytes([payload[1], payload[2]])
