@@ -89,8 +89,13 @@ async fn the_document_lists_every_address() {
     expected.extend(["enqueue", "look", "finish"].map(|verb| format!("POST {semaphore}/{verb}")));
     expected.extend(["GET", "PUT"].map(|method| format!("{method} {semaphore}")));
     expected.extend(
-        ["GET /v1/semaphores", "POST /v1/semaphore-events", "POST /v1/semaphore-events/ack"]
-            .map(str::to_owned),
+        [
+            "GET /v1/semaphores",
+            "POST /v1/semaphore-events",
+            "POST /v1/semaphore-events/ack",
+            "GET /v1/semaphore-events/socket",
+        ]
+        .map(str::to_owned),
     );
     assert_eq!(found, expected);
 }
@@ -121,7 +126,7 @@ async fn the_document_is_complete() {
         statuses.extend(answers.keys().cloned());
         assert!(answers.contains_key("503"), "{method} {path}");
         let names_something = ["{tube}", "{semaphore}"].iter().any(|name| path.contains(name))
-            || path == "/v1/semaphore-events";
+            || ["/v1/semaphore-events", "/v1/semaphore-events/socket"].contains(&path.as_str());
         assert_eq!(answers.contains_key("404"), names_something, "{method} {path}");
         assert_eq!(answers.contains_key("415"), operation.get("requestBody").is_some());
         let open = ["/healthz", "/openapi.json"].contains(&path.as_str());

@@ -84,7 +84,7 @@ fn rows_of_the_tubes() {
         concat!(
             r#"[["a",0,"a","fifo",{"temporary":false}],"#,
             r#"["b",1,"b","limfifottl",{"temporary":true,"capacity":5,"pri":4,"attempts_max":6,"#,
-            r#""ttl":1.5,"ttr":2.0,"delay":3.0,"ttl_kills_taken":true,"paused":true}]]"#,
+            r#""ttl":1.5,"ttr":2.0,"delay":3.0,"ttl_kills_taken":true,"paused":true,"semaphore":"yang"}]]"#,
         )
     );
 }
