@@ -79,7 +79,7 @@ impl Machine {
         let slots = self.tubes.iter().flat_map(|(_, tube)| tube.tasks.parts().0.iter());
         let ends: Vec<_> = self.sessions.values().filter_map(|session| session.ends).collect();
         let deadlines = slots.map(deadline).chain(ends).filter(|at| *at != Timestamp::NEVER);
-        let loose = (!self.loose.is_empty()).then_some(Timestamp::EPOCH);
+        let loose = self.is_loose().then_some(Timestamp::EPOCH);
         let others = self.semaphores.next_wakeup().into_iter().chain(loose);
         assert_eq!(self.next_wakeup(), deadlines.chain(others).min());
         let wakeups = self.tubes.iter().filter_map(|(number, tube)| {

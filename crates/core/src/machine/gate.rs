@@ -4,8 +4,12 @@
 //! while its time has not come, and not when it is buried or gone. So whatever moved tasks says which in the end
 //! (`regate`), and whatever moved places is followed (`follow`).
 
+use std::collections::BTreeSet;
+
 use crate::semaphore::gated::{Want, gated, priority_of, tube_task};
-use crate::semaphore::{SemaphoreReply, Semaphores, Status};
+use crate::semaphore::{
+    SemaphoreChange, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Semaphores, Status,
+};
 use crate::slots::{Slot, Standing};
 use crate::state::{self, Event, State};
 use crate::task::TaskId;
@@ -104,6 +108,7 @@ impl Machine {
     pub fn restored(&mut self) {
         let mut loose: Vec<_> = self.semaphores.gated_tasks().collect();
         loose.retain(|(gate, task)| self.want(*gate, *task) == Want::Leave);
+        self.orphans = self.tube_numbers().filter(|number| self.is_orphan(*number)).collect();
         for number in self.tube_numbers().collect::<Vec<_>>() {
             let Some(gate) = self.gate(number) else { continue };
             let waiting = |slot: &&Slot| matches!(slot.standing, Standing::Ready | Standing::Gated);
@@ -123,8 +128,44 @@ impl Machine {
         self.loose = loose;
     }
 
+    /// Whether a tube names a semaphore that is not there: it went with a damaged page.
+    fn is_orphan(&self, number: u32) -> bool {
+        let named = self.tubes.get(number).is_some_and(|tube| tube.options.semaphore.is_some());
+        named && self.gate(number).is_none()
+    }
+
+    /// The keys of lost semaphores that tubes name, when all is back that was written down. They are made anew with the
+    /// next command and let nobody in: how many may go on is not known, and an open gate would let all.
+    pub fn lost_semaphores(&self) -> BTreeSet<SemaphoreKey> {
+        let tubes = self.orphans.iter().filter_map(|number| self.tubes.get(*number));
+        tubes.filter_map(|tube| tube.options.semaphore.clone()).collect()
+    }
+
+    /// Whether something is to be put right with the next command.
+    pub(super) fn is_loose(&self) -> bool {
+        !self.loose.is_empty() || !self.orphans.is_empty()
+    }
+
+    /// Makes the lost semaphore of a tube anew, and lets its tasks stand in line there.
+    fn close_gate(&mut self, now: Timestamp, number: u32) {
+        let Some(key) = self.tubes.get(number).and_then(|tube| tube.options.semaphore.clone())
+        else {
+            return;
+        };
+        let change = Box::new(SemaphoreChange { active: Some(0), ..SemaphoreChange::default() });
+        let make = SemaphoreCommand::Configure { key, change, only_new: true };
+        // There is room: it was there before.
+        _ = self.semaphores.apply(now, make);
+        if let Some((gate, tasks)) = self.gated_ids(number) {
+            self.regate_in(now, gate, tasks);
+        }
+    }
+
     /// Puts right what was found when the store was opened.
     pub(super) fn regate_loose(&mut self, now: Timestamp) {
+        for number in std::mem::take(&mut self.orphans) {
+            self.close_gate(now, number);
+        }
         for of_one in std::mem::take(&mut self.loose).chunk_by(|a, b| a.0 == b.0) {
             let tasks = of_one.iter().map(|loose| loose.1).collect();
             self.regate_in(now, of_one[0].0, tasks);

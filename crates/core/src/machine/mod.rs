@@ -55,6 +55,8 @@ pub struct Machine {
     semaphores: Semaphores,
     /// Tasks by their semaphore that are to be put right with the next command.
     loose: Vec<(u32, TaskId)>,
+    /// Tubes whose semaphores are lost: nobody is let in until somebody says how many may.
+    orphans: Vec<u32>,
     next_lease: u64,
     shared: Shared,
     journal: Journal,
@@ -68,7 +70,7 @@ impl Machine {
     pub fn apply(&mut self, now: Timestamp, command: Command) -> Result<Reply> {
         let now = self.now.map_or(now, |latest| latest.max(now));
         self.now = Some(now);
-        if !self.loose.is_empty() {
+        if self.is_loose() {
             self.regate_loose(now);
         }
         match command {
@@ -126,7 +128,7 @@ impl Machine {
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         let tube = self.wakeups.first().map(|wakeup| wakeup.0);
         let session = self.session_ends.first().map(|end| end.0);
-        let loose = (!self.loose.is_empty()).then_some(Timestamp::EPOCH);
+        let loose = self.is_loose().then_some(Timestamp::EPOCH);
         tube.into_iter().chain(session).chain(self.semaphores.next_wakeup()).chain(loose).min()
     }
 

@@ -42,24 +42,27 @@ pub(super) enum Ask {
 /// Locks the semaphores that a batch changes, where it asks for more than one thing of them: two batches that lock
 /// them in the order of their commands could wait for each other.
 pub(super) fn lock(commands: &[Command], gated: &HashSet<TubeName>) -> Option<Call> {
-    let (mut keys, mut tubes, mut count) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let (mut keys, mut tubes, mut events) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for command in commands {
         if let Some(tube) = tube_of(command).filter(|tube| gated.contains(*tube)) {
-            count += usize::from(tubes.insert(tube.as_str().to_owned()));
+            tubes.insert(tube.as_str().to_owned());
         }
         let Command::Semaphore(command) = command else { continue };
-        count += 1;
         match command {
             SemaphoreCommand::Configure { key, .. }
             | SemaphoreCommand::Enqueue { key, .. }
             | SemaphoreCommand::Finish { key, .. } => _ = keys.insert(key.as_str()),
+            SemaphoreCommand::Acknowledge { events: ids } => {
+                events.extend(ids.iter().map(|event| event.0 as i64));
+            }
             _ => {}
         }
     }
     let keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
     let tubes: Vec<String> = tubes.into_iter().collect();
-    let locks = count > 1 && !(keys.is_empty() && tubes.is_empty());
-    locks.then(|| Call::new(&sql::SEMAPHORE_LOCK, [param(keys), param(tubes)]))
+    // Also one semaphore alone, when something else is asked that may wait for a lock.
+    let locks = commands.len() > 1 && !(keys.is_empty() && tubes.is_empty() && events.is_empty());
+    locks.then(|| Call::new(&sql::SEMAPHORE_LOCK, [param(keys), param(tubes), param(events)]))
 }
 
 /// Whether a batch may let semaphores do something beside what it asks: in tubes that are plain they do nothing.
@@ -449,4 +452,34 @@ fn event(row: &Row) -> Result<SemaphoreEvent, Unreadable> {
         attempt: u32::try_from(get::<i32>(row, 6)?)?,
         tube: get::<Option<&str>>(row, 7)?.map(name).transpose()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_core::{Body, NewTask};
+
+    use super::*;
+
+    // A batch with one semaphore locked it where it stood, and acknowledgements where they stood: two servers that did
+    // the same things in another order waited for each other until the database found out.
+    #[test]
+    fn what_may_wait_for_others_locks_its_semaphores_first() {
+        let yang = SemaphoreKey::new("yang").unwrap();
+        let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key: yang, wishes: vec![] });
+        let acknowledge = SemaphoreCommand::Acknowledge { events: vec![EventId(7)] };
+        let acknowledge = Command::Semaphore(acknowledge);
+        let tasks = vec![NewTask::new(Body::new(&[0xc0]))];
+        let tube = TubeName::new("mail").unwrap();
+        let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+        let (nothing, gated) = (HashSet::new(), HashSet::from([tube]));
+        let locks = |commands: &[&Command], gated: &HashSet<TubeName>| {
+            let commands: Vec<Command> = commands.iter().map(|&command| command.clone()).collect();
+            lock(&commands, gated).is_some()
+        };
+        assert!(!locks(&[&enqueue], &nothing), "alone it locks its own");
+        assert!(!locks(&[&put, &put], &nothing));
+        assert!(locks(&[&put, &enqueue], &nothing));
+        assert!(locks(&[&acknowledge, &put], &nothing));
+        assert!(locks(&[&put, &put], &gated));
+    }
 }

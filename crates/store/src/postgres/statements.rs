@@ -80,7 +80,9 @@ statements! {
         (BYTEA, BYTEA_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT8, INT8);
     BEGIN_SERVER: "SELECT taskyard.begin_server($1,$2)" (BYTEA, INT8);
     END_SERVER: "SELECT taskyard.end_server($1,$2,$3)" (BYTEA, INT8, INT8);
-    SEMAPHORE_LOCK: "SELECT taskyard.semaphore_lock_all($1,$2)" (TEXT_ARRAY, TEXT_ARRAY);
+    SEMAPHORE_LOCK: "SELECT taskyard.semaphore_lock_all($1,$2,$3)"
+        (TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY);
+    MOVED: "SELECT * FROM taskyard.moved()" ();
     SEMAPHORE_SHOW: "SELECT * FROM taskyard.semaphore_show($1)" (TEXT);
     SEMAPHORE_CONFIGURE: "SELECT * FROM taskyard.semaphore_configure($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"
         (TEXT, BOOL, INT8, INT4, INT4, INT4, FLOAT8, INT8, INT8, BOOL, INT4, INT8, BOOL, BOOL, INT8,
@@ -91,7 +93,6 @@ statements! {
         (TEXT_ARRAY, INT8, INT4_ARRAY, INT8_ARRAY, FLOAT8_ARRAY);
     SEMAPHORE_RELEASE_ALL: "SELECT * FROM taskyard.semaphore_release_all($1,$2,$3,$4,$5)"
         (TEXT_ARRAY, INT8, INT4_ARRAY, INT8_ARRAY, INT8_ARRAY);
-    MOVED: "SELECT * FROM taskyard.moved()" ();
     SEMAPHORE_LOOK: "SELECT * FROM taskyard.semaphore_look($1,$2)" (TEXT, INT8_ARRAY);
     SEMAPHORE_FINISH: "SELECT * FROM taskyard.semaphore_finish($1,$2,$3,$4,$5,$6)"
         (TEXT, INT8, INT8_ARRAY, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY);

@@ -189,6 +189,9 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
             semaphores::read(&db, &mut machine).map_err(|error| row_error(folder, error))?;
     }
     machine.restored();
+    for key in machine.lost_semaphores() {
+        tracing::warn!(%key, "a tube names a semaphore that is lost; it lets nobody in until it is set anew");
+    }
     bring_up_to_date(&db, format).map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
     Ok(Content { db, head, semaphores, machine, next_ids })
 }

@@ -16,6 +16,7 @@ mod overtaken;
 mod plain;
 mod pooled;
 mod races;
+mod semaphore_news;
 mod semaphores;
 mod servers;
 mod speed;

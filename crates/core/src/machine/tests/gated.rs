@@ -185,6 +185,44 @@ fn nothing_is_held_by_tasks_that_are_gone() {
     machine.audit();
 }
 
+// A tube whose semaphore was lost with a damaged page let all of its tasks go on at once.
+#[test]
+fn a_gate_whose_semaphore_is_lost_stays_shut() {
+    let mut machine = Machine::default();
+    begin(&mut machine);
+    let put = |machine: &mut Machine| {
+        let tasks = (0..3).map(|_| NewTask::new(Body::new(&[0xc0]))).collect();
+        let put = Command::Put { tube: tube(0), tasks, wait: Span::ZERO };
+        machine.apply(Timestamp::EPOCH, put).expect("there is room");
+    };
+    let take = |machine: &mut Machine| {
+        let take = Take { tube: tube(0), count: 9, session: None, lease: None, wait: Span::ZERO };
+        match machine.apply(Timestamp::EPOCH, Command::Take(take)) {
+            Ok(Reply::Taken(tasks)) => tasks.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    put(&mut machine);
+    machine.semaphores = Default::default();
+    machine.restored();
+    assert_eq!(machine.lost_semaphores().into_iter().collect::<Vec<_>>(), [key(0), key(1)]);
+    assert_eq!(machine.next_wakeup(), Some(Timestamp::EPOCH), "it is not put off");
+    // Also when the batch that puts it right never happened.
+    machine.begin();
+    assert_eq!(take(&mut machine), 0);
+    machine.undo();
+    machine.audit();
+    assert_eq!(take(&mut machine), 0);
+    put(&mut machine);
+    assert_eq!(take(&mut machine), 0);
+    machine.audit();
+    let change = Box::new(SemaphoreChange { active: Some(4), ..SemaphoreChange::default() });
+    let open = SemaphoreCommand::Configure { key: key(0), change, only_new: false };
+    machine.apply(Timestamp::EPOCH, Command::Semaphore(open)).expect("it is there again");
+    assert_eq!(take(&mut machine), 4);
+    machine.audit();
+}
+
 #[test]
 fn a_tube_that_cannot_have_a_semaphore_is_refused() {
     let mut machine = Machine::default();

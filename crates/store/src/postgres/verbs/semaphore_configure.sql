@@ -54,6 +54,15 @@ DECLARE
     _news boolean := false;
 BEGIN
     _now := coalesce(_now, taskyard.clock());
+    IF _only_new THEN
+        -- One that is there is only shown. To count who waits takes the longer the more do, and the others must not wait
+        -- for that: so without the lock.
+        SELECT s.* INTO _s FROM taskyard.semaphore s WHERE s.key = _key;
+        IF _s.id IS NOT NULL AND coalesce(_try_release, 0) <= coalesce(_active, _s.active) THEN
+            RETURN QUERY SELECT * FROM taskyard.semaphore_show(_key);
+            RETURN;
+        END IF;
+    END IF;
     SELECT t.* INTO _state FROM taskyard.semaphore_state t WHERE t.semaphore_id =
         (SELECT s.id FROM taskyard.semaphore s WHERE s.key = _key) FOR UPDATE;
     -- Read after the lock: it may have changed while this waited.

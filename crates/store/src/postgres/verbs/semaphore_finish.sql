@@ -32,6 +32,11 @@ BEGIN
         RETURN;
     END IF;
     outcomes := '{}';
+    IF cardinality(_tasks) > 1 THEN
+        -- An acknowledgement of several of them locks them in this order as well.
+        PERFORM 1 FROM taskyard.semaphore_event e
+            WHERE e.semaphore_id = _s.id AND e.task_id = ANY (_tasks) ORDER BY e.id FOR UPDATE;
+    END IF;
     _acquired := _state.acquired;
     _revoking := _state.revoking;
     FOR _place IN 1 .. cardinality(_tasks) LOOP

@@ -29,6 +29,22 @@ BEGIN
         ORDER BY t.semaphore_id FOR UPDATE;
 END $$;
 
+-- The same with the semaphores of events whose acknowledgement changes a grant.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_lock_all(_keys text[], _tubes text[], _events bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM 1 FROM taskyard.semaphore_state t
+        WHERE t.semaphore_id = ANY (ARRAY(
+            SELECT s.id FROM taskyard.semaphore s WHERE s.key = ANY (_keys)
+            UNION SELECT u.semaphore FROM taskyard.tube u WHERE u.name = ANY (_tubes)
+            UNION SELECT e.semaphore_id FROM unnest(_events) AS n(id)
+                CROSS JOIN LATERAL (SELECT e.semaphore_id, e.kind FROM taskyard.semaphore_event e
+                    WHERE e.id = n.id OFFSET 0) e
+                JOIN taskyard.semaphore s ON s.id = e.semaphore_id
+                WHERE e.kind = 'acquired' AND s.ack_timeout IS NOT NULL))
+        ORDER BY t.semaphore_id FOR UPDATE;
+END $$;
+
 CREATE OR REPLACE FUNCTION taskyard.semaphore_lock_all(_keys text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
