@@ -63,13 +63,14 @@ async fn the_document_lists_every_address() {
         .collect();
     let tube = "/v1/tubes/{tube}";
     let mut expected: BTreeSet<String> =
-        ["/v1/tubes", "/v1/stats", "/healthz", "/metrics", "/openapi.json"]
+        ["/v1/tubes", "/v1/stats", "/v1/manager", "/healthz", "/metrics", "/openapi.json"]
             .into_iter()
             .map(|path| format!("GET {path}"))
             .collect();
     expected.extend(["GET", "PUT", "PATCH", "DELETE"].map(|method| format!("{method} {tube}")));
     expected.extend(["tasks/{id}", "deliveries", "consumers"].map(|at| format!("GET {tube}/{at}")));
     for verb in [
+        "name",
         "put",
         "take",
         "ack",
