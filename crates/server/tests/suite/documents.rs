@@ -62,14 +62,22 @@ async fn the_document_lists_every_address() {
         .map(|(method, path, _)| format!("{method} {path}"))
         .collect();
     let tube = "/v1/tubes/{tube}";
-    let mut expected: BTreeSet<String> =
-        ["/v1/tubes", "/v1/stats", "/v1/services", "/healthz", "/metrics", "/openapi.json"]
-            .into_iter()
-            .map(|path| format!("GET {path}"))
-            .collect();
+    let mut expected: BTreeSet<String> = [
+        "/v1/tubes",
+        "/v1/stats",
+        "/v1/services",
+        "/v1/manager",
+        "/healthz",
+        "/metrics",
+        "/openapi.json",
+    ]
+    .into_iter()
+    .map(|path| format!("GET {path}"))
+    .collect();
     expected.extend(["GET", "PUT", "PATCH", "DELETE"].map(|method| format!("{method} {tube}")));
     expected.extend(["tasks/{id}", "deliveries", "consumers"].map(|at| format!("GET {tube}/{at}")));
     for verb in [
+        "name",
         "put",
         "take",
         "ack",

@@ -240,7 +240,7 @@ pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, Unreadable>
     stats.tasks.delayed = count(15)?;
     Ok(TubeInfo {
         name: name(get(row, first + 1)?)?,
-        number: number(row, first + 0)?,
+        number: number(row, first)?,
         options,
         stats,
         takeable: count(16)?,

@@ -19,7 +19,7 @@ mod term;
 
 pub use planner::{Demand, Planner};
 pub use service::ManagerService;
-pub(super) use term::{letter, letters_tube, put_letter, tube};
+pub(super) use term::{carried, letters_tube, put_letter, tube};
 
 /// How often it looks.
 pub(super) const PERIOD: Span = Span::from_secs(5);

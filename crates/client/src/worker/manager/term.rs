@@ -143,7 +143,7 @@ impl Term {
             let last = tasks.len() < LETTERS;
             for task in tasks {
                 let Some(lease) = task.lease else { continue };
-                let Some(letter) = letter::<WorkerReport>(&task) else {
+                let Some(letter) = carried::<WorkerReport>(&task) else {
                     tracing::warn!(id = task.id.0, "what was put here is no report of a worker");
                     over.push((task.id, lease));
                     continue;
@@ -237,7 +237,7 @@ impl Term {
             self.plan.take().map(|old| (old.id, old.lease)).into_iter().collect();
         for task in take(queue, PLANS_TUBE, LETTERS).await? {
             let Some(lease) = task.lease else { continue };
-            if super::term::letter::<PlanLetter>(&task).is_some_and(|found| found == letter) {
+            if carried::<PlanLetter>(&task).is_some_and(|found| found == letter) {
                 let letter = letter.clone();
                 self.plan = Some(Held { id: task.id, lease, paid: now, letter });
             } else {
@@ -355,7 +355,7 @@ async fn finish_items<E: Execute>(
 }
 
 /// What a task carries, if it is such a letter.
-pub(in crate::worker) fn letter<T: DeserializeOwned>(task: &Task) -> Option<T> {
+pub(in crate::worker) fn carried<T: DeserializeOwned>(task: &Task) -> Option<T> {
     letter_of(task.body.as_ref()?)
 }
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard::worker::kit::{HandTimer, Running};
-use taskyard::worker::{Settings, Worker};
-use taskyard::{Client, Execute, TubeInfo};
+use taskyard::worker::{Settings, TypedTask, Worker};
+use taskyard::{Client, Execute, NewTask, TubeInfo};
+use taskyard_core::Body;
 use taskyard_engine::{Engine, Settings as EngineSettings};
 use taskyard_store::{OpenOptions, open};
 use tokio::task::yield_now;
 
-use super::post::{Act, Post, metric, notify, put};
+use super::post::{Act, Post, mail, metric, notify, put};
 use crate::rig::{self, Rig, block_on};
 
 const EMAILS: &str = "{queue_num=\"1\"}";
@@ -206,10 +207,9 @@ fn on_memory_and_sqlite_in_this_process() {
     }
 }
 
-/// A million tasks through sqlite, counted: each is handled once and nothing is left.
+/// Many tasks through sqlite, counted: each is handled once and nothing is left. `taskyard bench` does it with a million.
 #[test]
-#[ignore = "takes half a minute; `cargo xtask bench` does the same faster"]
-fn a_million_tasks() {
+fn fifty_thousand_tasks() {
     let folder = tempfile::tempdir().unwrap();
     block_on(async {
         let clock = rig::clock();
@@ -221,20 +221,18 @@ fn a_million_tasks() {
         let worker = way.worker(&post, 4, 100);
         let running = way.start(&worker).await;
         let client = Client::new(engine.clone());
-        for _ in 0..1000 {
-            use taskyard::worker::TypedTask;
-            let task = || {
-                taskyard::NewTask::new(taskyard_core::Body::new(&super::post::mail("x").encode()))
-            };
-            let tasks = (0..1000).map(|_| task()).collect();
+        let task = NewTask::new(Body::new(&mail("x").encode()));
+        for _ in 0..50 {
+            let tasks = vec![task.clone(); 1000];
             client.put_tasks("emails", tasks, Duration::ZERO).await.unwrap();
         }
         way.empty("emails").await;
         running.stop().await;
         let mut ids: Vec<_> = post.mails().iter().map(|mail| mail.task_id).collect();
+        assert_eq!(ids.len(), 50_000, "each once");
         ids.sort_unstable();
         ids.dedup();
-        assert_eq!((ids.len(), post.mails().len()), (1_000_000, 1_000_000));
+        assert_eq!(ids.len(), 50_000, "each of them");
         engine.stop().await.unwrap();
     });
 }
