@@ -182,6 +182,11 @@ impl Client {
         self.socket.send(Message::text(text)).await.unwrap();
     }
 
+    /// Says something to a pool that may have said its last word already.
+    pub async fn say_late(&mut self, text: &str) {
+        let _ = self.socket.send(Message::text(text)).await;
+    }
+
     pub async fn bytes(&mut self, bytes: &[u8]) {
         self.socket.send(Message::binary(bytes.to_vec())).await.unwrap();
     }

@@ -53,7 +53,7 @@ async fn visit(site: Arc<Site>, seed: u64) {
     let patience = if rng.bool() { usize::MAX } else { rng.usize(..4) };
     for _ in 0..patience {
         if rng.u8(..10) == 0 {
-            client.say(r#"options {"duration": 0}"#).await;
+            client.say_late(r#"options {"duration": 0}"#).await;
         }
         match client.hear().await {
             Some(heard) if heard.verb != "complete" && heard.verb != "deny" => {}
