@@ -42,7 +42,7 @@ impl Classes {
         Classes {
             load: Load::new(rules.limits(0)),
             queue: Queue::new(classes),
-            running: RunningTasks::new(classes),
+            running: RunningTasks::new(classes, rules.patient),
             choice: Choice::new(seed),
             backends: 0,
             paused: false,

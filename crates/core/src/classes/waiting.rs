@@ -149,7 +149,7 @@ fn waiter(task: &Queued, fast: Span, time: &dyn Fn(u8, Span) -> Span) -> Waiter 
 
 /// A running task as those who wait have to reckon with it, ending when `time` says and no later than
 /// it must. A default one is lowered as soon as that
-/// matters; an interactive one is halted, so it does not count at all.
+/// matters; an interactive one is halted, so it does not count at all unless it is spared for a while.
 fn occupant(
     now: Timestamp,
     task: &Running,
@@ -158,7 +158,10 @@ fn occupant(
     ending: Span,
 ) -> Option<Occupant> {
     let (class, limit) = match task.kind {
-        Kind::Interactive => return None,
+        Kind::Interactive => {
+            let end = (task.spared? + ending).max(now);
+            return Some(Occupant { class: 0, end });
+        }
         Kind::Explicit => (task.class, task.limit),
         Kind::Default => (0, fast.min(task.limit)),
     };

@@ -51,6 +51,10 @@ impl Folders {
         Ok(Folders { base, next: AtomicU64::new(0) })
     }
 
+    pub fn path(&self) -> &Path {
+        &self.base.path
+    }
+
     /// How many there are now, those that could not be removed among them.
     pub fn count(&self) -> usize {
         self.base.count.load(Ordering::Acquire)

@@ -17,6 +17,7 @@ mod sweep;
 mod users;
 mod warden;
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -109,9 +110,15 @@ impl Backends {
         &self.host.isolation
     }
 
-    /// How many folders of tasks there are: one for each program that runs or ends.
+    /// How many folders of tasks there are: one for each program that runs or ends, and those that could not be
+    /// removed yet.
     pub fn folders(&self) -> usize {
         self.host.folders.count()
+    }
+
+    /// Where the folders of tasks are.
+    pub fn folder(&self) -> &Path {
+        self.host.folders.path()
     }
 
     /// Runs a task on the backend that is held for it.

@@ -1,14 +1,11 @@
 //! Programs and clients that mean harm.
 
-use std::ops::Range;
-use std::time::{Duration, Instant};
-
 use rustix::fs::{Gid, Uid};
 use rustix::process::geteuid;
 use rustix::thread::{set_thread_gid, set_thread_uid};
 use serde_json::{Value, json};
 
-use crate::rig::Site;
+use crate::rig::{Site, processes, until_gone};
 
 fn output(answer: &Value) -> String {
     let result = if answer["ok"].is_object() { &answer["ok"] } else { &answer["error"] };
@@ -253,26 +250,4 @@ async fn the_input_of_all_clients_together_has_a_limit() {
     // The room is free again as soon as they are gone.
     let big = format!("{}\necho x > result.txt", "#".repeat(10_000));
     while site.run(&big).await["ok"].is_null() {}
-}
-
-/// Looks until none of these users has a living process: the killed ones take a moment to be gone.
-async fn until_gone(users: Range<u32>) {
-    let given_up = Instant::now() + Duration::from_secs(60);
-    for user in users {
-        while let Some(process) = processes(user).pop() {
-            assert!(Instant::now() < given_up, "{process}");
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-/// The living processes of a user.
-fn processes(uid: u32) -> Vec<String> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let statuses =
-        entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
-    let of_user = statuses.filter(|status| {
-        status.contains(&format!("Uid:\t{uid}\t")) && !status.contains("State:\tZ")
-    });
-    of_user.collect()
 }

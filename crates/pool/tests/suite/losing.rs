@@ -93,6 +93,7 @@ async fn output_on_its_way_to_the_client_counts_as_seen() {
         tokio::task::yield_now().await;
     }
     site.pool.backends().lose(0).await.unwrap();
+    let ended = site.until(|status| status.counts.lost + status.counts.put_back == 1).await;
+    assert_eq!(ended.counts.put_back, 0);
     assert!(matches!(place.moves.recv().await, Some(Move::Lost)));
-    assert_eq!(site.status().await.counts.put_back, 0);
 }

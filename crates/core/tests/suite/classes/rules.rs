@@ -117,6 +117,30 @@ fn a_patient_pool_waits_for_a_lowered_task_instead_of_halting_a_shell() {
     }
 }
 
+// The first in the queue of a patient pool was told that it starts at once, in the place of a session that was spared.
+#[test]
+fn a_spared_shell_counts_until_the_lowered_task_has_ended() {
+    let mut rules = pool([2, 1, 1]).rules().clone();
+    rules.patient = true;
+    let mut classes = Classes::new(rules, 1);
+    classes.set_backends(NOW, 2);
+    classes.arrive(NOW, Ticket(0), Ask::Default);
+    classes.arrive(NOW, Ticket(1), Ask::Interactive);
+    let late = NOW + secs(5);
+    classes.arrive(late, Ticket(2), Ask::Timed(secs(3)));
+    classes.arrive(late, Ticket(3), Ask::Timed(secs(3)));
+    let told = |now, classes: &Classes| {
+        let waiting = classes.waiting(now, secs(2), &Means::default());
+        waiting.iter().map(|one| one.estimate.unwrap().max).collect::<Vec<_>>()
+    };
+    // Then one has the place of the lowered task, and the other that of the session.
+    assert_eq!(told(late, &classes), [secs(2), secs(2)]);
+    assert_eq!(told(late + secs(1), &classes), [secs(1), secs(1)]);
+    let decisions = classes.remove(late + secs(1), Ticket(0));
+    let halted = Decision::Halt { ticket: Ticket(1) };
+    assert_eq!(decisions, [started(2, 0, 3), halted, started(3, 0, 3)]);
+}
+
 #[test]
 fn a_client_may_lower_and_never_raise() {
     let mut classes = pool([1, 1, 1]);

@@ -16,6 +16,8 @@ pub struct Troubles {
     pub leaving: bool,
     /// The longest a task takes to end when it is told to.
     pub ending: Span,
+    /// Interactive tasks are spared while others are about to end.
+    pub patient: bool,
 }
 
 pub struct World {
@@ -66,6 +68,7 @@ impl World {
         let mut rng = Rng::with_seed(seed);
         let (mut rules, backends) = rules(&mut rng);
         rules.policy = [Policy::Random, Policy::Youngest, Policy::Oldest][rng.usize(..3)];
+        rules.patient = troubles.patient;
         let mut classes = Classes::new(rules, seed);
         let now = Timestamp::from_micros(1_000);
         assert_eq!(classes.set_backends(now, backends), []);
