@@ -151,6 +151,8 @@ pub fn run(args: SqlArgs) -> anyhow::Result<Exit> {
             None => schedule(&args).await,
             Some(SqlVerb::Check { file, json }) => look::check(file, *json),
             Some(SqlVerb::List { table, state, count }) => {
+                // Accepted in either case, and kept as it was written.
+                let state = state.as_deref().map(str::to_uppercase);
                 look::list(&mut at.desk(table).await?, state.as_deref(), *count, table.json).await
             }
             Some(SqlVerb::Show(one)) => look::show(&mut at.desk(&one.table).await?, one).await,
