@@ -232,7 +232,7 @@ fn follow(heads: &mut Heads, ask: &Ask, reader: &mut Reader<'_>, now: Timestamp)
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
             heads.remove(tube);
         }
-        Ask::Name { tube, name, .. } => {
+        Ask::Name { tube, name } => {
             heads.remove(tube);
             heads.remove(name);
         }
@@ -246,7 +246,7 @@ fn learn_plain(plain: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>)
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
             plain.remove(tube);
         }
-        Ask::Name { tube, name, .. } => {
+        Ask::Name { tube, name } => {
             plain.remove(tube);
             plain.remove(name);
         }

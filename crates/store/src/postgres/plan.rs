@@ -44,12 +44,10 @@ pub(super) enum Ask {
     Create {
         tube: TubeName,
         if_not_exists: bool,
-        queue_num: Option<u32>,
     },
     Name {
         tube: TubeName,
         name: TubeName,
-        queue_num: Option<u32>,
     },
     Alter {
         tube: TubeName,
