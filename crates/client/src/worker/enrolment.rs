@@ -25,8 +25,7 @@ pub(super) async fn enrol(store: &Store, lane: &Lane) -> Result<u32, InitError> 
         match store.execute(vec![change]).await.pop() {
             Some(Ok(_)) => {}
             // Another worker of the same contract may begin at the same time: what it did is seen now.
-            Some(Err(Refusal::TubeExists(_) | Refusal::TubeNotFound(_) | Refusal::Invalid(_)))
-                if tries < TRIES => {}
+            Some(Err(Refusal::TubeExists(_) | Refusal::TubeNotFound(_))) if tries < TRIES => {}
             Some(Err(refusal)) => return Err(refusal.into()),
             None => return Err(Refusal::ShuttingDown.into()),
         }

@@ -152,9 +152,8 @@ impl Machine {
         if let (Some(before), Some(wanted)) = (before, queue_num)
             && before != wanted
         {
-            return Err(Error::Invalid(format!(
-                "tube '{tube}' has the queue number {before}, and such numbers are permanent"
-            )));
+            // Such numbers are permanent.
+            return Err(Error::TubeExists(tube.clone()));
         }
         self.check_queue_num(Some(number), queue_num)?;
         self.journal
@@ -165,7 +164,7 @@ impl Machine {
         Ok(Reply::Tubes(vec![tube.info(number)]))
     }
 
-    /// Whether a tube may have this number of a queue: no other has it.
+    /// Whether a tube may have this number of a queue; refused with the tube that has it.
     fn check_queue_num(&self, own: Option<u32>, queue_num: Option<u32>) -> Result<()> {
         let Some(wanted) = queue_num else { return Ok(()) };
         if wanted == 0 {
@@ -173,10 +172,7 @@ impl Machine {
         }
         let mut others = self.tubes.iter().filter(|(number, _)| Some(*number) != own);
         match others.find(|(_, tube)| tube.options.queue_num == Some(wanted)) {
-            Some((_, other)) => Err(Error::Invalid(format!(
-                "queue number {wanted} belongs to tube '{}'",
-                other.name
-            ))),
+            Some((_, other)) => Err(Error::TubeExists(other.name.clone())),
             None => Ok(()),
         }
     }

@@ -122,18 +122,15 @@ impl Model {
         if name != *tube && self.tube(&name).is_ok() {
             return Err(Error::TubeExists(name));
         }
-        let invalid = |message: String| Err(Error::Invalid(message));
         if let (Some(known), Some(num)) = (known, num)
             && known != num
         {
-            return invalid(format!(
-                "tube '{tube}' has the queue number {known}, and such numbers are permanent"
-            ));
+            return Err(Error::TubeExists(tube.clone()));
         }
         let other =
             self.tubes.iter().find(|each| each.name != *tube && each.options.queue_num == num);
-        if let (Some(num), Some(other)) = (num, other) {
-            return invalid(format!("queue number {num} belongs to tube '{}'", other.name));
+        if let (Some(_), Some(other)) = (num, other) {
+            return Err(Error::TubeExists(other.name.clone()));
         }
         let tube = self.tube(tube)?;
         tube.name = name;

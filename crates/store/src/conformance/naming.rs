@@ -76,16 +76,14 @@ pub async fn a_name_that_is_taken_is_refused<H: Harness>(queue: H) {
 pub async fn a_queue_number_is_permanent<H: Harness>(queue: H) {
     queue.must(create("emails", Some(1))).await;
     queue.must(create("notes", None)).await;
-    let invalid = |text: &str| Error::Invalid(text.into());
-    let taken = invalid("queue number 1 belongs to tube 'emails'");
+    let taken = Error::TubeExists(name("emails"));
     assert_eq!(queue.refused(create("other", Some(1))).await, taken);
     assert_eq!(queue.refused(rename(&name("notes"), "notes", Some(1))).await, taken);
     assert_eq!(queue.tubes().await.len(), 2, "nothing was made");
-    let zero = invalid("a queue number must be at least 1");
+    let zero = Error::Invalid("a queue number must be at least 1".into());
     assert_eq!(queue.refused(create("other", Some(0))).await, zero);
     assert_eq!(queue.refused(rename(&name("notes"), "notes", Some(0))).await, zero);
-    let permanent = invalid("tube 'emails' has the queue number 1, and such numbers are permanent");
-    assert_eq!(queue.refused(rename(&name("emails"), "emails", Some(2))).await, permanent);
+    assert_eq!(queue.refused(rename(&name("emails"), "emails", Some(2))).await, taken);
     queue.must(rename(&name("emails"), "letters", Some(1))).await;
     queue.must(rename(&name("notes"), "notes", Some(u32::MAX))).await;
     let numbers: Vec<_> = queue.tubes().await.iter().map(|tube| tube.options.queue_num).collect();

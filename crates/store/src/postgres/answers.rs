@@ -64,20 +64,18 @@ impl<'a> Reader<'a> {
     fn single(&mut self, ask: &Ask, rows: &[Row]) -> Result<Result<Reply, Error>, Unreadable> {
         Ok(match ask {
             Ask::Refused(error) => Err(error.clone()),
-            Ask::Create { tube, if_not_exists, semaphore, queue_num } => {
-                match get::<i16>(first(rows)?, 0)? {
-                    0 => Ok(Reply::Created(true)),
-                    6 => Err(number_taken(*queue_num, get(first(rows)?, 2)?)),
-                    4 => Err(Error::TooManyTubes(TUBES_MAX)),
-                    8 => {
-                        let key =
-                            semaphore.clone().ok_or("a semaphore that nobody named is missing")?;
-                        Err(Error::SemaphoreNotFound(key))
-                    }
-                    _ if *if_not_exists => Ok(Reply::Created(false)),
-                    _ => Err(Error::TubeExists(tube.clone())),
+            Ask::Create { tube, if_not_exists, semaphore } => match get::<i16>(first(rows)?, 0)? {
+                0 => Ok(Reply::Created(true)),
+                6 => Err(Error::TubeExists(codec::name(get(first(rows)?, 2)?)?)),
+                4 => Err(Error::TooManyTubes(TUBES_MAX)),
+                8 => {
+                    let key =
+                        semaphore.clone().ok_or("a semaphore that nobody named is missing")?;
+                    Err(Error::SemaphoreNotFound(key))
                 }
-            }
+                _ if *if_not_exists => Ok(Reply::Created(false)),
+                _ => Err(Error::TubeExists(tube.clone())),
+            },
             Ask::Alter { tube, change } => {
                 let reply = self.tubes(Some(tube), rows)?;
                 if let Ok(Reply::Tubes(tubes)) = &reply
@@ -90,9 +88,7 @@ impl<'a> Reader<'a> {
                 }
                 reply
             }
-            Ask::Name { tube, name, queue_num } => {
-                self.named(tube, name, *queue_num, first(rows)?)?
-            }
+            Ask::Name { tube, name } => self.named(tube, name, first(rows)?)?,
             Ask::Drop { tube } => self.drop_tube(tube, first(rows)?)?,
             Ask::Tubes { tube } => self.tubes(tube.as_ref(), rows)?,
             Ask::Finish { tube, size, show } => self.finish(tube, *size, *show, rows)?,
@@ -343,7 +339,6 @@ impl<'a> Reader<'a> {
         &mut self,
         tube: &TubeName,
         name: &TubeName,
-        queue_num: Option<u32>,
         row: &Row,
     ) -> Result<Result<Reply, Error>, Unreadable> {
         Ok(match get::<i16>(row, 0)? {
@@ -353,13 +348,8 @@ impl<'a> Reader<'a> {
                 Ok(Reply::Tubes(vec![info]))
             }
             3 => Err(Error::TubeExists(name.clone())),
-            6 => Err(number_taken(queue_num, get(row, 1)?)),
-            7 => {
-                let known: &str = get(row, 1)?;
-                Err(Error::Invalid(format!(
-                    "tube '{tube}' has the queue number {known}, and such numbers are permanent"
-                )))
-            }
+            6 => Err(Error::TubeExists(codec::name(get(row, 1)?)?)),
+            7 => Err(Error::TubeExists(tube.clone())),
             _ => Err(Error::TubeNotFound(tube.clone())),
         })
     }
@@ -483,12 +473,6 @@ fn outcomes(size: usize, show: bool, rows: &[Row]) -> Result<Vec<Outcome>, Unrea
         };
     }
     Ok(outcomes)
-}
-
-/// Another tube has the number.
-fn number_taken(queue_num: Option<u32>, other: &str) -> Error {
-    let queue_num = queue_num.unwrap_or_default();
-    Error::Invalid(format!("queue number {queue_num} belongs to tube '{other}'"))
 }
 
 fn tasks(tube: &TubeName, rows: &[Row]) -> Result<Result<Reply, Error>, Unreadable> {

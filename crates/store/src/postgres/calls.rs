@@ -192,9 +192,7 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
     match command {
         Command::CreateTube { tube, options, if_not_exists } => {
             let call = create(&tube, &options);
-            let queue_num = options.queue_num;
-            let semaphore = options.semaphore;
-            (Ask::Create { tube, if_not_exists, semaphore, queue_num }, call)
+            (Ask::Create { tube, if_not_exists, semaphore: options.semaphore }, call)
         }
         Command::AlterTube { tube, change } => {
             let call = alter(&tube, &change);
@@ -202,7 +200,7 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
         }
         Command::NameTube { tube, name, queue_num } => {
             let params = [text(&tube), text(&name), param(queue_num.map(i64::from))];
-            (Ask::Name { tube, name, queue_num }, Call::new(&sql::NAME_TUBE, params))
+            (Ask::Name { tube, name }, Call::new(&sql::NAME_TUBE, params))
         }
         Command::DropTube { tube } => {
             let call = Call::new(&sql::DROP_TUBE, [text(&tube), param(now)]);
