@@ -4,14 +4,12 @@ use std::io;
 use std::time::Duration;
 
 use fallible_iterator::FallibleIterator;
-use postgres_protocol::message::backend::{
-    CommandCompleteBody, DataRowBody, Message, RowDescriptionBody,
-};
+use postgres_protocol::message::backend::{CommandCompleteBody, DataRowBody, Message};
 use postgres_protocol::message::frontend;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::output::{Column, Format, Output};
+use crate::output::{Format, Output};
 use crate::wire::{Arrived, ConnectError, Opening, Refusal, Wire, connect};
 use taskyard_postgres::Conninfo;
 
@@ -153,6 +151,8 @@ struct Run {
     /// Whether it was ended with a COMMIT or ROLLBACK of ours.
     closing: bool,
     over: bool,
+    /// Whether the server ended the session.
+    ended: bool,
 }
 
 /// Runs a task. `unread` answers to something else come before its own.
@@ -170,6 +170,7 @@ async fn run(
         rows: false,
         closing: false,
         over: false,
+        ended: false,
     };
     let mut texts = job.before.iter().chain([&job.input]);
     if let Err(error) = texts.try_for_each(|text| frontend::query(text, &mut wire.out)) {
@@ -185,9 +186,15 @@ async fn run(
         }
         let wake = deadline.unwrap_or_else(|| began + Duration::from_secs(86_400 * 365));
         tokio::select! {
-            arrived = wire.next() => match arrived.and_then(|arrived| run.take(arrived, wire)) {
-                Ok(()) => continue,
-                Err(error) => break Some(error),
+            arrived = wire.next() => match arrived.map(|arrived| run.take(arrived, wire)) {
+                Ok(Ok(())) => continue,
+                // The server may go on with it and end it well, so it is not done again.
+                Ok(Err(error)) if !run.ended => {
+                    run.error.get_or_insert_with(|| Refusal::own(error.to_string()));
+                    cancels += 1;
+                    break None;
+                }
+                Ok(Err(error)) | Err(error) => break Some(error),
             },
             order = orders.recv() => if !matches!(order, None | Some(Order::Cancel | Order::Close)) {
                 continue;
@@ -209,9 +216,19 @@ async fn run(
 
 impl Run {
     fn take(&mut self, arrived: Arrived, wire: &mut Wire) -> io::Result<()> {
-        let Arrived::Message(message) = arrived else {
-            self.output.too_long();
-            return Ok(());
+        let message = match arrived {
+            Arrived::Message(message) => message,
+            Arrived::Columns(columns) => {
+                if self.before == 0 {
+                    self.rows = true;
+                    self.output.begin(columns);
+                }
+                return Ok(());
+            }
+            Arrived::Skipped(kind) => {
+                self.skipped(kind);
+                return Ok(());
+            }
         };
         match message {
             Message::ReadyForQuery(_) if self.before > 0 => self.before -= 1,
@@ -221,12 +238,9 @@ impl Run {
                 let fatal = refusal.is_fatal();
                 self.error.get_or_insert(refusal);
                 if fatal {
+                    self.ended = true;
                     return Err(io::Error::other("the session was ended"));
                 }
-            }
-            Message::RowDescription(body) if self.before == 0 => {
-                self.rows = true;
-                self.output.begin(columns(&body)?);
             }
             Message::DataRow(body) if self.before == 0 => row(&mut self.output, &body)?,
             Message::CommandComplete(body) if self.before == 0 => self.complete(&body)?,
@@ -238,6 +252,19 @@ impl Run {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A message was too long to be kept.
+    fn skipped(&mut self, kind: u8) {
+        match kind {
+            b'D' | b'd' => self.output.too_long(),
+            b'E' => {
+                let said = "what the database says about an error is too long";
+                self.error.get_or_insert_with(|| Refusal::own(said));
+            }
+            // A notice, which is kept nowhere.
+            _ => {}
+        }
     }
 
     fn complete(&mut self, body: &CommandCompleteBody) -> io::Result<()> {
@@ -273,13 +300,6 @@ impl Run {
         }
         Outcome { output: self.output.into_text(), error, cut, lost: lost.is_some(), cancelled }
     }
-}
-
-fn columns(body: &RowDescriptionBody) -> io::Result<Vec<Column>> {
-    let column = |field: postgres_protocol::message::backend::Field<'_>| {
-        Ok(Column { name: field.name().to_owned(), type_oid: field.type_oid() })
-    };
-    body.fields().map(column).collect()
 }
 
 fn row(output: &mut Output, body: &DataRowBody) -> io::Result<()> {

@@ -8,6 +8,9 @@ use crate::wire::{Ask, AskError, Wire};
 const KEY: &str =
     r#"md5(length("group")::text || ':' || "group" || coalesce(':' || remote, ''))::uuid"#;
 
+/// How many finished tasks are deleted in one go.
+pub const FORGOTTEN_MAX: usize = 1000;
+
 /// Which states there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -97,8 +100,9 @@ impl Statements {
                  WHERE max < 0 AND stop > now() - interval '1 hour' ORDER BY 1, stop DESC"
             )),
             forget: fill(&format!(
-                "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE state::text IN \
-                 ('DONE', 'FAIL', 'GONE') AND stop < now() - $1::interval LIMIT 1000)"
+                "WITH gone AS (DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE state::text IN \
+                 ('DONE', 'FAIL', 'GONE') AND stop < now() - $1::interval LIMIT {FORGOTTEN_MAX}) RETURNING 1) \
+                 SELECT count(*) FROM gone"
             )),
             names: names.clone(),
             version,
@@ -166,6 +170,8 @@ pub struct Table {
     pub oid: u32,
     /// The statements for it.
     pub statements: Statements,
+    /// Which states it has.
+    pub profile: Profile,
     /// The time zone of the database.
     pub zone: String,
     /// Whether the role we are is a superuser.
@@ -225,6 +231,7 @@ pub async fn prepare(
     Ok(Table {
         oid: row.parsed(0).unwrap_or_default(),
         statements: Statements::new(names, row.parsed(1).unwrap_or(90_600)),
+        profile,
         zone: row.text(2).unwrap_or("UTC").to_owned(),
         superuser: row.is_true(3),
         checks_client: row.is_true(6),

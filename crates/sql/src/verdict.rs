@@ -42,6 +42,15 @@ pub struct Verdict {
     pub next: Option<String>,
 }
 
+impl Verdict {
+    /// The least that can be said: that it ended, in a state that every table has, and why no more is said.
+    pub fn bare(self, error: String) -> Self {
+        let state = if self.state == "PLAN" { "PLAN" } else { "DONE" };
+        let error = Some(error);
+        Verdict { state, output: None, error, next: None, remove: false, ..self }
+    }
+}
+
 /// A run of a task: who ran it, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct Ran {

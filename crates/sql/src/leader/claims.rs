@@ -54,7 +54,7 @@ impl Leader {
             (COLUMNS_COUNT, COLUMNS_COUNT + 1, COLUMNS_COUNT + 2, COLUMNS_COUNT + 3);
         let mut found = 0;
         self.spare = 0;
-        let escapes = self.settings.borrow().profile == Profile::Extended;
+        let escapes = self.profile == Profile::Extended;
         for mut row in rows {
             if let Some(shown) = row.text(at).and_then(task::moment) {
                 self.clock = Clock::showing(shown);
@@ -88,8 +88,7 @@ impl Leader {
 
     /// Asks the judge about something that happens now.
     pub(super) fn judged<T>(&self, ask: impl FnOnce(&Judge<'_>, Timestamp) -> T) -> T {
-        let profile = self.settings.borrow().profile;
-        ask(&Judge { profile, zone: &self.zone }, self.clock.now())
+        ask(&Judge { profile: self.profile, zone: &self.zone }, self.clock.now())
     }
 
     /// Gives a task to the session that it was claimed for, or opens one.

@@ -140,7 +140,7 @@ impl Leader {
             return Ok(table.statements.finish.clone());
         }
         // Asked each time: somebody may have added a column.
-        let rows = wire.ask(Ask::new(REPEATED, [&table.oid.to_string()])).await?;
+        let rows = wire.ask(Ask::new(REPEATED, [&table.oid.to_string(), "{}"])).await?;
         let row = rows.first().ok_or_else(|| AskError::Lost("no answer".into()))?;
         let text = |place| row.text(place).unwrap_or_default();
         Ok(table.statements.finish_again(text(0), text(1)))
@@ -155,64 +155,61 @@ impl Leader {
         }
     }
 
-    /// Writes ends one by one, because together they were refused: one that cannot be written must not keep the
+    /// Writes what was sent one by one, because together it was refused: one that cannot be written must not keep the
     /// others from it.
     pub(super) async fn write_alone(
         &mut self,
         wire: &mut Wire,
         table: &Table,
-        ends: Vec<Verdict>,
     ) -> Result<(), AskError> {
-        let mut ends = ends.into_iter();
-        while let Some(end) = ends.next() {
-            if let Err(lost) = self.write_one(wire, table, end).await {
-                self.ends.extend(ends);
-                return Err(lost);
+        while let Some(end) = self.sent.0.last().cloned() {
+            if !self.write_one(wire, table, end).await? {
+                break;
             }
+            self.sent.0.pop();
         }
         Ok(())
     }
 
+    /// Writes one; answers no where nothing can be written now.
     async fn write_one(
         &mut self,
         wire: &mut Wire,
         table: &Table,
         end: Verdict,
-    ) -> Result<(), AskError> {
-        let mut tries = vec![end.clone()];
-        let bare = Verdict { next: None, remove: false, ..end };
-        tries.push(Verdict { output: None, ..bare });
+    ) -> Result<bool, AskError> {
+        let mut end = end;
         let mut said = String::new();
-        for (place, mut end) in tries.into_iter().enumerate() {
-            if place > 0 {
+        for bare in [false, true] {
+            if bare {
                 let refusal = Refusal::detailed("the end of the task cannot be written", &said);
-                end.error = Some(refusal.text(None));
+                end = end.bare(refusal.text(None));
             }
             let sql = self.finish_text(wire, table, std::slice::from_ref(&end)).await?;
             let ask = Ask { sql: &sql, params: vec![Some(json([&end]))] };
             match wire.ask(ask).await {
                 Ok(locked) => {
+                    self.trouble = None;
                     self.written(vec![end], &locked);
-                    return Ok(());
+                    return Ok(true);
                 }
-                Err(AskError::Refused(refusal)) if refusal.code == "55P03" => {
-                    self.ends.push(end);
-                    self.again = Some(Instant::now() + FULL);
-                    return Ok(());
+                Err(AskError::Refused(refusal)) if refusal.is_passing() => {
+                    (self.hold, self.again) = (Some(Instant::now() + FULL), None);
+                    self.trouble = Some(refusal.line());
+                    return Ok(false);
                 }
                 // The table itself is gone or changed: nothing can be written there now.
                 Err(AskError::Refused(refusal)) if refusal.code.starts_with("42P") => {
                     return Err(AskError::Refused(refusal));
                 }
                 Err(AskError::Refused(refusal)) => said = refusal.line(),
-                Err(lost) => {
-                    self.ends.push(end);
-                    return Err(lost);
-                }
+                Err(lost) => return Err(lost),
             }
         }
         tracing::error!("the end of a task cannot be written: {said}");
-        Ok(())
+        // It has run, so it is not given to anybody else.
+        self.unwritten.push(end);
+        Ok(true)
     }
 }
 

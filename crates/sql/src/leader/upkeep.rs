@@ -7,11 +7,13 @@ use tokio::time::{Instant, sleep};
 use super::{Leader, Look};
 use crate::crew::array;
 use crate::session::Order;
-use crate::table::Table;
+use crate::table::{FORGOTTEN_MAX, Table};
 use crate::wire::{Ask, AskError, Wire};
 
 /// How often finished tasks that are old enough are deleted.
 const FORGET: Duration = Duration::from_secs(10);
+/// How often to try again what the database refused to write.
+const UNWRITTEN: Duration = Duration::from_secs(10);
 /// How often to look whether the sessions of another scheduler have ended.
 const ORPHANS_AGAIN: Duration = Duration::from_millis(20);
 /// How often at most, before tasks are given to others although they may still run.
@@ -35,11 +37,18 @@ impl Leader {
             wire.ask(Ask::new(&table.statements.reset, [&mine])).await?;
             self.look = Look::All;
         }
+        if self.next_unwritten <= now && !self.unwritten.is_empty() {
+            self.next_unwritten = now + UNWRITTEN;
+            self.ends.append(&mut self.unwritten);
+        }
         if let Some(keep) = keep
             && self.next_upkeep <= now
         {
-            self.next_upkeep = now + FORGET;
-            wire.ask(Ask::new(&table.statements.forget, [&keep])).await?;
+            let gone = wire.ask(Ask::new(&table.statements.forget, [&keep])).await?;
+            let gone = gone.first().and_then(|row| row.parsed(0)).unwrap_or(0);
+            // Where there may be more, it goes on with the next round.
+            let more = gone >= FORGOTTEN_MAX;
+            self.next_upkeep = if more { now } else { now + FORGET };
         }
         Ok(())
     }

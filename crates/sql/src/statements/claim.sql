@@ -32,8 +32,10 @@ room AS MATERIALIZED (
     WHERE h.key IS NOT NULL),
 seen AS MATERIALIZED (
     SELECT r.key, r.running, c.* FROM room r, now n CROSS JOIN LATERAL (
-        SELECT t.id, greatest(t.max, 0) AS pri, t.max, t.count, t.live,
-            CASE WHEN t.max < 0 THEN greatest(t.plan, r.slot) ELSE t.plan END AS plan, t.active
+        -- Longer than any moment lasts, an interval would make the statement fail for all.
+        SELECT t.id, greatest(t.max, 0) AS pri, t.max, t.count, least(t.live, '1000 years') AS live,
+            CASE WHEN t.max < 0 THEN greatest(t.plan, r.slot) ELSE t.plan END AS plan,
+            least(t.active, '1000 years') AS active
         FROM {table} t
         WHERE t.state = 'PLAN' AND {key} = r.key AND t.plan <= n.at
             AND greatest(t.max, 0) >= r.running AND (t.max >= 0 OR r.slot IS NULL OR r.slot <= n.at)
@@ -45,8 +47,12 @@ ranked AS MATERIALIZED (
         -- How many of the group that are to run stand before it, itself included.
         count(*) FILTER (WHERE n.at < s.plan + s.active) OVER (PARTITION BY s.key ORDER BY s.pri DESC, s.id) AS place
     FROM seen s, now n),
+-- However many are looked at because others were too late, no more of them begin.
+fit AS MATERIALIZED (
+    SELECT r.*, count(*) FILTER (WHERE NOT r.expired) OVER (ORDER BY r.pri - r.running DESC, r.id) AS nth
+    FROM ranked r WHERE r.expired OR r.pri - r.running - (r.place - 1) >= 0),
 chosen AS MATERIALIZED (
-    SELECT * FROM ranked WHERE expired OR pri - running - (place - 1) >= 0
+    SELECT * FROM fit WHERE expired OR nth <= $3::bigint
     ORDER BY pri - running DESC, id LIMIT $3::bigint + $4::bigint),
 given AS MATERIALIZED (
     SELECT c.id, c.plan, c.key, c.expired, w.pid FROM chosen c CROSS JOIN now n

@@ -248,7 +248,7 @@ impl Wire {
                 }
                 Arrived::Message(Message::NoticeResponse(_) | Message::ParameterStatus(_)) => {}
                 Arrived::Message(message) => return Ok(message),
-                Arrived::Skipped => {}
+                Arrived::Skipped(_) | Arrived::Columns(_) => {}
             }
         }
     }

@@ -114,3 +114,45 @@ fn an_end_that_cannot_be_written() {
         rig.stop().await;
     });
 }
+
+#[test]
+fn a_name_that_is_no_text_is_no_reason_to_run_again() {
+    // In another encoding the name of a column could not be read: that was taken for a lost session, and what the
+    // task had done was done three times.
+    run(async {
+        let rig = Rig::new().await;
+        let schema = rig.schema.clone();
+        rig.run("CREATE TABLE paid (id integer)").await;
+        let input = format!(
+            "SET client_encoding = ''LATIN1''; INSERT INTO {schema}.paid VALUES (1); SELECT 1 AS \"Größe\", 2 AS b"
+        );
+        let (output, error) = rig.output(", input", &format!(", '{input}'")).await;
+        assert_eq!(error, None);
+        let expected = "SET\nINSERT 0 1\nGr\u{fffd}\u{fffd}e\tb\n1\t2";
+        assert_eq!(output.as_deref(), Some(expected));
+        assert_eq!(rig.get("SELECT count(*) FROM paid").await.as_deref(), Some("1"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_notice_and_an_error_of_any_length() {
+    // Both were taken for a lost session, and the task ran three times.
+    run(async {
+        let rig = Rig::new().await;
+        let schema = rig.schema.clone();
+        rig.run("CREATE SEQUENCE runs").await;
+        let text = |how: &str| {
+            format!(
+                ", 'DO $$ BEGIN PERFORM nextval(''{schema}.runs''); RAISE {how} ''%'', repeat(''x'', 70000000); END $$'"
+            )
+        };
+        let (output, error) = rig.output(", input", &text("NOTICE")).await;
+        assert_eq!((output.as_deref(), error), (Some("DO"), None));
+        let (_, error) = rig.output(", input", &text("EXCEPTION")).await;
+        let expected = "ERROR:  what the database says about an error is too long\n";
+        assert!(error.is_some_and(|error| error.starts_with(expected)));
+        assert_eq!(rig.get("SELECT last_value FROM runs").await.as_deref(), Some("2"));
+        rig.stop().await;
+    });
+}

@@ -172,3 +172,24 @@ fn a_pause_is_kept_for_a_task_that_comes_later() {
         taskyard_core::service::Service::stop(&tasks).await;
     });
 }
+
+#[test]
+fn no_more_run_at_once_because_others_were_too_late() {
+    // Once a task was too late a thousand more rows were looked at, and as many began, whatever `run` allowed.
+    run(async {
+        let rig = Rig::with("\"run\": 1").await;
+        rig.run("SELECT pg_advisory_lock(94)").await;
+        rig.run(
+            "INSERT INTO task (input, plan, \"group\") SELECT 'select pg_advisory_lock_shared(94)', \
+             CASE WHEN i = 0 THEN now() - interval '1 day' ELSE now() END, i::text FROM generate_series(0, 20) AS i",
+        )
+        .await;
+        // Its end is written together with the claim of the others.
+        rig.until("EXISTS (SELECT FROM task WHERE error = 'ERROR:  task not active')").await;
+        let busy = "SELECT count(*) FROM task WHERE state IN ('TAKE', 'WORK')";
+        assert_eq!(rig.get(busy).await.as_deref(), Some("1"));
+        rig.run("SELECT pg_advisory_unlock_all()").await;
+        rig.idle().await;
+        rig.stop().await;
+    });
+}

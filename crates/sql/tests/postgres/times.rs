@@ -207,3 +207,14 @@ fn no_plan_is_missed_after_a_quiet_time() {
         rig.stop().await;
     });
 }
+
+#[test]
+fn however_many_are_old_enough_they_are_deleted() {
+    // A thousand went every ten seconds, so with more tasks than that the table grew without end.
+    run(async {
+        let rig = Rig::with("\"keep\": \"1 hour\"").await;
+        rig.run("INSERT INTO task (input, state, stop) SELECT 'select 1', 'DONE', now() - interval '2 hours' FROM generate_series(1, 7000)").await;
+        rig.until("NOT EXISTS (SELECT FROM task)").await;
+        rig.stop().await;
+    });
+}
