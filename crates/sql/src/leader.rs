@@ -35,6 +35,9 @@ const YOUNG: Duration = Duration::from_millis(2);
 /// For how long at most the end of a task waits for those that have just begun.
 const GATHER_MAX: Duration = Duration::from_millis(1);
 
+/// How often in a row a session may fail to open before that is told.
+const UNOPENED_TOLD: u32 = 3;
+
 /// Lets a round be answered before it is on disk: if the server falls, what is taken and runs falls with it.
 const UNSYNCED: &str = "SELECT set_config('synchronous_commit', 'off', true)";
 
@@ -119,6 +122,8 @@ pub struct Leader {
     worked: bool,
     /// What keeps tasks from beginning or from being written down.
     trouble: Option<String>,
+    /// How often in a row no session could be opened although there is room, and why.
+    unopened: (u32, String),
     name: String,
 }
 
@@ -160,6 +165,7 @@ impl Leader {
             profile,
             worked: false,
             trouble: None,
+            unopened: (0, String::new()),
             name,
         }
     }
@@ -200,7 +206,7 @@ impl Leader {
             }
             self.worked = true;
             self.tell();
-            self.status.trouble(&self.name, self.trouble.clone());
+            self.status.trouble(&self.name, self.trouble());
             if self.settings.borrow().profile != self.profile {
                 return Why::Changed("the profile has changed".into());
             }
@@ -365,6 +371,13 @@ impl Leader {
             self.give_back_unopened();
             self.patience = None;
         }
+    }
+
+    /// What keeps it from its work.
+    fn trouble(&self) -> Option<String> {
+        let unopened = Some(&self.unopened).filter(|(count, _)| *count >= UNOPENED_TOLD);
+        let unopened = unopened.map(|(_, why)| format!("no session for a task: {why}"));
+        self.trouble.clone().or(unopened)
     }
 
     /// Publishes what others may want to know.

@@ -31,6 +31,8 @@ pub struct Job {
     pub format: Format,
     /// The most of it that is kept.
     pub output_bytes_max: usize,
+    /// What is tried before it; whether it goes well does not matter.
+    pub attempt: Option<String>,
     /// What sets the session up for it.
     pub before: Option<String>,
     /// Whether the session is made as if it were new afterwards, because it may run another task.
@@ -146,6 +148,8 @@ struct Run {
     error: Option<Refusal>,
     /// Answers to what came before the task.
     before: usize,
+    /// How many of them are left while the one is read that may be a refusal.
+    attempt: Option<usize>,
     /// Whether the command that runs now has rows.
     rows: bool,
     /// Whether it was ended with a COMMIT or ROLLBACK of ours.
@@ -166,13 +170,14 @@ async fn run(
     let mut run = Run {
         output: Output::new(job.format, job.output_bytes_max),
         error: None,
-        before: unread + usize::from(job.before.is_some()),
+        before: unread + usize::from(job.attempt.is_some()) + usize::from(job.before.is_some()),
+        attempt: job.attempt.as_ref().map(|_| 1 + usize::from(job.before.is_some())),
         rows: false,
         closing: false,
         over: false,
         ended: false,
     };
-    let mut texts = job.before.iter().chain([&job.input]);
+    let mut texts = job.attempt.iter().chain(&job.before).chain([&job.input]);
     if let Err(error) = texts.try_for_each(|text| frontend::query(text, &mut wire.out)) {
         let error = Some(Refusal::own(error.to_string()));
         return Outcome { error, lost: true, cancelled: true, ..Outcome::default() };
@@ -236,7 +241,9 @@ impl Run {
             Message::ErrorResponse(body) => {
                 let refusal = Refusal::read(&body);
                 let fatal = refusal.is_fatal();
-                self.error.get_or_insert(refusal);
+                if fatal || self.attempt != Some(self.before) {
+                    self.error.get_or_insert(refusal);
+                }
                 if fatal {
                     self.ended = true;
                     return Err(io::Error::other("the session was ended"));

@@ -70,6 +70,8 @@ pub struct Statements {
     pub reset: String,
     /// Ends sessions of a scheduler that is gone.
     pub orphans: String,
+    /// What ran on remotes for a scheduler that is gone.
+    pub abandoned: String,
     /// Which of these tasks are no longer to run.
     pub unwanted: String,
     /// The last pauses of groups.
@@ -90,6 +92,11 @@ impl Statements {
             start: fill(include_str!("statements/start.sql")),
             reset: fill(include_str!("statements/reset.sql")),
             orphans: fill(include_str!("statements/orphans.sql")),
+            abandoned: fill(&format!(
+                "SELECT {{columns}}, encode(timestamptz_send(t.start), 'hex'), \
+                 encode(timestamptz_send(clock_timestamp()), 'hex') FROM {table} t \
+                 WHERE t.state = 'WORK' AND t.remote IS NOT NULL AND t.id <> ALL ($1::bigint[])"
+            )),
             unwanted: fill(&format!(
                 "SELECT i FROM unnest($1::bigint[]) AS i WHERE NOT EXISTS (SELECT FROM {table} t \
                  WHERE t.id = i AND t.state IN ('TAKE', 'WORK'))"

@@ -24,6 +24,9 @@ impl Leader {
             Event::Opened(pid) => {
                 if let Some(session) = self.crew.sessions.get_mut(&number) {
                     session.pid = Some(pid);
+                    if session.held.as_ref().is_some_and(|held| held.task.remote.is_none()) {
+                        self.unopened = (0, String::new());
+                    }
                     self.starts.push(number);
                 }
             }
@@ -83,6 +86,10 @@ impl Leader {
             // It is never a task's fault that the database has no room for it.
             None => {
                 tracing::debug!("no session: {}", error.line());
+                // That there is no room passes; anything else somebody has to see to.
+                if !full {
+                    self.unopened = (self.unopened.0.saturating_add(1), error.line());
+                }
                 self.full_until = Some(Instant::now() + FULL);
                 self.judged(|judge, _| judge.given_back(&held.task, None))
             }

@@ -156,3 +156,19 @@ fn a_notice_and_an_error_of_any_length() {
         rig.stop().await;
     });
 }
+
+#[test]
+fn a_group_of_any_length() {
+    // The server takes only so many bytes when a session is opened. It hung up without a word, and the task was tried
+    // four times a second, while all others waited.
+    run(async {
+        let rig = Rig::new().await;
+        let input = "select length(current_setting(''pg_task.group''))";
+        let values = format!(", repeat('g', 20000), '{input}', 1");
+        for _ in 0..2 {
+            let (output, error) = rig.output(", \"group\", input, count", &values).await;
+            assert_eq!((output.as_deref(), error), (Some("20000"), None));
+        }
+        rig.stop().await;
+    });
+}

@@ -199,3 +199,23 @@ fn a_table_that_was_dropped_is_made_again() {
         rig.stop().await;
     });
 }
+
+#[test]
+fn a_run_by_hand_begins_no_second_chain() {
+    // The copy repeated as well, beside the one that was planned when the first had ended: from then on two.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run("INSERT INTO task (input, repeat, data) VALUES ('select 1', '1 day', 'mine')")
+            .await;
+        rig.until("EXISTS (SELECT FROM task WHERE state = 'DONE')").await;
+        let names = taskyard_sql::table::Names { schema: rig.schema.clone(), table: "task".into() };
+        let desk =
+            taskyard_sql::Desk::open(&crate::rig::database("postgres", "postgres"), names).await;
+        let told = desk.expect("it opens").run(1).await.expect("it runs");
+        assert!(matches!(told, taskyard_sql::Told::Copied(_)), "{told:?}");
+        rig.until("2 = (SELECT count(*) FROM task WHERE state = 'DONE' AND data = 'mine')").await;
+        let planned = "SELECT count(*) FROM task WHERE state = 'PLAN'";
+        assert_eq!(rig.get(planned).await.as_deref(), Some("1"));
+        rig.stop().await;
+    });
+}
