@@ -238,8 +238,9 @@ fn listed(mut row: Row) -> Option<Listed> {
 /// The first runs of these tasks and of their repetitions.
 fn coming(tasks: &[Task], now: Timestamp, zone: &Named, count: usize) -> Vec<Coming> {
     let first = tasks.iter().enumerate();
-    let mut heap: BinaryHeap<Reverse<(Timestamp, usize, Timestamp)>> =
-        first.map(|(place, task)| Reverse((task.plan.max(now), place, task.plan))).collect();
+    let mut heap: BinaryHeap<Reverse<(Timestamp, usize, Timestamp)>> = first
+        .map(|(place, task)| Reverse((task.plan.max(now), place, task.origin.unwrap_or(task.plan))))
+        .collect();
     let mut found = Vec::new();
     while found.len() < count
         && let Some(Reverse((at, place, plan))) = heap.pop()

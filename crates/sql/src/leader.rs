@@ -277,8 +277,10 @@ impl Leader {
             self.crew.close_idle();
             return Ok(());
         }
-        let finish = self.finish_text(wire, table, &self.ends).await?;
-        self.sent = (std::mem::take(&mut self.ends), std::mem::take(&mut self.starts));
+        let portion = ends::portion(&self.ends);
+        let finish = self.finish_text(wire, table, &self.ends[..portion]).await?;
+        let rest = self.ends.split_off(portion);
+        self.sent = (std::mem::replace(&mut self.ends, rest), std::mem::take(&mut self.starts));
         let mut asks = Vec::with_capacity(3);
         match self.sent.0.is_empty() {
             true => asks.push(Ask::new(UNSYNCED, [])),
@@ -322,7 +324,8 @@ impl Leader {
                 written
             }
             Err(error) => {
-                (self.ends, self.starts) = (ends, starts);
+                self.ends.extend(ends);
+                self.starts = starts;
                 Err(error)
             }
         }

@@ -104,7 +104,8 @@ impl Statements {
             pauses: fill(&format!(
                 "SELECT DISTINCT ON (1) {{key}}, encode(timestamptz_send(plan), 'hex'), \
                  encode(timestamptz_send(stop), 'hex'), max, drift FROM {table} \
-                 WHERE max < 0 AND stop > now() - interval '1 hour' ORDER BY 1, stop DESC"
+                 WHERE max < 0 AND stop > now() - interval '50 days' AND stop > now() - greatest(interval '1 hour', \
+                 max * interval '-2 ms') ORDER BY 1, stop DESC"
             )),
             forget: fill(&format!(
                 "WITH gone AS (DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE state::text IN \

@@ -24,6 +24,9 @@ const SPARE: usize = 1000;
 /// How many tasks one claim brings at most.
 const CLAIM_MAX: usize = 1000;
 
+/// How many bytes of input are kept for tasks under way, before no more are claimed.
+const INPUT_BYTES_MAX: usize = 128 << 20;
+
 /// The longest group that a session is opened with: the server takes only so many bytes then, and a longer one is told
 /// once it is there.
 const GROUP_OPENING_BYTES_MAX: usize = 1000;
@@ -50,7 +53,9 @@ impl Leader {
             Look::Groups(keys) => Some(array(keys)),
         };
         let others = [busy, idle, room.to_string(), self.spare.to_string()].map(Some);
-        Ask { sql: &table.statements.claim, params: others.into_iter().chain([keys]).collect() }
+        let bytes = INPUT_BYTES_MAX.saturating_sub(self.crew.input_bytes()).to_string();
+        let params = others.into_iter().chain([keys, Some(bytes)]).collect();
+        Ask { sql: &table.statements.claim, params }
     }
 
     /// Takes what a claim brought.
@@ -88,7 +93,7 @@ impl Leader {
             self.unopened = (0, String::new());
         }
         // A full claim may have left something behind.
-        self.short = found >= room;
+        self.short = found >= room || self.crew.input_bytes() >= INPUT_BYTES_MAX;
         if self.spare > 0 || (found > 0 && self.short) {
             self.look = Look::All;
         }
@@ -104,6 +109,8 @@ impl Leader {
         if let Some(refusal) = unreadable(&task) {
             let verdict = self.judged(|judge, now| judge.refused(&task, now, &refusal));
             self.ends.push(crate::verdict::Verdict { old_pid: task.pid, ..verdict });
+            // It took the place of another.
+            self.look = Look::All;
             return;
         }
         let held = |task: Task, start| {

@@ -17,6 +17,19 @@ const FULL: Duration = Duration::from_millis(250);
 /// The longest wait for room on a remote.
 const REMOTE_FULL_MAX: Duration = Duration::from_secs(5);
 
+/// How many bytes of ends go in one round, unless one alone is longer: the server takes no message of a gigabyte.
+const ROUND_BYTES_MAX: usize = 32 << 20;
+
+/// How many of these ends go in one round.
+pub(super) fn portion(ends: &[Verdict]) -> usize {
+    let mut bytes = 0;
+    let fits = ends.iter().take_while(|end| {
+        bytes += end.bytes();
+        bytes <= ROUND_BYTES_MAX
+    });
+    fits.count().max(1).min(ends.len())
+}
+
 impl Leader {
     /// Takes what a session told.
     pub(super) fn take_event(&mut self, number: u64, event: Event) {
@@ -235,5 +248,21 @@ fn remote_refusal(error: &ConnectError) -> Refusal {
                 "Non-superuser cannot connect if the server does not request a password.",
             )
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_ends_go_one_after_another() {
+        // All that waited went in one message; beyond a gigabyte the server hung up, and it was sent whole again, for
+        // ever.
+        let end = |bytes: usize| Verdict { output: Some("x".repeat(bytes)), ..Verdict::default() };
+        assert_eq!(portion(&[]), 0);
+        assert_eq!(portion(&[end(ROUND_BYTES_MAX + 1), end(1)]), 1);
+        assert_eq!(portion(&[end(ROUND_BYTES_MAX / 2), end(ROUND_BYTES_MAX / 2), end(1)]), 2);
+        assert_eq!(portion(&[end(1), end(2), end(3)]), 3);
     }
 }

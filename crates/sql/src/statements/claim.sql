@@ -1,6 +1,6 @@
 -- Claims the tasks that may begin now. $1: groups with sessions or a pause, by key; $2: idle sessions; $3: how many may begin
 -- in all; $4: how many more rows of a group to look at, because many are not active any more; $5: the groups to look at, all
--- if it is null.
+-- if it is null; $6: how many bytes of input may be read.
 -- A task that fits the session with the same place in its group is given to it and runs at once (WORK), others wait for a
 -- session of their own (TAKE).
 WITH RECURSIVE now AS MATERIALIZED (SELECT clock_timestamp() AS at),
@@ -35,7 +35,7 @@ seen AS MATERIALIZED (
         -- Longer than any moment lasts, an interval would make the statement fail for all.
         SELECT t.id, greatest(t.max, 0) AS pri, t.max, t.count, least(t.live, '1000 years') AS live,
             CASE WHEN t.max < 0 THEN greatest(t.plan, r.slot) ELSE t.plan END AS plan,
-            least(t.active, '1000 years') AS active
+            least(t.active, '1000 years') AS active, octet_length(t.input)::bigint AS bytes
         FROM {table} t
         WHERE t.state = 'PLAN' AND {key} = r.key AND t.plan <= n.at
             AND greatest(t.max, 0) >= r.running AND (t.max >= 0 OR r.slot IS NULL OR r.slot <= n.at)
@@ -49,10 +49,11 @@ ranked AS MATERIALIZED (
     FROM seen s, now n),
 -- However many are looked at because others were too late, no more of them begin.
 fit AS MATERIALIZED (
-    SELECT r.*, count(*) FILTER (WHERE NOT r.expired) OVER (ORDER BY r.pri - r.running DESC, r.id) AS nth
-    FROM ranked r WHERE r.expired OR r.pri - r.running - (r.place - 1) >= 0),
+    SELECT r.*, count(*) FILTER (WHERE NOT r.expired) OVER line AS nth, sum(r.bytes) OVER line - r.bytes AS bytes_before
+    FROM ranked r WHERE r.expired OR r.pri - r.running - (r.place - 1) >= 0
+    WINDOW line AS (ORDER BY r.pri - r.running DESC, r.id)),
 chosen AS MATERIALIZED (
-    SELECT * FROM fit WHERE expired OR nth <= $3::bigint
+    SELECT * FROM fit WHERE (expired OR nth <= $3::bigint) AND bytes_before < $6::bigint
     ORDER BY pri - running DESC, id LIMIT $3::bigint + $4::bigint),
 given AS MATERIALIZED (
     SELECT c.id, c.plan, c.key, c.expired, w.pid FROM chosen c CROSS JOIN now n

@@ -172,3 +172,38 @@ fn a_group_of_any_length() {
         rig.stop().await;
     });
 }
+
+#[test]
+fn a_task_that_is_longer_than_a_message() {
+    // It was claimed, could not be read, and was claimed again an hour later, for ever and without a word.
+    run(async {
+        let rig = Rig::new().await;
+        for (columns, values) in [
+            (", input", ", 'select ' || repeat(' ', 70000000) || '1'"),
+            (", input, \"null\"", ", 'select 1', repeat('x', 70000000)"),
+            (", input, remote", ", 'select 1', repeat('x', 600000)"),
+        ] {
+            let (output, error) = rig.output(columns, values).await;
+            let expected = "ERROR:  input must not be longer than 60 MiB";
+            assert_eq!(output, None);
+            assert!(error.is_some_and(|error| error.starts_with(expected)), "{columns}");
+        }
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn long_inputs_are_not_read_all_at_once() {
+    // A claim brought up to a thousand inputs, however long each was.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run("SELECT pg_advisory_lock(97)").await;
+        rig.run("INSERT INTO task (max, input) SELECT 9, 'select pg_advisory_lock_shared(97)' || repeat(' ', 40000000) FROM generate_series(1, 6)").await;
+        rig.until("4 = (SELECT count(*) FROM task WHERE state = 'WORK')").await;
+        let busy = "SELECT count(*) FROM task WHERE state <> 'PLAN'";
+        assert_eq!(rig.get(busy).await.as_deref(), Some("4"));
+        rig.run("SELECT pg_advisory_unlock_all()").await;
+        rig.idle().await;
+        rig.stop().await;
+    });
+}
