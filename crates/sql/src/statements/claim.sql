@@ -10,14 +10,22 @@ busy AS MATERIALIZED (SELECT $1::jsonb AS by_key),
 worker AS MATERIALIZED (
     SELECT w.*, row_number() OVER (PARTITION BY w.key ORDER BY w.done, w.since DESC, w.max, w.pid) AS place
     FROM json_to_recordset($2::json) AS w(key uuid, pid integer, max integer, done integer, since timestamptz)),
--- From group to group through the index, however many tasks each has.
+-- Where few tasks are due, their groups are all there is to look at, however many others wait for tomorrow.
+due AS MATERIALIZED (
+    SELECT {key} AS key FROM {table}
+    WHERE state = 'PLAN' AND plan <= (SELECT at FROM now) AND $5::uuid[] IS NULL ORDER BY plan LIMIT 101),
+few AS MATERIALIZED (SELECT count(*) <= 100 AS yes FROM due),
+-- Otherwise from group to group through the index, however many tasks each has.
 head AS (
-    (SELECT {key} AS key FROM {table} WHERE state = 'PLAN' AND $5::uuid[] IS NULL ORDER BY 1 LIMIT 1)
+    (SELECT {key} AS key FROM {table}
+        WHERE state = 'PLAN' AND $5::uuid[] IS NULL AND NOT (SELECT yes FROM few) ORDER BY 1 LIMIT 1)
     UNION ALL
     SELECT (SELECT {key} FROM {table} WHERE state = 'PLAN' AND {key} > h.key ORDER BY 1 LIMIT 1)
     FROM head h WHERE h.key IS NOT NULL),
 -- When only tasks have ended, only their groups have more room.
-looked AS (SELECT key FROM head UNION ALL SELECT unnest($5::uuid[])),
+looked AS (
+    SELECT key FROM head UNION ALL SELECT unnest($5::uuid[])
+    UNION ALL SELECT DISTINCT d.key FROM due d WHERE (SELECT yes FROM few)),
 room AS MATERIALIZED (
     SELECT h.key, b.running, b.slot, top.pri
     FROM now n CROSS JOIN busy CROSS JOIN looked h

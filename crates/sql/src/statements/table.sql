@@ -62,11 +62,11 @@ BEGIN
         ('remote', 'text', NULL, NULL, false, 'where to run it: a connection string'),
         ('cron', 'text', NULL, NULL, false, 'when to run it, as cron says it; instead of repeat'),
         ('zone', 'text', NULL, NULL, false, 'the time zone of cron'),
-        ('origin', 'timestamptz', NULL, NULL, false, 'its plan before it was tried again'),
         ('attempts', 'integer', NULL, '0', true, 'how often it was tried before'),
         ('attempts_max', 'integer', 'attempts_max', '0', true, 'how often it may be tried; 0 is once'),
         ('backoff', 'interval', 'backoff', '1 sec', true, 'how long to wait before the second try, then twice'),
-        ('save', 'boolean', 'save', 'false', true, 'keep the session as it is for the next task, where sessions are reused')
+        ('save', 'boolean', 'save', 'false', true, 'keep the session as it is for the next task, where sessions are reused'),
+        ('origin', 'timestamptz', NULL, NULL, false, 'its plan before it was tried again')
     ) AS v(name, type, setting, fallback, needed, about) LOOP
         DECLARE
             value text;

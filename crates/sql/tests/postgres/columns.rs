@@ -19,7 +19,7 @@ fn every_column_has_its_type_default_and_comment() {
              timeout interval, count integer, hash integer, max integer, pid integer, state state, delete boolean, \
              drift boolean, header boolean, string boolean, delimiter \"char\", escape \"char\", quote \"char\", data text, \
              error text, group text, input text, null text, output text, remote text, cron text, zone text, attempts integer, \
-             attempts_max integer, backoff interval, save boolean"
+             attempts_max integer, backoff interval, save boolean, origin timestamp with time zone"
         );
         assert_eq!(columns, Some(expected));
         let silent = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0 \
