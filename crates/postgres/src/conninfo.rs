@@ -88,6 +88,47 @@ pub enum ConninfoError {
     Uri(&'static str),
 }
 
+impl ConninfoError {
+    /// Without what was written, which may be a piece of a password.
+    fn hidden(self) -> Self {
+        match self {
+            ConninfoError::NoValue(name) if !is_known(&name) => {
+                ConninfoError::NoValue(HIDDEN.into())
+            }
+            ConninfoError::Option(_) => ConninfoError::Option(HIDDEN.into()),
+            ConninfoError::Value { name, .. } => {
+                ConninfoError::Value { name, value: HIDDEN.into() }
+            }
+            error => error,
+        }
+    }
+}
+
+/// What stands where something is not shown.
+const HIDDEN: &str = "***";
+
+fn is_known(name: &str) -> bool {
+    IGNORED.contains(&name) || KNOWN.contains(&name)
+}
+
+/// Options that mean something here.
+const KNOWN: &[&str] = &[
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "passfile",
+    "password",
+    "port",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "target_session_attrs",
+    "user",
+];
+
 /// Options that other programs know and that change nothing here.
 const IGNORED: &[&str] = &[
     "application_name",
@@ -114,11 +155,31 @@ impl Conninfo {
     pub fn parse(text: &str) -> Result<Self, ConninfoError> {
         let mut conninfo = Conninfo::default();
         let scheme = ["postgresql://", "postgres://"].iter().find(|s| text.starts_with(**s));
-        match scheme {
-            Some(scheme) => conninfo.read_uri(&text[scheme.len()..])?,
-            None => conninfo.read_pairs(text)?,
+        let (read, secret) = match scheme {
+            Some(scheme) => {
+                let text = &text[scheme.len()..];
+                // A password with a stroke in it is taken for all kinds of things.
+                let after = text.find(['/', '?']).map_or("", |at| &text[at..]);
+                (conninfo.read_uri(text), after.contains('@'))
+            }
+            None => {
+                let read = conninfo.read_pairs(text);
+                // One with a space in it goes on as options.
+                let secret = conninfo.password.is_some();
+                (read, secret)
+            }
+        };
+        match read {
+            Ok(()) => Ok(conninfo),
+            Err(error) if secret => Err(error.hidden()),
+            Err(error) => Err(error),
         }
-        Ok(conninfo)
+    }
+
+    /// Whether files of this machine are named in it.
+    pub fn names_files(&self) -> bool {
+        let files = [&self.sslrootcert, &self.sslcert, &self.sslkey, &self.passfile];
+        files.into_iter().any(Option::is_some)
     }
 
     /// Fills what is missing from the environment, as given by `look`.
@@ -395,6 +456,27 @@ mod tests {
         ] {
             assert_eq!(Conninfo::parse(text).unwrap_err().to_string(), said);
         }
+    }
+
+    #[test]
+    fn pieces_of_passwords_are_not_shown_when_something_is_wrong() {
+        // What follows a space or a stroke in a password is taken for something else, and was named in the error that
+        // everybody may read.
+        for text in [
+            "host=h password=my secret",
+            "host=h password=my secret=x",
+            "password=my port=secret",
+            "password=my sslmode=secret",
+            "postgres://u:secret/ss@h/d",
+            "postgres://u:p@a:secret/ss@h/d",
+            "postgres://u:p?secret=x@h/d",
+            "postgres://u:1?port=secret@h/d",
+        ] {
+            let said = Conninfo::parse(text).unwrap_err().to_string();
+            assert!(!said.contains("secret") && said.contains("***"), "{text}: {said}");
+        }
+        let said = Conninfo::parse("password=x user").unwrap_err().to_string();
+        assert_eq!(said, "missing \"=\" after \"user\" in connection info string");
     }
 
     #[test]

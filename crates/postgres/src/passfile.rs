@@ -1,7 +1,12 @@
 //! Files of passwords, a line for each database: `host:port:database:user:password`.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+/// The longest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// For what a password is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +32,22 @@ pub fn find(file: &Path, wanted: Wanted<'_>) -> Result<Option<String>, OpenToOth
     if is_open_to_others(file) {
         return Err(OpenToOthers);
     }
-    let Ok(text) = std::fs::read_to_string(file) else { return Ok(None) };
+    let Ok(Ok(text)) = contents(file).map(String::from_utf8) else { return Ok(None) };
     Ok(text.lines().find_map(|line| matching(line, wanted)))
+}
+
+/// What is in a file. Only plain ones of some length are read: a device may never end, and a pipe never begin.
+pub(crate) fn contents(file: &Path) -> io::Result<Vec<u8>> {
+    let about = std::fs::metadata(file)?;
+    if !about.is_file() {
+        return Err(io::Error::other("it is no plain file"));
+    }
+    if about.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other("it is too long"));
+    }
+    let mut text = Vec::new();
+    File::open(file)?.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// Whether anybody but its owner may read or change a file.

@@ -16,7 +16,7 @@ use rustls::{
 };
 
 use crate::conninfo::SslMode;
-use crate::passfile::is_open_to_others;
+use crate::passfile::{contents, is_open_to_others};
 
 /// How a connection is protected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,7 +105,8 @@ fn usual_root() -> Option<PathBuf> {
 }
 
 fn certificates(file: &Path, name: &'static str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let text = contents(file).map_err(|error| unreadable(name, file, &error))?;
+    let read = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     let found = read.map_err(|error| unreadable(name, file, &error))?;
     if found.is_empty() {
         return Err(unreadable(name, file, &"there is no certificate in it"));
@@ -117,7 +118,8 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
     if is_open_to_others(file) {
         return Err(unreadable("sslkey", file, &"others may read it; chmod 0600"));
     }
-    PrivateKeyDer::from_pem_file(file).map_err(|error| unreadable("sslkey", file, &error))
+    let text = contents(file).map_err(|error| unreadable("sslkey", file, &error))?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| unreadable("sslkey", file, &error))
 }
 
 fn unreadable(name: &'static str, file: &Path, why: &dyn Display) -> String {
@@ -203,6 +205,18 @@ mod tests {
         let own = Security { cert: place.clone(), key: place.clone(), ..Security::default() };
         let said = refused(own);
         assert!(said.contains("sslkey=FILE") && said.contains("chmod 0600"), "{said}");
+    }
+
+    #[test]
+    fn only_plain_files_of_some_length_are_read() {
+        // A device gives bytes for ever and a pipe none: whoever could name one could stop the whole process.
+        let device = Security { root: Some("/dev/null".into()), ..Security::default() };
+        assert!(refused(device).contains("it is no plain file"));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::File::create(&file).and_then(|file| file.set_len(1 << 30)).unwrap();
+        let long = Security { root: Some(file), ..Security::default() };
+        assert!(refused(long).contains("it is too long"));
     }
 
     #[test]

@@ -157,6 +157,12 @@ impl Crew {
         self.sessions.values().filter(|session| session.held.is_some()).count()
     }
 
+    /// How long the inputs of the tasks under way are together.
+    pub fn input_bytes(&self) -> usize {
+        let held = self.sessions.values().filter_map(|session| session.held.as_ref());
+        held.map(|held| held.task.input.len()).sum()
+    }
+
     /// Whether a task has begun since.
     pub fn has_begun_since(&self, since: Instant) -> bool {
         let held = self.sessions.values().filter_map(|session| session.held.as_ref());

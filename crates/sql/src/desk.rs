@@ -112,7 +112,8 @@ impl Desk {
         let sql = format!(
             "SELECT t.id, t.state, t.\"group\", encode(timestamptz_send(t.plan), 'hex'), left(t.input, 1000), \
              t.remote, left(t.error, 1000), encode(timestamptz_send(clock_timestamp()), 'hex'), \
-             clock_timestamp() >= t.plan + t.active, EXISTS (SELECT FROM {table} o WHERE o.state IN ('TAKE', 'WORK') \
+             CASE WHEN t.plan <= clock_timestamp() \
+             THEN clock_timestamp() >= t.plan + least(t.active, '1000 years') ELSE false END, EXISTS (SELECT FROM {table} o WHERE o.state IN ('TAKE', 'WORK') \
              AND o.hash = t.hash AND o.\"group\" = t.\"group\" AND o.remote IS NOT DISTINCT FROM t.remote), \
              left(t.output, 1000) FROM {table} t WHERE $1 = '' OR t.state::text = $1 ORDER BY t.id DESC LIMIT $2::bigint",
             table = self.names.quoted()
@@ -154,7 +155,9 @@ impl Desk {
         let number = format!("SELECT '{}'::regclass::oid", table.replace('\'', "''"));
         let number = self.wire.ask(Ask::new(&number, [])).await?;
         let oid = number.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned();
-        let columns = self.wire.ask(Ask::new(REPEATED, [&oid])).await?;
+        // Whatever follows it was planned when it ended: another one that repeats would be a second chain.
+        let once = "{repeat,cron}";
+        let columns = self.wire.ask(Ask::new(REPEATED, [&oid, once])).await?;
         let text = |place| columns.first().and_then(|row| row.text(place)).unwrap_or_default();
         let sql = format!(
             "INSERT INTO {table} (parent{}) SELECT t.id{} FROM {table} t WHERE t.id = $1::bigint \
@@ -235,8 +238,9 @@ fn listed(mut row: Row) -> Option<Listed> {
 /// The first runs of these tasks and of their repetitions.
 fn coming(tasks: &[Task], now: Timestamp, zone: &Named, count: usize) -> Vec<Coming> {
     let first = tasks.iter().enumerate();
-    let mut heap: BinaryHeap<Reverse<(Timestamp, usize, Timestamp)>> =
-        first.map(|(place, task)| Reverse((task.plan.max(now), place, task.plan))).collect();
+    let mut heap: BinaryHeap<Reverse<(Timestamp, usize, Timestamp)>> = first
+        .map(|(place, task)| Reverse((task.plan.max(now), place, task.origin.unwrap_or(task.plan))))
+        .collect();
     let mut found = Vec::new();
     while found.len() < count
         && let Some(Reverse((at, place, plan))) = heap.pop()

@@ -1,5 +1,6 @@
 //! Claims, and what is done with the tasks they bring.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use taskyard_core::Timestamp;
@@ -9,11 +10,11 @@ use tokio::time::Instant;
 use super::{Leader, Look};
 use crate::clock::Clock;
 use crate::crew::{Held, array, json};
-use crate::scheduler::CHECK_CLIENT;
+use crate::scheduler::{CHECK_CLIENT, KEEPALIVES};
 use crate::session::{Job, Order};
 use crate::status::Status;
 use crate::table::{Profile, Table};
-use crate::task::{self, COLUMNS_COUNT, Task, moment_text};
+use crate::task::{self, COLUMNS_COUNT, Task};
 use crate::verdict::{Judge, cron_of};
 use crate::wire::{Ask, Opening, Refusal, Row};
 use taskyard_postgres::Conninfo;
@@ -22,6 +23,13 @@ use taskyard_postgres::Conninfo;
 const SPARE: usize = 1000;
 /// How many tasks one claim brings at most.
 const CLAIM_MAX: usize = 1000;
+
+/// How many bytes of input are kept for tasks under way, before no more are claimed.
+const INPUT_BYTES_MAX: usize = 128 << 20;
+
+/// The longest group that a session is opened with: the server takes only so many bytes then, and a longer one is told
+/// once it is there.
+const GROUP_OPENING_BYTES_MAX: usize = 1000;
 
 impl Leader {
     /// How many tasks may begin.
@@ -45,7 +53,9 @@ impl Leader {
             Look::Groups(keys) => Some(array(keys)),
         };
         let others = [busy, idle, room.to_string(), self.spare.to_string()].map(Some);
-        Ask { sql: &table.statements.claim, params: others.into_iter().chain([keys]).collect() }
+        let bytes = INPUT_BYTES_MAX.saturating_sub(self.crew.input_bytes()).to_string();
+        let params = others.into_iter().chain([keys, Some(bytes)]).collect();
+        Ask { sql: &table.statements.claim, params }
     }
 
     /// Takes what a claim brought.
@@ -54,7 +64,7 @@ impl Leader {
             (COLUMNS_COUNT, COLUMNS_COUNT + 1, COLUMNS_COUNT + 2, COLUMNS_COUNT + 3);
         let mut found = 0;
         self.spare = 0;
-        let escapes = self.settings.borrow().profile == Profile::Extended;
+        let escapes = self.profile == Profile::Extended;
         for mut row in rows {
             if let Some(shown) = row.text(at).and_then(task::moment) {
                 self.clock = Clock::showing(shown);
@@ -79,8 +89,11 @@ impl Leader {
                 self.begin(group, task, table);
             }
         }
+        if found == 0 && self.full_until.is_none() && self.crew.busy() == 0 {
+            self.unopened = (0, String::new());
+        }
         // A full claim may have left something behind.
-        self.short = found >= room;
+        self.short = found >= room || self.crew.input_bytes() >= INPUT_BYTES_MAX;
         if self.spare > 0 || (found > 0 && self.short) {
             self.look = Look::All;
         }
@@ -88,8 +101,7 @@ impl Leader {
 
     /// Asks the judge about something that happens now.
     pub(super) fn judged<T>(&self, ask: impl FnOnce(&Judge<'_>, Timestamp) -> T) -> T {
-        let profile = self.settings.borrow().profile;
-        ask(&Judge { profile, zone: &self.zone }, self.clock.now())
+        ask(&Judge { profile: self.profile, zone: &self.zone }, self.clock.now())
     }
 
     /// Gives a task to the session that it was claimed for, or opens one.
@@ -97,6 +109,8 @@ impl Leader {
         if let Some(refusal) = unreadable(&task) {
             let verdict = self.judged(|judge, now| judge.refused(&task, now, &refusal));
             self.ends.push(crate::verdict::Verdict { old_pid: task.pid, ..verdict });
+            // It took the place of another.
+            self.look = Look::All;
             return;
         }
         let held = |task: Task, start| {
@@ -140,7 +154,10 @@ impl Leader {
         let name = format!("pg_task {} {} {}", names.schema, names.table, task.group);
         let mut session = vec![("application_name".into(), cut(&name))];
         let Some(remote) = &task.remote else {
-            session.extend(identity(task, &settings, table));
+            if task.group.len() <= GROUP_OPENING_BYTES_MAX {
+                session.extend(identity(task, &settings, table));
+            }
+            session.extend(KEEPALIVES.map(|(name, value)| (name.into(), value.into())));
             let (name, value) = CHECK_CLIENT;
             session.extend(table.checks_client.then(|| (name.into(), value.into())));
             let opening = Opening { settings: session, password_must_count: false };
@@ -150,6 +167,12 @@ impl Leader {
             Box::new(Refusal::detailed("PQconninfoParse failed", error.to_string()))
         };
         let mut conninfo = Conninfo::parse(remote).map_err(wrong)?;
+        if !table.superuser && conninfo.names_files() {
+            return Err(Box::new(Refusal::detailed(
+                "files are not allowed in a remote",
+                "Non-superusers must not name sslrootcert, sslcert, sslkey or passfile in the connection string.",
+            )));
+        }
         conninfo.fill(|name| std::env::var(name).ok()).map_err(wrong)?;
         if !table.superuser && conninfo.password.is_none() {
             return Err(Box::new(Refusal::detailed(
@@ -169,11 +192,11 @@ impl Leader {
         let task = &held.task;
         let Ok(format) = task.format.clone() else { return };
         let mut before = None;
-        if task.remote.is_some() || again {
+        let anew = task.remote.is_some() || task.group.len() > GROUP_OPENING_BYTES_MAX;
+        if anew || again {
             // What was set when the session was opened is back after it was cleaned.
             let all = identity(task, &settings, table);
-            let own =
-                all.into_iter().filter(|(name, _)| task.remote.is_some() || name == "pg_task.id");
+            let own = all.into_iter().filter(|(name, _)| anew || name == "pg_task.id");
             let set = own.map(|(name, value)| {
                 let (name, value) = (crate::table::literal(&name), crate::table::literal(&value));
                 format!("set_config({name}, {value}, false)")
@@ -185,6 +208,7 @@ impl Leader {
             timeout: timeout(task.timeout),
             format,
             output_bytes_max: settings.output_bytes_max,
+            attempt: task.remote.as_ref().map(|_| watchful()),
             before,
             clean: task.reuse.goes_on() && !task.save,
         };
@@ -192,15 +216,12 @@ impl Leader {
     }
 
     /// The beginnings that are sent.
-    pub(super) fn starts_json(&mut self) -> String {
-        let now = self.clock.now();
+    pub(super) fn starts_json(&self) -> String {
         let mut items = Vec::new();
         for number in &self.sent.1 {
-            let Some(session) = self.crew.sessions.get_mut(number) else { continue };
-            if let (Some(held), Some(pid)) = (&mut session.held, session.pid) {
-                held.start = Some(now);
-                let start = moment_text(now);
-                items.push(serde_json::json!({ "id": held.task.id, "pid": pid, "start": start }));
+            let Some(session) = self.crew.sessions.get(number) else { continue };
+            if let (Some(held), Some(pid)) = (&session.held, session.pid) {
+                items.push(serde_json::json!({ "id": held.task.id, "pid": pid }));
             }
         }
         json(items)
@@ -208,13 +229,14 @@ impl Leader {
 
     /// Those of the sessions whose task was not stopped meanwhile run it.
     pub(super) fn started(&mut self, starts: Vec<u64>, rows: &[Row], table: &Table) {
-        let ids: Vec<i64> = rows.iter().filter_map(|row| row.parsed(0)).collect();
+        let begun = |row: &Row| Some((row.parsed::<i64>(0)?, row.text(1).and_then(task::moment)));
+        let begun: HashMap<i64, _> = rows.iter().filter_map(begun).collect();
         for number in starts {
             let Some(session) = self.crew.sessions.get_mut(&number) else { continue };
             let pid = session.pid;
             let Some(held) = &mut session.held else { continue };
-            if ids.contains(&held.task.id) {
-                held.shown_pid = pid;
+            if let Some(start) = begun.get(&held.task.id) {
+                (held.shown_pid, held.start) = (pid, *start);
                 self.run(number, false, table);
             } else {
                 // Somebody has it locked, or it is no longer to run: a look will tell.
@@ -230,6 +252,14 @@ impl Leader {
 fn unreadable(task: &Task) -> Option<Refusal> {
     let wrong = task.format.as_ref().err().cloned().or_else(|| cron_of(task).err())?;
     Some(Refusal::own(wrong))
+}
+
+/// Lets the session of a remote end soon after we are gone, so that its task does not go on for nobody. Not every server
+/// can.
+fn watchful() -> String {
+    let set = [CHECK_CLIENT].into_iter().chain(KEEPALIVES);
+    let set = set.map(|(name, value)| format!("set_config('{name}', '{value}', false)"));
+    format!("SELECT {}", set.collect::<Vec<_>>().join(", "))
 }
 
 /// What a task can find out about itself.

@@ -157,7 +157,7 @@ async fn encrypt(
     place: &(String, u16),
     conninfo: &Conninfo,
 ) -> io::Result<Box<dyn Stream>> {
-    let Some(config) = tls::config(conninfo)? else { return Ok(Box::new(stream)) };
+    let Some(config) = tls::config(conninfo).await? else { return Ok(Box::new(stream)) };
     let mut ask = BytesMut::new();
     frontend::ssl_request(&mut ask);
     stream.write_all(&ask).await?;
@@ -248,7 +248,7 @@ impl Wire {
                 }
                 Arrived::Message(Message::NoticeResponse(_) | Message::ParameterStatus(_)) => {}
                 Arrived::Message(message) => return Ok(message),
-                Arrived::Skipped => {}
+                Arrived::Skipped(_) | Arrived::Columns(_) => {}
             }
         }
     }

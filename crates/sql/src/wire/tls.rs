@@ -11,8 +11,11 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 /// What encrypts connections as this connection string asks; nothing where nothing shall.
-pub fn config(conninfo: &Conninfo) -> io::Result<Option<Arc<ClientConfig>>> {
-    let config = client_config(&conninfo.security()).map_err(io::Error::other)?;
+pub async fn config(conninfo: &Conninfo) -> io::Result<Option<Arc<ClientConfig>>> {
+    let security = conninfo.security();
+    // It reads files, and a slow disk must not stop the sessions of others.
+    let made = tokio::task::spawn_blocking(move || client_config(&security)).await;
+    let config = made.map_err(io::Error::other)?.map_err(io::Error::other)?;
     Ok(config.map(Arc::new))
 }
 

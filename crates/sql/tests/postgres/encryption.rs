@@ -2,9 +2,11 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
-use taskyard_sql::Conninfo;
+use taskyard_core::service::Service;
 use taskyard_sql::wire::{Ask, Opening, connect};
+use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 
 use crate::cluster::{Cluster, programs};
 use crate::rig::{Client, run};
@@ -17,6 +19,19 @@ const CERTIFICATES: &str = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=
     openssl req -newkey rsa:2048 -nodes -subj /CN=certified -keyout client.key -out client.csr && \
     openssl x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out client.crt && \
     chmod 600 server.key";
+
+/// A machine that is gone without a word kept its sessions, and the lead with them, for two hours.
+async fn watches(conninfo: &str, local: &Conninfo) {
+    let admin = Client::new(local).await;
+    let conninfo = Conninfo::parse(conninfo).expect("a connection string");
+    let source = Source::Given(Config::alone(&conninfo));
+    let tasks = SqlTasks::start(conninfo, source, Duration::from_secs(60)).expect("it starts");
+    admin.until("to_regclass('public.task') IS NOT NULL").await;
+    let input = "concat_ws('' '', current_setting(''tcp_keepalives_idle''), current_setting(''tcp_keepalives_count''))";
+    admin.run(&format!("INSERT INTO task (input) VALUES ('select {input}')")).await;
+    admin.until("EXISTS (SELECT FROM task WHERE output = '10 3')").await;
+    tasks.stop().await;
+}
 
 #[test]
 fn as_strict_as_asked() {
@@ -81,5 +96,7 @@ fn as_strict_as_asked() {
                 }
             }
         }
+        watches(&format!("host={host} user=postgres dbname=postgres sslmode=require"), &local)
+            .await;
     });
 }

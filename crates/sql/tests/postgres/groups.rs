@@ -1,6 +1,8 @@
 //! Who runs beside whom, in which session.
 
-use crate::rig::{Rig, cluster, run};
+use crate::rig::{Rig, cluster, database, run};
+use taskyard_sql::table::{Names, Profile, prepare};
+use taskyard_sql::wire::{Ask, Opening, connect};
 
 /// How many tasks each session ran, most first.
 const PER_PID: &str = "SELECT string_agg(n::text, ' ' ORDER BY n DESC) FROM (SELECT count(*) AS n FROM task GROUP BY pid) x";
@@ -170,5 +172,61 @@ fn a_pause_is_kept_for_a_task_that_comes_later() {
         let kept = "SELECT (SELECT start FROM task WHERE id = 4) >= (SELECT stop FROM task WHERE id = 3) + '1500 ms'::interval";
         assert_eq!(rig.get(kept).await.as_deref(), Some("t"));
         taskyard_core::service::Service::stop(&tasks).await;
+    });
+}
+
+#[test]
+fn no_more_run_at_once_because_others_were_too_late() {
+    // Once a task was too late a thousand more rows were looked at, and as many began, whatever `run` allowed.
+    run(async {
+        let rig = Rig::with("\"run\": 1").await;
+        rig.run("SELECT pg_advisory_lock(94)").await;
+        rig.run(
+            "INSERT INTO task (input, plan, \"group\") SELECT 'select pg_advisory_lock_shared(94)', \
+             CASE WHEN i = 0 THEN now() - interval '1 day' ELSE now() END, i::text FROM generate_series(0, 20) AS i",
+        )
+        .await;
+        // Its end is written together with the claim of the others.
+        rig.until("EXISTS (SELECT FROM task WHERE error = 'ERROR:  task not active')").await;
+        let busy = "SELECT count(*) FROM task WHERE state IN ('TAKE', 'WORK')";
+        assert_eq!(rig.get(busy).await.as_deref(), Some("1"));
+        rig.run("SELECT pg_advisory_unlock_all()").await;
+        rig.idle().await;
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn groups_with_nothing_due_cost_a_claim_nothing() {
+    // Every claim went through all groups that had a planned task, be it for tomorrow.
+    run(async {
+        let rig = Rig::new().await;
+        rig.stop().await;
+        rig.run(
+            "INSERT INTO task (input, \"group\", plan) SELECT 'select 1', i::text, now() + CASE WHEN i > 3 THEN \
+             interval '1 day' ELSE '0' END FROM generate_series(1, 3000) AS i; ANALYZE task",
+        )
+        .await;
+        let Ok(mut wire) = connect(&database("postgres", "postgres"), &Opening::default()).await
+        else {
+            panic!("no connection");
+        };
+        let names = Names { schema: rig.schema.clone(), table: "task".into() };
+        let table = prepare(&mut wire, &names, Profile::Seed).await.expect("it is there");
+        wire.run("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
+            .await
+            .expect("it can be set");
+        let explain = format!("EXPLAIN (ANALYZE, BUFFERS, TIMING off) {}", table.statements.claim);
+        let given = ["{}", "[]", "100", "0"].into_iter().map(Some).chain([None, Some("1000000")]);
+        let params = given.map(|param| param.map(str::to_owned)).collect();
+        let lines = wire.ask(Ask { sql: &explain, params }).await.expect("it is explained");
+        let buffers = lines.iter().filter_map(|line| line.text(0)?.trim().strip_prefix("Buffers:"));
+        let pages: u32 = buffers
+            .flat_map(|line| line.split(['=', ' ']).filter_map(|word| word.parse::<u32>().ok()))
+            .max()
+            .expect("the plan says it");
+        assert!(pages > 0 && pages < 3000, "{pages} pages");
+        let busy = "SELECT count(*) FROM task WHERE state = 'TAKE'";
+        assert_eq!(rig.get(busy).await.as_deref(), Some("3"));
     });
 }

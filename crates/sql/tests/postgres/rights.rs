@@ -207,3 +207,67 @@ fn a_password_is_proved_by_scram_and_md5() {
         }
     });
 }
+
+#[test]
+fn who_may_insert_names_no_files() {
+    // Whoever could insert could let the scheduler read any file of its machine, a device that never ends among them.
+    run(async {
+        let (schema, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        admin
+            .run(&format!(
+                "CREATE ROLE {schema} LOGIN; CREATE SCHEMA {schema} AUTHORIZATION {schema}"
+            ))
+            .await;
+        let row = format!(
+            "[{{\"data\": \"postgres\", \"user\": \"{schema}\", \"schema\": \"{schema}\"}}]"
+        );
+        let tasks = schedule(&row, &schema);
+        admin.until(&format!("to_regclass('{schema}.task') IS NOT NULL")).await;
+        for option in ["sslrootcert", "sslcert", "sslkey", "passfile"] {
+            admin
+                .run(&format!(
+                    "INSERT INTO {schema}.task (input, remote) VALUES ('select 1', 'host=127.0.0.1 port=1 password=x {option}=/dev/zero')"
+                ))
+                .await;
+        }
+        let refused = "error LIKE 'ERROR:  files are not allowed in a remote%'";
+        admin
+            .until(&format!("4 = (SELECT count(*) FROM {schema}.task WHERE state = 'DONE')"))
+            .await;
+        let count = admin.get(&format!("SELECT count(*) FROM {schema}.task WHERE {refused}")).await;
+        assert_eq!(count.as_deref(), Some("4"));
+        tasks.stop().await;
+    });
+}
+
+#[test]
+fn a_role_that_is_not_let_in_any_more_is_told() {
+    // Whatever kept sessions from opening counted as a lack of room: nothing ran, and the scheduler was well.
+    run(async {
+        let (schema, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        admin
+            .run(&format!(
+                "CREATE ROLE {schema} LOGIN; CREATE SCHEMA {schema} AUTHORIZATION {schema}"
+            ))
+            .await;
+        let row = format!(
+            "[{{\"data\": \"postgres\", \"user\": \"{schema}\", \"schema\": \"{schema}\"}}]"
+        );
+        let tasks = schedule(&row, &schema);
+        admin.until(&format!("to_regclass('{schema}.task') IS NOT NULL")).await;
+        admin.run(&format!("INSERT INTO {schema}.task (input) VALUES ('select 1')")).await;
+        let done = |count: u32| {
+            format!(
+                "{count} = (SELECT count(*) FROM {schema}.task WHERE state = 'DONE' AND error IS NULL)"
+            )
+        };
+        admin.until(&done(1)).await;
+        admin.run(&format!("ALTER ROLE {schema} NOLOGIN")).await;
+        admin.run(&format!("INSERT INTO {schema}.task (input) VALUES ('select 2')")).await;
+        told(&tasks, "is not permitted to log in").await;
+        admin.run(&format!("ALTER ROLE {schema} LOGIN")).await;
+        admin.until(&done(2)).await;
+        assert_eq!(tasks.health(), Health::Well);
+        tasks.stop().await;
+    });
+}
