@@ -97,6 +97,9 @@ impl<H: Harness> Run<H> {
     }
 
     async fn restart(mut self) -> Self {
+        // What is due happens before: a server may or may not have done it by itself, and its counters
+        // begin anew.
+        self.ask(vec![Command::Tubes { tube: None }]).await;
         self.remember("restart".into());
         let Run { seed, asked, latest, twin } = self;
         let mut run = Run { seed, asked, latest, twin: twin.restart().await };
