@@ -315,13 +315,8 @@ impl Leader {
             }
             Err(AskError::Refused(refusal)) if !ends.is_empty() => {
                 tracing::debug!("a round was refused: {}", refusal.line());
-                self.starts = starts;
-                self.look = Look::All;
-                // They stay here until there is an answer about each: this may be given up at any moment.
-                self.sent.0 = ends;
-                let written = self.write_alone(wire, table).await;
-                self.ends.append(&mut self.sent.0);
-                written
+                (self.starts, self.look) = (starts, Look::All);
+                self.write_alone(wire, table, ends).await
             }
             Err(error) => {
                 self.ends.extend(ends);

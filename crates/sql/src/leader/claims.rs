@@ -231,6 +231,11 @@ impl Leader {
     pub(super) fn started(&mut self, starts: Vec<u64>, rows: &[Row], table: &Table) {
         let begun = |row: &Row| Some((row.parsed::<i64>(0)?, row.text(1).and_then(task::moment)));
         let begun: HashMap<i64, _> = rows.iter().filter_map(begun).collect();
+        // Our own clock may be behind by what the last claim took, and no task ends before it began.
+        let latest = begun.values().copied().flatten().max();
+        if let Some(latest) = latest.filter(|latest| *latest > self.clock.now()) {
+            self.clock = Clock::showing(latest);
+        }
         for number in starts {
             let Some(session) = self.crew.sessions.get_mut(&number) else { continue };
             let pid = session.pid;

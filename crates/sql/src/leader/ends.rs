@@ -175,13 +175,22 @@ impl Leader {
         }
     }
 
-    /// Writes what was sent one by one, because together it was refused: one that cannot be written must not keep the
-    /// others from it.
+    /// Writes ends one by one, because together they were refused: one that cannot be written must not keep the others
+    /// from it.
     pub(super) async fn write_alone(
         &mut self,
         wire: &mut Wire,
         table: &Table,
+        ends: Vec<Verdict>,
     ) -> Result<(), AskError> {
+        // They stay here until there is an answer about each: this may be given up at any moment.
+        self.sent.0 = ends;
+        let written = self.write_sent(wire, table).await;
+        self.ends.append(&mut self.sent.0);
+        written
+    }
+
+    async fn write_sent(&mut self, wire: &mut Wire, table: &Table) -> Result<(), AskError> {
         while let Some(end) = self.sent.0.last().cloned() {
             if !self.write_one(wire, table, end).await? {
                 break;
