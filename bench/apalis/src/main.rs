@@ -19,6 +19,9 @@ use tokio::sync::mpsc;
 /// How often its worker looks: often enough that this is not what is measured, and no oftener.
 const POLL: Duration = Duration::from_millis(5);
 
+/// How long it may take for its backlog.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
+
 #[derive(Deserialize)]
 struct Asked {
     folder: PathBuf,
@@ -51,13 +54,18 @@ type Failure = Box<dyn Error + Send + Sync>;
 async fn main() -> Result<(), Failure> {
     let argument = std::env::args().nth(1).ok_or("called without its settings")?;
     let asked: Asked = serde_json::from_str(&argument)?;
-    let drain = drain(&asked).await?;
+    let drain = tokio::time::timeout(DRAIN_MAX, drain(&asked))
+        .await
+        .map_err(|_| format!("{} tasks were not done in {DRAIN_MAX:?}", asked.tasks))??;
     let mut times = starts(&asked).await?;
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
     let figures = Figures {
         version: "1.0.0",
-        settings: format!("WAL, synchronous FULL, batches of {}, looks every {POLL:?}", asked.batch),
+        settings: format!(
+            "WAL, synchronous FULL, batches of {}, no second lock for each task, looks every {POLL:?}",
+            asked.batch
+        ),
         drain,
         start_p50: at(0.5),
         start_p99: at(0.99),
@@ -101,7 +109,7 @@ async fn drain(asked: &Asked) -> Result<f64, Failure> {
     for notes in notes.chunks(1000) {
         put(&pool, "notes", notes).await?;
     }
-    let config = Config::default().queue("notes").batch_size(asked.batch);
+    let config = Config::default().queue("notes").batch_size(asked.batch).lock_tasks(false);
     let backend = SqliteStorage::<Note>::new(&pool).with_config(config).poll_with_interval(POLL);
     let (done, tasks) = (Arc::new(AtomicUsize::new(0)), asked.tasks);
     let handler = move |_: Note, worker: WorkerContext| {
@@ -114,7 +122,12 @@ async fn drain(asked: &Asked) -> Result<f64, Failure> {
         }
     };
     let begin = Instant::now();
-    WorkerBuilder::new("bench").backend(backend).concurrency(asked.processors).build(handler).run().await?;
+    WorkerBuilder::new("bench")
+        .backend(backend)
+        .concurrency(asked.processors)
+        .build(handler)
+        .run()
+        .await?;
     let seconds = begin.elapsed().as_secs_f64();
     let done: i64 = sqlx::query_scalar("SELECT count(*) FROM Jobs WHERE status = 'Done'")
         .fetch_one(&pool)
@@ -128,7 +141,7 @@ async fn drain(asked: &Asked) -> Result<f64, Failure> {
 /// From the beginning of a put to the beginning of its handler, in milliseconds, on a worker with nothing else to do.
 async fn starts(asked: &Asked) -> Result<Vec<f64>, Failure> {
     let pool = pool(&asked.folder, "starts.db").await?;
-    let config = Config::default().queue("notes").batch_size(asked.batch);
+    let config = Config::default().queue("notes").batch_size(asked.batch).lock_tasks(false);
     let backend = SqliteStorage::<Note>::new(&pool).with_config(config).poll_with_interval(POLL);
     let (begun, mut beginnings) = mpsc::unbounded_channel();
     let last = asked.starts as i64 - 1;
@@ -143,7 +156,8 @@ async fn starts(asked: &Asked) -> Result<Vec<f64>, Failure> {
             Ok::<_, BoxDynError>(())
         }
     };
-    let worker = WorkerBuilder::new("idle").backend(backend).concurrency(asked.processors).build(handler);
+    let worker =
+        WorkerBuilder::new("idle").backend(backend).concurrency(asked.processors).build(handler);
     let running = tokio::spawn(worker.run());
     let mut times = Vec::new();
     for user_id in 0..asked.starts {
