@@ -20,7 +20,7 @@ use crate::status::Status;
 use crate::table::{Profile, Table};
 use crate::task;
 use crate::verdict::Verdict;
-use crate::wire::{Ask, AskError, Wire};
+use crate::wire::{Ask, AskError, Row, Wire};
 use crate::zone::Named;
 
 mod claims;
@@ -298,19 +298,7 @@ impl Leader {
         let (ends, starts) = std::mem::take(&mut self.sent);
         match answered {
             Ok(answers) => {
-                let mut answers = answers.into_iter();
-                let locked = answers.next().unwrap_or_default();
-                if !ends.is_empty() {
-                    self.trouble = None;
-                    self.written(ends, &locked);
-                }
-                if !starts.is_empty() {
-                    self.started(starts, &answers.next().unwrap_or_default(), table);
-                }
-                if claiming {
-                    self.claimed(answers.next().unwrap_or_default(), table, room);
-                }
-                self.crew.close_idle();
+                self.answered((ends, starts), claiming.then_some(room), answers, table);
                 Ok(())
             }
             Err(AskError::Refused(refusal)) if !ends.is_empty() => {
@@ -324,6 +312,29 @@ impl Leader {
                 Err(error)
             }
         }
+    }
+
+    /// Takes in what a round said: of ends and starts that were sent, and of a claim for so much room.
+    fn answered(
+        &mut self,
+        (ends, starts): (Vec<Verdict>, Vec<u64>),
+        claimed: Option<usize>,
+        answers: Vec<Vec<Row>>,
+        table: &Table,
+    ) {
+        let mut answers = answers.into_iter();
+        let locked = answers.next().unwrap_or_default();
+        if !ends.is_empty() {
+            self.trouble = None;
+            self.written(ends, &locked);
+        }
+        if !starts.is_empty() {
+            self.started(starts, &answers.next().unwrap_or_default(), table);
+        }
+        if let Some(room) = claimed {
+            self.claimed(answers.next().unwrap_or_default(), table, room);
+        }
+        self.crew.close_idle();
     }
 
     /// Whether the last round left something to be done at once.

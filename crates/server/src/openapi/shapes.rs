@@ -5,6 +5,7 @@ use taskyard_core::limits::{
     BATCH_TASKS_MAX, SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX, SUBQUEUE_BYTES_MAX,
     TUBE_NAME_BYTES_MAX,
 };
+use taskyard_core::semaphore::OWN_TASK_MAX;
 
 use super::NAME;
 
@@ -20,6 +21,7 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     // The smallest time there is.
     let time = json!({ "minimum": 1e-6 });
     let any = json!({ "minimum": f64::MIN });
+    let task = json!({ "maximum": OWN_TASK_MAX });
     let key = json!({ "minLength": 1, "maxLength": TUBE_NAME_BYTES_MAX, "pattern": NAME });
     for (shape, field, more) in [
         ("SemaphoreRequest", "active", holders.clone()),
@@ -29,6 +31,9 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("SemaphoreRequest", "lease", time.clone()),
         ("SemaphoreRequest", "ack_timeout", time.clone()),
         ("WishRequest", "priority", any.clone()),
+        ("WishRequest", "task", task.clone()),
+        ("GrantRequest", "task", task.clone()),
+        ("LookRequest", "tasks/items", task),
         ("StandingAnswer", "priority", any),
         ("EventsRequest", "semaphore", key.clone()),
         ("TakeRequest", "wait", wait.clone()),

@@ -55,6 +55,11 @@ pub fn write_answer(out: &mut Vec<u8>, sync: u64, shape: Shape, answer: &Answer<
             pack::array32(out, tasks.len());
             return write_tasks(out, tasks);
         }
+        if let (Shape::Call16, Answer::Semaphore(reply)) = (shape, answer)
+            && let Some(write) = semaphores::rows(reply)
+        {
+            return write(out);
+        }
         pack::array32(out, 1);
         // The old shape puts each result into a list, unless it is one.
         if shape == Shape::Call16 && !is_list(answer) {

@@ -210,6 +210,16 @@ pub(super) const fn is_list(reply: &SemaphoreReply) -> bool {
     !matches!(reply, SemaphoreReply::Acknowledged(_))
 }
 
+/// Writes the rows of a list of rows, where there are some: the old shape wants each by itself.
+pub(super) fn rows(reply: &SemaphoreReply) -> Option<impl Fn(&mut Out) + '_> {
+    let SemaphoreReply::Standings(standings) = reply else { return None };
+    let write = |out: &mut Out| {
+        pack::array32(out, standings.len());
+        standings.iter().for_each(|standing| write_standing(out, standing));
+    };
+    (!standings.is_empty()).then_some(write)
+}
+
 /// Writes what a semaphore says: rows of plain values, in the order that the document names.
 pub(super) fn write(out: &mut Out, reply: &SemaphoreReply) {
     match reply {
