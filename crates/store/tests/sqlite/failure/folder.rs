@@ -56,7 +56,7 @@ fn a_newer_format_is_refused() {
         assert!(matches!(refused, OpenError::TooNew { found: 99, known: 4, .. }), "{refused}");
         assert!(refused.to_string().contains("newer taskyard"), "{refused}");
     }
-    set_format(3);
+    set_format(4);
     assert_eq!(tubes(&open(folder.path())).len(), 1);
 }
 
