@@ -1,6 +1,8 @@
 //! Measuring: the benchmark is a command of the product, this builds it for speed and brings what it is
 //! measured beside.
 
+use std::path::PathBuf;
+
 use crate::shell;
 use crate::tools;
 
@@ -15,17 +17,37 @@ pub fn run(args: &[String]) -> Result<(), String> {
             Err(why) => eprintln!("{why}\nOther queues cannot be measured."),
         }
     }
+    if wants(args, &["workers"]) {
+        match apalis() {
+            Ok(program) => _ = command.env("TASKYARD_PEER_APALIS", program),
+            Err(why) => eprintln!("{why}\napalis cannot be measured."),
+        }
+    }
     shell::run(&mut command)
 }
 
-/// Whether a part is measured that has other queues beside it.
+/// Builds apalis with its SQLite store, which needs a workspace of its own; answers where the program is.
+fn apalis() -> Result<PathBuf, String> {
+    let target = shell::target().join("peers");
+    let mut command = shell::cargo();
+    command.args(["build", "--release", "--locked", "--manifest-path", "bench/apalis/Cargo.toml"]);
+    command.arg("--target-dir").arg(&target);
+    shell::run(&mut command)?;
+    Ok(target.join("release/taskyard-peer-apalis"))
+}
+
+/// Whether a part is measured that has other queues on the same database beside it.
 fn wants_peers(args: &[String]) -> bool {
+    wants(args, &["postgres", "snapshot", "redis"])
+}
+
+/// Whether one of these parts is measured.
+fn wants(args: &[String], parts: &[&str]) -> bool {
     if args.iter().any(|arg| arg == "--help" || arg == "-h" || arg == "--child") {
         return false;
     }
     let only = args.iter().any(|arg| arg == "--only" || arg.starts_with("--only="));
-    let beside = ["postgres", "snapshot", "redis"];
-    !only || args.iter().any(|arg| beside.iter().any(|part| arg.contains(part)))
+    !only || parts.iter().any(|part| args.iter().any(|arg| arg.contains(part)))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::contract::ContractArgs;
 use crate::delete::DeleteArgs;
 use crate::finish::{AckArgs, ReleaseArgs, TouchArgs};
 use crate::kick::KickArgs;
+use crate::manager::ManagerArgs;
 use crate::migrate::MigrateArgs;
 use crate::peek::PeekArgs;
 use crate::pool::PoolArgs;
@@ -96,6 +97,8 @@ pub enum Verb {
     Pool(PoolArgs),
     /// Take, print and ack tasks until Ctrl-C; with --exec run a command for each.
     Worker(WorkerArgs),
+    /// Show who plans for typed workers, and what is planned.
+    Manager(ManagerArgs),
     /// Check contracts of typed queues and generate code from them.
     Contract(ContractArgs),
     /// Measure how fast the queue is on this machine.

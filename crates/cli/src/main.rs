@@ -12,6 +12,7 @@ mod contract;
 mod delete;
 mod finish;
 mod kick;
+mod manager;
 mod migrate;
 mod peek;
 mod pool;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Verb::Semaphore(args) => semaphore::run(args),
         Verb::Pool(args) => pool::run(args),
         Verb::Worker(args) => worker::run(args),
+        Verb::Manager(args) => manager::run(args),
         Verb::Contract(args) => contract::run(args),
         Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),
         Verb::Completions(args) => completions::run(args),

@@ -11,6 +11,7 @@ use std::{env, fs, io, process};
 use anyhow::Context;
 use clap::Args;
 use indicatif::ProgressBar;
+use taskyard::worker::ManagerService;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::{PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX};
 use taskyard_core::service::Service;
@@ -90,14 +91,15 @@ pub struct ServeArgs {
     /// Host a pool beside the queue: the programs and limits in this YAML file.
     #[arg(long, value_name = "FILE")]
     pool: Option<PathBuf>,
+    /// Leave planning for typed workers to other servers of the store.
+    #[arg(long)]
+    no_manager: bool,
     #[command(flatten)]
     iproto: IprotoArgs,
 }
 
 /// How long to wait for a database that is started together with this server.
 const STORE_WAIT: Duration = Duration::from_secs(30);
-/// How long programs of a pool may go on when the server is told to stop.
-const POOL_GRACE: Duration = Duration::from_secs(5);
 
 /// What to do for a server that shall have no token.
 const WITHOUT_TOKEN: &str = "to go without one, leave out --token and --token-file and unset \
@@ -140,6 +142,9 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let (stop, again) = (Stop::new()?, Stop::new()?);
         let mut config = config;
         config.services.extend(args.sql_tasks()?);
+        config.services.extend(pool.clone().map(|pool| Arc::new(pool) as Arc<dyn Service>));
+        let manager = (!args.no_manager).then(|| args.manager(&engine));
+        config.services.extend(manager.clone());
         let server = match bind(config, &engine, &args.iproto).await {
             Ok((server, _)) => server,
             Err(refusal) => {
@@ -153,8 +158,9 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let _ = output::bytes(screen.as_bytes());
         let stopping = async {
             stop_at_first(stop, again).await;
-            if let Some(pool) = &pool {
-                pool.stop(POOL_GRACE).await;
+            // While the queue still answers, so that another server can lead at once.
+            if let Some(manager) = &manager {
+                manager.stop().await;
             }
         };
         server.run(stopping).await.context("cannot stop properly")?;
@@ -213,6 +219,13 @@ impl ServeArgs {
         let (Some(file), Some(database)) = (&self.sql, &self.database) else { return Ok(None) };
         let tasks = sql::start(database, Source::File(file.clone()), sql::PATIENCE)?;
         Ok(Some(Arc::new(tasks)))
+    }
+
+    /// Starts planning for workers, which begins when the first one reports.
+    fn manager(&self, engine: &Engine) -> Arc<dyn Service> {
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let name = format!("{} on {}, process {}", self.http, host.trim(), process::id());
+        Arc::new(ManagerService::start(engine.clone(), &name))
     }
 
     /// Opens the store; a person sees that it takes its time.

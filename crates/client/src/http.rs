@@ -17,8 +17,8 @@ use taskyard_wire::Code;
 use taskyard_wire::http::{
     AlterRequest, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest, DeleteRequest,
     DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest, KickAnswer,
-    KickRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, TakeRequest, TasksAnswer,
-    TubeAnswer, TubesAnswer, parse_answer,
+    KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, TakeRequest,
+    TasksAnswer, TubeAnswer, TubesAnswer, parse_answer,
 };
 
 use crate::error::HttpError;
@@ -173,6 +173,11 @@ impl Http {
                 let request = AlterRequest::new(&change);
                 let request = self.request(Method::PATCH, &tube, "").json(&request);
                 let answer: TubeAnswer = self.send(request, Duration::ZERO, verb).await?;
+                Ok(Reply::Tubes(vec![answer.into_info().map_err(refused)?]))
+            }
+            Command::NameTube { tube, name, queue_num } => {
+                let request = NameRequest::new(&name, queue_num);
+                let answer: TubeAnswer = self.post(&tube, "name", &request).await?;
                 Ok(Reply::Tubes(vec![answer.into_info().map_err(refused)?]))
             }
             Command::Tubes { tube } => {

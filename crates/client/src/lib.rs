@@ -48,7 +48,7 @@ pub use embedded::Embedded;
 pub use error::{Error, HttpError, IprotoError, Result};
 pub use http::Http;
 pub use iproto::{Call, Iproto};
-pub use semaphore::{Events, Semaphore, SemaphoreManager};
+pub use semaphore::{EventStream, Events, Semaphore, SemaphoreManager};
 pub use task::{Task, bytes_task, new_task};
 
 pub use taskyard_core::command::TubeInfo;

@@ -1,8 +1,12 @@
 //! Priority semaphores: only the best so many at a time.
 
 use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_core::Stream;
 use taskyard_core::{
     Command, EventId, Execute, Grant, GrantFinish, GrantItem, GrantOutcome, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply, Standing,
@@ -229,7 +233,56 @@ pub struct Events<'a, E> {
     fetched: VecDeque<SemaphoreEvent>,
 }
 
-impl<E: Execute> Events<'_, E> {
+/// The same as a [`Stream`], for those who work with several at once. It never ends; after an error it goes on with the
+/// next question.
+pub struct EventStream<'a, E> {
+    state: Option<StreamState<'a, E>>,
+}
+
+enum StreamState<'a, E> {
+    Idle(Events<'a, E>),
+    Asking(Pin<Box<dyn Future<Output = Asked<'a, E>> + Send + 'a>>),
+}
+
+type Asked<'a, E> = (Events<'a, E>, Result<SemaphoreEvent>);
+
+impl<E> fmt::Debug for EventStream<'_, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventStream").finish_non_exhaustive()
+    }
+}
+
+impl<E: Execute> Stream for EventStream<'_, E> {
+    type Item = Result<SemaphoreEvent>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut asking = match self.state.take() {
+            None => return Poll::Ready(None),
+            Some(StreamState::Asking(asking)) => asking,
+            Some(StreamState::Idle(mut events)) => Box::pin(async move {
+                let event = events.next().await;
+                (events, event)
+            }),
+        };
+        match asking.as_mut().poll(context) {
+            Poll::Ready((events, event)) => {
+                self.state = Some(StreamState::Idle(events));
+                Poll::Ready(Some(event))
+            }
+            Poll::Pending => {
+                self.state = Some(StreamState::Asking(asking));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<'a, E: Execute> Events<'a, E> {
+    /// The events as a stream. What it has fetched and not handed out when it is dropped comes again.
+    pub fn into_stream(self) -> EventStream<'a, E> {
+        EventStream { state: Some(StreamState::Idle(self)) }
+    }
+
     /// The next event, whenever it comes.
     pub async fn next(&mut self) -> Result<SemaphoreEvent> {
         loop {

@@ -68,7 +68,7 @@ impl Check {
 
     fn queue(&mut self, node: Node) -> Option<Queue> {
         let place = node.place;
-        let mut map = self.map(node, "a queue", &["id", "name", "fields"])?;
+        let mut map = self.map(node, "a queue", &["id", "name", "was", "fields"])?;
         let id = match map.remove("id") {
             Some(node) => self.id(node),
             None => {
@@ -84,6 +84,7 @@ impl Check {
                 None
             }
         };
+        let was = map.remove("was").map(|node| self.was(node)).unwrap_or_default();
         let called = name.clone().unwrap_or_else(|| "without name".into());
         let fields = match map.remove("fields") {
             Some(node) => self.fields(node, &called),
@@ -93,7 +94,7 @@ impl Check {
                 Vec::new()
             }
         };
-        Some(Queue { id: id?, name: name?, fields, place })
+        Some(Queue { id: id?, name: name?, was, fields, place })
     }
 
     fn id(&mut self, node: Node) -> Option<u32> {
@@ -119,6 +120,24 @@ impl Check {
         names.add(&mut self.problems, "queue", &name, place);
         self.queue_names = names;
         Some(name)
+    }
+
+    /// One earlier name or a list of them. No other queue may have had or have one of them.
+    fn was(&mut self, node: Node) -> Vec<String> {
+        let items = match node.value {
+            Value::List(items) => items,
+            value => vec![Node { place: node.place, value }],
+        };
+        let mut names = Vec::new();
+        for item in items {
+            let place = item.place;
+            let Some(name) = self.name(item) else { continue };
+            let mut queue_names = std::mem::take(&mut self.queue_names);
+            queue_names.add(&mut self.problems, "queue", &name, place);
+            self.queue_names = queue_names;
+            names.push(name);
+        }
+        names
     }
 
     fn fields(&mut self, node: Node, queue: &str) -> Vec<Field> {

@@ -4,13 +4,16 @@ use crate::problem::Problems;
 use crate::schema::{Contract, Queue};
 
 /// Says everything in `current` that tasks or programs of `previous` would not survive. Fields may only be
-/// appended; a queue keeps its number, whatever its name becomes.
+/// appended; a queue keeps its number, and one with another name says what it was called before.
 pub fn compare(previous: &Contract, current: &Contract) -> Result<(), Problems> {
     let mut problems = Problems::default();
     for now in &current.queues {
         let before = previous.queues.iter().find(|queue| queue.id == now.id);
         match before {
-            Some(before) => compare_fields(before, now, &mut problems),
+            Some(before) => {
+                compare_names(before, now, &mut problems);
+                compare_fields(before, now, &mut problems);
+            }
             None => check_new(previous, now, &mut problems),
         }
     }
@@ -30,6 +33,16 @@ fn check_new(previous: &Contract, now: &Queue, problems: &mut Problems) {
     if let Some(before) = previous.queues.iter().find(|queue| queue.name == now.name) {
         let wrong = format!("queue '{}' had the id {} before, now {}", now.name, before.id, now.id);
         problems.add(now.place, wrong, format!("ids are permanent: write 'id: {}'", before.id));
+    }
+}
+
+/// The tube of a queue gets its new name only when the contract says that it is the same queue.
+fn compare_names(before: &Queue, now: &Queue, problems: &mut Problems) {
+    let known = |name: &String| *name == now.name || now.was.contains(name);
+    for name in [&before.name].into_iter().chain(&before.was).filter(|name| !known(name)) {
+        let wrong = format!("queue {} was called '{name}' and is '{}'", now.id, now.name);
+        let hint = format!("add '{name}' to its 'was: [...]', so that its tasks come along");
+        problems.add(now.place, wrong, hint);
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Queue {
     pub id: u32,
     /// Its name, in small letters, digits and `_`.
     pub name: String,
+    /// What it was called before: the tubes that get the new name.
+    pub was: Vec<String>,
     /// What its tasks carry, by position.
     pub fields: Vec<Field>,
     /// Where the file defines it.

@@ -33,6 +33,16 @@ pub enum Command {
         /// What to change.
         change: TubeChange,
     },
+    /// Give a tube another name, perhaps the one it has, and, if it has none yet, its permanent number. Its tasks
+    /// stay, taken ones too. Answers [`Reply::Tubes`] with that tube.
+    NameTube {
+        /// Which tube.
+        tube: TubeName,
+        /// What it is called from now on.
+        name: TubeName,
+        /// The number of the queue that it is; `None` leaves it as it is.
+        queue_num: Option<u32>,
+    },
     /// Remove a tube with its tasks; refused while tasks are taken. Answers [`Reply::Nothing`].
     DropTube {
         /// Which tube.
@@ -257,7 +267,7 @@ pub enum Reply {
     Nothing,
     /// To `CreateTube`: whether the tube is new.
     Created(bool),
-    /// To `Tubes` and `AlterTube`.
+    /// To `Tubes`, `AlterTube` and `NameTube`.
     Tubes(Vec<TubeInfo>),
     /// To `Put`, in the order of the tasks.
     Put(Vec<Placed>),
@@ -283,6 +293,7 @@ impl Command {
         match self {
             Command::CreateTube { .. } => "create",
             Command::AlterTube { .. } => "alter",
+            Command::NameTube { .. } => "name",
             Command::DropTube { .. } => "drop",
             Command::Tubes { .. } => "tubes",
             Command::Put { .. } => "put",

@@ -3,18 +3,22 @@
 use std::collections::BTreeSet;
 
 use crate::order::Order;
+use crate::semaphore::gated::gated;
 use crate::session::SessionId;
 use crate::slots::{Slot, Standing};
 use crate::stats::Counts;
 use crate::subqueue::{Place, Subqueues};
 use crate::task::TaskId;
 use crate::time::Timestamp;
+use crate::tube::TubeOptions;
 
 /// What the tasks of all tubes share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     /// What each session holds: (session, tube number, task).
     pub held: BTreeSet<(SessionId, u32, TaskId)>,
+    /// Tasks that are taken in tubes with a semaphore, by their numbers there.
+    pub at_work: BTreeSet<TaskId>,
     /// Memory used by all bodies, in bytes.
     pub body_bytes: usize,
 }
@@ -23,6 +27,8 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct Indexes {
     number: u32,
+    /// Whether the tube has a semaphore.
+    is_gated: bool,
     /// Ready tasks, where the tube has no sub-queues.
     pub ready: Order,
     /// Ready tasks, where it has.
@@ -34,9 +40,11 @@ pub(crate) struct Indexes {
 }
 
 impl Indexes {
-    pub fn new(number: u32, has_subqueues: bool) -> Self {
+    pub fn new(number: u32, options: &TubeOptions) -> Self {
+        let has_subqueues = options.kind.has_subqueues();
         Indexes {
             number,
+            is_gated: options.semaphore.is_some(),
             ready: Order::default(),
             subqueues: has_subqueues.then(Subqueues::default),
             buried: BTreeSet::new(),
@@ -44,6 +52,11 @@ impl Indexes {
             timers: BTreeSet::new(),
             counts: Counts::default(),
         }
+    }
+
+    /// Whether the tube has a semaphore.
+    pub fn is_gated(&self) -> bool {
+        self.is_gated
     }
 
     pub fn add(&mut self, slot: &Slot, shared: &mut Shared) {
@@ -56,7 +69,7 @@ impl Indexes {
                     Some(subqueues) => subqueues.add_ready(slot.subqueue, place),
                 }
             }
-            Standing::Delayed(_) => self.counts.delayed += 1,
+            Standing::Delayed(_) | Standing::Gated => self.counts.delayed += 1,
             Standing::Taken(delivery) => {
                 self.counts.taken += 1;
                 self.taken.insert(slot.id);
@@ -65,6 +78,9 @@ impl Indexes {
                 }
                 if let Some(session) = delivery.session {
                     shared.held.insert((session, self.number, slot.id));
+                }
+                if self.is_gated {
+                    shared.at_work.insert(gated(self.number, slot.id));
                 }
             }
             Standing::Buried { .. } => {
@@ -85,7 +101,7 @@ impl Indexes {
                 self.counts.ready -= 1;
                 self.remove_ready(slot.subqueue, place);
             }
-            Standing::Delayed(_) => self.counts.delayed -= 1,
+            Standing::Delayed(_) | Standing::Gated => self.counts.delayed -= 1,
             Standing::Taken(delivery) => {
                 self.counts.taken -= 1;
                 self.taken.remove(&slot.id);
@@ -94,6 +110,9 @@ impl Indexes {
                 }
                 if let Some(session) = delivery.session {
                     shared.held.remove(&(session, self.number, slot.id));
+                }
+                if self.is_gated {
+                    shared.at_work.remove(&gated(self.number, slot.id));
                 }
             }
             Standing::Buried { .. } => {

@@ -20,6 +20,8 @@ pub(crate) enum Entry {
     Stats { tube: u32, before: TubeStats },
     /// The options of a tube.
     Options { tube: u32, before: TubeOptions },
+    /// The name and the queue's number of a tube.
+    Named { tube: u32, before: Box<(TubeName, Option<u32>)> },
     /// A tube was made.
     Created { tube: u32 },
     /// A tube was dropped.

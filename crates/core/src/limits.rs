@@ -36,8 +36,13 @@ pub const SEMAPHORE_KEY_BYTES_MAX: usize = 128;
 pub const SEMAPHORES_MAX: usize = 100_000;
 /// Most grants of one semaphore at the same time.
 pub const SEMAPHORE_ACTIVE_MAX: u32 = 10_000_000;
+/// Most holders of one semaphore that may be asked to release at the same time: to find whom the next is asked for,
+/// one goes past as many who wait.
+pub const SEMAPHORE_REVOKING_MAX: u32 = 10_000;
 /// Most steps a semaphore takes in one command; the next tick takes the rest.
 pub const SETTLE_STEPS_MAX: usize = 20_000;
+/// How many who wait one may go past at the price of a step.
+pub const SETTLE_STEP_PLACES: usize = 64;
 /// Largest task id: what fits beside a tube number in one SQLite key.
 pub const TASK_ID_MAX: u64 = (1 << 49) - 1;
 /// Most duration classes of one pool.

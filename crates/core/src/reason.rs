@@ -18,6 +18,8 @@ pub enum Reason {
     TubePaused,
     /// Another task of its sub-queue runs.
     SubqueueBusy,
+    /// The semaphore before its tube lets others go first.
+    Semaphore,
     /// As many tasks of this class and longer ones run as may.
     LimitReached {
         /// The number of the class, from 0 for the shortest.
@@ -27,6 +29,8 @@ pub enum Reason {
     NoBackend,
     /// Its pool is paused.
     PoolPaused,
+    /// Its client has as many tasks as it may.
+    ClientLimit,
     /// Somebody buried it.
     Buried,
     /// Its attempts are used up.
@@ -46,9 +50,11 @@ impl Reason {
             Reason::NotDue(_) => "not_due",
             Reason::TubePaused => "tube_paused",
             Reason::SubqueueBusy => "subqueue_busy",
+            Reason::Semaphore => "semaphore",
             Reason::LimitReached { .. } => "limit_reached",
             Reason::NoBackend => "no_backend",
             Reason::PoolPaused => "pool_paused",
+            Reason::ClientLimit => "client_limit",
             Reason::Buried => "buried",
             Reason::AttemptsUsedUp => "attempts_used_up",
             Reason::Expired => "expired",
@@ -65,9 +71,11 @@ impl fmt::Display for Reason {
             Reason::NotDue(_) => "its time has not come",
             Reason::TubePaused => "the tube is paused",
             Reason::SubqueueBusy => "another task of its sub-queue runs",
+            Reason::Semaphore => "the semaphore of its tube lets others go first",
             Reason::LimitReached { .. } => "as many tasks of its class run as may",
             Reason::NoBackend => "no backend is alive",
             Reason::PoolPaused => "the pool is paused",
+            Reason::ClientLimit => "its client has as many tasks as it may",
             Reason::Buried => "buried; kick it to bring it back",
             Reason::AttemptsUsedUp => "its attempts are used up; kick it to try again",
             Reason::Expired => "its time to live is over",

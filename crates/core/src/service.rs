@@ -7,6 +7,9 @@ use std::pin::Pin;
 /// What a service promises to come.
 pub type Stopping<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
+/// What a service promises to show.
+pub type Showing<'a> = Pin<Box<dyn Future<Output = Vec<Sheet>> + Send + 'a>>;
+
 /// Something that runs by itself beside the queue. It starts when it is made.
 pub trait Service: Debug + Send + Sync {
     /// Its name on every face of Taskyard.
@@ -20,6 +23,11 @@ pub trait Service: Debug + Send + Sync {
 
     /// What a person wants to see: a line for each of its parts.
     fn status(&self) -> Vec<Line>;
+
+    /// Its work as tables, for a page; nothing unless it has some. May ask others, and so takes a moment.
+    fn sheets(&self) -> Showing<'_> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
 
     /// Ends it; ready when it has ended.
     fn stop(&self) -> Stopping<'_>;
@@ -54,4 +62,17 @@ pub struct Line {
     pub part: String,
     /// How it is, in words.
     pub words: String,
+}
+
+/// A table of texts about one part of a service, without anything secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sheet {
+    /// The part.
+    pub part: String,
+    /// What the table shows.
+    pub title: &'static str,
+    /// The heads of its columns.
+    pub heads: Vec<&'static str>,
+    /// Its rows: a text for each column.
+    pub rows: Vec<Vec<String>>,
 }

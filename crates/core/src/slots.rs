@@ -38,8 +38,12 @@ pub(crate) struct Slot {
 pub(crate) enum Standing {
     Ready,
     Delayed(Timestamp),
+    /// Waits for the semaphore before its tube; for everybody else it is delayed.
+    Gated,
     Taken(Box<Delivery>),
-    Buried { dead_letter: bool },
+    Buried {
+        dead_letter: bool,
+    },
 }
 
 /// One delivery under way.
@@ -57,7 +61,7 @@ impl Slot {
     pub fn state(&self) -> State {
         match self.standing {
             Standing::Ready => State::Ready,
-            Standing::Delayed(_) => State::Delayed,
+            Standing::Delayed(_) | Standing::Gated => State::Delayed,
             Standing::Taken(_) => State::Taken,
             Standing::Buried { .. } => State::Buried,
         }
@@ -66,7 +70,7 @@ impl Slot {
     /// When time alone next moves this task.
     pub fn timer(&self) -> Timestamp {
         match &self.standing {
-            Standing::Ready | Standing::Buried { .. } => self.expires,
+            Standing::Ready | Standing::Gated | Standing::Buried { .. } => self.expires,
             Standing::Delayed(due) => *due,
             Standing::Taken(delivery) => delivery.until,
         }
@@ -82,7 +86,8 @@ impl Slot {
     /// What would be found after a crash.
     pub fn stored_state(&self) -> StoredState {
         match self.standing {
-            Standing::Ready | Standing::Taken(_) => StoredState::Ready,
+            // Where the semaphore has it is written down there.
+            Standing::Ready | Standing::Gated | Standing::Taken(_) => StoredState::Ready,
             Standing::Delayed(due) => StoredState::Delayed(due),
             Standing::Buried { dead_letter: false } => StoredState::Buried,
             Standing::Buried { dead_letter: true } => StoredState::DeadLetter,

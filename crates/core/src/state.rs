@@ -43,6 +43,10 @@ pub enum Event {
     Bury,
     /// Put aside because its attempts are used up.
     DeadLetter,
+    /// The semaphore before its tube lets it in.
+    Admit,
+    /// The semaphore before its tube lets others go first.
+    Gate,
     /// Brought back from the buried.
     Kick,
     /// Removed by somebody.
@@ -57,6 +61,8 @@ pub const TRANSITIONS: &[(Option<State>, Event, State)] = &[
     (None, Event::Put, State::Ready),
     (None, Event::PutDelayed, State::Delayed),
     (Some(State::Delayed), Event::Due, State::Ready),
+    (Some(State::Delayed), Event::Admit, State::Ready),
+    (Some(State::Ready), Event::Gate, State::Delayed),
     (Some(State::Ready), Event::Take, State::Taken),
     (Some(State::Taken), Event::Ack, State::Done),
     (Some(State::Taken), Event::Release, State::Ready),
@@ -74,6 +80,8 @@ pub const TRANSITIONS: &[(Option<State>, Event, State)] = &[
     (Some(State::Buried), Event::Delete, State::Done),
     (Some(State::Ready), Event::Expire, State::Done),
     (Some(State::Buried), Event::Expire, State::Done),
+    // The time to live runs while a task waits for its semaphore.
+    (Some(State::Delayed), Event::Expire, State::Done),
 ];
 
 impl State {

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use crate::index::{Indexes, Shared};
+use crate::semaphore::gated::gated;
 use crate::slots::{Slot, Slots};
 use crate::stats::Counts;
 use crate::subqueue::NO_SUBQUEUE;
 use crate::task::{Body, TaskId};
 use crate::time::Timestamp;
+use crate::tube::TubeOptions;
 
 /// The tasks of one tube, and the orders they are found in. Whoever changes a task does it through
 /// [`Tasks::update`], so that it is always in exactly the orders of its state.
@@ -25,8 +27,8 @@ pub(crate) struct Loose {
 }
 
 impl Tasks {
-    pub fn new(number: u32, has_subqueues: bool) -> Self {
-        Tasks { slots: Slots::default(), indexes: Indexes::new(number, has_subqueues) }
+    pub fn new(number: u32, options: &TubeOptions) -> Self {
+        Tasks { slots: Slots::default(), indexes: Indexes::new(number, options) }
     }
 
     /// How many tasks stand where; what is done is not counted here.
@@ -40,6 +42,11 @@ impl Tasks {
 
     pub fn get(&self, id: TaskId) -> Option<&Slot> {
         self.slots.get(id)
+    }
+
+    /// All tasks, in no order.
+    pub fn all(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter()
     }
 
     /// Taken tasks, by id.
@@ -158,9 +165,13 @@ impl Tasks {
             } else {
                 shared.body_bytes -= footprint(slot);
             }
-            let Some(session) = slot.delivery().and_then(|delivery| delivery.session) else {
-                continue;
-            };
+            let Some(delivery) = slot.delivery() else { continue };
+            if present && self.indexes.is_gated() {
+                shared.at_work.insert(gated(number, slot.id));
+            } else {
+                shared.at_work.remove(&gated(number, slot.id));
+            }
+            let Some(session) = delivery.session else { continue };
             if present {
                 shared.held.insert((session, number, slot.id));
             } else {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::limits::TUBE_NAME_BYTES_MAX;
+use crate::semaphore::SemaphoreKey;
 use crate::time::Span;
 
 /// The checked name of a tube. Cheap to clone.
@@ -128,6 +129,10 @@ pub struct TubeOptions {
     pub ttl_kills_taken: bool,
     /// Nothing is taken while this is set.
     pub paused: bool,
+    /// The semaphore before the tube: its tasks are ready only while they hold a grant. It stays what it is.
+    pub semaphore: Option<SemaphoreKey>,
+    /// The permanent number of the queue of a contract that it is; no other tube of the store has it.
+    pub queue_num: Option<u32>,
 }
 
 impl TubeOptions {
@@ -144,6 +149,8 @@ impl TubeOptions {
             attempts_max: None,
             ttl_kills_taken: false,
             paused: false,
+            semaphore: None,
+            queue_num: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use taskyard_core::{Command, Error, Reply, Result, Span, TubeName};
+use taskyard_core::{Command, Error, Reply, Result, SemaphoreCommand, Span, TubeName};
 
 use crate::inbox::Job;
 use crate::jobs::Place;
@@ -205,7 +205,13 @@ fn changes_something(command: &Command) -> bool {
             | Command::Peek { .. }
             | Command::Deliveries { .. }
             | Command::JoinSession { .. }
-            | Command::Semaphore(_)
+            // What the others do may let a task of a tube in.
+            | Command::Semaphore(
+                SemaphoreCommand::Look { .. }
+                    | SemaphoreCommand::List { .. }
+                    | SemaphoreCommand::Events { .. }
+                    | SemaphoreCommand::Acknowledge { .. }
+            )
     )
 }
 

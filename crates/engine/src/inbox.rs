@@ -56,6 +56,8 @@ pub(crate) enum Question {
 pub(crate) struct Rumours {
     /// These.
     pub tubes: BTreeSet<TubeName>,
+    /// There may be new events of semaphores.
+    pub events: bool,
     /// Or any.
     pub anything: bool,
 }
@@ -201,6 +203,7 @@ impl Inbox {
         let mut pending = self.lock();
         match what {
             Elsewhere::Tube(tube) => _ = pending.elsewhere.tubes.insert(tube),
+            Elsewhere::Events => pending.elsewhere.events = true,
             Elsewhere::Anything => pending.elsewhere.anything = true,
         }
         self.ring(pending);
@@ -311,7 +314,7 @@ impl Wake for Inbox {
 
 impl Rumours {
     fn is_empty(&self) -> bool {
-        self.tubes.is_empty() && !self.anything
+        self.tubes.is_empty() && !self.events && !self.anything
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use taskyard_core::limits::WAITERS_MAX;
 use taskyard_core::{
-    Command, Error, Reply, Result, SemaphoreCommand, SemaphoreReply, Span, Timestamp,
+    Command, Error, Reply, Result, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Timestamp,
 };
 
 use crate::jobs::Place;
@@ -17,6 +17,8 @@ pub(crate) type ListenerId = u64;
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     all: BTreeMap<ListenerId, Listener>,
+    /// Those who wait for events of the same semaphore, or of all.
+    lines: BTreeMap<Option<SemaphoreKey>, BTreeSet<ListenerId>>,
     deadlines: BTreeSet<(Timestamp, ListenerId)>,
     next_id: ListenerId,
     /// There may be events for them.
@@ -31,6 +33,27 @@ struct Listener {
     until: Timestamp,
 }
 
+impl Listener {
+    /// Of which semaphore it wants to hear.
+    fn key(&self) -> Option<SemaphoreKey> {
+        match &self.command {
+            Command::Semaphore(SemaphoreCommand::Events { key, .. }) => key.clone(),
+            _ => None,
+        }
+    }
+
+    /// Whether a reply leaves nothing for those behind it: there were fewer events than it wanted.
+    fn took_all(&self, reply: &Result<Reply>) -> bool {
+        match (&self.command, reply) {
+            (
+                Command::Semaphore(SemaphoreCommand::Events { count, .. }),
+                Ok(Reply::Semaphore(SemaphoreReply::Events(events))),
+            ) => events.len() < *count,
+            _ => false,
+        }
+    }
+}
+
 impl Listeners {
     /// When the first of them gives up.
     pub fn next_deadline(&self) -> Option<Timestamp> {
@@ -43,6 +66,7 @@ impl Listeners {
         if listener.until != Timestamp::NEVER {
             self.deadlines.insert((listener.until, id));
         }
+        self.lines.entry(listener.key()).or_default().insert(id);
         self.all.insert(id, listener);
         id
     }
@@ -50,7 +74,20 @@ impl Listeners {
     fn remove(&mut self, id: ListenerId) -> Option<Listener> {
         let listener = self.all.remove(&id)?;
         self.deadlines.remove(&(listener.until, id));
+        let key = listener.key();
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.remove(&id);
+            if line.is_empty() {
+                self.lines.remove(&key);
+            }
+        }
         Some(listener)
+    }
+
+    /// Who tries first when there are news: the first of each line. The next follow only when there may be more.
+    fn first_of_each(&self) -> impl Iterator<Item = (ListenerId, &Listener)> {
+        let first = self.lines.values().filter_map(|line| line.first());
+        first.filter_map(|id| Some((*id, self.all.get(id)?)))
     }
 
     fn expired(&self, now: Timestamp) -> Option<ListenerId> {
@@ -93,14 +130,14 @@ impl Running {
         self.round.push(Origin::Listener(id), command);
     }
 
-    /// Lets everybody who waits for events try again, if there may be some.
+    /// Lets those who wait for events try again, if there may be some: of many who want the same the first.
     pub fn wake_listeners(&mut self) {
         if !std::mem::take(&mut self.listeners.news) {
             return;
         }
         self.forget_deaf();
-        for (id, listener) in &self.listeners.all {
-            self.round.push(Origin::Listener(*id), listener.command.clone());
+        for (id, listener) in self.listeners.first_of_each() {
+            self.round.push(Origin::Listener(id), listener.command.clone());
         }
     }
 
@@ -110,6 +147,7 @@ impl Running {
             return;
         }
         if let Some(listener) = self.listeners.remove(id) {
+            self.listeners.news |= !listener.took_all(&reply);
             self.jobs.answer(listener.place, reply);
         }
     }

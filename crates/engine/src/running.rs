@@ -152,6 +152,7 @@ impl Running {
             self.next_poll = Some(self.now + every);
             elsewhere.anything = true;
         }
+        self.listeners.news |= elsewhere.events;
         if elsewhere.anything {
             self.ticks.ask(self.now);
             self.listeners.news = true;

@@ -27,6 +27,10 @@ pub struct Config {
     pub seed: Option<u64>,
     /// Most tasks that wait.
     pub queue_max: usize,
+    /// How long a task may wait before it is turned away, in seconds; without it as long as it likes.
+    pub wait_seconds_max: Option<f64>,
+    /// Most tasks of one client, by its address, that wait or run; the rest wait outside. Without it any number.
+    pub client_tasks_max: Option<usize>,
     /// The least time between two denied interactive tasks that each lower a default one, in seconds.
     pub denial_pause_seconds: f64,
     /// What may be run, by name.
@@ -113,6 +117,20 @@ pub struct Limits {
     pub processes_max: u64,
     /// Most bytes of one file that the program writes.
     pub file_bytes_max: u64,
+    /// Most memory of all processes of a task together, in bytes.
+    pub task_memory_bytes_max: u64,
+    /// Most bytes on disk of a task.
+    pub task_disk_bytes_max: u64,
+    /// Most files of a task.
+    pub task_files_max: usize,
+    /// Most memory of all tasks together, in bytes.
+    pub pool_memory_bytes_max: Option<u64>,
+    /// Most bytes on disk of all tasks together.
+    pub pool_disk_bytes_max: Option<u64>,
+    /// Most bytes of input files that all clients together may keep waiting.
+    pub held_bytes_max: usize,
+    /// Most bytes of files that are kept so that clients need not send them again; 0 keeps none.
+    pub restore_bytes_max: usize,
     /// How long a program may take to end when it is asked to, in seconds; then it is killed.
     pub kill_after_seconds: f64,
 }
@@ -145,6 +163,8 @@ impl Default for Config {
             patient: false,
             seed: None,
             queue_max: taskyard_core::limits::POOL_QUEUE_MAX,
+            wait_seconds_max: None,
+            client_tasks_max: None,
             denial_pause_seconds: 0.0,
             programs: BTreeMap::new(),
             limits: Limits::default(),
@@ -163,6 +183,13 @@ impl Default for Limits {
             memory_bytes_max: 1 << 30,
             processes_max: 64,
             file_bytes_max: 64 << 20,
+            task_memory_bytes_max: 2 << 30,
+            task_disk_bytes_max: 256 << 20,
+            task_files_max: 10_000,
+            pool_memory_bytes_max: None,
+            pool_disk_bytes_max: None,
+            held_bytes_max: 256 << 20,
+            restore_bytes_max: 16 << 20,
             kill_after_seconds: 0.5,
         }
     }
@@ -203,6 +230,9 @@ impl Config {
         if self.backends == 0 || self.backends > BACKENDS_MAX {
             return wrong(format!("backends must be 1 to {BACKENDS_MAX}"));
         }
+        if self.client_tasks_max == Some(0) {
+            return wrong("client_tasks_max must be at least 1".into());
+        }
         if self.programs.is_empty() {
             return wrong("name at least one program under `programs`".into());
         }
@@ -233,6 +263,8 @@ impl Config {
         };
         rules.patient = self.patient;
         rules.queue_max = self.queue_max;
+        let wait = self.wait_seconds_max.map(|wait| seconds(wait, "wait_seconds_max"));
+        rules.wait_max = wait.transpose()?.map(Span::from);
         Ok(rules)
     }
 
@@ -259,6 +291,9 @@ impl Program {
         }
         if self.result.as_ref().is_some_and(|result| result.contains('/')) {
             return wrong("the result is a file in the task's own folder, so a plain name");
+        }
+        if self.result.is_some() && self.formats.is_empty() {
+            return wrong("`result` needs at least one of `formats`, or it is never sent");
         }
         match &self.format {
             Some(format) if !self.formats.contains_key(format) => {

@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_core::limits::CONNECTIONS_MAX;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use crate::backend::Backends;
 use crate::config::{Config, ConfigError, Limits, Program};
+use crate::gateway::{Files, Turns};
 use crate::scheduler::{Scheduler, Status, Stopping};
 
+/// In what pieces room for input is counted, in bytes.
+const HELD_UNIT: usize = 1024;
 /// How often a pool that stops is looked at.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long stopped programs may take to be gone.
+/// How long stopped programs, and clients that are told so, may take to be gone.
 const END_MAX: Duration = Duration::from_secs(3);
 
 /// A pool that runs. It ends, and everything that runs in it, when the last of its handles is dropped.
@@ -30,6 +33,10 @@ pub(crate) struct Parts {
     pub limits: Limits,
     /// One permit for each client that may still come.
     pub room: Arc<Semaphore>,
+    /// One permit for each kibibyte of input that may still be held.
+    pub held: Arc<Semaphore>,
+    pub files: Files,
+    pub turns: Turns,
 }
 
 /// Why a pool does not start.
@@ -43,6 +50,11 @@ pub enum StartError {
     Io(#[from] io::Error),
 }
 
+/// The input of all clients together has no room for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the input of those who wait has no room for more; try again later")]
+pub struct HeldError;
+
 impl Pool {
     /// Starts all parts on the runtime this is called on.
     pub async fn start(config: Config) -> Result<Self, StartError> {
@@ -54,7 +66,11 @@ impl Pool {
         let programs = config.programs.into_iter().map(|(name, program)| (name, Arc::new(program)));
         let (programs, limits) = (programs.collect(), config.limits);
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        Ok(Pool(Arc::new(Parts { scheduler, backends, programs, limits, room })))
+        let held = Arc::new(Semaphore::new(limits.held_bytes_max / HELD_UNIT));
+        let files = Files::new(limits.restore_bytes_max);
+        let turns = Turns::new(config.client_tasks_max);
+        let parts = Parts { scheduler, backends, programs, limits, room, held, files, turns };
+        Ok(Pool(Arc::new(parts)))
     }
 
     /// Ends the pool: nothing new starts, what runs may go on for `grace`, then it is stopped and its
@@ -69,7 +85,7 @@ impl Pool {
         let _ = timeout(grace, idle).await;
         self.0.scheduler.stop();
         let gone = async {
-            while self.0.backends.folders() > 0 {
+            while self.0.backends.folders() > 0 || self.clients() > 0 {
                 sleep(LOOK).await;
             }
         };
@@ -84,6 +100,18 @@ impl Pool {
     /// The backends.
     pub fn backends(&self) -> &Backends {
         &self.0.backends
+    }
+
+    /// Makes room for so much more input of a client; refused when all clients together hold too much. It is free
+    /// again when what is answered is dropped.
+    pub(crate) fn hold(&self, bytes: usize) -> Result<OwnedSemaphorePermit, HeldError> {
+        let units = u32::try_from(bytes.div_ceil(HELD_UNIT)).map_err(|_| HeldError)?;
+        self.0.held.clone().try_acquire_many_owned(units).map_err(|_| HeldError)
+    }
+
+    /// How many clients are connected by WebSocket.
+    pub fn clients(&self) -> usize {
+        CONNECTIONS_MAX - self.0.room.available_permits()
     }
 
     /// The names of the programs.

@@ -16,6 +16,7 @@ use crate::guard::Hosts;
 use crate::http::Refusal;
 use crate::iproto::Face;
 use crate::metrics::Requests;
+use crate::stalled::Lookout;
 
 /// What every request needs, shared by all connections.
 pub(crate) struct App {
@@ -49,6 +50,8 @@ pub(crate) struct App {
     pub iproto: Option<Arc<Face>>,
     /// What runs beside the queue.
     pub services: Vec<Arc<dyn Service>>,
+    /// How semaphores stood when they were last looked at.
+    pub lookout: Lookout,
     /// Addresses that somebody else answers.
     pub guests: Option<Guests>,
 }
@@ -85,6 +88,7 @@ impl App {
             document,
             iproto: iproto.map(Arc::new),
             services: config.services,
+            lookout: Lookout::default(),
             guests: config.guests,
         }
     }

@@ -7,7 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
@@ -125,12 +128,20 @@ impl Connections {
 }
 
 async fn serve(stream: TcpStream, router: Router, mut closing: watch::Receiver<bool>) {
-    // Answers are written in one go, so there is nothing to gather.
-    let _ = stream.set_nodelay(true);
+    prepare(&stream);
+    let peer = stream.peer_addr().ok();
+    let router = TowerToHyperService::new(router);
+    // Guests may want to know who asks.
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(ConnectInfo(peer));
+        }
+        router.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = pin!(connection);
     let ended = tokio::select! {

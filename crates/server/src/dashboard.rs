@@ -13,7 +13,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const IMAGE: &str = "image/svg+xml";
 
 /// Address, kind and text of each file.
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 10] = [
     ("/", HTML, include_str!("dashboard/index.html")),
     ("/style.css", STYLE, include_str!("dashboard/style.css")),
     ("/icon.svg", IMAGE, include_str!("dashboard/icon.svg")),
@@ -21,6 +21,7 @@ const FILES: [(&str, &str, &str); 9] = [
     ("/api.js", SCRIPT, include_str!("dashboard/api.js")),
     ("/details.js", SCRIPT, include_str!("dashboard/details.js")),
     ("/rates.js", SCRIPT, include_str!("dashboard/rates.js")),
+    ("/services.js", SCRIPT, include_str!("dashboard/services.js")),
     ("/table.js", SCRIPT, include_str!("dashboard/table.js")),
     ("/words.js", SCRIPT, include_str!("dashboard/words.js")),
 ];

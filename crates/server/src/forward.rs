@@ -23,24 +23,48 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) async fn forward(app: &App, tube: Option<TubeName>) {
     let Some(tube) = tube else { return std::future::pending().await };
     loop {
-        if let Err(error) = forward_some(app, &tube).await {
-            tracing::warn!(%tube, %error, "cannot forward events; trying again in a second");
-            tokio::time::sleep(PAUSE).await;
+        match fetch(app).await {
+            Ok(events) if events.is_empty() => {}
+            // Whoever fetches more before these have arrived only puts them off: each comes again later and later.
+            Ok(events) => deliver_all(app, &tube, &events).await,
+            Err(error) => pause(&tube, &error).await,
         }
     }
 }
 
-async fn forward_some(app: &App, tube: &TubeName) -> Result<(), Error> {
-    let fetch = SemaphoreCommand::Events { key: None, count: EVENTS, wait: LISTEN };
-    let reply = app.ask(Command::Semaphore(fetch)).await?;
-    let Reply::Semaphore(SemaphoreReply::Events(events)) = reply else {
-        return Err(Error::Store("the engine answered something else than events".into()));
-    };
-    if events.is_empty() {
-        return Ok(());
+/// Tries until all have arrived.
+async fn deliver_all(app: &App, tube: &TubeName, mut events: &[SemaphoreEvent]) {
+    let mut most = events.len();
+    while !events.is_empty() {
+        let (next, later) = events.split_at(most.min(events.len()));
+        match deliver(app, tube, next).await {
+            Ok(()) => events = later,
+            // Never more at a time than the tube can ever have.
+            Err(Error::TubeFull { capacity, .. }) if next.len() as u64 > capacity.max(1) => {
+                most = capacity.max(1) as usize;
+            }
+            Err(error) => pause(tube, &error).await,
+        }
     }
+}
+
+async fn pause(tube: &TubeName, error: &Error) {
+    tracing::warn!(%tube, %error, "cannot forward events; trying again in a second");
+    tokio::time::sleep(PAUSE).await;
+}
+
+async fn fetch(app: &App) -> Result<Vec<SemaphoreEvent>, Error> {
+    let fetch = SemaphoreCommand::Events { key: None, count: EVENTS, wait: LISTEN };
+    match app.ask(Command::Semaphore(fetch)).await? {
+        Reply::Semaphore(SemaphoreReply::Events(events)) => Ok(events),
+        _ => Err(Error::Store("the engine answered something else than events".into())),
+    }
+}
+
+/// Puts events into the tube, waiting for room, and acknowledges them.
+async fn deliver(app: &App, tube: &TubeName, events: &[SemaphoreEvent]) -> Result<(), Error> {
     let tasks: Result<Vec<NewTask>, Error> = events.iter().map(task).collect();
-    let put = Command::Put { tube: tube.clone(), tasks: tasks?, wait: Span::ZERO };
+    let put = Command::Put { tube: tube.clone(), tasks: tasks?, wait: LISTEN };
     match app.ask(put.clone()).await {
         Err(Error::TubeNotFound(_)) => {
             let options = TubeOptions::new(Kind::FifoTtl);

@@ -19,6 +19,7 @@ mod iproto;
 mod metrics;
 mod openapi;
 mod server;
+mod stalled;
 
 pub use auth::{Token, TokenError};
 pub use config::{BindError, Config, Guests};

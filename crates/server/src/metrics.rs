@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
-use taskyard_core::TubeName;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::service::{Health, Service};
+use taskyard_core::{SemaphoreInfo, TubeName};
 use taskyard_engine::WaitingCount;
 
 use crate::app::App;
 use crate::iproto::Counters;
+use crate::stalled::Seen;
 
 /// What was asked of the server so far.
 #[derive(Default)]
@@ -89,6 +90,7 @@ pub(crate) fn text(
     let mut text = Text::default();
     write_tubes(&mut text, tubes);
     write_waiting(&mut text, tubes, waiting);
+    write_semaphores(&mut text, &app.lookout.seen());
     app.requests.write(&mut text);
     if let Some(face) = &app.iproto {
         write_iproto(&mut text, &face.counters);
@@ -146,6 +148,34 @@ fn write_waiting(text: &mut Text, tubes: &[TubeInfo], waiting: &BTreeMap<TubeNam
     text.family("taskyard_waiting_producers", "gauge", "Puts that wait for room.");
     for info in tubes {
         text.line(&[("tube", info.name.as_str())], count(info).puts);
+    }
+}
+
+/// Semaphores as they stood a few seconds ago: to count who waits is not cheap everywhere.
+fn write_semaphores(text: &mut Text, seen: &Seen) {
+    type Of = fn(&Seen, &SemaphoreInfo) -> u64;
+    let families: [(&str, &str, Of); 7] = [
+        ("taskyard_semaphore_waiting", "Who stands in line.", |_, info| info.waiting),
+        ("taskyard_semaphore_delayed", "Who yielded and is not in line again.", |_, info| {
+            info.delayed
+        }),
+        ("taskyard_semaphore_acquired", "Who holds a grant.", |_, info| info.acquired),
+        ("taskyard_semaphore_revoking", "Who was asked to release.", |_, info| info.revoking),
+        ("taskyard_semaphore_free", "Places that are free.", |_, info| {
+            u64::from(info.options.active).saturating_sub(info.acquired + info.revoking)
+        }),
+        ("taskyard_semaphore_events", "Events that are not acknowledged.", |_, info| info.events),
+        (
+            "taskyard_semaphore_stalled",
+            "Whether places are free for somebody, or events are due, for over ten seconds.",
+            |seen, info| seen.is_stalled(&info.key).into(),
+        ),
+    ];
+    for (name, about, of) in families.into_iter().filter(|_| !seen.infos.is_empty()) {
+        text.family(name, "gauge", about);
+        for info in &seen.infos {
+            text.line(&[("semaphore", info.key.as_str())], of(seen, info));
+        }
     }
 }
 

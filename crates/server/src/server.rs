@@ -96,6 +96,7 @@ impl Server {
         tokio::select! {
             () = connections.accept(&http, iproto.as_ref()) => {}
             () = forward(&app, app.events_tube.clone()) => {}
+            () = app.lookout.watch(&app) => {}
             () = stop => {}
         }
         drop((http, iproto));

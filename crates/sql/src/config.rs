@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::conninfo::Conninfo;
 use crate::scheduler::Settings;
 use crate::table::{Names, Profile};
+use taskyard_postgres::Conninfo;
 
 /// The database and the user where a row names neither.
 const USUAL: &str = "postgres";
@@ -14,6 +14,9 @@ const USUAL: &str = "postgres";
 pub const OUTPUT_BYTES_DEFAULT: usize = 16 << 20;
 /// The longest output that a row may allow, in bytes: what is written down travels as JSON in one message.
 const OUTPUT_BYTES_MAX: usize = 128 << 20;
+/// The longest that finished tasks can be kept, in seconds, about 1000 years: no moment of the database is so far back
+/// that it could be this long ago.
+const KEEP_SECONDS_MAX: u64 = 1000 * 365 * 86_400;
 /// How many tasks run at the same time unless a row sets another.
 const RUN_DEFAULT: usize = 1000;
 
@@ -139,7 +142,11 @@ impl Written {
             sleep: Duration::from_millis(sleep),
             reset,
             run: self.run.map_or(RUN_DEFAULT, |run| usize::try_from(run).unwrap_or(RUN_DEFAULT)),
-            keep: self.keep.map(|keep| duration(&keep, "keep")).transpose()?,
+            keep: self
+                .keep
+                .map(|keep| duration(&keep, "keep"))
+                .transpose()?
+                .map(|keep| keep.min(Duration::from_secs(KEEP_SECONDS_MAX))),
             profile: self.profile.unwrap_or_default(),
             output_bytes_max: output_max.min(OUTPUT_BYTES_MAX),
             password: self.password,
@@ -170,7 +177,7 @@ impl Row {
             sleep: self.sleep,
             reset: self.reset,
             run: self.run,
-            keep: self.keep.map(|keep| format!("{} microseconds", keep.as_micros())),
+            keep: self.keep.map(interval),
             profile: self.profile,
             output_bytes_max: self.output_bytes_max,
         }
@@ -180,6 +187,12 @@ impl Row {
     pub fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
+}
+
+/// A length of time as PostgreSQL reads it, in numbers that every version takes.
+fn interval(length: Duration) -> String {
+    let (seconds, micros) = (length.as_secs(), length.subsec_micros());
+    format!("{} hours {}.{micros:06} seconds", seconds / 3600, seconds % 3600)
 }
 
 /// Reads a length of time as PostgreSQL writes the usual ones: `1 hour`, `2 days 3 min`, `01:30:00`.
@@ -291,6 +304,17 @@ mod tests {
         for text in ["", "hour", "5 apples", "1:2:x", "1e400 days", ":"] {
             assert!(duration(text, "x").is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_kept_for_ever_is_kept_for_a_thousand_years() {
+        // Ten thousand years ago there was no moment that the database knows: every round failed.
+        let keep = |text: &str| {
+            let rows = Config::parse(&format!(r#"[{{"keep": "{text}"}}]"#)).unwrap().rows;
+            rows[0].settings(&Conninfo::default()).keep.unwrap()
+        };
+        assert_eq!(keep("10000 years"), "8760000 hours 0.000000 seconds");
+        assert_eq!(keep("1 day 1500 ms"), "24 hours 1.500000 seconds");
     }
 
     #[test]

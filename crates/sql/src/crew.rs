@@ -6,11 +6,12 @@ use serde::Serialize;
 use taskyard_core::schedule::{Worker, Zone, pause_until};
 use taskyard_core::{Span, Timestamp};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use crate::conninfo::Conninfo;
 use crate::session::{self, Event, Order, Teller};
 use crate::task::{Task, moment_text};
 use crate::wire::Opening;
+use taskyard_postgres::Conninfo;
 
 /// For how long a pause that is over is remembered.
 const PAUSE_KEPT: Span = Span::from_secs(3600);
@@ -36,6 +37,8 @@ pub struct Held {
     pub start: Option<Timestamp>,
     /// The process that the table shows for it.
     pub shown_pid: Option<i32>,
+    /// When its session was told to run it.
+    pub ran: Option<Instant>,
     /// Whether it is given back when it ends, because we stop.
     pub give_back: bool,
     /// How often connecting was tried.
@@ -152,6 +155,18 @@ impl Crew {
     /// How many are at work.
     pub fn busy(&self) -> usize {
         self.sessions.values().filter(|session| session.held.is_some()).count()
+    }
+
+    /// How long the inputs of the tasks under way are together.
+    pub fn input_bytes(&self) -> usize {
+        let held = self.sessions.values().filter_map(|session| session.held.as_ref());
+        held.map(|held| held.task.input.len()).sum()
+    }
+
+    /// Whether a task has begun since.
+    pub fn has_begun_since(&self, since: Instant) -> bool {
+        let held = self.sessions.values().filter_map(|session| session.held.as_ref());
+        held.filter_map(|held| held.ran).any(|ran| ran > since)
     }
 
     /// The tasks under way.

@@ -6,12 +6,12 @@ use std::collections::BinaryHeap;
 use taskyard_core::schedule::next_plan;
 use taskyard_core::{Reason, Timestamp};
 
-use crate::conninfo::{Conninfo, masked};
 use crate::table::{Names, REPEATED};
 use crate::task::{COLUMNS, Task, moment, moment_text};
 use crate::verdict::cron_of;
 use crate::wire::{Ask, AskError, Opening, Row, Wire, connect};
 use crate::zone::Named;
+use taskyard_postgres::{Conninfo, masked};
 
 /// How many planned tasks are looked at for the coming runs.
 const PLANNED_MAX: usize = 1000;
@@ -39,6 +39,8 @@ pub struct Listed {
     pub input: String,
     /// Where, without passwords.
     pub remote: Option<String>,
+    /// What it said, or its beginning.
+    pub output: Option<String>,
     /// What went wrong.
     pub error: Option<String>,
 }
@@ -110,9 +112,10 @@ impl Desk {
         let sql = format!(
             "SELECT t.id, t.state, t.\"group\", encode(timestamptz_send(t.plan), 'hex'), left(t.input, 1000), \
              t.remote, left(t.error, 1000), encode(timestamptz_send(clock_timestamp()), 'hex'), \
-             clock_timestamp() >= t.plan + t.active, EXISTS (SELECT FROM {table} o WHERE o.state IN ('TAKE', 'WORK') \
-             AND o.hash = t.hash AND o.\"group\" = t.\"group\" AND o.remote IS NOT DISTINCT FROM t.remote) \
-             FROM {table} t WHERE $1 = '' OR t.state::text = $1 ORDER BY t.id DESC LIMIT $2::bigint",
+             CASE WHEN t.plan <= clock_timestamp() \
+             THEN clock_timestamp() >= t.plan + least(t.active, '1000 years') ELSE false END, EXISTS (SELECT FROM {table} o WHERE o.state IN ('TAKE', 'WORK') \
+             AND o.hash = t.hash AND o.\"group\" = t.\"group\" AND o.remote IS NOT DISTINCT FROM t.remote), \
+             left(t.output, 1000) FROM {table} t WHERE $1 = '' OR t.state::text = $1 ORDER BY t.id DESC LIMIT $2::bigint",
             table = self.names.quoted()
         );
         let params = [state.unwrap_or_default(), &count.to_string()];
@@ -152,7 +155,9 @@ impl Desk {
         let number = format!("SELECT '{}'::regclass::oid", table.replace('\'', "''"));
         let number = self.wire.ask(Ask::new(&number, [])).await?;
         let oid = number.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned();
-        let columns = self.wire.ask(Ask::new(REPEATED, [&oid])).await?;
+        // Whatever follows it was planned when it ended: another one that repeats would be a second chain.
+        let once = "{repeat,cron}";
+        let columns = self.wire.ask(Ask::new(REPEATED, [&oid, once])).await?;
         let text = |place| columns.first().and_then(|row| row.text(place)).unwrap_or_default();
         let sql = format!(
             "INSERT INTO {table} (parent{}) SELECT t.id{} FROM {table} t WHERE t.id = $1::bigint \
@@ -226,14 +231,16 @@ fn listed(mut row: Row) -> Option<Listed> {
         input: row.take(4)?,
         remote: row.take(5).map(|text| masked(&text)),
         error: row.take(6),
+        output: row.take(10),
     })
 }
 
 /// The first runs of these tasks and of their repetitions.
 fn coming(tasks: &[Task], now: Timestamp, zone: &Named, count: usize) -> Vec<Coming> {
     let first = tasks.iter().enumerate();
-    let mut heap: BinaryHeap<Reverse<(Timestamp, usize, Timestamp)>> =
-        first.map(|(place, task)| Reverse((task.plan.max(now), place, task.plan))).collect();
+    let mut heap: BinaryHeap<Reverse<(Timestamp, usize, Timestamp)>> = first
+        .map(|(place, task)| Reverse((task.plan.max(now), place, task.origin.unwrap_or(task.plan))))
+        .collect();
     let mut found = Vec::new();
     while found.len() < count
         && let Some(Reverse((at, place, plan))) = heap.pop()

@@ -3,6 +3,7 @@
 //! Everything that happened since the last round trip goes into the next one: ends, beginnings, and the claim of what
 //! may begin now. So the more there is to do, the less each task costs.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,10 +17,10 @@ use crate::crew::{Crew, Ended, array, json};
 use crate::scheduler::{Going, Settings};
 use crate::session::{Event, Order};
 use crate::status::Status;
-use crate::table::Table;
+use crate::table::{Profile, Table};
 use crate::task;
 use crate::verdict::Verdict;
-use crate::wire::{Ask, AskError, Wire};
+use crate::wire::{Ask, AskError, Row, Wire};
 use crate::zone::Named;
 
 mod claims;
@@ -29,6 +30,17 @@ mod upkeep;
 /// How long the database may take for one round trip.
 const ROUND_MAX: Duration = Duration::from_secs(60);
 
+/// A task that began longer ago than this is not waited for when others end.
+const YOUNG: Duration = Duration::from_millis(2);
+/// For how long at most the end of a task waits for those that have just begun.
+const GATHER_MAX: Duration = Duration::from_millis(1);
+
+/// How often in a row a session may fail to open before that is told.
+const UNOPENED_TOLD: u32 = 3;
+
+/// Lets a round be answered before it is on disk: if the server falls, what is taken and runs falls with it.
+const UNSYNCED: &str = "SELECT set_config('synchronous_commit', 'off', true)";
+
 /// Why it no longer leads.
 pub enum Why {
     /// It was told to stop, and nothing is left to do.
@@ -37,6 +49,32 @@ pub enum Why {
     Lost(String),
     /// The table is not what it was.
     Changed(String),
+}
+
+/// Where there may be something to claim.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// In these groups, by key; nowhere if there are none.
+    Groups(HashSet<String>),
+    /// In all groups.
+    All,
+}
+
+impl Look {
+    fn nowhere() -> Self {
+        Look::Groups(HashSet::new())
+    }
+
+    fn is_any(&self) -> bool {
+        *self != Look::nowhere()
+    }
+
+    /// In this group too.
+    fn add(&mut self, key: &str) {
+        if let Look::Groups(keys) = self {
+            keys.insert(key.to_owned());
+        }
+    }
 }
 
 /// The one that leads a table. Its sessions and what they told outlive its connection.
@@ -52,8 +90,13 @@ pub struct Leader {
     starts: Vec<u64>,
     /// What was sent and not answered yet: of both.
     sent: (Vec<Verdict>, Vec<u64>),
-    /// Whether there may be something to claim.
-    look: bool,
+    /// Ends that the database refuses for good; tried again with everything else that is seen to from time to time.
+    unwritten: Vec<Verdict>,
+    /// Where there may be something to claim.
+    look: Look,
+    /// Whether the last claim was held back because too many tasks ran in all, so that an end in one group lets
+    /// another one go on.
+    short: bool,
     /// Whether tasks under way may have been stopped.
     check: bool,
     /// How many more rows to look at, because many are not active any more.
@@ -65,11 +108,23 @@ pub struct Leader {
     full_until: Option<Instant>,
     /// When to try again what somebody holds locked, and sessions of a remote without room.
     again: Option<Instant>,
+    /// Until when nothing is written, because the database cannot now.
+    hold: Option<Instant>,
     reopen: Vec<(Instant, u64)>,
     /// When running tasks are given back.
     patience: Option<Instant>,
     next_upkeep: Instant,
     next_reset: Instant,
+    next_unwritten: Instant,
+    /// Which states the table has.
+    profile: Profile,
+    /// Whether a round went well since it was last asked.
+    worked: bool,
+    /// What keeps tasks from beginning or from being written down.
+    trouble: Option<String>,
+    /// How often in a row no session could be opened although there is room, and why.
+    unopened: (u32, String),
+    name: String,
 }
 
 impl Leader {
@@ -81,6 +136,7 @@ impl Leader {
     ) -> Self {
         let (teller, events) = mpsc::unbounded_channel();
         let now = Instant::now();
+        let (profile, name) = (settings.borrow().profile, settings.borrow().names.quoted());
         Leader {
             settings,
             going,
@@ -90,7 +146,9 @@ impl Leader {
             ends: Vec::new(),
             starts: Vec::new(),
             sent: (Vec::new(), Vec::new()),
-            look: true,
+            unwritten: Vec::new(),
+            look: Look::All,
+            short: false,
             check: false,
             spare: 0,
             next_plan: None,
@@ -98,16 +156,28 @@ impl Leader {
             zone: Named::or_utc("UTC"),
             full_until: None,
             again: None,
+            hold: None,
             reopen: Vec::new(),
             patience: None,
             next_upkeep: now,
             next_reset: now,
+            next_unwritten: now,
+            profile,
+            worked: false,
+            trouble: None,
+            unopened: (0, String::new()),
+            name,
         }
     }
 
     /// Whether tasks are under way or not written down.
     pub fn has_tasks(&self) -> bool {
         self.crew.busy() > 0 || !self.ends.is_empty() || !self.sent.0.is_empty()
+    }
+
+    /// Whether a round went well since this was last asked.
+    pub fn has_worked(&mut self) -> bool {
+        std::mem::take(&mut self.worked)
     }
 
     /// Closes what is open.
@@ -119,6 +189,7 @@ impl Leader {
     /// Leads until something ends it.
     pub async fn lead(&mut self, mut wire: Wire, table: Table) -> Why {
         self.zone = Named::or_utc(&table.zone);
+        (self.profile, self.hold) = (table.profile, None);
         // What had no answer when the last connection was lost is sent again: it is done once all the same.
         let (ends, starts) = std::mem::take(&mut self.sent);
         self.ends.extend(ends);
@@ -133,13 +204,22 @@ impl Leader {
                 Ok(Err(error)) => return why(error),
                 Err(_) => return Why::Lost("the database does not answer".into()),
             }
+            self.worked = true;
             self.tell();
+            self.status.trouble(&self.name, self.trouble());
+            if self.settings.borrow().profile != self.profile {
+                return Why::Changed("the profile has changed".into());
+            }
             if *self.going.borrow() != Going::On && !self.has_tasks() {
                 return Why::Over;
             }
             if !wire.notified.is_empty() {
                 wire.notified.clear();
-                (self.look, self.check) = (true, true);
+                (self.look, self.check) = (Look::All, true);
+                continue;
+            }
+            if self.has_more() {
+                self.gather().await;
                 continue;
             }
             let wake = self.wake();
@@ -150,12 +230,28 @@ impl Leader {
                 noticed = wire.notification() => if let Err(error) = noticed {
                     return Why::Lost(error.to_string());
                 },
-                () = sleep_until(wake) => self.look = true,
-                Ok(()) = self.settings.changed() => self.look = true,
-                Ok(()) = self.going.changed() => {}
+                () = sleep_until(wake) => self.look = Look::All,
+                Ok(()) = self.settings.changed() => self.look = Look::All,
+                Ok(()) = self.going.changed() => self.look = Look::All,
             }
+            self.gather().await;
+        }
+    }
+
+    /// Takes what was told meanwhile. When a task has ended and others began a moment ago, their ends may come at any
+    /// moment, and one round for all costs little more than one for each.
+    async fn gather(&mut self) {
+        let until = Instant::now() + GATHER_MAX;
+        loop {
             while let Ok((session, event)) = self.events.try_recv() {
                 self.take_event(session, event);
+            }
+            if self.ends.is_empty() || !self.crew.has_begun_since(Instant::now() - YOUNG) {
+                return;
+            }
+            tokio::select! {
+                Some((session, event)) = self.events.recv() => self.take_event(session, event),
+                () = sleep_until(until) => return,
             }
         }
     }
@@ -168,7 +264,11 @@ impl Leader {
             self.cancel_unwanted(wire, table).await?;
         }
         self.reopen_due(table, now);
-        let claiming = self.look && *self.going.borrow() == Going::On;
+        if self.hold.is_some_and(|hold| hold > now) {
+            return Ok(());
+        }
+        self.hold = None;
+        let claiming = self.look.is_any() && *self.going.borrow() == Going::On;
         if self.again.is_some_and(|again| again > now) && !claiming {
             return Ok(());
         }
@@ -177,11 +277,14 @@ impl Leader {
             self.crew.close_idle();
             return Ok(());
         }
-        let finish = self.finish_text(wire, table, &self.ends).await?;
-        self.sent = (std::mem::take(&mut self.ends), std::mem::take(&mut self.starts));
+        let portion = ends::portion(&self.ends);
+        let finish = self.finish_text(wire, table, &self.ends[..portion]).await?;
+        let rest = self.ends.split_off(portion);
+        self.sent = (std::mem::replace(&mut self.ends, rest), std::mem::take(&mut self.starts));
         let mut asks = Vec::with_capacity(3);
-        if !self.sent.0.is_empty() {
-            asks.push(Ask { sql: &finish, params: vec![Some(json(&self.sent.0))] });
+        match self.sent.0.is_empty() {
+            true => asks.push(Ask::new(UNSYNCED, [])),
+            false => asks.push(Ask { sql: &finish, params: vec![Some(json(&self.sent.0))] }),
         }
         if !self.sent.1.is_empty() {
             let text = self.starts_json();
@@ -195,30 +298,53 @@ impl Leader {
         let (ends, starts) = std::mem::take(&mut self.sent);
         match answered {
             Ok(answers) => {
-                let mut answers = answers.into_iter();
-                if !ends.is_empty() {
-                    self.written(ends, &answers.next().unwrap_or_default());
-                }
-                if !starts.is_empty() {
-                    self.started(starts, &answers.next().unwrap_or_default(), table);
-                }
-                if claiming {
-                    self.look = false;
-                    self.claimed(answers.next().unwrap_or_default(), table, room);
-                }
-                self.crew.close_idle();
+                self.answered((ends, starts), claiming.then_some(room), answers, table);
                 Ok(())
             }
             Err(AskError::Refused(refusal)) if !ends.is_empty() => {
                 tracing::debug!("a round was refused: {}", refusal.line());
-                self.starts = starts;
+                (self.starts, self.look) = (starts, Look::All);
                 self.write_alone(wire, table, ends).await
             }
             Err(error) => {
-                (self.ends, self.starts) = (ends, starts);
+                self.ends.extend(ends);
+                self.starts = starts;
                 Err(error)
             }
         }
+    }
+
+    /// Takes in what a round said: of ends and starts that were sent, and of a claim for so much room.
+    fn answered(
+        &mut self,
+        (ends, starts): (Vec<Verdict>, Vec<u64>),
+        claimed: Option<usize>,
+        answers: Vec<Vec<Row>>,
+        table: &Table,
+    ) {
+        let mut answers = answers.into_iter();
+        let locked = answers.next().unwrap_or_default();
+        if !ends.is_empty() {
+            self.trouble = None;
+            self.written(ends, &locked);
+        }
+        if !starts.is_empty() {
+            self.started(starts, &answers.next().unwrap_or_default(), table);
+        }
+        if let Some(room) = claimed {
+            self.claimed(answers.next().unwrap_or_default(), table, room);
+        }
+        self.crew.close_idle();
+    }
+
+    /// Whether the last round left something to be done at once.
+    fn has_more(&self) -> bool {
+        if self.hold.is_some() {
+            return false;
+        }
+        let looks = self.look.is_any() && *self.going.borrow() == Going::On;
+        // What somebody else holds locked is tried again a little later.
+        looks || (self.again.is_none() && !(self.ends.is_empty() && self.starts.is_empty()))
     }
 
     /// When to look again though nothing happens.
@@ -226,11 +352,16 @@ impl Leader {
         let settings = self.settings.borrow();
         let poll = Instant::now() + settings.sleep;
         let now = self.clock.now();
+        // One that stops claims nothing more, so what it waited for stays past and would wake it for ever.
+        let claims = *self.going.borrow() == Going::On && self.hold.is_none();
         let plans = [self.next_plan, self.crew.next_slot(now)].into_iter().flatten();
-        let plans = plans.map(|at| self.clock.when(at));
-        let others = [self.full_until, self.again, self.patience].into_iter().flatten();
+        let plans = plans.filter(|_| claims).map(|at| self.clock.when(at));
+        let full = self.full_until.filter(|_| claims);
+        let others = [full, self.again, self.hold, self.patience].into_iter().flatten();
         let reopen = self.reopen.iter().map(|(at, _)| *at);
-        plans.chain(others).chain(reopen).chain([self.next_reset]).fold(poll, Instant::min)
+        let upkeep = settings.keep.as_ref().map(|_| self.next_upkeep);
+        let upkeep = upkeep.into_iter().chain([self.next_reset]);
+        plans.chain(others).chain(reopen).chain(upkeep).fold(poll, Instant::min)
     }
 
     /// Sees whether to stop, and how patiently.
@@ -249,6 +380,13 @@ impl Leader {
             self.give_back_unopened();
             self.patience = None;
         }
+    }
+
+    /// What keeps it from its work.
+    fn trouble(&self) -> Option<String> {
+        let unopened = Some(&self.unopened).filter(|(count, _)| *count >= UNOPENED_TOLD);
+        let unopened = unopened.map(|(_, why)| format!("no session for a task: {why}"));
+        self.trouble.clone().or(unopened)
     }
 
     /// Publishes what others may want to know.
@@ -274,13 +412,14 @@ impl Leader {
                 self.crew.pause(&key, &ended, &self.zone);
             }
         }
-        (self.look, self.check) = (true, true);
+        (self.look, self.check) = (Look::All, true);
         Ok(())
     }
 
     /// The tasks that are not to be given to anybody else.
     fn mine(&self) -> String {
-        array(self.crew.ids().chain(self.ends.iter().map(|end| end.id)))
+        let ends = self.ends.iter().chain(&self.unwritten).chain(&self.sent.0);
+        array(self.crew.ids().chain(ends.map(|end| end.id)))
     }
 }
 
@@ -290,5 +429,30 @@ fn why(error: AskError) -> Why {
         AskError::Lost(said) => Why::Lost(said),
         // Whatever it is, a new look at the table finds out.
         AskError::Refused(refusal) => Why::Changed(refusal.line()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn one_that_stops_does_not_wake_for_what_it_will_not_claim() {
+        // A plan that was past, which only a claim renews, woke it at once, again and again: a core was busy as long as
+        // the last task ran.
+        let config = Config::parse(r#"[{"sleep": 3600000}]"#).expect("a configuration");
+        let settings = config.rows[0].settings(&taskyard_postgres::Conninfo::default());
+        let (_settings, given) = watch::channel(settings);
+        let (going, told) = watch::channel(Going::On);
+        let mut leader = Leader::new(given, told, Arc::default());
+        let long = Instant::now() + Duration::from_secs(1800);
+        leader.clock = Clock::showing(Timestamp::from_micros(1_000_000));
+        leader.next_reset = long + Duration::from_secs(1);
+        leader.next_plan = Some(Timestamp::EPOCH);
+        leader.full_until = Some(Instant::now());
+        assert!(leader.wake() < long);
+        going.send_replace(Going::AfterTasks);
+        assert!(leader.wake() > long);
     }
 }

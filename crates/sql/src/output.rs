@@ -64,20 +64,36 @@ impl Output {
             let header: Vec<String> = names.collect();
             self.line(&self.format.joined(&header));
         }
-        let columns = &self.columns;
-        let values: Vec<String> = values
-            .enumerate()
-            .map(|(place, value)| {
-                let Some(value) = value else { return self.format.null.clone() };
-                let value = String::from_utf8_lossy(value);
-                let plain = |column: &Column| PLAIN_TYPES.contains(&column.type_oid);
-                if self.format.string && columns.get(place).is_some_and(plain) {
-                    return value.into_owned();
-                }
-                self.format.quoted(&value)
-            })
-            .collect();
-        self.line(&self.format.joined(&values));
+        self.line("");
+        // Piece by piece: together they may be far longer than what is kept of them.
+        for (place, value) in values.enumerate() {
+            if place > 0
+                && let Some(between) = self.format.delimiter
+            {
+                self.push(between.encode_utf8(&mut [0; 4]));
+            }
+            self.value(place, value);
+            if self.cut {
+                return;
+            }
+        }
+    }
+
+    fn value(&mut self, place: usize, value: Option<&[u8]>) {
+        let Some(value) = value else {
+            let null = std::mem::take(&mut self.format.null);
+            self.push(&null);
+            self.format.null = null;
+            return;
+        };
+        let value = String::from_utf8_lossy(value);
+        let plain = |column: &Column| PLAIN_TYPES.contains(&column.type_oid);
+        if self.format.string && self.columns.get(place).is_some_and(plain) {
+            self.push(&value);
+        } else {
+            let quoted = self.format.quoted(&value);
+            self.push(&quoted);
+        }
     }
 
     /// A command that has no rows ended with this tag.
@@ -267,6 +283,20 @@ mod tests {
         assert!(output.is_cut());
         let expected = "äää\n[output cut after 7 bytes]";
         assert_eq!(output.into_text().as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_long_word_for_null_is_not_repeated_beyond_the_bound() {
+        // A row of 1,600 NULLs with a word of ten megabytes for each was put together first, and cut then: 16 GB.
+        let mut output = Output::new(Format { null: "x".repeat(10 << 20), ..format() }, 1000);
+        begin(&mut output, &[("a", 25)]);
+        let looked = std::cell::Cell::new(0);
+        output.row((0..1600).map(|place| {
+            looked.set(place);
+            None
+        }));
+        assert!(output.is_cut() && looked.get() == 0, "{}", looked.get());
+        assert!(output.into_text().is_some_and(|text| text.len() < 10_000));
     }
 
     #[test]

@@ -8,12 +8,12 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::config::Row;
-use crate::conninfo::Conninfo;
 use crate::leader::{Leader, Why};
 use crate::provision::provision;
 use crate::status::Status;
 use crate::table::{self, Names, Profile, Table};
 use crate::wire::{Ask, AskError, ConnectError, Opening, Wire, connect};
+use taskyard_postgres::Conninfo;
 
 /// How long to wait before another try to connect: at first, and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -26,9 +26,17 @@ const PATIENCE_MORE: Duration = Duration::from_secs(2);
 /// Lets a session end by itself soon after its scheduler is gone, where the server can see that.
 pub const CHECK_CLIENT: (&str, &str) = ("client_connection_check_interval", "2000");
 
+/// Lets the server see within half a minute that a machine is gone without a word, and with it give up its lead.
+/// Otherwise it takes two hours.
+pub const KEEPALIVES: [(&str, &str); 3] = [
+    ("tcp_keepalives_idle", "10"),
+    ("tcp_keepalives_interval", "5"),
+    ("tcp_keepalives_count", "3"),
+];
+
 /// How the scheduler's own session is set. Plans are made once and kept, so they must suit a full table although
 /// they may be made while it is empty.
-const SESSION: [(&str, &str); 13] = [
+const SESSION: [(&str, &str); 16] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
     // Such a scan does not mark the entries of dead rows that it meets, so the next one meets them again.
@@ -46,6 +54,9 @@ const SESSION: [(&str, &str); 13] = [
     ("search_path", "pg_catalog, pg_temp"),
     // Asked for here to learn whether the server can do it; sessions of tasks then have it from their beginning.
     (CHECK_CLIENT.0, CHECK_CLIENT.1),
+    KEEPALIVES[0],
+    KEEPALIVES[1],
+    KEEPALIVES[2],
 ];
 
 /// What one scheduler does, and where.
@@ -101,10 +112,11 @@ impl Scheduler {
         let mut leader =
             Leader::new(self.settings.clone(), self.going.clone(), self.status.clone());
         let mut wait = AGAIN.0;
+        let mut stuck = false;
         while !self.is_over(&leader) {
             let settings = self.settings.borrow().clone();
             let turn = tokio::select! {
-                turn = self.turn(&settings) => turn,
+                turn = self.turn(&settings, stuck) => turn,
                 // One that has tasks tries on, to write down how they end.
                 () = end_of(self.going.clone(), leader.has_tasks()) => break,
             };
@@ -117,9 +129,17 @@ impl Scheduler {
             match why {
                 Ok(Why::Over) => break,
                 // It is looked at anew at once.
-                Ok(Why::Changed(said)) => tracing::info!(table, "{said}"),
+                Ok(Why::Changed(said)) if leader.has_worked() => {
+                    (wait, stuck) = (AGAIN.0, false);
+                    tracing::info!(table, "{said}");
+                }
+                // That did not help.
+                Ok(Why::Changed(said)) => {
+                    stuck = true;
+                    self.status.trouble(&table, Some(said));
+                }
                 Ok(Why::Lost(said)) => {
-                    wait = AGAIN.0;
+                    (wait, stuck) = (AGAIN.0, false);
                     self.status.trouble(&table, Some(said));
                 }
                 Err(said) => self.status.trouble(&table, Some(said)),
@@ -138,11 +158,12 @@ impl Scheduler {
     }
 
     /// Connects, sees to the table, and waits for its turn to lead.
-    async fn turn(&self, settings: &Settings) -> Result<(Wire, Table), String> {
+    /// One that is `stuck` is not well before a round has gone well.
+    async fn turn(&self, settings: &Settings, stuck: bool) -> Result<(Wire, Table), String> {
         let mut wire = match open(settings).await {
             Ok(wire) => wire,
             Err(error) if is_missing(&error) => {
-                let made = provision(&self.database, &self.row).await;
+                let made = provision(&self.database, &self.row, &error).await;
                 made.map_err(|why| format!("{}: {why}", error.line()))?;
                 open(settings).await.map_err(|error| error.line())?
             }
@@ -151,7 +172,9 @@ impl Scheduler {
         let made = table::prepare(&mut wire, &settings.names, settings.profile).await;
         let table = made.map_err(|error| error.to_string())?;
         self.status.connected.store(true, Ordering::Relaxed);
-        self.status.trouble(&settings.names.quoted(), None);
+        if !stuck {
+            self.status.trouble(&settings.names.quoted(), None);
+        }
         wait_to_lead(&mut wire, &table).await.map_err(|error| error.line())?;
         wire.run("LISTEN taskyard_sql").await.map_err(|error| error.line())?;
         self.status.leads.store(true, Ordering::Relaxed);
@@ -159,10 +182,10 @@ impl Scheduler {
     }
 }
 
-/// Whether the role or the database is not there.
+/// Whether the role or the database may not be there, or a right of it.
 fn is_missing(error: &ConnectError) -> bool {
     let ConnectError::Refused(refusal) = error else { return false };
-    ["3D000", "28000", "28P01"].contains(&refusal.code.as_str())
+    ["3D000", "28000", "28P01", "42501"].contains(&refusal.code.as_str())
 }
 
 /// Ready when there is nothing more to do: at once when it is told to stop, or when its patience is over where it

@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
+use taskyard_core::service::{Health, Line, Metric, Service, Showing, Stopping};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::board::Board;
 use crate::config::{Config, Row};
-use crate::conninfo::Conninfo;
 use crate::scheduler::{Going, Scheduler, Settings};
 use crate::status::Status;
+use taskyard_postgres::Conninfo;
 
 /// How often a file is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -38,6 +39,8 @@ struct Inner {
     /// How long tasks may go on when all is stopped.
     patience: Duration,
     running: Mutex<Vec<Running>>,
+    /// Those whose row is gone and whose tasks may go on.
+    retired: Mutex<Vec<Running>>,
     /// Why the newest configuration is not used.
     trouble: Mutex<Option<String>>,
     watching: Mutex<Option<JoinHandle<()>>>,
@@ -48,6 +51,9 @@ struct Running {
     settings: watch::Sender<Settings>,
     going: watch::Sender<Going>,
     status: Arc<Status>,
+    board: Arc<Board>,
+    /// Whether it has seen that it shall end, and does.
+    over: Arc<Mutex<bool>>,
     ended: JoinHandle<()>,
 }
 
@@ -103,6 +109,7 @@ impl SqlTasks {
             source,
             patience,
             running: Mutex::default(),
+            retired: Mutex::default(),
             trouble: Mutex::default(),
             watching: Mutex::default(),
         }));
@@ -160,15 +167,17 @@ impl Inner {
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
-        let mut running = lock(&self.running);
-        running.retain(|one| {
-            let kept = config.rows.iter().any(|row| row.is_same(&one.row));
-            if !kept {
-                // It ends by itself when its tasks have ended.
-                one.going.send_replace(Going::AfterTasks);
-            }
-            kept
-        });
+        let (mut running, mut retired) = (lock(&self.running), lock(&self.retired));
+        let gone = |one: &mut Running| !config.rows.iter().any(|row| row.is_same(&one.row));
+        for one in running.extract_if(.., gone) {
+            // It ends by itself when its tasks have ended.
+            one.going.send_replace(Going::AfterTasks);
+            retired.push(one);
+        }
+        // One whose row is back goes on; another would wait until its tasks have ended.
+        let back = |one: &mut Running| config.rows.iter().any(|row| row.is_same(&one.row));
+        running.extend(retired.extract_if(.., back).filter(Running::goes_on));
+        retired.retain(|one| !one.ended.is_finished());
         for row in config.rows {
             let settings = row.settings(&self.database);
             match running.iter_mut().find(|one| one.row.is_same(&row)) {
@@ -191,15 +200,35 @@ impl Running {
         let (settings, given) = watch::channel(settings);
         let (going, told) = watch::channel(Going::On);
         let status = Arc::new(Status::default());
-        let scheduler = Scheduler {
-            settings: given,
-            going: told,
-            status: status.clone(),
-            row: row.clone(),
-            database: database.clone(),
-        };
-        let ended = tokio::spawn(scheduler.run());
-        Running { row, settings, going, status, ended }
+        let over = Arc::<Mutex<bool>>::default();
+        let (ends, own) = (over.clone(), (status.clone(), row.clone(), database.clone()));
+        let ended = tokio::spawn(async move {
+            loop {
+                let (status, row, database) = own.clone();
+                let (settings, going) = (given.clone(), told.clone());
+                Scheduler { settings, going, status, row, database }.run().await;
+                // It may have been told to go on at the last moment.
+                let mut ends = lock(&ends);
+                if *told.borrow() != Going::On || told.has_changed().is_err() {
+                    *ends = true;
+                    return;
+                }
+            }
+        });
+        Running { row, settings, going, status, board: Arc::default(), over, ended }
+    }
+
+    /// Tells one that was to end that it goes on, unless it is too late for that.
+    fn goes_on(&self) -> bool {
+        let over = lock(&self.over);
+        if !*over {
+            self.going.send_replace(Going::On);
+        }
+        !*over
+    }
+
+    fn part(&self) -> String {
+        format!("{} in {}", self.row.names.quoted(), self.row.data)
     }
 
     fn labels(&self) -> Vec<(&'static str, String)> {
@@ -234,7 +263,7 @@ impl Service for SqlTasks {
         let own = lock(&self.0.trouble).clone();
         let theirs = running.iter().find_map(|one| {
             let why = one.status.why()?;
-            Some(format!("{} in {}: {why}", one.row.names.quoted(), one.row.data))
+            Some(format!("{}: {why}", one.part()))
         });
         own.or(theirs).map_or(Health::Well, Health::Troubled)
     }
@@ -281,11 +310,24 @@ impl Service for SqlTasks {
         let running = lock(&self.0.running);
         let own = lock(&self.0.trouble).clone();
         let own = own.map(|words| Line { part: "configuration".into(), words });
-        let lines = running.iter().map(|one| Line {
-            part: format!("{} in {}", one.row.names.quoted(), one.row.data),
-            words: one.words(),
-        });
+        let lines = running.iter().map(|one| Line { part: one.part(), words: one.words() });
         own.into_iter().chain(lines).collect()
+    }
+
+    fn sheets(&self) -> Showing<'_> {
+        Box::pin(async {
+            let look = |one: &Running| {
+                let Settings { names, conninfo, .. } = one.settings.borrow().clone();
+                tokio::spawn(one.board.clone().sheets(conninfo, names, one.part()))
+            };
+            let looking: Vec<_> = lock(&self.0.running).iter().map(look).collect();
+            let mut sheets = Vec::new();
+            for look in looking {
+                // One that failed shows nothing; its status says why.
+                sheets.extend(look.await.unwrap_or_default());
+            }
+            sheets
+        })
     }
 
     fn stop(&self) -> Stopping<'_> {
@@ -293,7 +335,8 @@ impl Service for SqlTasks {
             if let Some(watching) = lock(&self.0.watching).take() {
                 watching.abort();
             }
-            let running: Vec<Running> = lock(&self.0.running).drain(..).collect();
+            let mut running: Vec<Running> = lock(&self.0.running).drain(..).collect();
+            running.append(&mut lock(&self.0.retired));
             for one in &running {
                 one.going.send_replace(Going::Within(self.0.patience));
             }

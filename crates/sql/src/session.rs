@@ -4,21 +4,21 @@ use std::io;
 use std::time::Duration;
 
 use fallible_iterator::FallibleIterator;
-use postgres_protocol::message::backend::{
-    CommandCompleteBody, DataRowBody, Message, RowDescriptionBody,
-};
+use postgres_protocol::message::backend::{CommandCompleteBody, DataRowBody, Message};
 use postgres_protocol::message::frontend;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::conninfo::Conninfo;
-use crate::output::{Column, Format, Output};
+use crate::output::{Format, Output};
 use crate::wire::{Arrived, ConnectError, Opening, Refusal, Wire, connect};
+use taskyard_postgres::Conninfo;
 
 /// How often a task that was cancelled is told so.
 const CANCEL_AGAIN: Duration = Duration::from_secs(1);
 /// How often it is told before its connection is closed.
 const CANCELS_MAX: u32 = 10;
+/// Makes a session as if it were new.
+const CLEAN: &str = "DISCARD ALL";
 
 /// What a session is to run.
 #[derive(Debug)]
@@ -31,8 +31,12 @@ pub struct Job {
     pub format: Format,
     /// The most of it that is kept.
     pub output_bytes_max: usize,
-    /// What makes the session as if it were new.
-    pub before: Vec<String>,
+    /// What is tried before it; whether it goes well does not matter.
+    pub attempt: Option<String>,
+    /// What sets the session up for it.
+    pub before: Option<String>,
+    /// Whether the session is made as if it were new afterwards, because it may run another task.
+    pub clean: bool,
 }
 
 /// What a session is told.
@@ -105,15 +109,19 @@ pub async fn serve(
         Err(error) => return teller.tell(Event::Failed(error)),
     };
     teller.tell(Event::Opened(wire.pid));
+    let mut unread = 0;
     while let Some(order) = orders.recv().await {
         match order {
             Order::Run(job) => {
-                let outcome = run(&mut wire, *job, &mut orders).await;
+                let cleaned = job.clean;
+                let outcome = run(&mut wire, *job, unread, &mut orders).await;
                 let over = outcome.lost || outcome.cancelled;
                 teller.tell(Event::Ended(outcome));
-                if over {
+                // Cleaned now, while the end of the task is written down; the answer is read with the next task.
+                if over || (cleaned && clean(&mut wire).await.is_err()) {
                     break;
                 }
+                unread = usize::from(cleaned);
             }
             Order::Cancel => {}
             Order::Close => break,
@@ -122,6 +130,11 @@ pub async fn serve(
     frontend::terminate(&mut wire.out);
     // It may be gone already.
     let _ = wire.flush().await;
+}
+
+async fn clean(wire: &mut Wire) -> io::Result<()> {
+    frontend::query(CLEAN, &mut wire.out)?;
+    wire.flush().await
 }
 
 /// Ready when the session is no longer wanted before it was there.
@@ -135,24 +148,36 @@ struct Run {
     error: Option<Refusal>,
     /// Answers to what came before the task.
     before: usize,
+    /// How many of them are left while the one is read that may be a refusal.
+    attempt: Option<usize>,
     /// Whether the command that runs now has rows.
     rows: bool,
     /// Whether it was ended with a COMMIT or ROLLBACK of ours.
     closing: bool,
     over: bool,
+    /// Whether the server ended the session.
+    ended: bool,
 }
 
-async fn run(wire: &mut Wire, job: Job, orders: &mut mpsc::UnboundedReceiver<Order>) -> Outcome {
+/// Runs a task. `unread` answers to something else come before its own.
+async fn run(
+    wire: &mut Wire,
+    job: Job,
+    unread: usize,
+    orders: &mut mpsc::UnboundedReceiver<Order>,
+) -> Outcome {
     let began = Instant::now();
     let mut run = Run {
         output: Output::new(job.format, job.output_bytes_max),
         error: None,
-        before: job.before.len(),
+        before: unread + usize::from(job.attempt.is_some()) + usize::from(job.before.is_some()),
+        attempt: job.attempt.as_ref().map(|_| 1 + usize::from(job.before.is_some())),
         rows: false,
         closing: false,
         over: false,
+        ended: false,
     };
-    let mut texts = job.before.iter().chain([&job.input]);
+    let mut texts = job.attempt.iter().chain(&job.before).chain([&job.input]);
     if let Err(error) = texts.try_for_each(|text| frontend::query(text, &mut wire.out)) {
         let error = Some(Refusal::own(error.to_string()));
         return Outcome { error, lost: true, cancelled: true, ..Outcome::default() };
@@ -166,9 +191,15 @@ async fn run(wire: &mut Wire, job: Job, orders: &mut mpsc::UnboundedReceiver<Ord
         }
         let wake = deadline.unwrap_or_else(|| began + Duration::from_secs(86_400 * 365));
         tokio::select! {
-            arrived = wire.next() => match arrived.and_then(|arrived| run.take(arrived, wire)) {
-                Ok(()) => continue,
-                Err(error) => break Some(error),
+            arrived = wire.next() => match arrived.map(|arrived| run.take(arrived, wire)) {
+                Ok(Ok(())) => continue,
+                // The server may go on with it and end it well, so it is not done again.
+                Ok(Err(error)) if !run.ended => {
+                    run.error.get_or_insert_with(|| Refusal::own(error.to_string()));
+                    cancels += 1;
+                    break None;
+                }
+                Ok(Err(error)) | Err(error) => break Some(error),
             },
             order = orders.recv() => if !matches!(order, None | Some(Order::Cancel | Order::Close)) {
                 continue;
@@ -190,9 +221,19 @@ async fn run(wire: &mut Wire, job: Job, orders: &mut mpsc::UnboundedReceiver<Ord
 
 impl Run {
     fn take(&mut self, arrived: Arrived, wire: &mut Wire) -> io::Result<()> {
-        let Arrived::Message(message) = arrived else {
-            self.output.too_long();
-            return Ok(());
+        let message = match arrived {
+            Arrived::Message(message) => message,
+            Arrived::Columns(columns) => {
+                if self.before == 0 {
+                    self.rows = true;
+                    self.output.begin(columns);
+                }
+                return Ok(());
+            }
+            Arrived::Skipped(kind) => {
+                self.skipped(kind);
+                return Ok(());
+            }
         };
         match message {
             Message::ReadyForQuery(_) if self.before > 0 => self.before -= 1,
@@ -200,14 +241,13 @@ impl Run {
             Message::ErrorResponse(body) => {
                 let refusal = Refusal::read(&body);
                 let fatal = refusal.is_fatal();
-                self.error.get_or_insert(refusal);
+                if fatal || self.attempt != Some(self.before) {
+                    self.error.get_or_insert(refusal);
+                }
                 if fatal {
+                    self.ended = true;
                     return Err(io::Error::other("the session was ended"));
                 }
-            }
-            Message::RowDescription(body) if self.before == 0 => {
-                self.rows = true;
-                self.output.begin(columns(&body)?);
             }
             Message::DataRow(body) if self.before == 0 => row(&mut self.output, &body)?,
             Message::CommandComplete(body) if self.before == 0 => self.complete(&body)?,
@@ -219,6 +259,19 @@ impl Run {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A message was too long to be kept.
+    fn skipped(&mut self, kind: u8) {
+        match kind {
+            b'D' | b'd' => self.output.too_long(),
+            b'E' => {
+                let said = "what the database says about an error is too long";
+                self.error.get_or_insert_with(|| Refusal::own(said));
+            }
+            // A notice, which is kept nowhere.
+            _ => {}
+        }
     }
 
     fn complete(&mut self, body: &CommandCompleteBody) -> io::Result<()> {
@@ -254,13 +307,6 @@ impl Run {
         }
         Outcome { output: self.output.into_text(), error, cut, lost: lost.is_some(), cancelled }
     }
-}
-
-fn columns(body: &RowDescriptionBody) -> io::Result<Vec<Column>> {
-    let column = |field: postgres_protocol::message::backend::Field<'_>| {
-        Ok(Column { name: field.name().to_owned(), type_oid: field.type_oid() })
-    };
-    body.fields().map(column).collect()
 }
 
 fn row(output: &mut Output, body: &DataRowBody) -> io::Result<()> {

@@ -8,6 +8,9 @@ use crate::wire::{Ask, AskError, Wire};
 const KEY: &str =
     r#"md5(length("group")::text || ':' || "group" || coalesce(':' || remote, ''))::uuid"#;
 
+/// How many finished tasks are deleted in one go.
+pub const FORGOTTEN_MAX: usize = 1000;
+
 /// Which states there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -67,6 +70,8 @@ pub struct Statements {
     pub reset: String,
     /// Ends sessions of a scheduler that is gone.
     pub orphans: String,
+    /// What ran on remotes for a scheduler that is gone.
+    pub abandoned: String,
     /// Which of these tasks are no longer to run.
     pub unwanted: String,
     /// The last pauses of groups.
@@ -87,6 +92,11 @@ impl Statements {
             start: fill(include_str!("statements/start.sql")),
             reset: fill(include_str!("statements/reset.sql")),
             orphans: fill(include_str!("statements/orphans.sql")),
+            abandoned: fill(&format!(
+                "SELECT {{columns}}, encode(timestamptz_send(t.start), 'hex'), \
+                 encode(timestamptz_send(clock_timestamp()), 'hex') FROM {table} t \
+                 WHERE t.state = 'WORK' AND t.remote IS NOT NULL AND t.id <> ALL ($1::bigint[])"
+            )),
             unwanted: fill(&format!(
                 "SELECT i FROM unnest($1::bigint[]) AS i WHERE NOT EXISTS (SELECT FROM {table} t \
                  WHERE t.id = i AND t.state IN ('TAKE', 'WORK'))"
@@ -94,11 +104,13 @@ impl Statements {
             pauses: fill(&format!(
                 "SELECT DISTINCT ON (1) {{key}}, encode(timestamptz_send(plan), 'hex'), \
                  encode(timestamptz_send(stop), 'hex'), max, drift FROM {table} \
-                 WHERE max < 0 AND stop > now() - interval '1 hour' ORDER BY 1, stop DESC"
+                 WHERE max < 0 AND stop > now() - interval '50 days' AND stop > now() - greatest(interval '1 hour', \
+                 max * interval '-2 ms') ORDER BY 1, stop DESC"
             )),
             forget: fill(&format!(
-                "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE state::text IN \
-                 ('DONE', 'FAIL', 'GONE') AND stop < now() - $1::interval LIMIT 1000)"
+                "WITH gone AS (DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE state::text IN \
+                 ('DONE', 'FAIL', 'GONE') AND stop < now() - $1::interval LIMIT {FORGOTTEN_MAX}) RETURNING 1) \
+                 SELECT count(*) FROM gone"
             )),
             names: names.clone(),
             version,
@@ -166,6 +178,8 @@ pub struct Table {
     pub oid: u32,
     /// The statements for it.
     pub statements: Statements,
+    /// Which states it has.
+    pub profile: Profile,
     /// The time zone of the database.
     pub zone: String,
     /// Whether the role we are is a superuser.
@@ -225,6 +239,7 @@ pub async fn prepare(
     Ok(Table {
         oid: row.parsed(0).unwrap_or_default(),
         statements: Statements::new(names, row.parsed(1).unwrap_or(90_600)),
+        profile,
         zone: row.text(2).unwrap_or("UTC").to_owned(),
         superuser: row.is_true(3),
         checks_client: row.is_true(6),

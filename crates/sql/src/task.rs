@@ -9,16 +9,27 @@ use crate::wire::Row;
 /// Microseconds between 1970 and 2000, where PostgreSQL begins to count.
 const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
-/// The columns that [`Task::read`] reads, of a row called `t`, in this order.
-pub const COLUMNS: &str = r#"t.id, t."group", t.remote, t.input, t.max, t.count, t.delete, t.drift,
+/// The columns that [`Task::read`] reads, of a row called `t`, in this order. The last one says whether something is too
+/// long to travel in one message; that is left out then.
+pub const COLUMNS: &str = r#"t.id, CASE WHEN octet_length(t."group") > 524288 THEN '' ELSE t."group" END,
+    CASE WHEN octet_length(t.remote) > 524288 THEN '' ELSE t.remote END,
+    CASE WHEN octet_length(t.input) > 62914560 THEN '' ELSE t.input END, t.max, t.count, t.delete, t.drift,
     encode(timestamptz_send(t.plan), 'hex'), encode(interval_send(t.live), 'hex'),
     encode(interval_send(t.repeat), 'hex'), encode(interval_send(t.timeout), 'hex'),
     t.header, t.string, encode(charsend(t.delimiter), 'hex'), encode(charsend(t.escape), 'hex'),
-    encode(charsend(t.quote), 'hex'), t."null", t.cron, t.zone, t.attempts, t.attempts_max,
-    encode(interval_send(t.backoff), 'hex'), t.pid"#;
+    encode(charsend(t.quote), 'hex'), CASE WHEN octet_length(t."null") > 524288 THEN '' ELSE t."null" END,
+    CASE WHEN octet_length(t.cron) > 524288 THEN '' ELSE t.cron END,
+    CASE WHEN octet_length(t.zone) > 524288 THEN '' ELSE t.zone END, t.attempts, t.attempts_max,
+    encode(interval_send(t.backoff), 'hex'), t.pid, t.save, encode(timestamptz_send(t.origin), 'hex'),
+    octet_length(t.input) > 62914560 OR greatest(octet_length(t."group"), octet_length(t.remote),
+        octet_length(t."null"), octet_length(t.cron), octet_length(t.zone)) > 524288"#;
+
+/// What is said about a task that cannot be read for its length.
+const TOO_LONG: &str =
+    "input must not be longer than 60 MiB, nor group, remote, null, cron and zone than 512 KiB";
 
 /// How many they are.
-pub const COLUMNS_COUNT: usize = 24;
+pub const COLUMNS_COUNT: usize = 27;
 
 /// A task as it was claimed.
 #[derive(Clone, Debug)]
@@ -33,6 +44,8 @@ pub struct Task {
     pub input: String,
     /// When it was to begin.
     pub plan: Timestamp,
+    /// When it was to begin before it was tried again.
+    pub origin: Option<Timestamp>,
     /// Whether it is deleted when it has nothing to say.
     pub delete: bool,
     /// Whether what follows counts from its end.
@@ -57,6 +70,8 @@ pub struct Task {
     pub backoff: Interval,
     /// The session that it was given to, if it was.
     pub pid: Option<i32>,
+    /// Whether its session stays as it is for the next task.
+    pub save: bool,
 }
 
 impl Task {
@@ -65,7 +80,10 @@ impl Task {
         let interval = |place: usize| interval(row.text(place)?);
         let (live, repeat) = (interval(9)?, interval(10)?);
         let (timeout, backoff) = (interval(11)?, interval(22)?);
-        let format = format(row, escapes_itself);
+        let format = match row.is_true(26) {
+            true => Err(TOO_LONG.to_owned()),
+            false => format(row, escapes_itself),
+        };
         Some(Task {
             id: row.parsed(0)?,
             plan: moment(row.text(8)?)?,
@@ -79,6 +97,8 @@ impl Task {
             attempts_max: row.parsed::<i32>(21)?.max(0).unsigned_abs(),
             backoff,
             pid: row.parsed(23),
+            save: row.is_true(24),
+            origin: row.text(25).and_then(moment),
             group: row.take(1)?,
             remote: row.take(2),
             input: row.take(3)?,

@@ -14,7 +14,7 @@ use crate::zone::Named;
 const LOSSES_MAX: u32 = 3;
 
 /// How a task ended, as the statement reads it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// The task.
     pub id: i64,
@@ -40,6 +40,21 @@ pub struct Verdict {
     pub remove: bool,
     /// When it runs again.
     pub next: Option<String>,
+}
+
+impl Verdict {
+    /// How long its texts are.
+    pub fn bytes(&self) -> usize {
+        let texts = [&self.output, &self.error].into_iter().flatten();
+        texts.map(String::len).sum()
+    }
+
+    /// The least that can be said: that it ended, in a state that every table has, and why no more is said.
+    pub fn bare(self, error: String) -> Self {
+        let state = if self.state == "PLAN" { "PLAN" } else { "DONE" };
+        let error = Some(error);
+        Verdict { state, output: None, error, next: None, remove: false, ..self }
+    }
 }
 
 /// A run of a task: who ran it, and when.
@@ -161,7 +176,14 @@ impl Judge<'_> {
             },
             // What cannot be read was said when the task began.
             Err(_) => None,
-            Ok(None) => next_plan(task.plan, stop, task.repeat, task.drift, self.zone),
+            // That it was tried again later does not move those that follow.
+            Ok(None) => next_plan(
+                task.origin.unwrap_or(task.plan),
+                stop,
+                task.repeat,
+                task.drift,
+                self.zone,
+            ),
         }
     }
 }
@@ -204,6 +226,7 @@ mod tests {
             remote: None,
             input: "SELECT 1".into(),
             plan: Timestamp::EPOCH,
+            origin: None,
             delete: true,
             drift: false,
             reuse: Reuse { max: 0, count: 0, live: Interval::ZERO },
@@ -216,6 +239,7 @@ mod tests {
             attempts_max: 0,
             backoff: Interval::from_micros(SECOND),
             pid: None,
+            save: false,
         }
     }
 
@@ -272,6 +296,10 @@ mod tests {
         let judge = Judge { profile: Profile::Extended, zone: &Utc };
         let late = judge.expired(&task, Timestamp::from_micros(9 * SECOND));
         assert_eq!((late.state, late.next, late.start), ("GONE", at(12), at(9)));
+        // One that failed once at the full hour repeated at odd seconds from then on.
+        let (plan, origin) = (Timestamp::from_micros(7 * SECOND), Some(Timestamp::EPOCH));
+        let retried = Task { plan, origin, ..task.clone() };
+        assert_eq!(ended(&retried, Outcome::default()).next, at(12));
         let cron = Task { cron: Some("* * * * *".into()), ..task };
         assert_eq!(ended(&cron, Outcome::default()).next, at(60));
     }

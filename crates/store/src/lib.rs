@@ -85,6 +85,8 @@ pub type Watcher = Arc<dyn Fn(Elsewhere) + Send + Sync>;
 pub enum Elsewhere {
     /// Tasks may have become takeable, or room free, in this tube.
     Tube(TubeName),
+    /// There may be new events of semaphores.
+    Events,
     /// Anything may have happened.
     Anything,
 }

@@ -99,6 +99,21 @@ const RULES: &[Rule] = &[
         instead: "put it behind a feature that is not a default one",
     },
     Rule {
+        package: "taskyard-postgres",
+        unreachable: &[
+            "tokio",
+            "tokio-postgres",
+            "taskyard-core",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-wire",
+            "taskyard-server",
+            "taskyard",
+        ],
+        unnamed: &[],
+        instead: "it says how a database is reached and whom to believe: who connects is further out",
+    },
+    Rule {
         package: "taskyard-sql",
         unreachable: &[
             "rusqlite",

@@ -26,6 +26,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::output;
+use postgres::Database;
 use report::Report;
 
 /// What to measure, and where.
@@ -36,7 +37,7 @@ Examples:
   taskyard bench                         the record, in several minutes
   taskyard bench --only disk,durable     just these parts
   taskyard bench --only snapshot         two million tasks while a snapshot of PostgreSQL is held
-  taskyard bench --only sql --sql postgres://db/test
+  taskyard bench --only sql --postgres postgres://db/test
 
 Every figure is of this machine and this minute: compare figures of one run only.")]
 pub struct BenchArgs {
@@ -55,10 +56,8 @@ pub struct BenchArgs {
     /// A running Tarantool with its queue module as the global `queue`, to be measured beside ours.
     #[arg(long, value_name = "HOST:PORT")]
     tarantool: Option<String>,
-    /// A PostgreSQL database, to measure SQL tasks in a schema of their own.
-    #[arg(long, value_name = "URL")]
-    sql: Option<String>,
-    /// A PostgreSQL database, to measure semaphores on as well; its semaphores stay there.
+    /// Where SQL tasks and semaphores are measured, instead of on a PostgreSQL that is started for it. The
+    /// semaphores stay there.
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
     /// What a child process of the benchmark does.
@@ -97,7 +96,7 @@ enum Part {
     Snapshot,
     /// Tasks on Redis, beside other queues on it.
     Redis,
-    /// SQL tasks, where --sql says in which database.
+    /// SQL tasks.
     Sql,
 }
 
@@ -162,7 +161,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
         iproto::measure(&mut report, folder, size, args.tarantool.as_deref())?;
     }
     if wanted(Part::Semaphores) {
-        semaphores::measure(&mut report, folder, size, args.postgres.as_deref()).await?;
+        let database = postgres::database(folder, args.postgres.as_deref())?;
+        let url = database.as_ref().map(Database::url);
+        semaphores::measure(&mut report, folder, size, url.as_deref()).await?;
     }
     if wanted(Part::Workers) {
         workers::measure(&mut report, folder, size).await?;
@@ -182,8 +183,10 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     if wanted(Part::Redis) {
         redis::measure(&mut report, folder, size).await?;
     }
-    if let Some(url) = args.sql.as_deref().filter(|_| wanted(Part::Sql)) {
-        sql::measure(&mut report, url, args.quick).await?;
+    if wanted(Part::Sql)
+        && let Some(database) = postgres::database(folder, args.postgres.as_deref())?
+    {
+        sql::measure(&mut report, &database.url(), args.quick).await?;
     }
     Ok(report)
 }

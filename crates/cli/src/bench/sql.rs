@@ -3,12 +3,13 @@
 //! The scheduler runs in this process; the database is the one given, in a schema that is dropped afterwards.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use taskyard_core::service::Service;
 use taskyard_sql::wire::{Ask, Opening, Wire, connect};
 use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
+use tokio::task::JoinSet;
 
 use super::report::{Report, Row, Target};
 
@@ -16,6 +17,8 @@ const SCHEMA: &str = "taskyard_bench";
 const TABLE: &str = "taskyard_bench.task";
 /// How often throughput is measured; the median counts.
 const ROUNDS: usize = 3;
+/// How many tasks run side by side: max=7 is seven beside one.
+const PARALLEL: usize = 8;
 /// For how long the idle scheduler is watched.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -30,6 +33,7 @@ pub async fn measure(report: &mut Report, url: &str, quick: bool) -> Result<()> 
 }
 
 struct Bench {
+    database: Conninfo,
     wire: Wire,
     tasks: SqlTasks,
 }
@@ -44,7 +48,7 @@ impl Bench {
         let mut wire = wire.map_err(|error| anyhow!("{}", error.line()))?;
         wire.run(&format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")).await?;
         let tasks = SqlTasks::start(database.clone(), Source::Given(config), Duration::ZERO)?;
-        let mut bench = Bench { wire, tasks };
+        let mut bench = Bench { database: database.clone(), wire, tasks };
         bench.until(&format!("to_regclass('{TABLE}') IS NOT NULL")).await?;
         Ok(bench)
     }
@@ -53,8 +57,11 @@ impl Bench {
         self.latency(report).await?;
         self.idle(report).await?;
         let (fresh, kept) = if quick { (200, 1000) } else { (1000, 2000) };
+        let bare = connections(&self.database, fresh).await?;
         let rate = self.median(fresh, "0, '0 sec'").await?;
-        let note = format!("{fresh} tasks SELECT 1, max=7, a session for each");
+        let note = format!(
+            "{fresh} tasks SELECT 1, max=7, a session for each; {bare:.0}/s connect and ask without tasks"
+        );
         report.add(at_least("SQL tasks, own sessions", rate, 250.0, note));
         let before = self.median(kept, "100000, '1 hour'").await?;
         let note = format!("{kept} tasks SELECT 1, max=7, sessions reused");
@@ -188,6 +195,26 @@ impl Bench {
     async fn run(&mut self, sql: &str) -> Result<()> {
         Ok(self.wire.run(sql).await?)
     }
+}
+
+/// What the server itself can do: eight at a time connect, ask, and leave. How many a second.
+async fn connections(database: &Conninfo, count: usize) -> Result<f64> {
+    let begun = Instant::now();
+    let mut eight = JoinSet::new();
+    for _ in 0..PARALLEL {
+        let database = database.clone();
+        eight.spawn(async move {
+            for _ in 0..count / PARALLEL {
+                let wire = connect(&database, &Opening::default()).await;
+                wire.map_err(|error| anyhow!("{}", error.line()))?.run("SELECT 1").await?;
+            }
+            Ok::<(), anyhow::Error>(())
+        });
+    }
+    while let Some(done) = eight.join_next().await {
+        done??;
+    }
+    Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
 fn at_least(what: &str, figure: f64, least: f64, note: String) -> Row {

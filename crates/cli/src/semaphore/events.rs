@@ -49,8 +49,9 @@ pub fn run(args: &EventsArgs) -> anyhow::Result<Exit> {
         output::json_lines(events.iter().map(EventAnswer::new))?;
     } else {
         for event in &events {
+            let tube = event.tube.as_ref().map_or_else(String::new, |tube| format!("tube {tube} "));
             output::line(format!(
-                "{} {} task {} grant {} (event {})",
+                "{} {} {tube}task {} grant {} (event {})",
                 event.semaphore,
                 event.kind.name(),
                 event.task,

@@ -15,10 +15,25 @@ use crate::output::{self, note, printable};
 const INPUT_CHARS: usize = 60;
 
 /// Says what a configuration means.
-pub fn check(file: &Path) -> anyhow::Result<Exit> {
+pub fn check(file: &Path, as_json: bool) -> anyhow::Result<Exit> {
     let config = Source::File(file.into()).read().map_err(|error| Wrong(error.to_string()))?;
     for warning in &config.warnings {
         note(warning);
+    }
+    if as_json {
+        output::json_lines(config.rows.iter().map(|row| {
+            json!({
+                "data": row.data,
+                "user": row.user,
+                "schema": row.names.schema,
+                "table": row.names.table,
+                "sleep_ms": row.sleep.as_millis() as u64,
+                "reset_seconds": row.reset.as_secs_f64(),
+                "run": row.run,
+                "keep_seconds": row.keep.map(|keep| keep.as_secs_f64()),
+            })
+        }))?;
+        return Ok(Exit::Ok);
     }
     let mut table =
         output::table(&["data", "user", "schema", "table", "sleep", "reset", "run", "keep"]);
@@ -56,12 +71,14 @@ pub async fn list(
                 "reason": task.reason.name(),
                 "input": task.input,
                 "remote": task.remote,
+                "output": task.output,
                 "error": task.error,
             })
         }))?;
         return Ok(Exit::Ok);
     }
-    let mut table = output::table(&["id", "state", "group", "plan", "why", "input", "error"]);
+    let mut table =
+        output::table(&["id", "state", "group", "plan", "why", "input", "output", "error"]);
     for task in &tasks {
         table.add_row([
             task.id.to_string(),
@@ -70,6 +87,7 @@ pub async fn list(
             shown(task.plan),
             task.reason.name().to_owned(),
             short(&task.input),
+            task.output.as_deref().map(short).unwrap_or_default(),
             task.error.as_deref().map(short).unwrap_or_default(),
         ]);
     }

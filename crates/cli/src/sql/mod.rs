@@ -30,8 +30,13 @@ Examples:
   taskyard sql --database postgres://db/shop                  the table public.task of shop
   taskyard sql --database postgres://db/shop --config tasks.json
   psql postgres://db/shop -c \"INSERT INTO task (input) VALUES ('SELECT now()')\"
-  taskyard sql list --database postgres://db/shop
-  taskyard sql next --database postgres://db/shop
+  taskyard sql check tasks.json                               what the file means, without a database
+  export TASKYARD_DATABASE=postgres://db/shop
+  taskyard sql list --state done                              the newest tasks
+  taskyard sql show 5                                         everything about one
+  taskyard sql run 5                                          now; one that has ended, again
+  taskyard sql stop 5
+  taskyard sql next                                           the coming twenty runs
 
 The file is an array such as [{\"data\": \"shop\", \"user\": \"shop\", \"schema\": \"public\", \"table\": \"task\",
 \"sleep\": 1000, \"reset\": \"1 hour\"}]; what is left out is filled in. It is read again when it changes and on
@@ -80,28 +85,43 @@ struct TableArgs {
 #[derive(Debug, Subcommand)]
 enum SqlVerb {
     /// Say whether a file of tables can be used, and what is missing in it is filled with.
+    #[command(after_help = "Example:\n  taskyard sql check tasks.json")]
     Check {
         /// The file.
         file: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Show the newest tasks, and why they do not run now.
+    #[command(after_help = "Examples:
+  taskyard sql list --database postgres://db/shop
+  taskyard sql list --database postgres://db/shop --state plan --count 5
+  taskyard sql list --database postgres://db/shop --schema jobs --table task --json")]
     List {
         #[command(flatten)]
         table: TableArgs,
-        /// Only those in this state: PLAN, TAKE, WORK, DONE or STOP.
-        #[arg(long)]
+        /// Only those in this state; FAIL and GONE are of the profile `extended`.
+        #[arg(long, ignore_case = true)]
+        #[arg(value_parser = ["PLAN", "TAKE", "WORK", "DONE", "STOP", "FAIL", "GONE"])]
         state: Option<String>,
         /// At most how many.
         #[arg(long, value_name = "N", default_value_t = 20)]
         count: usize,
     },
     /// Show everything about a task.
+    #[command(after_help = "Example:\n  taskyard sql show 5 --database postgres://db/shop")]
     Show(OneArgs),
     /// Let a task run now; one that has ended runs again as another.
+    #[command(after_help = "Example:\n  taskyard sql run 5 --database postgres://db/shop")]
     Run(OneArgs),
     /// Stop a task: one that runs is cancelled, one that is planned never begins.
+    #[command(after_help = "Example:\n  taskyard sql stop 5 --database postgres://db/shop")]
     Stop(OneArgs),
     /// Show the coming runs, of all tasks or of one.
+    #[command(after_help = "Examples:
+  taskyard sql next --database postgres://db/shop
+  taskyard sql next 5 --count 3 --database postgres://db/shop")]
     Next {
         /// The task.
         id: Option<i64>,
@@ -129,13 +149,15 @@ pub fn run(args: SqlArgs) -> anyhow::Result<Exit> {
         let at = &args.at;
         match &args.verb {
             None => schedule(&args).await,
-            Some(SqlVerb::Check { file }) => look::check(file),
+            Some(SqlVerb::Check { file, json }) => look::check(file, *json),
             Some(SqlVerb::List { table, state, count }) => {
+                // Accepted in either case, and kept as it was written.
+                let state = state.as_deref().map(str::to_uppercase);
                 look::list(&mut at.desk(table).await?, state.as_deref(), *count, table.json).await
             }
             Some(SqlVerb::Show(one)) => look::show(&mut at.desk(&one.table).await?, one).await,
-            Some(SqlVerb::Run(one)) => tell::run(&mut at.desk(&one.table).await?, one.id).await,
-            Some(SqlVerb::Stop(one)) => tell::stop(&mut at.desk(&one.table).await?, one.id).await,
+            Some(SqlVerb::Run(one)) => tell::run(&mut at.desk(&one.table).await?, one).await,
+            Some(SqlVerb::Stop(one)) => tell::stop(&mut at.desk(&one.table).await?, one).await,
             Some(SqlVerb::Next { id, table, count }) => {
                 look::next(&mut at.desk(table).await?, *id, *count, table.json).await
             }
@@ -201,7 +223,8 @@ async fn schedule(args: &SqlArgs) -> anyhow::Result<Exit> {
     for (row, _) in tasks.statuses() {
         screen.push_str(&format!("  {} in {} as {}\n", row.names.quoted(), row.data, row.user));
     }
-    screen.push_str("Ctrl-C stops it.\n");
+    screen.push_str("Try it in psql: INSERT INTO task (input) VALUES ('SELECT now()');\n");
+    screen.push_str("and look with: taskyard sql list; Ctrl-C stops it.\n");
     // A person who closes the terminal's pipe still wants the scheduler.
     let _ = output::bytes(screen.as_bytes());
     stop_at_first(stop, again).await;

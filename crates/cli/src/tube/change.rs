@@ -2,11 +2,11 @@
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use taskyard_core::{Command, Kind, Reply, Span, TubeChange, TubeName, TubeOptions};
+use taskyard_core::{Command, Kind, Reply, SemaphoreKey, Span, TubeChange, TubeName, TubeOptions};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{CreateAnswer, check_fitting};
 
-use super::{NameArgs, show};
+use super::{NameArgs, RenameArgs, show};
 use crate::connect::{ConnectArgs, misfit};
 use crate::failure::Wrong;
 use crate::output;
@@ -19,7 +19,8 @@ Examples:
   taskyard tube create mail
   taskyard tube create mail --ttr 5m --attempts-max 10
   taskyard tube create inbox --kind limfifottl --capacity 1000
-  taskyard tube create orders --kind utubettl --if-not-exists")]
+  taskyard tube create orders --kind utubettl --if-not-exists
+  taskyard tube create checks --semaphore yang")]
 pub struct CreateArgs {
     /// Its name: 1 to 128 bytes without control characters, / or :
     tube: String,
@@ -53,6 +54,9 @@ pub struct CreateArgs {
     /// Begin without deliveries, until it is resumed.
     #[arg(long)]
     paused: bool,
+    /// The semaphore before it: a task is ready only while it holds a grant, and its end frees the place.
+    #[arg(long, value_name = "KEY")]
+    semaphore: Option<String>,
     /// Leave a tube of that name as it is instead of refusing.
     #[arg(long)]
     if_not_exists: bool,
@@ -112,6 +116,8 @@ pub fn create(args: CreateArgs) -> anyhow::Result<Exit> {
         attempts_max: args.attempts_max,
         ttl_kills_taken: args.ttl_kills_taken,
         paused: args.paused,
+        semaphore: args.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
+        queue_num: None,
     };
     check_fitting(&options)?;
     let if_not_exists = args.if_not_exists;
@@ -159,4 +165,11 @@ fn apply(
     let tube = TubeName::new(tube)?;
     connect.ask(Command::AlterTube { tube: tube.clone(), change })?;
     show::print_one(connect, &tube, json)
+}
+
+/// Gives a tube another name.
+pub fn rename(args: &RenameArgs) -> anyhow::Result<Exit> {
+    let (tube, name) = (TubeName::new(&args.tube)?, TubeName::new(&args.name)?);
+    args.connect.ask(Command::NameTube { tube, name: name.clone(), queue_num: None })?;
+    show::print_one(&args.connect, &name, args.json)
 }

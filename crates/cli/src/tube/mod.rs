@@ -35,6 +35,8 @@ enum TubeVerb {
     Create(CreateArgs),
     /// Change a tube; tasks that are there keep their times.
     Alter(AlterArgs),
+    /// Give a tube another name; its tasks stay.
+    Rename(RenameArgs),
     /// Stop deliveries; everything else goes on.
     Pause(NameArgs),
     /// Let deliveries go on.
@@ -68,11 +70,31 @@ struct NameArgs {
     connect: ConnectArgs,
 }
 
+/// Which tube, and its new name.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard tube rename emails letters
+
+Consumers that still use the old name are told that there is no such tube; a put under the old name makes a new one.")]
+struct RenameArgs {
+    /// The tube.
+    tube: String,
+    /// What it is called from now on.
+    name: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
 /// Does it.
 pub fn run(args: TubeArgs) -> anyhow::Result<Exit> {
     match args.verb {
         TubeVerb::Create(args) => change::create(args),
         TubeVerb::Alter(args) => change::alter(args),
+        TubeVerb::Rename(args) => change::rename(&args),
         TubeVerb::Pause(args) => change::pause(&args, true),
         TubeVerb::Resume(args) => change::pause(&args, false),
         TubeVerb::Drop(args) => silent(&args, |tube| Command::DropTube { tube }, "dropped"),

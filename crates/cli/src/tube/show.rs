@@ -106,7 +106,9 @@ fn options(tube: &TubeAnswer) -> Vec<(&'static str, String)> {
         seconds("delay", tube.delay),
         number("pri", Some(tube.pri).filter(|pri| *pri != 0)),
         number("attempts-max", tube.attempts_max.map(u64::from)),
+        number("queue-num", tube.queue_num.map(u64::from)),
         flag("ttl-kills-taken", tube.ttl_kills_taken),
+        tube.semaphore.clone().map(|key| ("semaphore", key)),
     ];
     options.into_iter().flatten().collect()
 }

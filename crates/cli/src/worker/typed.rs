@@ -35,6 +35,9 @@ pub struct TypedArgs {
     /// Read settings from this file, again whenever it changes.
     #[arg(long, value_name = "FILE", requires = "contract")]
     config: Option<PathBuf>,
+    /// Do not report to the server's manager: go round robin over the queues.
+    #[arg(long, requires = "contract")]
+    unmanaged: bool,
     /// The worker's name in the settings, {service}/{name}.
     #[arg(long, value_name = "NAME", default_value = "taskyard/worker")]
     name: String,
@@ -54,7 +57,8 @@ impl TypedArgs {
         let program: Arc<[String]> = self.program.clone().into();
         let mut dispatcher = Dispatcher::new([]);
         for queue in &contract.queues {
-            dispatcher = dispatcher.and(queue.id, &queue.name, handler(queue, program.clone()));
+            let handler = handler(queue, program.clone());
+            dispatcher = dispatcher.and_renamed(queue.id, &queue.name, &queue.was, handler);
         }
         Ok(dispatcher)
     }
@@ -70,7 +74,10 @@ pub fn run(args: &TypedArgs, http: Http, lease: Span) -> anyhow::Result<Exit> {
         batch_size: 1,
         ..Settings::default()
     };
-    let worker = Worker::builder(name, http, args.dispatcher()?).settings(settings);
+    let mut worker = Worker::builder(name, http, args.dispatcher()?).settings(settings);
+    if !args.unmanaged {
+        worker = worker.managed();
+    }
     let worker = worker.build().map_err(|error| Wrong(error.to_string()))?;
     block_on(async {
         let stop = Stop::listen()?;

@@ -22,3 +22,4 @@ mod frozen;
 mod killed;
 mod outage;
 mod pooled;
+mod semaphores;

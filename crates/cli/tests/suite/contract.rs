@@ -71,8 +71,11 @@ fn a_program_works_on_the_tasks_of_a_contract() {
     rig.run(&["put", "notifications", r#"["$(rm -rf x)", [1], true]"#]).good();
     let line = working.line();
     assert!(line.contains("\"message\":\"$(rm -rf x)\""), "no shell: {line}");
-    let done =
-        || rig.run(&["stats", "--json"]).json().iter().all(|tube| tube["tasks"]["total"] == 0);
+    let done = || {
+        ["emails", "notifications"]
+            .iter()
+            .all(|queue| rig.run(&["stats", queue, "--json"]).json()[0]["tasks"]["total"] == 0)
+    };
     while !done() {}
     working.signal("TERM");
     working.ended().ends(0);

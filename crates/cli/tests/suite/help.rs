@@ -5,7 +5,8 @@ use taskyard_store::OpenOptions;
 use crate::rig::run;
 
 /// Every command a client or an operator uses.
-const VERBS: [&str; 21] = [
+const VERBS: [&str; 22] = [
+    "manager",
     "migrate",
     "top",
     "serve",
@@ -47,6 +48,17 @@ fn every_command_has_help_with_an_example() {
         let help = run(&[verb, "--help"]).good();
         assert!(help.contains("Examples:"), "{verb}:\n{help}");
         assert!(help.contains(&format!("taskyard {verb} ")), "{verb}:\n{help}");
+    }
+}
+
+#[test]
+fn every_command_about_sql_tasks_has_an_example() {
+    let all = run(&["sql", "--help"]).good();
+    for verb in ["check", "list", "show", "run", "stop", "next"] {
+        let command = format!("taskyard sql {verb}");
+        assert!(all.contains(&command), "{verb}:\n{all}");
+        let help = run(&["sql", verb, "--help"]).good();
+        assert!(help.contains("Example") && help.contains(&command), "{verb}:\n{help}");
     }
 }
 

@@ -6,6 +6,7 @@ mod contract;
 mod crash;
 mod exits;
 mod help;
+mod manager;
 mod pool;
 mod rig;
 mod semaphores;

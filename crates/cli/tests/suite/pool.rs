@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::thread;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -39,6 +40,116 @@ fn post(url: &str, script: &str) -> Value {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+/// What an address of the server answers, as text.
+fn get(url: &str, path: &str) -> String {
+    let address = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// One place that a task held until it ended, and one that waited for it and was told when.
+fn run_two(url: &str) {
+    let first = url.to_owned();
+    // The first ends as soon as the second has been told that it waits.
+    let first = thread::spawn(move || post(&first, "while ! [ -e /nowhere ]; do sleep 0.05; done"));
+    while !get(url, "/metrics").contains("taskyard_pool_running{class=\"fast\"} 1\n") {
+        thread::yield_now();
+    }
+    let answer = post(url, "echo x > r.txt");
+    assert_eq!(answer["ok"]["result"], "eAo=", "{answer}");
+    assert_eq!(first.join().unwrap()["error"]["error"], "time limit (0.3 s)");
+}
+
+/// A default task is lowered for the next one, which waited and was told how long.
+#[test]
+fn metrics_and_status_tell_each_class_and_whether_estimates_were_kept() {
+    let classes = "classes: [{name: fast, seconds: 0.3, limit: 100%}, {name: slow, seconds: 30, \
+                   limit: 50%}]";
+    let (folder, file) = config(&format!("{CONFIG}\n{classes}\n"));
+    let file = file.to_str().unwrap();
+    let mut alone = binary();
+    alone.args(["pool", "serve", "--http", "127.0.0.1:0", file]);
+    for serving in [Serving::start(&mut alone), Serving::folder(folder.path(), &["--pool", file])] {
+        run_two(&serving.url);
+        let metrics = get(&serving.url, "/metrics");
+        for line in [
+            "taskyard_service_troubled{service=\"pool\"} 0",
+            "# TYPE taskyard_pool_queued gauge",
+            "taskyard_pool_queued{class=\"fast\"} 0",
+            "taskyard_pool_running{class=\"interactive\"} 0",
+            "taskyard_pool_limit{class=\"slow\"} 1",
+            "taskyard_pool_admitted_total{class=\"fast\"} 2",
+            "taskyard_pool_started_total{class=\"slow\"} 2",
+            "taskyard_pool_lowered_total{class=\"slow\"} 1",
+            "taskyard_pool_denied_total{class=\"interactive\"} 0",
+            "taskyard_pool_halted_total 0",
+            "taskyard_pool_told_total{class=\"fast\"} 1",
+            "taskyard_pool_kept_total{class=\"fast\"} 1",
+            "taskyard_pool_late_seconds_total{class=\"fast\"} 0",
+            "taskyard_pool_backends 1",
+        ] {
+            assert!(metrics.contains(&format!("{line}\n")), "{line} is not in {metrics}");
+        }
+        let value = |name: &str| {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().parse::<f64>().unwrap()
+        };
+        assert!(value("taskyard_pool_waited_seconds_total{class=\"fast\"}") > 0.0);
+        assert!(value("taskyard_pool_early_seconds_total{class=\"fast\"}") > 0.0);
+        assert!(get(&serving.url, "/healthz").contains(r#""pool":"ok""#));
+        let shown = serving.run(&["pool", "status"]).good();
+        assert!(shown.contains("1 of 1"), "{shown}");
+        assert!(shown.contains("100.0 % of 1 tasks that had to wait started no later"), "{shown}");
+    }
+}
+
+/// Asks for a WebSocket with these protocols; answers the head of what comes back.
+fn upgrade(url: &str, protocols: &str) -> String {
+    let address = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "GET /pool/run/sh HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+         sec-websocket-protocol: {protocols}\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        answer.push(byte[0]);
+    }
+    String::from_utf8(answer).unwrap().to_lowercase()
+}
+
+/// A page cannot set headers of a WebSocket, so it shows the token among the protocols.
+#[test]
+fn a_websocket_shows_its_token_among_the_protocols() {
+    let (folder, file) = config(CONFIG);
+    let token = folder.path().join("token");
+    fs::write(&token, "secret").unwrap();
+    let mut command = binary();
+    command.args(["pool", "serve", "--http", "127.0.0.1:0"]).arg(&file);
+    let serving = Serving::start(command.arg("--token-file").arg(&token));
+    for wrong in ["taskyard.pool", "taskyard.pool, bearer.wrong", "bearer.secre", "bearer."] {
+        let answer = upgrade(&serving.url, wrong);
+        assert!(answer.starts_with("http/1.1 401"), "{wrong}: {answer}");
+    }
+    let answer = upgrade(&serving.url, "taskyard.pool, bearer.secret");
+    assert!(answer.starts_with("http/1.1 101"), "{answer}");
+    assert!(answer.contains("sec-websocket-protocol: taskyard.pool\r\n"), "{answer}");
+    assert!(!answer.contains("secret"), "the token is not said back: {answer}");
+    // The page itself is open, and tells nothing without the token.
+    assert!(get(&serving.url, "/pool").starts_with("HTTP/1.1 200"));
+    for path in ["/pool/status", "/pool/programs", "/metrics"] {
+        assert!(get(&serving.url, path).starts_with("HTTP/1.1 401"), "{path}");
+    }
 }
 
 #[test]

@@ -31,6 +31,32 @@ fn a_semaphore_from_its_making_to_its_events() {
     assert_eq!(rig.run(&["semaphore", "list", "--json"]).json()[0]["acquired"], 1);
 }
 
+/// A tube with a semaphore before it, as somebody new to it would try it.
+#[test]
+fn a_tube_with_a_semaphore_before_it() {
+    let rig = Rig::new();
+    rig.run(&["tube", "create", "checks", "--semaphore", "yang"]).ends(4);
+    rig.run(&["semaphore", "create", "yang", "--active", "1", "--try-release", "1"]).good();
+    rig.run(&["tube", "create", "checks", "--semaphore", "yang"]).good();
+    assert!(rig.run(&["tube", "show", "checks"]).good().contains("semaphore       yang\n"));
+    rig.run(&["put", "checks", "first", "--pri", "5"]).good();
+    rig.run(&["put", "checks", "second", "--pri", "5"]).good();
+    let waits = rig.run(&["peek", "checks", "1", "--json"]).json();
+    assert_eq!(waits[0]["state"], "delayed");
+    assert_eq!(waits[0]["reason"]["name"], "semaphore");
+    let taken = rig.run(&["take", "checks", "--json"]).json();
+    rig.run(&["take", "checks"]).ends(3);
+    // Somebody better comes: whoever works on the first is asked.
+    rig.run(&["put", "checks", "urgent", "--pri", "1"]).good();
+    let asked = rig.run(&["semaphore", "events", "--ack"]).good();
+    assert!(asked.starts_with("yang try_release tube checks task 0 grant 1 (event "), "{asked}");
+    rig.run(&["ack", "checks", &format!("0:{}", taken[0]["lease"])]).good();
+    assert_eq!(rig.run(&["take", "checks", "--json"]).json()[0]["data"], "urgent");
+    let kinds = ["tube", "create", "lanes", "--kind", "utubettl", "--semaphore", "yang"];
+    let refused = rig.run(&kinds).ends(2);
+    assert!(refused.err.contains("sub-queues"), "{}", refused.err);
+}
+
 #[test]
 fn wrong_words_are_answered_and_change_nothing() {
     let rig = Rig::new();

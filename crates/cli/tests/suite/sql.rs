@@ -70,12 +70,15 @@ fn a_killed_scheduler_loses_nothing_and_its_session_does_not_run_on() {
     database
         .until("EXISTS (SELECT FROM task WHERE state = 'WORK') AND (SELECT is_called FROM runs)");
     let pid = database.get("SELECT pid FROM task").expect("it runs");
+    let since = database.get("SELECT pg_postmaster_start_time()");
     // Dropped is killed, with SIGKILL.
     drop(scheduler);
     let scheduler = database.scheduler();
     database.until("EXISTS (SELECT FROM task WHERE state = 'DONE' AND error IS NULL)");
     assert_eq!(database.get(&format!("SELECT 1 FROM pg_stat_activity WHERE pid = {pid}")), None);
     assert_eq!(database.get("SELECT last_value FROM runs").as_deref(), Some("2"));
+    // In pg_task a kill of one process took the whole database down for a moment, with everybody in it.
+    assert_eq!(database.get("SELECT pg_postmaster_start_time()"), since);
 
     // The whole server crashes and comes back: the scheduler waits for it.
     database.cluster.kill();
@@ -117,7 +120,13 @@ fn tasks_are_listed_shown_run_and_stopped() {
         next.contains("2100-01-01T00:00:00Z") && next.contains("2100-01-20T00:00:00Z"),
         "{next}"
     );
+    assert_eq!(database.sql(&["next", "1", "--count", "2"]).lines().count(), 3);
     assert_eq!(database.sql(&["stop", "1"]), "task 1 is stopped\n");
+    assert_eq!(database.sql(&["stop", "2", "--json"]), "{\"id\":2,\"outcome\":\"ended\"}\n");
+    let done = database.sql(&["list", "--state", "done", "--json"]);
+    assert!(done.contains("\"output\":\"two\"") && done.lines().count() == 1, "{done}");
+    let wrong = run(&["sql", "list", "--state", "ready", "--database", &database.url]).ends(2);
+    assert!(wrong.err.contains("PLAN"), "{wrong:?}");
     assert_eq!(database.get("SELECT state FROM task WHERE id = 1").as_deref(), Some("STOP"));
     let again = database.sql(&["run", "2"]);
     assert_eq!(again, "task 2 has ended; task 3 runs in its place\n");
@@ -125,12 +134,39 @@ fn tasks_are_listed_shown_run_and_stopped() {
     run(&["sql", "show", "99", "--database", &database.url]).ends(4);
     let metrics = http_get(&serving.url, "/metrics");
     assert!(metrics.contains("taskyard_sql_done_total{database=\"postgres\""), "{metrics}");
-    assert!(http_get(&serving.url, "/healthz").contains("\"services\":{\"sql\":\"ok\"}"));
+    assert!(http_get(&serving.url, "/healthz").contains("\"sql\":\"ok\""));
     serving.signal("TERM");
     let (status, _) = serving.ended();
     assert!(status.success());
     database
         .until("NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'pg_work%')");
+}
+
+#[test]
+fn a_file_is_read_again_at_sighup() {
+    let Some(mut database) = Database::new() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tasks.json");
+    let write = |table: &str| {
+        let text = format!("[{{\"data\": \"postgres\", \"table\": \"{table}\"}}]");
+        std::fs::write(&file, text).expect("it can be written");
+        // Neither its length nor its time tells that it is another.
+        let opened = std::fs::File::options().write(true).open(&file).expect("it is there");
+        opened.set_modified(std::time::UNIX_EPOCH).expect("it is ours");
+    };
+    write("first");
+    let name = file.to_str().expect("a name");
+    let mut scheduler =
+        Running::start(binary().args(["sql", "--database", &database.url, "--config", name]));
+    while !scheduler.line().contains("Ctrl-C") {}
+    database.until("to_regclass('first') IS NOT NULL");
+    write("other");
+    scheduler.signal("HUP");
+    database.until("to_regclass('other') IS NOT NULL");
+    let gone = "NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'pg_work public first%')";
+    database.until(gone);
+    scheduler.signal("TERM");
+    assert_eq!(scheduler.ended().exit, 0);
 }
 
 /// An answer of the server, as it comes.
@@ -153,6 +189,8 @@ fn a_file_of_tables_can_be_checked() {
         .expect("written");
     let checked = run(&["sql", "check", name]);
     assert!(checked.err.contains("'colour' is not known"), "{checked:?}");
+    let json = run(&["sql", "check", name, "--json"]).good();
+    assert!(json.starts_with("{\"data\":\"shop\"") && json.contains("\"sleep_ms\":100"), "{json}");
     let out = checked.good();
     assert!(out.contains("shop") && out.contains("100 ms") && out.contains("3600 s"), "{out}");
     std::fs::write(&file, "[{\"sleep\": \"often\"}]").expect("written");

@@ -10,7 +10,7 @@
 //!         max_processors: 4
 //!         visibility_timeout: 60   # seconds
 //!         queue:
-//!           1: {batch_size: 100}
+//!           1: {batch_size: 100, target_latency: 5}
 //! ```
 
 use std::borrow::Borrow;
@@ -146,8 +146,13 @@ fn apply(text: &str, service: &str, name: &str, mut settings: Settings) -> (Sett
     for (Key(id), queue) in queues {
         let path = format!("{path}/queue/{id}");
         let size = read(queue, "batch_size", &path, BATCH_TASKS_MAX);
-        if let (Some(size), Ok(id)) = (size, id.parse()) {
+        let target = read(queue, "target_latency", &path, longest);
+        let Ok(id) = id.parse() else { continue };
+        if let Some(size) = size {
             settings.batch_sizes.insert(id, size);
+        }
+        if let Some(seconds) = target {
+            settings.target_latencies.insert(id, Duration::from_secs(seconds as u64));
         }
     }
     (settings, complaints)

@@ -1,10 +1,13 @@
 //! What a handler is told besides its tasks.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use taskyard_core::Timestamp;
 use tokio::sync::watch;
+
+use super::trace::Trace;
 
 /// The circumstances of one batch. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -12,12 +15,24 @@ pub struct Context {
     queue_num: u32,
     deadline_micros: Arc<AtomicI64>,
     cancelled: watch::Receiver<bool>,
+    /// The traces of the tasks that have one.
+    traces: Arc<HashMap<u64, Trace>>,
 }
 
 impl Context {
-    pub(super) fn new(queue_num: u32, until: Timestamp, cancelled: watch::Receiver<bool>) -> Self {
+    pub(super) fn new(
+        queue_num: u32,
+        until: Timestamp,
+        cancelled: watch::Receiver<bool>,
+        traces: HashMap<u64, Trace>,
+    ) -> Self {
         let deadline_micros = Arc::new(AtomicI64::new(until.as_micros()));
-        Context { queue_num, deadline_micros, cancelled }
+        Context { queue_num, deadline_micros, cancelled, traces: Arc::new(traces) }
+    }
+
+    /// The trace that a task of the batch belongs to, if it was put with one.
+    pub fn trace(&self, task_id: u64) -> Option<Trace> {
+        self.traces.get(&task_id).copied()
     }
 
     /// The queue that the tasks are from.

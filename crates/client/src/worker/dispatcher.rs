@@ -95,6 +95,8 @@ impl Handler {
 pub(super) struct Route {
     pub num: u32,
     pub name: Arc<str>,
+    /// What it was called before.
+    pub was: Vec<Arc<str>>,
     pub handler: Option<Handler>,
 }
 
@@ -109,14 +111,21 @@ impl Dispatcher {
         let routes = queues.into_iter().map(|(queue, handler)| Route {
             num: queue.num,
             name: queue.name.into(),
+            was: queue.was.iter().map(|name| (*name).into()).collect(),
             handler,
         });
         Dispatcher { routes: routes.collect() }
     }
 
     /// One more queue, whose name is known only when the program runs.
-    pub fn and(mut self, num: u32, name: &str, handler: Handler) -> Self {
-        self.routes.push(Route { num, name: name.into(), handler: Some(handler) });
+    pub fn and(self, num: u32, name: &str, handler: Handler) -> Self {
+        self.and_renamed(num, name, &[], handler)
+    }
+
+    /// The same for a queue that was called something else before.
+    pub fn and_renamed(mut self, num: u32, name: &str, was: &[String], handler: Handler) -> Self {
+        let was = was.iter().map(|name| name.as_str().into()).collect();
+        self.routes.push(Route { num, name: name.into(), was, handler: Some(handler) });
         self
     }
 }

@@ -20,6 +20,10 @@ use super::store::Store;
 /// What all parts of a worker share.
 pub(super) struct Inner {
     pub name: Arc<str>,
+    /// Who it is to a manager: another one for each worker.
+    pub id: String,
+    /// Whether it reports to the manager of its store.
+    pub managed: bool,
     pub store: Store,
     pub lanes: Vec<Lane>,
     pub metrics: Metrics,
@@ -51,6 +55,8 @@ pub(super) enum Phase {
 pub(super) struct Lane {
     pub num: u32,
     pub tube: TubeName,
+    /// What the tube was called before.
+    pub was: Vec<TubeName>,
     pub handler: Option<Handler>,
     pub metrics: Arc<QueueMetrics>,
     /// The number of its tube in the store, known when the worker begins.

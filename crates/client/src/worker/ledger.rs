@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use taskyard_core::limits::{TASK_ID_MAX, TUBE_NUMBERS_MAX};
 use taskyard_core::{Lease, TaskId};
+use tracing::Span;
 
 /// One number for a task of any tube of a store: a tube's number and the task's in it fit side by side.
 pub(super) fn task_id(tube: u32, id: TaskId) -> u64 {
@@ -24,6 +25,8 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     held: Mutex<HashMap<u64, Held>>,
+    /// The spans of those whose spans somebody listens to.
+    spans: Mutex<HashMap<u64, (Lease, Span)>>,
 }
 
 impl Ledger {
@@ -48,6 +51,36 @@ impl Ledger {
             }
         }
         removed
+    }
+
+    /// A span that is open until its delivery ends.
+    pub fn open(&self, task_id: u64, lease: Lease, span: Span) {
+        self.spans().insert(task_id, (lease, span));
+    }
+
+    /// The delivery has ended so; its span closes.
+    pub fn close(&self, task_id: u64, lease: Lease, outcome: &str) {
+        let mut spans = self.spans();
+        // A newer delivery of the task has a span of its own.
+        if spans.get(&task_id).is_some_and(|(known, _)| *known == lease)
+            && let Some((_, span)) = spans.remove(&task_id)
+        {
+            span.record("outcome", outcome);
+        }
+    }
+
+    /// All of these that are still open have ended so.
+    pub fn close_all(&self, deliveries: &[(u64, Lease)], outcome: &str) {
+        if self.spans().is_empty() {
+            return;
+        }
+        for (task_id, lease) in deliveries {
+            self.close(*task_id, *lease, outcome);
+        }
+    }
+
+    fn spans(&self) -> MutexGuard<'_, HashMap<u64, (Lease, Span)>> {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Held>> {

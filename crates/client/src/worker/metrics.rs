@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use taskyard_core::{Span, TubeStats};
+
 /// The upper ends of the histogram's buckets, in milliseconds.
 const BUCKETS_MS: [u64; 14] =
     [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 15_000, 30_000, 60_000];
@@ -39,6 +41,10 @@ pub(super) struct QueueMetrics {
     pub slow_cycles: AtomicU64,
     pub fenced: AtomicU64,
     pub store_errors: AtomicU64,
+    ready: AtomicU64,
+    delayed: AtomicU64,
+    expired: AtomicU64,
+    oldest_micros: AtomicI64,
 }
 
 #[derive(Debug, Default)]
@@ -91,6 +97,23 @@ impl Metrics {
             let value = value.load(Ordering::Relaxed);
             let _ = writeln!(text, "{}{name} {value}", self.set.namespace);
         }
+        for (name, help, of) in GAUGES {
+            self.head(&mut text, name, "gauge", help);
+            for (num, queue) in &*queues {
+                self.line(&mut text, name, *num, of(queue).load(Ordering::Relaxed));
+            }
+        }
+        let name = "queue_oldest_ready_age_seconds";
+        self.head(
+            &mut text,
+            name,
+            "gauge",
+            "For how long the first task of the latest batch was ready.",
+        );
+        for (num, queue) in &*queues {
+            let seconds = queue.oldest_micros.load(Ordering::Relaxed) as f64 / 1e6;
+            self.line(&mut text, name, *num, seconds);
+        }
         for (name, help, of) in COUNTERS {
             self.head(&mut text, name, "counter", help);
             for (num, queue) in &*queues {
@@ -134,7 +157,16 @@ impl Metrics {
 
 type Of = fn(&QueueMetrics) -> &AtomicU64;
 
-const COUNTERS: [(&str, &str, Of); 10] = [
+/// What the store said when it was last asked.
+const GAUGES: [(&str, &str, Of); 2] = [
+    ("queue_tasks_ready", "Tasks that could be taken.", |queue| &queue.ready),
+    ("queue_tasks_delayed", "Tasks that wait for their time.", |queue| &queue.delayed),
+];
+
+const COUNTERS: [(&str, &str, Of); 11] = [
+    ("queue_tasks_expired_total", "Deliveries whose time ran out, of any worker.", |queue| {
+        &queue.expired
+    }),
     ("queue_tasks_processed_total", "Tasks done.", |queue| &queue.processed),
     ("queue_tasks_errors_total", "Tasks that went wrong.", |queue| &queue.errors),
     ("queue_tasks_retried_total", "Tasks given back for another attempt.", |queue| &queue.retried),
@@ -152,6 +184,18 @@ const COUNTERS: [(&str, &str, Of); 10] = [
 ];
 
 impl QueueMetrics {
+    /// How long the first task of a batch had been ready.
+    pub fn oldest(&self, age: Span) {
+        self.oldest_micros.store(age.as_micros().max(0), Ordering::Relaxed);
+    }
+
+    /// What the store says about the queue.
+    pub fn observe(&self, stats: &TubeStats) {
+        self.ready.store(stats.tasks.ready, Ordering::Relaxed);
+        self.delayed.store(stats.tasks.delayed, Ordering::Relaxed);
+        self.expired.store(stats.calls.ttr, Ordering::Relaxed);
+    }
+
     pub fn cycle(&self, took: Duration) {
         let millis = took.as_micros().div_ceil(1000) as u64;
         let bucket = BUCKETS_MS.iter().position(|end| millis <= *end);

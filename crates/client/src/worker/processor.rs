@@ -1,11 +1,13 @@
 //! One job processor: take a batch, have it handled, go on.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::{Finish, Lease, Span, Task, Timestamp};
 use tokio::task::{JoinError, JoinHandle};
+use tracing::field::{Empty, display};
 
 use super::context::Context;
 use super::desk::{Batch, Work};
@@ -16,6 +18,7 @@ use super::metrics::{Gauged, count};
 use super::settings::{Poison, Settings};
 use super::stats::{HandlerResult, HandlerStats};
 use super::tally::backoff;
+use super::trace::Trace;
 use super::typed::Delivery;
 
 /// Works until the worker stops or has too many processors.
@@ -45,7 +48,10 @@ pub(super) async fn run(inner: Arc<Inner>, slot: usize) {
 async fn visit(inner: &Inner, queue: usize) -> Option<Batch> {
     let began = inner.store.now();
     match inner.take(queue, Span::ZERO).await {
-        Ok(tasks) if tasks.is_empty() => inner.desk().roster.empty(queue, began),
+        Ok(tasks) if tasks.is_empty() => {
+            inner.lanes[queue].metrics.oldest(Span::ZERO);
+            inner.desk().roster.empty(queue, began);
+        }
         Ok(tasks) => {
             inner.desk().roster.open(queue);
             return Some(Batch { queue, tasks, began });
@@ -102,11 +108,16 @@ impl<'a> Cycle<'a> {
         let lane = &inner.lanes[batch.queue];
         let settings = inner.settings.borrow().clone();
         let until = batch.began + Span::from(settings.visibility_timeout);
-        let ctx = Context::new(lane.num, until, inner.kill.subscribe());
         let tube = inner.tube_number(batch.queue);
+        if let Some(first) = batch.tasks.first() {
+            // Since when it could have been taken: since its put, or since its delay or last attempt ended.
+            let ready = first.due.unwrap_or(first.created).max(first.created);
+            lane.metrics.oldest(batch.began.since(ready));
+        }
         let mut held = Vec::with_capacity(batch.tasks.len());
         let mut raw = Vec::with_capacity(batch.tasks.len());
         let mut ledger = Vec::with_capacity(batch.tasks.len());
+        let mut traces = HashMap::new();
         for task in batch.tasks {
             let Task { id, attempts, previous_start, lease: Some(lease), body: Some(body), .. } =
                 task
@@ -115,11 +126,15 @@ impl<'a> Cycle<'a> {
             };
             let task_id = task_id(tube, id);
             let delivery = Delivery { task_id, attempts, prev_start_time: previous_start };
+            if let Some(trace) = body.meta().and_then(Trace::from_meta) {
+                traces.insert(task_id, trace);
+            }
             held.push((task_id, lease));
             ledger.push((task_id, Held { queue: batch.queue, id, lease }));
             raw.push(RawTask { delivery, body });
         }
         inner.store.ledger().add(ledger.into_iter());
+        let ctx = Context::new(lane.num, until, inner.kill.subscribe(), traces);
         Cycle { inner, lane, settings, began: batch.began, ctx, held, raw }
     }
 
@@ -129,9 +144,12 @@ impl<'a> Cycle<'a> {
     )]
     async fn run(mut self) {
         let size = self.raw.len();
+        self.open_spans();
         let in_progress = Gauged::add(&self.lane.metrics.in_progress, size);
         let (handled, ended) = self.handle().await;
         drop(in_progress);
+        // Those that were settled are closed already.
+        self.inner.store.ledger().close_all(&self.held, "unsettled");
         let forgotten = self.inner.store.ledger().remove(self.held.iter().copied());
         let took = Duration::from(self.inner.store.now().since(self.began));
         self.lane.metrics.cycle(took);
@@ -141,6 +159,23 @@ impl<'a> Cycle<'a> {
         if took > self.settings.slow_cycle {
             count(&self.lane.metrics.slow_cycles, 1);
             tracing::warn!(seconds = took.as_secs_f64(), "a slow cycle; take smaller batches");
+        }
+    }
+
+    /// A span for each task, if somebody listens: it closes when the task is settled.
+    fn open_spans(&self) {
+        // Both lists have one order.
+        for (task, (_, lease)) in self.raw.iter().zip(&self.held) {
+            let Delivery { task_id, attempts, .. } = task.delivery;
+            let span =
+                tracing::info_span!("task", task_id, attempts, trace = Empty, outcome = Empty);
+            if span.is_disabled() {
+                return;
+            }
+            if let Some(trace) = self.ctx.trace(task_id) {
+                span.record("trace", display(trace));
+            }
+            self.inner.store.ledger().open(task_id, *lease, span);
         }
     }
 

@@ -161,6 +161,11 @@ impl Roster {
         newer
     }
 
+    /// The version of the plan it follows; 0 is none.
+    pub fn plan_version(&self) -> u64 {
+        self.plan.as_ref().map_or(0, |plan| plan.version)
+    }
+
     /// Processors that work on each queue now.
     pub fn busy(&self) -> impl Iterator<Item = (u32, usize)> {
         self.queues.iter().map(|seat| (seat.num, seat.busy))

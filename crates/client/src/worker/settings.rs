@@ -8,6 +8,9 @@ use taskyard_core::limits::BATCH_TASKS_MAX;
 /// Most job processors of one worker.
 pub const PROCESSORS_MAX: usize = 1024;
 
+/// How soon a task should be done unless said otherwise.
+pub(super) const TARGET_LATENCY: Duration = Duration::from_secs(1);
+
 /// What can be set about a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -19,6 +22,9 @@ pub struct Settings {
     pub batch_size: usize,
     /// The same for single queues, by their numbers.
     pub batch_sizes: BTreeMap<u32, usize>,
+    /// How soon a task that is ready should be done, for whoever plans: a second unless said otherwise, by the
+    /// numbers of the queues.
+    pub target_latencies: BTreeMap<u32, Duration>,
     /// What to do with a task that cannot be read.
     pub poison: Poison,
     /// A cycle that takes longer is counted and logged.
@@ -59,6 +65,7 @@ impl Default for Settings {
             visibility_timeout: Duration::from_secs(60),
             batch_size: 10,
             batch_sizes: BTreeMap::new(),
+            target_latencies: BTreeMap::new(),
             poison: Poison::default(),
             slow_cycle: Duration::from_secs(10),
         }
@@ -69,6 +76,11 @@ impl Settings {
     /// How many tasks of this queue are taken at once.
     pub fn batch_of(&self, queue_num: u32) -> usize {
         self.batch_sizes.get(&queue_num).copied().unwrap_or(self.batch_size)
+    }
+
+    /// How soon a task of this queue that is ready should be done.
+    pub fn target_of(&self, queue_num: u32) -> Duration {
+        self.target_latencies.get(&queue_num).copied().unwrap_or(TARGET_LATENCY)
     }
 
     /// Whether a worker can work with them.

@@ -152,6 +152,17 @@ impl Store {
         Ok(stats)
     }
 
+    /// Asks the queues what they have and notes it for whoever reads the metrics.
+    pub(super) async fn observe(&self) -> Result<()> {
+        let asked = self.tubes().iter();
+        let asked = asked.map(|tube| Command::Tubes { tube: Some(tube.clone()) }).collect();
+        for (metrics, reply) in self.shared.metrics.iter().zip(self.execute(asked).await) {
+            let Reply::Tubes(tubes) = reply? else { return Err(unexpected("tubes").into()) };
+            tubes.iter().for_each(|tube| metrics.observe(&tube.stats));
+        }
+        Ok(())
+    }
+
     /// The worker's time.
     pub fn now(&self) -> Timestamp {
         self.shared.timer.now()
@@ -209,8 +220,12 @@ impl Store {
         settled: &mut Settled,
     ) -> Result<()> {
         let Reply::Finished(outcomes) = reply else { return Err(unexpected("finish").into()) };
-        for ((_, held, _), outcome) in items.iter().zip(&outcomes) {
-            if matches!(outcome, Outcome::Done(_)) {
+        for ((task_id, held, finish), outcome) in items.iter().zip(&outcomes) {
+            let done = matches!(outcome, Outcome::Done(_));
+            if let Some(word) = outcome_of(*finish, done) {
+                self.ledger().close(*task_id, held.lease, word);
+            }
+            if done {
                 settled.done += 1;
                 continue;
             }
@@ -225,6 +240,17 @@ impl Store {
         });
         self.ledger().remove(ended.map(|((task_id, held, _), _)| (*task_id, held.lease)));
         Ok(())
+    }
+}
+
+/// What a span says when a delivery has ended so; nothing while it goes on.
+fn outcome_of(finish: Finish, done: bool) -> Option<&'static str> {
+    match finish {
+        _ if !done => Some("lost"),
+        Finish::Ack => Some("ack"),
+        Finish::Release { .. } => Some("release"),
+        Finish::Bury => Some("bury"),
+        Finish::Touch(_) => None,
     }
 }
 

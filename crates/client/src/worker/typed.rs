@@ -7,8 +7,13 @@ use taskyard_core::{
 };
 use taskyard_wire::fields::FieldError;
 
+use tracing::Instrument;
+use tracing::field::{Empty, display};
+
 use crate::client::unexpected;
 use crate::error::Result;
+
+use super::trace::Trace;
 
 /// A queue of a contract: the tube of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +22,8 @@ pub struct Queue {
     pub num: u32,
     /// The name of its tube.
     pub name: &'static str,
+    /// What it was called before: a tube of such a name gets the new one.
+    pub was: &'static [&'static str],
 }
 
 /// What the queue knows of a task that was taken.
@@ -63,6 +70,8 @@ pub struct PutOptions {
     pub delay: Option<Duration>,
     /// Smaller goes first.
     pub pri: Option<u64>,
+    /// The trace that the task belongs to; without one it begins its own, if somebody listens.
+    pub trace: Option<Trace>,
 }
 
 impl PutOptions {
@@ -82,15 +91,22 @@ async fn put<T: TypedTask, E: Execute>(queue: &E, task: &T, options: PutOptions)
         let message = "a task has a start time or a delay, not both";
         return Err(Refusal::Invalid(message.into()).into());
     }
+    let span = tracing::info_span!("put", queue = T::QUEUE.name, trace = Empty);
+    let listened = !span.is_disabled();
+    let trace = options.trace.or_else(|| listened.then(Trace::begin));
+    let meta = trace.map(Trace::to_meta).unwrap_or_default();
+    if let Some(trace) = trace {
+        span.record("trace", display(trace));
+    }
     let task = NewTask {
         at: options.start_time,
         delay: options.delay.map(Span::from),
         pri: options.pri,
-        ..NewTask::new(Body::new(&task.encode()))
+        ..NewTask::new(Body::with_meta(&task.encode(), &meta))
     };
     let tube = TubeName::new(T::QUEUE.name)?;
     let put = Command::Put { tube, tasks: vec![task], wait: Span::ZERO };
-    match queue.execute(vec![put]).await.pop() {
+    match queue.execute(vec![put]).instrument(span).await.pop() {
         Some(Ok(Reply::Put(placed))) if placed.len() == 1 => Ok(placed[0].id),
         Some(Err(refusal)) => Err(refusal.into()),
         _ => Err(unexpected("put").into()),

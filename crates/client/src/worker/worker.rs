@@ -6,16 +6,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use taskyard_core::{Command, Error as Refusal, Execute, Kind, Reply, Span, TubeName, TubeOptions};
+use taskyard_core::{Error as Refusal, Execute, Span, TubeName};
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinSet};
 
 use super::desk::Desk;
 use super::dispatcher::Dispatcher;
+use super::enrolment;
 use super::inner::{Inner, Lane, Phase};
 use super::metrics::{Gauged, Metrics};
 use super::processor;
 use super::report::{Load, QueueReport};
+use super::reporter;
 use super::roster::{Plan, Roster};
 use super::settings::{Settings, SettingsError};
 use super::store::Store;
@@ -52,6 +54,19 @@ pub enum InitError {
         tube: TubeName,
         /// What is wrong with it.
         why: &'static str,
+    },
+    /// Another tube of the store has the queue's number.
+    #[error(
+        "queue number {num} belongs to tube '{tube}', not to '{wanted}'; if the queue was renamed, write \
+         'was: [{tube}]' into its contract, else give it a number that no queue ever had"
+    )]
+    NumberTaken {
+        /// The number.
+        num: u32,
+        /// Whose it is.
+        tube: TubeName,
+        /// The queue that wants it.
+        wanted: TubeName,
     },
     /// A setting cannot be.
     #[error(transparent)]
@@ -94,6 +109,7 @@ pub struct Builder<E> {
     settings: Settings,
     metrics: Metrics,
     timer: Arc<dyn Timer>,
+    managed: bool,
 }
 
 impl<E: Execute + 'static> Builder<E> {
@@ -105,6 +121,12 @@ impl<E: Execute + 'static> Builder<E> {
     /// Counts here; several workers may share one set.
     pub fn metrics(self, metrics: Metrics) -> Self {
         Builder { metrics, ..self }
+    }
+
+    /// Reports to the manager of the store every five seconds and follows its plan. Every `taskyard serve` has one;
+    /// without any the worker goes round robin.
+    pub fn managed(self) -> Self {
+        Builder { managed: true, ..self }
     }
 
     /// By this time instead of the machine's, for tests.
@@ -125,6 +147,7 @@ impl<E: Execute + 'static> Builder<E> {
             lanes.push(Lane {
                 num: route.num,
                 tube: TubeName::new(&route.name)?,
+                was: route.was.iter().map(|name| TubeName::new(name)).collect::<Result<_, _>>()?,
                 handler: route.handler,
                 metrics: self.metrics.queue(route.num),
                 number: AtomicU32::new(0),
@@ -135,6 +158,8 @@ impl<E: Execute + 'static> Builder<E> {
         let roster = Roster::new(lanes.iter().map(|lane| lane.num));
         let inner = Inner {
             name: self.name.into(),
+            id: reporter::new_id(),
+            managed: self.managed,
             store: Store::new(self.queue, self.timer, counted),
             lanes,
             metrics: self.metrics,
@@ -165,12 +190,18 @@ impl Worker {
             settings: Settings::default(),
             metrics: Metrics::default(),
             timer: Arc::new(SystemTimer),
+            managed: false,
         }
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// Who it is to a manager: another one for each worker, whatever its name.
+    pub fn id(&self) -> &str {
+        &self.inner.id
     }
 
     /// The queue as its handlers see it.
@@ -181,6 +212,15 @@ impl Worker {
     /// What it counts.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
+    }
+
+    /// Everything it counts, and what the store says about its queues, in the text format of Prometheus. When the
+    /// store does not answer, what it said last is shown.
+    pub async fn metrics_text(&self) -> String {
+        if let Err(error) = self.inner.store.observe().await {
+            tracing::warn!(worker = self.name(), %error, "cannot ask the queues for the metrics");
+        }
+        self.inner.metrics.text()
     }
 
     /// Sees that every queue has a handler and a fitting tube; makes the tubes that are missing.
@@ -195,7 +235,8 @@ impl Worker {
             return Err(InitError::MissingHandlers(missing));
         }
         for lane in lanes {
-            self.init_tube(lane).await?;
+            let number = enrolment::enrol(&self.inner.store, lane).await?;
+            lane.number.store(number, Ordering::Relaxed);
         }
         self.inner.store.know_tubes(lanes.iter().map(|lane| lane.tube.clone()).collect());
         self.inner.phase.send_if_modified(|phase| {
@@ -203,29 +244,6 @@ impl Worker {
             *phase = if new { Phase::Ready } else { *phase };
             new
         });
-        Ok(())
-    }
-
-    async fn init_tube(&self, lane: &Lane) -> Result<(), InitError> {
-        let tube = lane.tube.clone();
-        let options = TubeOptions::new(Kind::FifoTtl);
-        let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: true };
-        let asked = vec![create, Command::Tubes { tube: Some(tube.clone()) }];
-        let mut replies = self.inner.store.execute(asked).await.into_iter();
-        replies.next().unwrap_or(Err(Refusal::ShuttingDown))?;
-        let info = match replies.next().unwrap_or(Err(Refusal::ShuttingDown))? {
-            Reply::Tubes(mut tubes) if tubes.len() == 1 => tubes.remove(0),
-            _ => return Err(crate::client::unexpected("tubes").into()),
-        };
-        if !info.options.kind.has_times() {
-            let why = "its kind has no times, so nothing could be retried later";
-            return Err(InitError::UnfitTube { tube, why });
-        }
-        if info.options.ttl.is_some() {
-            let why = "its tasks die by their ttl, and typed tasks are never lost";
-            return Err(InitError::UnfitTube { tube, why });
-        }
-        lane.number.store(info.number, Ordering::Relaxed);
         Ok(())
     }
 
@@ -246,7 +264,12 @@ impl Worker {
         }
         let ended = Ended(&self.inner);
         let _running = Gauged::add(self.inner.metrics.workers(), 1);
-        self.supervise().await;
+        let reporting = async {
+            if self.inner.managed {
+                reporter::run(self.clone()).await;
+            }
+        };
+        tokio::join!(self.supervise(), reporting);
         let scouts =
             std::mem::take(&mut *self.inner.scouts.lock().unwrap_or_else(PoisonError::into_inner));
         scouts.join_all().await;
@@ -329,6 +352,11 @@ impl Worker {
         }
     }
 
+    /// Ready when no more tasks are to be taken.
+    pub(super) async fn stopped(&self) {
+        self.inner.stopped().await;
+    }
+
     /// Ready when it was stopped and every processor has ended.
     pub async fn ended(&self) {
         self.inner.stopped().await;
@@ -393,6 +421,11 @@ impl Worker {
         }
         self.inner.wake.notify_waiters();
         Ok(())
+    }
+
+    /// The version of the plan that it follows; 0 is none, and then it goes round robin.
+    pub fn plan_version(&self) -> u64 {
+        self.inner.desk().roster.plan_version()
     }
 
     /// What its queues cost it, for whoever plans.

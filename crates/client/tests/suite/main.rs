@@ -4,6 +4,7 @@ mod conformance;
 mod embedded;
 mod iproto;
 mod iproto_conformance;
+mod live;
 mod rig;
 mod semaphores;
 mod server;

@@ -1,7 +1,12 @@
 //! Semaphores under many clients at once, in memory and on disk.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
+use futures_core::Stream;
+use taskyard::{Client, EventKind, TaskId};
 use taskyard_core::{Span, Timestamp};
 use taskyard_engine::{Engine, HandClock, Settings};
 use taskyard_store::conformance::semaphores::storm;
@@ -37,4 +42,24 @@ async fn a_storm_in_memory_leaves_everything_in_order() {
 async fn a_storm_on_disk_leaves_everything_in_order() {
     let folder = tempfile::tempdir().expect("a folder");
     storm_on(&format!("sqlite:{}", folder.path().display())).await;
+}
+
+/// Events as a stream: the next one comes while it is waited for, and a question that is left alone is not lost.
+#[tokio::test]
+async fn events_are_a_stream() {
+    let client = Client::open("memory:").expect("the store opens");
+    let manager = client.semaphores();
+    manager.update("yang", 1, 1).await.expect("it is made");
+    let yang = manager.get_or_create("yang").await.expect("it is there");
+    let mut stream = pin!(yang.events().into_stream());
+    let nothing = poll_fn(|context| Poll::Ready(stream.as_mut().poll_next(context).is_pending()));
+    assert!(nothing.await, "there is nothing yet");
+    yang.enqueue(TaskId(7), 1.0).await.expect("it stands in line");
+    let event = poll_fn(|context| stream.as_mut().poll_next(context)).await;
+    let event = event.expect("it never ends").expect("the queue is there");
+    assert_eq!((event.task, event.kind), (TaskId(7), EventKind::Acquired));
+    yang.release(event.task, Some(event.grant)).await.expect("it is released");
+    yang.enqueue(TaskId(8), 1.0).await.expect("it stands in line");
+    let event = poll_fn(|context| stream.as_mut().poll_next(context)).await;
+    assert_eq!(event.expect("it never ends").expect("the queue is there").task, TaskId(8));
 }

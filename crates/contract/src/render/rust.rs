@@ -44,7 +44,8 @@ pub struct «Name»Task {
 «fields»}
 
 impl ::taskyard::worker::TypedTask for «Name»Task {
-    const QUEUE: ::taskyard::worker::Queue = ::taskyard::worker::Queue { num: «id», name: \"«name»\" };
+    const QUEUE: ::taskyard::worker::Queue =
+        ::taskyard::worker::Queue { num: «id», name: \"«name»\", was: &[«was»] };
 
     fn encode(&self) -> ::std::vec::Vec<u8> {
         let mut fields = ::taskyard::worker::FieldWriter::new(«count»);
@@ -82,11 +83,13 @@ pub trait «Name»Handler: ::std::marker::Send + ::std::marker::Sync + 'static {
 ";
 
 fn values(queue: &Queue) -> Vec<(&'static str, String)> {
+    let was: Vec<_> = queue.was.iter().map(|name| format!("{name:?}")).collect();
     let lines = |line: fn(&Field) -> String| queue.fields.iter().map(line).collect::<String>();
     vec![
         ("name", queue.name.clone()),
         ("Name", pascal(&queue.name)),
         ("id", queue.id.to_string()),
+        ("was", was.join(", ")),
         ("count", queue.fields.len().to_string()),
         ("fields", lines(definition)),
         ("encode", lines(encoding)),

@@ -16,7 +16,9 @@ fn what_is_appended_or_renamed_is_fine() {
     assert_eq!(said(appended), "");
     let queue = "  - id: 3\n    name: sms\n    fields:\n      - {name: a, type: int}\n";
     assert_eq!(said(|text| format!("{text}{queue}")), "");
-    assert_eq!(said(|text| text.replace("name: emails", "name: letters")), "");
+    let renamed = "name: letters\n    was: [emails]";
+    assert_eq!(said(|text| text.replace("name: emails", renamed)), "");
+    assert_eq!(said(|text| text.replace("name: emails", "name: letters\n    was: emails")), "");
     assert_eq!(said(|text| text.replace("name: to,", "name: receiver,")), "");
     assert_eq!(said(|text| text.replace("user_id, type: int64", "user_id, type: int")), "");
 }
@@ -25,7 +27,11 @@ fn what_is_appended_or_renamed_is_fine() {
 fn what_old_tasks_would_not_survive_is_refused() {
     type Change = fn(&str) -> String;
     const LINE: &str = "      - {name: subject, type: string}\n";
-    let cases: [(Change, &str); 5] = [
+    let cases: [(Change, &str); 6] = [
+        (
+            |text| text.replace("name: emails", "name: letters"),
+            "queue 1 was called 'emails' and is 'letters'; add 'emails' to its 'was: [...]'",
+        ),
         (|text| text.replace(LINE, ""), "field 'body' moved from position 3 to 2"),
         (
             |text| text.replace("body, type: \"[]byte\"", "body, type: bool"),

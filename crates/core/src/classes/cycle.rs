@@ -123,7 +123,8 @@ impl Classes {
         };
         let limit = self.rules.duration(class).min(queued.wish);
         let (kind, wish) = (queued.kind, queued.wish);
-        let task = Running { kind, class, started: now, limit, wish, stopping: None };
+        let (stopping, spared) = (None, None);
+        let task = Running { kind, class, started: now, limit, wish, stopping, spared };
         self.hold(ticket, task);
         out.push(Decision::Start { ticket, class: Some(class), limit });
     }
@@ -132,7 +133,8 @@ impl Classes {
     pub(super) fn start_interactive(&mut self, now: Timestamp, ticket: Ticket) -> Decision {
         let limit = Span::FOREVER;
         let kind = Kind::Interactive;
-        let task = Running { kind, class: 0, started: now, limit, wish: limit, stopping: None };
+        let (class, started, wish, stopping, spared) = (0, now, limit, None, None);
+        let task = Running { kind, class, started, limit, wish, stopping, spared };
         self.hold(ticket, task);
         Decision::Start { ticket, class: None, limit }
     }

@@ -42,7 +42,7 @@ impl Classes {
         Classes {
             load: Load::new(rules.limits(0)),
             queue: Queue::new(classes),
-            running: RunningTasks::new(classes),
+            running: RunningTasks::new(classes, rules.patient),
             choice: Choice::new(seed),
             backends: 0,
             paused: false,
@@ -80,6 +80,11 @@ impl Classes {
         self.running.len()
     }
 
+    /// How many interactive tasks run.
+    pub fn interactive(&self) -> usize {
+        self.running.interactive().len()
+    }
+
     /// What a running task is; nothing for one that does not run.
     pub fn kind(&self, ticket: Ticket) -> Option<Kind> {
         self.running.get(ticket).map(|task| task.kind)
@@ -95,9 +100,9 @@ impl Classes {
             }
             Ask::Timed(wish) => {
                 let wish = wish.min(self.rules.longest());
-                Queued { kind: Kind::Explicit, class: self.rules.class_for(wish), wish }
+                self.newcomer(now, Kind::Explicit, wish)
             }
-            Ask::Default => Queued { kind: Kind::Default, class: 0, wish: self.rules.longest() },
+            Ask::Default => self.newcomer(now, Kind::Default, self.rules.longest()),
         };
         if self.queue.len() >= self.rules.queue_max {
             return vec![Decision::Deny { ticket, why: Denial::QueueFull }];
@@ -135,15 +140,40 @@ impl Classes {
     pub fn put_back(&mut self, now: Timestamp, ticket: Ticket) -> Vec<Decision> {
         let mut out = Vec::new();
         let Some(task) = self.release(ticket) else { return out };
-        let class = match task.kind {
-            Kind::Explicit => Some(self.rules.class_for(task.wish)),
-            Kind::Default => Some(0),
-            Kind::Interactive => None,
-        };
-        if let Some(class) = class {
-            self.queue.insert(ticket, Queued { kind: task.kind, class, wish: task.wish });
+        if task.kind != Kind::Interactive {
+            self.queue.insert(ticket, self.newcomer(now, task.kind, task.wish));
         }
         self.cycle(now, &mut out);
+        out
+    }
+
+    /// A task that begins to wait now.
+    fn newcomer(&self, now: Timestamp, kind: Kind, wish: Span) -> Queued {
+        let class = match kind {
+            Kind::Explicit => self.rules.class_for(wish),
+            _ => 0,
+        };
+        let until = self.rules.wait_max.map_or(Timestamp::NEVER, |wait| now + wait);
+        Queued { kind, class, wish, until }
+    }
+
+    /// When the first of those who wait has waited as long as it may.
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        self.queue.next_deadline().map(|(moment, _)| moment)
+    }
+
+    /// Turns away those who have waited as long as they may.
+    pub fn expire(&mut self, now: Timestamp) -> Vec<Decision> {
+        let mut out = Vec::new();
+        while let Some((moment, ticket)) = self.queue.next_deadline()
+            && moment <= now
+        {
+            self.queue.remove(ticket);
+            out.push(Decision::Deny { ticket, why: Denial::Overloaded });
+        }
+        if !out.is_empty() {
+            self.cycle(now, &mut out);
+        }
         out
     }
 

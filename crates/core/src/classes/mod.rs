@@ -22,4 +22,4 @@ pub use load::Load;
 pub use machine::{Classes, LowerError};
 pub use rules::{Class, Limit, Rules, RulesError};
 pub use task::{Ask, Decision, Denial, Kind, Ticket};
-pub use waiting::Waiting;
+pub use waiting::{Outlook, Waiting};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use hashbrown::HashMap;
 
 use crate::classes::{Kind, Ticket};
-use crate::time::Span;
+use crate::time::{Span, Timestamp};
 
 /// A task that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub(crate) struct Queued {
     pub class: u8,
     /// The longest it may run by its own wish.
     pub wish: Span,
+    /// When it has waited as long as it may.
+    pub until: Timestamp,
 }
 
 /// Everybody who waits.
@@ -23,11 +25,14 @@ pub(crate) struct Queued {
 pub(crate) struct Queue {
     tasks: HashMap<Ticket, Queued>,
     places: Vec<BTreeSet<Ticket>>,
+    /// Those who may not wait for ever, by the moment when that is over.
+    deadlines: BTreeSet<(Timestamp, Ticket)>,
 }
 
 impl Queue {
     pub fn new(classes: usize) -> Self {
-        Queue { tasks: HashMap::new(), places: vec![BTreeSet::new(); classes] }
+        let places = vec![BTreeSet::new(); classes];
+        Queue { tasks: HashMap::new(), places, deadlines: BTreeSet::new() }
     }
 
     pub fn len(&self) -> usize {
@@ -47,13 +52,22 @@ impl Queue {
 
     pub fn insert(&mut self, ticket: Ticket, task: Queued) {
         self.places[usize::from(task.class)].insert(ticket);
+        if task.until < Timestamp::NEVER {
+            self.deadlines.insert((task.until, ticket));
+        }
         self.tasks.insert(ticket, task);
     }
 
     pub fn remove(&mut self, ticket: Ticket) -> Option<Queued> {
         let task = self.tasks.remove(&ticket)?;
         self.places[usize::from(task.class)].remove(&ticket);
+        self.deadlines.remove(&(task.until, ticket));
         Some(task)
+    }
+
+    /// Who has to leave first, and when.
+    pub fn next_deadline(&self) -> Option<(Timestamp, Ticket)> {
+        self.deadlines.first().copied()
     }
 
     /// How many of this class wait.

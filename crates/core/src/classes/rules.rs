@@ -45,6 +45,8 @@ pub struct Rules {
     pub patient: bool,
     /// Most tasks that wait.
     pub queue_max: usize,
+    /// How long a task may wait before it is turned away; nothing for as long as it likes.
+    pub wait_max: Option<Span>,
 }
 
 /// Why rules are refused.
@@ -88,7 +90,7 @@ impl Rules {
             }
             before = Some(class);
         }
-        Ok(Rules { classes, policy: Policy::Random, patient: false, queue_max: POOL_QUEUE_MAX })
+        Ok(Rules { classes, ..Rules::default() })
     }
 
     /// The classes, shortest first.
@@ -136,7 +138,8 @@ impl Default for Rules {
             Class::new("medium", Span::from_secs(10), Limit::Percent(50)),
             Class::new("slow", Span::from_secs(30), Limit::Percent(25)),
         ];
-        Rules { classes, policy: Policy::Random, patient: false, queue_max: POOL_QUEUE_MAX }
+        let (policy, patient) = (Policy::Random, false);
+        Rules { classes, policy, patient, queue_max: POOL_QUEUE_MAX, wait_max: None }
     }
 }
 

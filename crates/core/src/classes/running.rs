@@ -18,6 +18,8 @@ pub(crate) struct Running {
     pub wish: Span,
     /// Since when it is about to end, because its time was cut.
     pub stopping: Option<Timestamp>,
+    /// Since when the last one is about to end in whose place a waiting task may start instead of this one's.
+    pub spared: Option<Timestamp>,
 }
 
 /// Everybody who runs, and those of them who may be made to yield.
@@ -27,16 +29,19 @@ pub(crate) struct RunningTasks {
     /// Default tasks that are not about to end, by class.
     defaults: Vec<BTreeSet<(Timestamp, Ticket)>>,
     interactive: BTreeSet<(Timestamp, Ticket)>,
-    stopping: usize,
+    stopping: BTreeSet<(Timestamp, Ticket)>,
+    /// Whether interactive tasks are spared while others are about to end.
+    patient: bool,
 }
 
 impl RunningTasks {
-    pub fn new(classes: usize) -> Self {
+    pub fn new(classes: usize, patient: bool) -> Self {
         RunningTasks {
             tasks: BTreeMap::new(),
             defaults: vec![BTreeSet::new(); classes],
             interactive: BTreeSet::new(),
-            stopping: 0,
+            stopping: BTreeSet::new(),
+            patient,
         }
     }
 
@@ -58,7 +63,7 @@ impl RunningTasks {
 
     /// How many were told to end and have not ended yet.
     pub fn stopping(&self) -> usize {
-        self.stopping
+        self.stopping.len()
     }
 
     /// The default tasks of the longest class that has any, if that is at least `class`.
@@ -69,23 +74,42 @@ impl RunningTasks {
     pub fn insert(&mut self, ticket: Ticket, task: Running) {
         let key = (task.started, ticket);
         match task.kind {
-            _ if task.stopping.is_some() => self.stopping += 1,
+            _ if task.stopping.is_some() => {}
             Kind::Default => _ = self.defaults[usize::from(task.class)].insert(key),
             Kind::Interactive => _ = self.interactive.insert(key),
             Kind::Explicit => {}
         }
+        self.stopping.extend(task.stopping.map(|since| (since, ticket)));
         self.tasks.insert(ticket, task);
+        self.spare();
     }
 
     pub fn remove(&mut self, ticket: Ticket) -> Option<Running> {
         let task = self.tasks.remove(&ticket)?;
         let key = (task.started, ticket);
         match task.kind {
-            _ if task.stopping.is_some() => self.stopping -= 1,
+            _ if task.stopping.is_some() => {}
             Kind::Default => _ = self.defaults[usize::from(task.class)].remove(&key),
             Kind::Interactive => _ = self.interactive.remove(&key),
             Kind::Explicit => {}
         }
+        if let Some(since) = task.stopping {
+            self.stopping.remove(&(since, ticket));
+        }
+        self.spare();
         Some(task)
+    }
+
+    /// Notes how long interactive tasks are spared.
+    fn spare(&mut self) {
+        if !self.patient {
+            return;
+        }
+        let last = self.stopping.last().map(|(since, _)| *since);
+        for (_, ticket) in &self.interactive {
+            if let Some(task) = self.tasks.get_mut(ticket) {
+                task.spared = last;
+            }
+        }
     }
 }

@@ -103,6 +103,8 @@ pub enum Denial {
     Busy,
     /// Too many wait already.
     QueueFull,
+    /// It waited as long as a task may.
+    Overloaded,
 }
 
 impl Denial {
@@ -111,6 +113,7 @@ impl Denial {
         match self {
             Denial::Busy => "busy",
             Denial::QueueFull => "queue_full",
+            Denial::Overloaded => "overloaded",
         }
     }
 }
@@ -120,6 +123,7 @@ impl fmt::Display for Denial {
         f.write_str(match self {
             Denial::Busy => "all backends are busy; try again later",
             Denial::QueueFull => "too many tasks wait already; try again later",
+            Denial::Overloaded => "overloaded: it waited as long as a task may; try again later",
         })
     }
 }

@@ -1,8 +1,9 @@
 //! What everybody who waits may know: why not now, and when.
 
+use crate::classes::queue::Queued;
 use crate::classes::running::Running;
 use crate::classes::{Classes, Kind, Ticket};
-use crate::estimate::{Estimate, Means, Occupant, Simulation, Waiter};
+use crate::estimate::{Estimate, Means, Occupant, Profile, Simulation, Waiter};
 use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
 
@@ -17,6 +18,25 @@ pub struct Waiting {
     pub reason: Reason,
     /// When it will start; nothing while that depends on a backend to come or an end of the pause.
     pub estimate: Option<Estimate>,
+}
+
+/// The future as those who wait have to reckon with it, so that a newcomer is told at once. It is right until anything
+/// else happens than that tasks arrive and wait.
+#[derive(Clone, Debug)]
+pub struct Outlook {
+    since: Timestamp,
+    worst: Profile,
+    usual: Profile,
+    ahead: usize,
+    ending: Span,
+    means: Means,
+}
+
+impl Outlook {
+    /// Whether something that was to happen by now has not, so that nothing of it can be relied on.
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        self.worst.has_step(self.since, now)
+    }
 }
 
 impl Classes {
@@ -69,7 +89,7 @@ impl Classes {
     fn starts(
         &self,
         now: Timestamp,
-        order: &[(Ticket, super::queue::Queued)],
+        order: &[(Ticket, Queued)],
         time: &dyn Fn(u8, Span) -> Span,
         ending: Span,
     ) -> Vec<Timestamp> {
@@ -77,20 +97,59 @@ impl Classes {
         let limits = self.rules.limits(self.backends);
         let running =
             self.running.iter().filter_map(|(_, task)| occupant(now, task, fast, time, ending));
-        let waiters = order.iter().map(|(_, task)| {
-            let limit = match task.kind {
-                Kind::Default => fast.min(task.wish),
-                _ => task.wish,
-            };
-            Waiter { class: task.class, time: time(task.class, limit) }
-        });
+        let waiters = order.iter().map(|(_, task)| waiter(task, fast, time));
         Simulation::new(now, limits.as_slice(), running).starts(waiters)
     }
+
+    /// The future without those who wait; they are added by [`Classes::greet`], in the order of arrival.
+    pub fn outlook(&self, now: Timestamp, ending: Span, means: &Means) -> Outlook {
+        let limits = self.rules.limits(self.backends);
+        let profile = |time: &dyn Fn(u8, Span) -> Span| {
+            let fast = self.rules.duration(0);
+            let running = self.running.iter();
+            let occupants = running.filter_map(|(_, task)| occupant(now, task, fast, time, ending));
+            Profile::new(now, limits.as_slice(), occupants)
+        };
+        let worst = profile(&|_, limit| limit + ending);
+        let usual = profile(&|class, limit| means.usual(class, limit + ending));
+        Outlook { since: now, worst, usual, ahead: 0, ending, means: means.clone() }
+    }
+
+    /// Adds a waiting task to the outlook, behind all others, and answers what it may know.
+    pub fn greet(&self, now: Timestamp, ticket: Ticket, outlook: &mut Outlook) -> Option<Waiting> {
+        let task = self.queue.get(ticket)?;
+        let (ending, fast) = (outlook.ending, self.rules.duration(0));
+        let worst = waiter(&task, fast, &|_, limit| limit + ending);
+        let usual = |class, limit: Span| outlook.means.usual(class, limit + ending);
+        let usual = waiter(&task, fast, &usual);
+        let max = outlook.worst.add(now, worst).map(|start| start.since(now));
+        let expected = outlook.usual.add(now, usual).map(|start| start.since(now));
+        let estimate = max.zip(expected).filter(|_| !self.paused);
+        let estimate =
+            estimate.map(|(max, expected)| Estimate { max, expected: expected.min(max) });
+        outlook.ahead += 1;
+        let ahead = outlook.ahead - 1;
+        Some(Waiting { ticket, ahead, reason: self.reason(task.class), estimate })
+    }
+
+    /// Everybody who waits, in the order of arrival.
+    pub fn waiting_tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.queue.in_order().into_iter().map(|(ticket, _)| ticket)
+    }
+}
+
+/// A task that waits as those behind it have to reckon with it.
+fn waiter(task: &Queued, fast: Span, time: &dyn Fn(u8, Span) -> Span) -> Waiter {
+    let limit = match task.kind {
+        Kind::Default => fast.min(task.wish),
+        _ => task.wish,
+    };
+    Waiter { class: task.class, time: time(task.class, limit) }
 }
 
 /// A running task as those who wait have to reckon with it, ending when `time` says and no later than
 /// it must. A default one is lowered as soon as that
-/// matters; an interactive one is halted, so it does not count at all.
+/// matters; an interactive one is halted, so it does not count at all unless it is spared for a while.
 fn occupant(
     now: Timestamp,
     task: &Running,
@@ -99,7 +158,10 @@ fn occupant(
     ending: Span,
 ) -> Option<Occupant> {
     let (class, limit) = match task.kind {
-        Kind::Interactive => return None,
+        Kind::Interactive => {
+            let end = (task.spared? + ending).max(now);
+            return Some(Occupant { class: 0, end });
+        }
         Kind::Explicit => (task.class, task.limit),
         Kind::Default => (0, fast.min(task.limit)),
     };

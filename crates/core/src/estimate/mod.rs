@@ -4,11 +4,13 @@
 //! alone. One pass over the queue therefore gives everybody's start.
 
 mod means;
+mod profile;
 mod simulation;
 
 use crate::time::Span;
 
 pub use means::Means;
+pub use profile::Profile;
 pub use simulation::{Occupant, Simulation, Waiter};
 
 /// When a task will start, counted from now.

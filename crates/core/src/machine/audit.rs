@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::semaphore::Status;
+use crate::semaphore::gated::gated;
 use crate::slots::{Slot, Standing};
 use crate::stats::Counts;
 use crate::subqueue::{Place, Subqueues};
@@ -25,6 +27,33 @@ impl Machine {
         self.audit_shared();
         self.audit_wakeups();
         self.audit_signals();
+        self.audit_gates();
+    }
+
+    /// A task stands in the semaphore of its tube exactly while it is ready, taken, or would be ready.
+    fn audit_gates(&self) {
+        let mut at_work = BTreeSet::new();
+        let mut stand = BTreeSet::new();
+        for (number, tube) in self.tubes.iter() {
+            let Some(gate) = self.gate(number) else { continue };
+            for slot in tube.tasks.parts().0.iter() {
+                let task = gated(number, slot.id);
+                let status = self.semaphores.status(gate, task);
+                stand.extend(status.map(|_| (gate, task)));
+                let fits = match slot.standing {
+                    Standing::Ready => status == Some(Status::Acquired),
+                    Standing::Gated => matches!(status, Some(Status::Wait | Status::Delayed)),
+                    Standing::Taken(_) => at_work.insert(task),
+                    Standing::Delayed(_) | Standing::Buried { .. } => status.is_none(),
+                };
+                assert!(fits || self.loose.contains(&(gate, task)), "{slot:?} is {status:?}");
+            }
+        }
+        assert_eq!(self.shared.at_work, at_work);
+        let places = self.semaphores.gated_tasks().filter(|place| !self.loose.contains(place));
+        for place in places {
+            assert!(stand.contains(&place), "{place:?} has no task");
+        }
     }
 
     /// What the tasks of all tubes share.
@@ -50,7 +79,9 @@ impl Machine {
         let slots = self.tubes.iter().flat_map(|(_, tube)| tube.tasks.parts().0.iter());
         let ends: Vec<_> = self.sessions.values().filter_map(|session| session.ends).collect();
         let deadlines = slots.map(deadline).chain(ends).filter(|at| *at != Timestamp::NEVER);
-        assert_eq!(self.next_wakeup(), deadlines.min());
+        let loose = self.is_loose().then_some(Timestamp::EPOCH);
+        let others = self.semaphores.next_wakeup().into_iter().chain(loose);
+        assert_eq!(self.next_wakeup(), deadlines.chain(others).min());
         let wakeups = self.tubes.iter().filter_map(|(number, tube)| {
             let deadlines = tube.tasks.parts().0.iter().map(deadline);
             let nearest = deadlines.filter(|at| *at != Timestamp::NEVER).min();
@@ -96,7 +127,7 @@ impl Tube {
                     counts.ready += 1;
                     ready.push(slot);
                 }
-                Standing::Delayed(_) => counts.delayed += 1,
+                Standing::Delayed(_) | Standing::Gated => counts.delayed += 1,
                 Standing::Taken(_) => {
                     counts.taken += 1;
                     taken.insert(slot.id);
@@ -159,6 +190,6 @@ fn deadline(slot: &Slot) -> Timestamp {
     match &slot.standing {
         Standing::Delayed(due) => *due,
         Standing::Taken(delivery) => delivery.until,
-        Standing::Ready | Standing::Buried { .. } => slot.expires,
+        Standing::Ready | Standing::Gated | Standing::Buried { .. } => slot.expires,
     }
 }

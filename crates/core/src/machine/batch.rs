@@ -43,7 +43,9 @@ impl Machine {
         let mut cleared: HashMap<u32, usize> = HashMap::new();
         for (place, entry) in self.journal.entries.iter().enumerate() {
             match entry {
-                Entry::Created { tube } | Entry::Options { tube, .. } => _ = tubes.insert(*tube),
+                Entry::Created { tube }
+                | Entry::Options { tube, .. }
+                | Entry::Named { tube, .. } => _ = tubes.insert(*tube),
                 // A truncated tube is written too: the ids its tasks used up stay used.
                 Entry::Dropped { tube, .. } | Entry::Truncated { tube, .. } => {
                     tubes.insert(*tube);
@@ -95,6 +97,8 @@ impl Machine {
         for entry in std::mem::take(&mut self.journal.entries).into_iter().rev() {
             self.undo_entry(entry);
         }
+        // What was put right in this batch is not right any more.
+        self.restored();
     }
 
     fn undo_entry(&mut self, entry: Entry) {
@@ -104,6 +108,11 @@ impl Machine {
             Entry::Options { tube, before } => {
                 self.tube(tube).options = before;
                 self.settle(tube);
+            }
+            Entry::Named { tube, before } => {
+                let (name, queue_num) = *before;
+                self.tubes.rename(tube, name);
+                self.tube(tube).options.queue_num = queue_num;
             }
             Entry::Created { tube } => _ = self.remove_tube(tube),
             Entry::Dropped { tube, before } => {
@@ -235,7 +244,7 @@ impl Machine {
             let tube = self.tube(number);
             tube.since_open = TubeStats::default();
             if tube.options.temporary {
-                let empty = Tasks::new(number, tube.options.kind.has_subqueues());
+                let empty = Tasks::new(number, &tube.options);
                 let before = std::mem::replace(&mut tube.tasks, empty);
                 before.share(number, &mut self.shared, false);
                 self.settle(number);
@@ -255,5 +264,6 @@ impl Machine {
             self.give_back(now, number, id, GiveBack::RELEASE);
             self.settle(number);
         }
+        self.restored();
     }
 }

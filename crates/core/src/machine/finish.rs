@@ -27,7 +27,16 @@ impl Machine {
             self.tubes[number].check_shown(items.iter().map(|item| item.id))?;
         }
         self.check_touches(now, number, items)?;
-        let outcomes = items.iter().map(|item| self.finish_one(now, number, item, show)).collect();
+        let mut outcomes: Vec<_> =
+            items.iter().map(|item| self.finish_one(now, number, item, show)).collect();
+        if self.gate(number).is_some() {
+            let done = |(item, outcome): (&FinishItem, &Outcome)| {
+                matches!(outcome, Outcome::Done(_)).then_some(item.id)
+            };
+            let ids: Vec<_> = items.iter().zip(&outcomes).filter_map(done).collect();
+            self.regate(now, number, &ids);
+            self.show_gated(now, number, &mut outcomes);
+        }
         self.settle(number);
         Ok(Reply::Finished(outcomes))
     }
@@ -62,6 +71,18 @@ impl Machine {
         }
         let shown = show.then(|| self.tubes[number].view(now, item.id)).flatten();
         Outcome::Done(shown.map(Box::new))
+    }
+
+    /// What was shown before the semaphore had its say is shown as it is now.
+    fn show_gated(&self, now: Timestamp, number: u32, outcomes: &mut [Outcome]) {
+        for outcome in outcomes {
+            if let Outcome::Done(Some(task)) = outcome
+                && task.state == State::Ready
+                && let Some(view) = self.tubes[number].view(now, task.id)
+            {
+                **task = view;
+            }
+        }
     }
 
     /// The delivery under way, if `holder` holds it and its time is not over.
@@ -181,7 +202,13 @@ impl Machine {
         tube.calls().touch += 1;
     }
 
-    pub(super) fn delete(&mut self, name: &TubeName, ids: &[TaskId], show: bool) -> Result<Reply> {
+    pub(super) fn delete(
+        &mut self,
+        now: Timestamp,
+        name: &TubeName,
+        ids: &[TaskId],
+        show: bool,
+    ) -> Result<Reply> {
         let number = self.number(name)?;
         check_batch(ids.len())?;
         if show {
@@ -193,32 +220,35 @@ impl Machine {
             self.tube(number).calls().delete += u64::from(outcome != Outcome::Missing);
             outcomes.push(outcome);
         }
+        self.regate(now, number, ids);
         self.settle(number);
         Ok(Reply::Finished(outcomes))
     }
 
-    pub(super) fn kick(&mut self, name: &TubeName, count: u64) -> Result<Reply> {
+    pub(super) fn kick(&mut self, now: Timestamp, name: &TubeName, count: u64) -> Result<Reply> {
         let number = self.number(name)?;
-        let mut kicked = 0;
-        while kicked < count {
+        let mut kicked = Vec::new();
+        while (kicked.len() as u64) < count {
             let Some(id) = self.tube(number).tasks.first_buried() else { break };
             debug_assert_eq!(state::next(Some(State::Buried), Event::Kick), Some(State::Ready));
             self.note(number, id);
             let tube = self.tubes.get_mut(number).expect("kick looked the tube up");
             tube.tasks.update(id, &mut self.shared, |slot| slot.standing = Standing::Ready);
             tube.calls().kick += 1;
-            kicked += 1;
+            kicked.push(id);
         }
+        self.regate(now, number, &kicked);
         self.settle(number);
-        Ok(Reply::Kicked(kicked))
+        Ok(Reply::Kicked(kicked.len() as u64))
     }
 
     pub(super) fn release_all(&mut self, now: Timestamp, name: &TubeName) -> Result<Reply> {
         let number = self.number(name)?;
         let taken: Vec<TaskId> = self.tube(number).tasks.taken().collect();
-        for id in taken {
-            self.give_back(now, number, id, GiveBack::RELEASE);
+        for id in &taken {
+            self.give_back(now, number, *id, GiveBack::RELEASE);
         }
+        self.regate(now, number, &taken);
         self.settle(number);
         Ok(Reply::Nothing)
     }

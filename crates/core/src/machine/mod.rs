@@ -7,6 +7,7 @@
 mod audit;
 mod batch;
 mod finish;
+mod gate;
 mod put;
 mod registry;
 mod sessions;
@@ -34,6 +35,7 @@ use crate::tube::TubeName;
 pub use put::check_tasks;
 use registry::Registry;
 use tubes::Tube;
+pub use tubes::check_gate;
 
 /// The rules at work: all tubes, tasks and sessions of one store, in memory.
 ///
@@ -51,6 +53,10 @@ pub struct Machine {
     /// When each tube next wants a tick.
     wakeups: BTreeSet<(Timestamp, u32)>,
     semaphores: Semaphores,
+    /// Tasks by their semaphore that are to be put right with the next command.
+    loose: Vec<(u32, TaskId)>,
+    /// Tubes whose semaphores are lost: nobody is let in until somebody says how many may.
+    orphans: Vec<u32>,
     next_lease: u64,
     shared: Shared,
     journal: Journal,
@@ -64,27 +70,34 @@ impl Machine {
     pub fn apply(&mut self, now: Timestamp, command: Command) -> Result<Reply> {
         let now = self.now.map_or(now, |latest| latest.max(now));
         self.now = Some(now);
+        if self.is_loose() {
+            self.regate_loose(now);
+        }
         match command {
             Command::CreateTube { tube, options, if_not_exists } => {
                 self.create_tube(tube, options, if_not_exists)
             }
             Command::AlterTube { tube, change } => self.alter_tube(&tube, &change),
-            Command::DropTube { tube } => self.drop_tube(&tube),
+            Command::NameTube { tube, name, queue_num } => self.name_tube(&tube, name, queue_num),
+            Command::DropTube { tube } => self.drop_tube(now, &tube),
             Command::Tubes { tube } => self.show_tubes(tube.as_ref()),
             Command::Put { tube, tasks, .. } => self.put(now, &tube, tasks),
             Command::Take(take) => self.take(now, &take),
             Command::Finish { tube, items, show } => self.finish(now, &tube, &items, show),
-            Command::Kick { tube, count } => self.kick(&tube, count),
-            Command::Delete { tube, ids, show } => self.delete(&tube, &ids, show),
+            Command::Kick { tube, count } => self.kick(now, &tube, count),
+            Command::Delete { tube, ids, show } => self.delete(now, &tube, &ids, show),
             Command::Peek { tube, ids } => self.peek(now, &tube, &ids),
             Command::Deliveries { tube, count } => self.deliveries(now, &tube, count),
-            Command::Truncate { tube } => self.truncate(&tube),
+            Command::Truncate { tube } => self.truncate(now, &tube),
             Command::ReleaseAll { tube } => self.release_all(now, &tube),
             Command::JoinSession { session, create } => self.join_session(now, session, create),
             Command::LeaveSession { session } => self.leave_session(now, session),
             Command::ConfigureSessions { ttr } => self.configure_sessions(ttr),
             Command::Semaphore(command) => {
-                self.semaphores.apply(now, command).map(Reply::Semaphore)
+                let mut reply = self.ask_semaphores(|all| all.apply(now, command))?;
+                self.follow();
+                self.name_tubes(&mut reply);
+                Ok(Reply::Semaphore(reply))
             }
             Command::Tick { limit } => Ok(Reply::Ticked(self.tick(now, limit))),
         }
@@ -115,7 +128,8 @@ impl Machine {
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         let tube = self.wakeups.first().map(|wakeup| wakeup.0);
         let session = self.session_ends.first().map(|end| end.0);
-        tube.into_iter().chain(session).chain(self.semaphores.next_wakeup()).min()
+        let loose = self.is_loose().then_some(Timestamp::EPOCH);
+        tube.into_iter().chain(session).chain(self.semaphores.next_wakeup()).chain(loose).min()
     }
 
     fn number(&self, tube: &TubeName) -> Result<u32> {

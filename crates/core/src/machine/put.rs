@@ -37,7 +37,15 @@ impl Machine {
             return Err(Error::Invalid(format!("tube '{name}' has used up its task ids")));
         }
         self.note_stats(number);
-        let placed = tasks.into_iter().map(|task| self.add_task(now, number, task)).collect();
+        let mut placed: Vec<Placed> =
+            tasks.into_iter().map(|task| self.add_task(now, number, task)).collect();
+        if self.gate(number).is_some() {
+            self.regate(now, number, &placed.iter().map(|placed| placed.id).collect::<Vec<_>>());
+            let tasks = &self.tubes[number].tasks;
+            for placed in &mut placed {
+                placed.state = tasks.get(placed.id).map_or(placed.state, Slot::state);
+            }
+        }
         self.settle(number);
         Ok(Reply::Put(placed))
     }

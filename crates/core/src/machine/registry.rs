@@ -57,6 +57,16 @@ impl Registry {
         Some(tube)
     }
 
+    /// Gives a tube a name that no other has.
+    pub fn rename(&mut self, number: u32, name: TubeName) {
+        let Some(tube) = self.tubes.get_mut(number as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        self.by_name.remove(&tube.name);
+        self.by_name.insert(name.clone(), number);
+        tube.name = name;
+    }
+
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tube> {
         self.tubes.iter_mut().flatten()
     }

@@ -68,6 +68,10 @@ impl Machine {
             self.give_back(now, *number, *task, GiveBack::RELEASE);
             self.settle(*number);
         }
+        for of_tube in held.chunk_by(|a, b| a.1 == b.1) {
+            let ids: Vec<_> = of_tube.iter().map(|held| held.2).collect();
+            self.regate(now, of_tube[0].1, &ids);
+        }
         if self.sessions.contains_key(&id) {
             self.set_session(id, None);
         }

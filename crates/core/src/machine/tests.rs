@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::task::{Body, TaskId};
 use crate::{Machine, Reply, TubeName};
 
+mod gated;
 #[path = "../../tests/suite/random.rs"]
 mod random;
 
@@ -99,7 +100,7 @@ impl Machine {
     }
 
     /// All that anybody could notice, but for the numbers that are used up: the next ids and lease.
-    fn snapshot(&self) -> Vec<String> {
+    pub(super) fn snapshot(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (number, tube) in self.tubes.iter() {
             let Ok(Reply::Tubes(mut infos)) = self.show_tubes(Some(&tube.name)) else {

@@ -23,12 +23,15 @@ impl Machine {
             };
             moved += self.tick_tube(now, number, limit - moved);
         }
-        moved + self.semaphores.tick(now, limit.saturating_sub(moved))
+        let left = limit.saturating_sub(moved);
+        moved += self.ask_semaphores(|semaphores| semaphores.tick(now, left));
+        self.follow();
+        moved
     }
 
     fn tick_tube(&mut self, now: Timestamp, number: u32, limit: usize) -> usize {
-        let mut moved = 0;
-        while moved < limit {
+        let mut moved = Vec::new();
+        while moved.len() < limit {
             let tube = &self.tubes[number];
             let Some((at, id)) = tube.tasks.next_timer() else { break };
             if at > now {
@@ -47,7 +50,7 @@ impl Machine {
                     tube.calls().delay += 1;
                 }
                 Standing::Taken(_) => self.give_back(now, number, id, GiveBack::LEASE_OVER),
-                Standing::Ready | Standing::Buried { .. } => {
+                Standing::Ready | Standing::Gated | Standing::Buried { .. } => {
                     debug_assert_eq!(
                         state::next(Some(slot.state()), Event::Expire),
                         Some(State::Done)
@@ -58,9 +61,10 @@ impl Machine {
                     calls.ttl += 1;
                 }
             }
-            moved += 1;
+            moved.push(id);
         }
+        self.regate(now, number, &moved);
         self.settle(number);
-        moved
+        moved.len()
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Signals {
 
 impl Tube {
     pub fn new(number: u32, name: TubeName, options: TubeOptions) -> Self {
-        let tasks = Tasks::new(number, options.kind.has_subqueues());
+        let tasks = Tasks::new(number, &options);
         Tube {
             name,
             options,
@@ -98,6 +98,12 @@ impl Machine {
             return Err(Error::TooManyTubes(self.tubes.len()));
         }
         check_options(&options)?;
+        self.check_queue_num(None, options.queue_num)?;
+        if let Some(key) = &options.semaphore
+            && self.semaphores.number_of(key).is_none()
+        {
+            return Err(Error::SemaphoreNotFound(key.clone()));
+        }
         let number = self.tubes.free_number();
         self.journal.push(|| Entry::Created { tube: number });
         self.tubes.insert(number, Tube::new(number, name, options));
@@ -132,14 +138,57 @@ impl Machine {
         Ok(Reply::Tubes(vec![info]))
     }
 
-    pub(super) fn drop_tube(&mut self, name: &TubeName) -> Result<Reply> {
+    pub(super) fn name_tube(
+        &mut self,
+        tube: &TubeName,
+        name: TubeName,
+        queue_num: Option<u32>,
+    ) -> Result<Reply> {
+        let number = self.number(tube)?;
+        if name != *tube && self.tubes.number(&name).is_some() {
+            return Err(Error::TubeExists(name));
+        }
+        let before = self.tube(number).options.queue_num;
+        if let (Some(before), Some(wanted)) = (before, queue_num)
+            && before != wanted
+        {
+            // Such numbers are permanent.
+            return Err(Error::TubeExists(tube.clone()));
+        }
+        self.check_queue_num(Some(number), queue_num)?;
+        self.journal
+            .push(|| Entry::Named { tube: number, before: Box::new((tube.clone(), before)) });
+        self.tubes.rename(number, name);
+        let tube = self.tube(number);
+        tube.options.queue_num = queue_num.or(before);
+        Ok(Reply::Tubes(vec![tube.info(number)]))
+    }
+
+    /// Whether a tube may have this number of a queue; refused with the tube that has it.
+    fn check_queue_num(&self, own: Option<u32>, queue_num: Option<u32>) -> Result<()> {
+        let Some(wanted) = queue_num else { return Ok(()) };
+        if wanted == 0 {
+            return Err(Error::Invalid("a queue number must be at least 1".into()));
+        }
+        let mut others = self.tubes.iter().filter(|(number, _)| Some(*number) != own);
+        match others.find(|(_, tube)| tube.options.queue_num == Some(wanted)) {
+            Some((_, other)) => Err(Error::TubeExists(other.name.clone())),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn drop_tube(&mut self, now: Timestamp, name: &TubeName) -> Result<Reply> {
         let number = self.number(name)?;
         if self.tube(number).tasks.counts().taken > 0 {
             return Err(Error::TubeHasTaken(name.clone()));
         }
+        let stood = self.gated_ids(number);
         if let Some(tube) = self.remove_tube(number) {
             tube.tasks.share(number, &mut self.shared, false);
             self.journal.push(|| Entry::Dropped { tube: number, before: Box::new(tube) });
+        }
+        if let Some((gate, tasks)) = stood {
+            self.regate_in(now, gate, tasks);
         }
         Ok(Reply::Nothing)
     }
@@ -160,13 +209,17 @@ impl Machine {
         Ok(Reply::Tubes(tubes))
     }
 
-    pub(super) fn truncate(&mut self, name: &TubeName) -> Result<Reply> {
+    pub(super) fn truncate(&mut self, now: Timestamp, name: &TubeName) -> Result<Reply> {
         let number = self.number(name)?;
+        let stood = self.gated_ids(number);
         let tube = self.tube(number);
-        let empty = Tasks::new(number, tube.options.kind.has_subqueues());
+        let empty = Tasks::new(number, &tube.options);
         let before = std::mem::replace(&mut tube.tasks, empty);
         before.share(number, &mut self.shared, false);
         self.journal.push(|| Entry::Truncated { tube: number, before: Box::new(before) });
+        if let Some((gate, tasks)) = stood {
+            self.regate_in(now, gate, tasks);
+        }
         self.settle(number);
         Ok(Reply::Nothing)
     }
@@ -190,6 +243,23 @@ fn check_options(options: &TubeOptions) -> Result<()> {
     }
     if options.attempts_max == Some(0) {
         let message = "attempts_max must be at least 1; leave it out to retry forever";
+        return Err(Error::Invalid(message.into()));
+    }
+    check_gate(options)
+}
+
+/// Refuses a semaphore before a tube that cannot have one.
+pub fn check_gate(options: &TubeOptions) -> Result<()> {
+    if options.semaphore.is_none() {
+        return Ok(());
+    }
+    if options.kind.has_subqueues() {
+        // A place would be held by tasks whose sub-queue is busy.
+        let message = "a tube with sub-queues cannot have a semaphore; use fifottl";
+        return Err(Error::Invalid(message.into()));
+    }
+    if options.temporary {
+        let message = "a temporary tube cannot have a semaphore: its grants are written down";
         return Err(Error::Invalid(message.into()));
     }
     Ok(())

@@ -44,6 +44,7 @@ impl Tube {
             Standing::Taken(_) => Reason::Running,
             Standing::Delayed(due) => Reason::NotDue(due),
             _ if slot.expires <= now => Reason::Expired,
+            Standing::Gated => Reason::Semaphore,
             Standing::Buried { dead_letter: true } => Reason::AttemptsUsedUp,
             Standing::Buried { dead_letter: false } => Reason::Buried,
             Standing::Ready if self.options.paused => Reason::TubePaused,

@@ -56,6 +56,7 @@ impl Semaphores {
     /// Ends the batch as if it had not happened. Numbers of events and of arrivals that it used stay used.
     pub fn undo(&mut self) {
         let journal = std::mem::take(&mut self.journal);
+        self.moved.clear();
         for (id, before) in journal.events {
             self.outbox.set(id, before);
         }

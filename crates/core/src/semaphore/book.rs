@@ -7,6 +7,7 @@ use crate::task::TaskId;
 use crate::time::Timestamp;
 
 use super::command::{EventId, EventKind, SemaphoreCommand, SemaphoreReply};
+use super::gated::tube_task;
 use super::journal::Journal;
 use super::key::{Grant, SemaphoreKey};
 use super::line::Line;
@@ -28,6 +29,10 @@ pub struct Semaphores {
     pub(super) told_until: Option<Timestamp>,
     /// New events came since the effects were asked for.
     pub(super) news: bool,
+    /// Tasks of tubes whose place may have changed since the tubes were told.
+    pub(super) moved: Vec<TaskId>,
+    /// Tasks of tubes that are taken. The machine lends it for as long as it asks something.
+    pub(crate) at_work: BTreeSet<TaskId>,
 }
 
 /// One semaphore.
@@ -96,6 +101,9 @@ impl Semaphores {
     /// Puts a task where it stands now, or takes it away.
     pub(super) fn place(&mut self, number: u32, task: TaskId, place: Option<Place>) {
         let before = self.all[number as usize].line.set(task, place);
+        if tube_task(task).is_some() {
+            self.moved.push(task);
+        }
         if self.journal.on {
             self.journal.tasks.entry((number, task)).or_insert(before);
         }

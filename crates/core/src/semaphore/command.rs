@@ -6,7 +6,9 @@ use crate::error::{Error, Result};
 use crate::limits::BATCH_TASKS_MAX;
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
+use crate::tube::TubeName;
 
+use super::gated::OWN_TASK_MAX;
 use super::key::{Grant, Priority, SemaphoreKey};
 use super::options::{SemaphoreChange, SemaphoreOptions};
 use super::place::Status;
@@ -175,6 +177,8 @@ pub struct SemaphoreInfo {
     pub revoking: u64,
     /// How many events are not acknowledged yet.
     pub events: u64,
+    /// When the next of them is handed out, or could have been since.
+    pub next_event: Option<Timestamp>,
 }
 
 /// The number of an event: never used twice by a store.
@@ -194,6 +198,8 @@ pub struct SemaphoreEvent {
     pub id: EventId,
     /// Of which semaphore.
     pub semaphore: SemaphoreKey,
+    /// The tube of the task, where the semaphore is before a tube.
+    pub tube: Option<TubeName>,
     /// For which task.
     pub task: TaskId,
     /// About which grant.
@@ -298,10 +304,26 @@ impl SemaphoreCommand {
         }
         match self {
             SemaphoreCommand::Enqueue { wishes, .. } => {
+                check_tasks(wishes.iter().map(|wish| wish.task))?;
                 wishes.iter().try_for_each(|wish| Priority::new(wish.priority).map(drop))
             }
+            SemaphoreCommand::Finish { items, .. } => {
+                check_tasks(items.iter().map(|item| item.task))
+            }
+            SemaphoreCommand::Look { tasks, .. } => check_tasks(tasks.iter().copied()),
             SemaphoreCommand::Configure { change, .. } => change.check(),
             _ => Ok(()),
         }
+    }
+}
+
+/// Refuses numbers beyond those that callers may give.
+fn check_tasks(mut tasks: impl Iterator<Item = TaskId>) -> Result<()> {
+    match tasks.find(|task| task.0 > OWN_TASK_MAX) {
+        Some(task) => {
+            let text = format!("the number of a task may be at most {OWN_TASK_MAX}, not {task}");
+            Err(Error::Invalid(text))
+        }
+        None => Ok(()),
     }
 }

@@ -75,6 +75,7 @@ impl Semaphores {
             acquired: line.acquired() as u64,
             revoking: line.revoking() as u64,
             events: self.outbox.count(number),
+            next_event: self.outbox.next_of(number),
         }
     }
 }

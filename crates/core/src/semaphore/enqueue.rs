@@ -28,7 +28,13 @@ impl Semaphores {
     }
 
     /// Adds a task, or changes its priority: its seniority stays.
-    fn stand_in_line(&mut self, now: Timestamp, number: u32, task: TaskId, priority: Priority) {
+    pub(super) fn stand_in_line(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        task: TaskId,
+        priority: Priority,
+    ) {
         match self.line(number).get(task) {
             Some(place) if place.priority == priority => {}
             Some(_) => self.replace(number, task, |place| place.priority = priority),

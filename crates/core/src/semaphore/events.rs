@@ -28,6 +28,7 @@ impl Semaphores {
         let event = SemaphoreEvent {
             id,
             semaphore: self.semaphore(row.semaphore).record.key.clone(),
+            tube: None,
             task: row.task,
             grant: row.grant,
             kind: row.kind,

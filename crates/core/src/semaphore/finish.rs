@@ -66,6 +66,8 @@ impl Semaphores {
                 // Who prolongs a grant knows of it.
                 if let Some((id, _)) = self.outbox.find(held, EventKind::Acquired) {
                     self.set_event(id, None);
+                    // A request that had to wait for it may be handed out now.
+                    self.news |= !self.outbox.of_grant(held).is_empty();
                 }
                 self.change_hold(number, task, |hold| {
                     hold.lease_until = now + span;

@@ -77,6 +77,12 @@ impl Priority {
     pub const fn value(self) -> f64 {
         self.0
     }
+
+    /// Whether it is larger than another by more than a margin. The sum of two numbers may be beyond all numbers, and
+    /// PostgreSQL refuses to add them: so both ask first, in the same words.
+    pub fn beats(self, other: Priority, margin: Priority) -> bool {
+        other.0 < f64::MAX - margin.0 && self.0 > other.0 + margin.0
+    }
 }
 
 impl Eq for Priority {}
@@ -125,5 +131,17 @@ mod tests {
         }
         assert_eq!(Priority::new(-0.0).unwrap().cmp(&Priority::ZERO), std::cmp::Ordering::Equal);
         assert!(Priority::new(-1.5).unwrap() < Priority::new(2.0).unwrap());
+    }
+
+    #[test]
+    fn a_margin_may_be_as_large_as_numbers_are() {
+        let beats = |wanted: f64, held: f64, margin: f64| {
+            let [wanted, held, margin] = [wanted, held, margin].map(|n| Priority::new(n).unwrap());
+            wanted.beats(held, margin)
+        };
+        assert!(beats(3.5, 1.0, 2.0) && !beats(3.0, 1.0, 2.0));
+        assert!(beats(f64::MAX, 1e307, 1e307) && beats(f64::MAX, f64::MIN, f64::MAX));
+        assert!(!beats(f64::MAX, f64::MAX, 0.0) && !beats(f64::MAX, 1e308, 1e308));
+        assert!(beats(0.0, f64::MIN, 5e-324));
     }
 }

@@ -80,6 +80,11 @@ impl Line {
         self.acquired.len() + self.pinned
     }
 
+    /// How many hold a grant and may be asked to release: none that declined once.
+    pub fn unpinned(&self) -> usize {
+        self.acquired.len()
+    }
+
     /// How many hold a grant and were asked to release.
     pub fn revoking(&self) -> usize {
         self.revoking.len()
@@ -114,6 +119,11 @@ impl Line {
     pub fn due(&self, now: Timestamp, most: usize) -> Vec<TaskId> {
         let due = self.deadlines.iter().take_while(|deadline| deadline.0 <= now);
         due.map(|deadline| deadline.1).take(most).collect()
+    }
+
+    /// The numbers of all tasks, in no order.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskId> {
+        self.tasks.keys().copied()
     }
 
     /// All tasks, in no order.

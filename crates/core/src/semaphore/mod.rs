@@ -15,6 +15,7 @@ mod configure;
 mod enqueue;
 mod events;
 mod finish;
+pub(crate) mod gated;
 mod journal;
 mod key;
 mod line;
@@ -32,6 +33,7 @@ pub use command::{
     EventId, EventKind, GrantFinish, GrantItem, GrantOutcome, SemaphoreCommand, SemaphoreEvent,
     SemaphoreInfo, SemaphoreReply, Standing, Wish,
 };
+pub use gated::OWN_TASK_MAX;
 pub use key::{Grant, Priority, SemaphoreKey};
 pub use options::{SemaphoreChange, SemaphoreOptions, tail_too_long};
 pub use place::{Hold, Place, Stand, Status, TRANSITIONS};

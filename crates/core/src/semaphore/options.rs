@@ -1,7 +1,7 @@
 //! What a semaphore does, and what may be changed about it.
 
 use crate::error::{Error, Result};
-use crate::limits::SEMAPHORE_ACTIVE_MAX;
+use crate::limits::{SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX};
 use crate::time::Span;
 
 use super::key::Priority;
@@ -70,9 +70,15 @@ impl SemaphoreOptions {
         (self.active - self.tail()) as usize
     }
 
-    /// How many may be asked at the same time.
+    /// How many may be asked at the same time for better ones.
     pub fn revoking_limit(&self) -> usize {
         self.max_revoking.unwrap_or(MAX_REVOKING).min(self.tail()) as usize
+    }
+
+    /// How many may be asked at the same time because they are too many: also where hardly anybody may hold a grant
+    /// any more. Where nobody is ever asked, nobody is asked for this either.
+    pub fn shedding_limit(&self) -> usize {
+        if self.try_release == 0 { 0 } else { self.max_revoking.unwrap_or(MAX_REVOKING) as usize }
     }
 
     /// The options after a change, or what is wrong with it.
@@ -92,7 +98,7 @@ impl SemaphoreOptions {
             options.margin = Priority::new(margin)?;
         }
         if let Some(most) = change.max_revoking {
-            options.max_revoking = most.map(|most| count("max_revoking", most)).transpose()?;
+            options.max_revoking = most.map(revoking).transpose()?;
         }
         options.min_hold = change.min_hold.unwrap_or(options.min_hold);
         options.cool_down = change.cool_down.unwrap_or(options.cool_down);
@@ -114,9 +120,18 @@ pub fn tail_too_long(try_release: i64, active: u32) -> Error {
 }
 
 fn count(name: &str, value: i64) -> Result<u32> {
-    u32::try_from(value).ok().filter(|count| *count <= SEMAPHORE_ACTIVE_MAX).ok_or_else(|| {
-        Error::Invalid(format!("{name} must be between 0 and {SEMAPHORE_ACTIVE_MAX}, not {value}"))
-    })
+    count_up_to(SEMAPHORE_ACTIVE_MAX, name, value)
+}
+
+fn revoking(value: i64) -> Result<u32> {
+    count_up_to(SEMAPHORE_REVOKING_MAX, "max_revoking", value)
+}
+
+fn count_up_to(most: u32, name: &str, value: i64) -> Result<u32> {
+    u32::try_from(value)
+        .ok()
+        .filter(|count| *count <= most)
+        .ok_or_else(|| Error::Invalid(format!("{name} must be between 0 and {most}, not {value}")))
 }
 
 /// What to change about a semaphore, as it came from outside; `None` leaves a thing as it is, and the inner
@@ -152,14 +167,10 @@ pub struct SemaphoreChange {
 impl SemaphoreChange {
     /// Refuses what is wrong whatever the semaphore is like.
     pub fn check(&self) -> Result<()> {
-        let counts = [
-            ("active", self.active),
-            ("try_release", self.try_release),
-            ("max_revoking", self.max_revoking.flatten()),
-        ];
-        for (name, value) in counts {
+        for (name, value) in [("active", self.active), ("try_release", self.try_release)] {
             value.map(|value| count(name, value)).transpose()?;
         }
+        self.max_revoking.flatten().map(revoking).transpose()?;
         if let Some(margin) = self.margin.filter(|margin| !margin.is_finite() || *margin < 0.0) {
             let text = format!("margin must be a number of at least 0, not {margin}");
             return Err(Error::Invalid(text));
@@ -200,7 +211,9 @@ mod tests {
         for margin in [-1.0, f64::NAN, f64::INFINITY] {
             refused(SemaphoreChange { margin: Some(margin), ..Default::default() });
         }
-        refused(SemaphoreChange { max_revoking: Some(Some(-1)), ..Default::default() });
+        for most in [-1, i64::from(SEMAPHORE_REVOKING_MAX) + 1] {
+            refused(SemaphoreChange { max_revoking: Some(Some(most)), ..Default::default() });
+        }
         refused(SemaphoreChange { lease: Some(Some(Span::ZERO)), ..Default::default() });
         refused(SemaphoreChange { ack_timeout: Some(Some(Span::ZERO)), ..Default::default() });
         refused(SemaphoreChange { revoke_grace: Some(Span::ZERO), ..Default::default() });

@@ -122,6 +122,11 @@ impl Outbox {
         due.map(|due| due.1).take(count).collect()
     }
 
+    /// When the next event of a semaphore may be handed out.
+    pub fn next_of(&self, semaphore: u32) -> Option<Timestamp> {
+        self.due_of.get(&semaphore)?.first().map(|due| due.0)
+    }
+
     /// The first moment after this one at which something may be handed out.
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         let after = (moment, EventId(u64::MAX));

@@ -1,11 +1,12 @@
 //! Who gets in, and who is asked to leave: run at the end of everything that changes a semaphore.
 
-use crate::limits::SETTLE_STEPS_MAX;
+use crate::limits::{SETTLE_STEP_PLACES, SETTLE_STEPS_MAX};
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 
-use super::book::Semaphores;
+use super::book::{Semaphore, Semaphores};
 use super::command::EventKind;
+use super::gated::tube_task;
 use super::key::{Grant, Priority};
 use super::place::{Hold, Stand};
 
@@ -15,8 +16,8 @@ impl Semaphores {
     pub(super) fn settle(&mut self, now: Timestamp, number: u32) {
         let mut recheck = None;
         let mut left = SETTLE_STEPS_MAX;
-        while self.step(now, number, &mut recheck) {
-            left -= 1;
+        while let Some(cost) = self.step(now, number, &mut recheck) {
+            left = left.saturating_sub(cost);
             if left == 0 {
                 recheck = Some(now);
                 break;
@@ -28,13 +29,23 @@ impl Semaphores {
         self.schedule(number);
     }
 
-    /// Takes one step, if there is one to take.
-    fn step(&mut self, now: Timestamp, number: u32, recheck: &mut Option<Timestamp>) -> bool {
+    /// Takes one step, if there is one to take, and says what it cost.
+    fn step(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        recheck: &mut Option<Timestamp>,
+    ) -> Option<usize> {
         *recheck = None;
-        self.admit(now, number)
-            || self.unrevoke(now, number)
+        if self.admit(now, number) {
+            return Some(1);
+        }
+        // The others look for one who waits behind as many as were asked.
+        let cost = 1 + self.line(number).revoking() / SETTLE_STEP_PLACES;
+        let taken = self.unrevoke(now, number)
             || self.revoke(now, number, recheck)
-            || self.shed(now, number)
+            || self.shed(now, number);
+        taken.then_some(cost)
     }
 
     /// The best who waits gets a free place.
@@ -46,18 +57,24 @@ impl Semaphores {
         }
         let Some(task) = semaphore.line.waiter(0) else { return false };
         let grant = Grant(semaphore.record.grant_seq + 1);
+        // A tube sees for itself that its task was let in.
+        let is_told = tube_task(task).is_none();
         let until = |span: Option<Span>| span.map_or(Timestamp::NEVER, |span| now + span);
         let hold = Hold {
             grant,
             granted: now,
-            lease_until: until(options.lease),
-            ack_by: until(options.ack_timeout),
+            // Who works on a task of a tube has a lease there, which brings the task back: with one more here the
+            // place would go to another while the work goes on.
+            lease_until: until(options.lease.filter(|_| is_told)),
+            ack_by: until(options.ack_timeout.filter(|_| is_told)),
             revoke_at: None,
             pinned: false,
         };
         self.update(number, |record| record.grant_seq = grant.0);
         self.replace(number, task, |place| place.stand = Stand::Held(Box::new(hold)));
-        self.tell(now, (number, task, grant), EventKind::Acquired);
+        if is_told {
+            self.tell(now, (number, task, grant), EventKind::Acquired);
+        }
         true
     }
 
@@ -66,13 +83,13 @@ impl Semaphores {
         let semaphore = self.semaphore(number);
         let (line, options) = (&semaphore.line, &semaphore.record.options);
         let full = line.held() == options.active as usize;
-        if !full || !self.may_ask_one_more(number) || line.acquired() <= options.protected() {
+        if !full || line.revoking() >= options.revoking_limit() || !may_ask_worst(semaphore) {
             return false;
         }
         let (waiter, holder) = (line.waiter(line.revoking()), line.worst_acquired());
         let (Some(waiter), Some(holder)) = (waiter, holder) else { return false };
         let (wanted, held) = (self.priority(number, waiter), self.priority(number, holder));
-        if wanted.value() <= held.value() + options.margin.value() {
+        if !wanted.beats(held, options.margin) {
             return false;
         }
         let Some(hold) = line.get(holder).and_then(|place| place.hold()) else { return false };
@@ -91,7 +108,8 @@ impl Semaphores {
         let semaphore = self.semaphore(number);
         let (line, options) = (&semaphore.line, &semaphore.record.options);
         let too_many = line.acquired() > options.active as usize;
-        if !options.shed || !too_many || !self.may_ask_one_more(number) {
+        let asked_enough = line.revoking() >= options.shedding_limit();
+        if !options.shed || !too_many || asked_enough || !may_ask_worst(semaphore) {
             return false;
         }
         let Some(holder) = line.worst_acquired() else { return false };
@@ -99,11 +117,6 @@ impl Semaphores {
         let grant = hold.grant;
         self.ask_to_release(now, number, holder, grant);
         true
-    }
-
-    fn may_ask_one_more(&self, number: u32) -> bool {
-        let semaphore = self.semaphore(number);
-        semaphore.line.revoking() < semaphore.record.options.revoking_limit()
     }
 
     /// The best who was asked to release keeps its grant, when nobody better waits for it any more.
@@ -132,23 +145,20 @@ impl Semaphores {
         self.line(number).get(task).map_or(Priority::ZERO, |place| place.priority)
     }
 
-    /// Asks a holder to release. One that nobody told of its grant loses it without a word.
+    /// Asks a holder to release. One that nobody told of its grant, or that nobody works on, loses it without a
+    /// word.
     fn ask_to_release(&mut self, now: Timestamp, number: u32, task: TaskId, grant: Grant) {
         let about = (number, task, grant);
-        if self.is_untold(about) {
+        if self.is_untold(about) || self.is_idle(task) {
             self.forget_events(about);
             return self.replace(number, task, |place| place.stand = Stand::Wait);
         }
         let again_at = now + self.semaphore(number).record.options.revoke_grace;
         self.change_hold(number, task, |hold| hold.revoke_at = Some(again_at));
-        if let Some((keep, row)) = self.outbox.find(about, EventKind::Keep) {
-            let heard = row.attempts > 0;
+        if let Some((keep, _)) = self.outbox.find(about, EventKind::Keep) {
             self.set_event(keep, None);
-            if !heard {
-                // It still believes that it was asked.
-                return;
-            }
         }
+        // Also to one that did not hear yet that it may stay: it need not have heard that it was asked.
         self.tell(now, about, EventKind::TryRelease);
     }
 
@@ -163,4 +173,10 @@ impl Semaphores {
         }
         self.tell(now, about, EventKind::Keep);
     }
+}
+
+/// Whether the worst holder that may be asked is not one of the best, which never are. Those that declined do not
+/// count: they are passed over, so the best are who is left.
+fn may_ask_worst(semaphore: &Semaphore) -> bool {
+    semaphore.line.unpinned() > semaphore.record.options.protected()
 }

@@ -6,6 +6,7 @@ use crate::time::{Span, Timestamp};
 
 use super::book::Semaphores;
 use super::command::EventKind;
+use super::gated::tube_task;
 use super::key::Grant;
 use super::place::{Hold, Place, Stand};
 
@@ -38,27 +39,29 @@ impl Semaphores {
         };
         let hold = Hold::clone(hold);
         let about = (number, task, hold.grant);
+        let options = &self.semaphore(number).record.options;
         if hold.lease_until <= now {
-            self.expire(now, about, Span::ZERO);
+            // Who never heard of its grant did not let it run out.
+            let leaves = options.drop_expired && !self.is_untold(about);
+            self.expire(now, about, (!leaves).then_some(Span::ZERO));
         } else if hold.ack_by <= now {
             // Whoever should have heard of the grant may be down for a while.
-            let pause = self.semaphore(number).record.options.ack_timeout.unwrap_or(Span::ZERO);
-            self.expire(now, about, pause);
+            let pause = options.ack_timeout.unwrap_or(Span::ZERO);
+            self.expire(now, about, Some(pause));
         } else {
             self.insist(now, about);
         }
     }
 
-    /// A grant ends because nobody spoke up for it.
-    fn expire(&mut self, now: Timestamp, about: (u32, TaskId, Grant), pause: Span) {
+    /// A grant ends because nobody spoke up for it. Its task stands in line again after this time, or leaves.
+    fn expire(&mut self, now: Timestamp, about: (u32, TaskId, Grant), back_after: Option<Span>) {
         let (number, task, _) = about;
         if self.forget_events(about) {
             self.tell(now, about, EventKind::Expired);
         }
-        if self.semaphore(number).record.options.drop_expired {
-            self.place(number, task, None);
-        } else {
-            self.stand_back(number, task, now, pause);
+        match back_after {
+            Some(pause) => self.stand_back(number, task, now, pause),
+            None => self.place(number, task, None),
         }
     }
 
@@ -67,7 +70,8 @@ impl Semaphores {
         let (number, task, _) = about;
         let options = &self.semaphore(number).record.options;
         let again_at = now + options.revoke_grace;
-        if options.force {
+        // The place of a task that is worked on in its tube is free when the work ends, and not before.
+        if options.force && tube_task(task).is_none() {
             self.forget_events(about);
             self.tell(now, about, EventKind::Revoked);
             return self.step_back(now, number, task);

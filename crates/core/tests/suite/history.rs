@@ -24,8 +24,39 @@ fn tasks_follow_the_table_and_use_all_of_it() {
         seen.borrow_mut().extend(history.seen);
         Ok(())
     });
+    let mut history = History::default();
+    for (second, command) in gated_story().into_iter().enumerate() {
+        let now = Timestamp::from_micros(second as i64 * 1_000_000);
+        history.step(&Step { now, command }).expect("the story follows the table");
+    }
+    seen.borrow_mut().extend(history.seen);
     let unseen: Vec<_> = TRANSITIONS.iter().filter(|step| !seen.borrow().contains(*step)).collect();
     assert!(unseen.is_empty(), "these steps never happened: {unseen:?}");
+}
+
+/// A tube with a semaphore for one at a time: the second waits and is let in, gives way to a better one, and dies
+/// waiting.
+fn gated_story() -> Vec<Command> {
+    let (key, tube) = (SemaphoreKey::new("one").unwrap(), TubeName::new("gated").unwrap());
+    let change = Box::new(SemaphoreChange::limits(1, 1));
+    let options = TubeOptions { semaphore: Some(key.clone()), ..TubeOptions::new(Kind::FifoTtl) };
+    let put = |pri, ttl| {
+        let mut task = NewTask::new(Body::new(&[0xc0]));
+        (task.pri, task.ttl) = (Some(pri), Some(Span::from_secs(ttl)));
+        Command::Put { tube: tube.clone(), tasks: vec![task], wait: Span::ZERO }
+    };
+    vec![
+        Command::Semaphore(SemaphoreCommand::Configure { key, change, only_new: false }),
+        Command::CreateTube { tube: tube.clone(), options, if_not_exists: false },
+        put(5, 100),
+        put(5, 6),
+        Command::Delete { tube: tube.clone(), ids: vec![TaskId(0)], show: false },
+        put(1, 100),
+        Command::Peek { tube: tube.clone(), ids: vec![] },
+        Command::Peek { tube, ids: vec![] },
+        Command::Tick { limit: 10 },
+        Command::Tick { limit: 10 },
+    ]
 }
 
 /// The same without batches, so that each task makes at most one step at a time.
@@ -229,6 +260,11 @@ fn cause(
         let delayed = new?.state == State::Delayed;
         return put.then_some(if delayed { Event::PutDelayed } else { Event::Put });
     };
+    if let Some(new) = new
+        && (new.reason == Reason::Semaphore) != (old.reason == Reason::Semaphore)
+    {
+        return Some(if old.state == State::Delayed { Event::Admit } else { Event::Gate });
+    }
     let given_back = match new {
         Some(new) if new.reason == Reason::AttemptsUsedUp => Event::DeadLetter,
         // An expired task shows another reason, but only a counted delivery adds an attempt.
@@ -279,6 +315,7 @@ fn finished(
 
 fn ticked(now: Timestamp, old: &Task, given_back: Event) -> Option<Event> {
     match old.state {
+        State::Delayed if old.due.is_none() => (old.expires <= now).then_some(Event::Expire),
         State::Delayed => (old.due? <= now).then_some(Event::Due),
         State::Taken if given_back == Event::DeadLetter => Some(given_back),
         State::Taken if old.lease_until? <= now => Some(Event::LeaseOver),

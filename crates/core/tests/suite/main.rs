@@ -14,5 +14,6 @@ mod classes;
 mod compare;
 mod cost;
 mod disk;
+mod documented;
 mod history;
 mod limits;

@@ -43,6 +43,7 @@ impl Model {
                 self.create(tube, options, if_not_exists)
             }
             Command::AlterTube { tube, change } => self.alter(&tube, &change),
+            Command::NameTube { tube, name, queue_num } => self.name(&tube, name, queue_num),
             Command::DropTube { tube } => {
                 // Ready, delayed and buried tasks do not keep a tube; taken ones do.
                 if self.tube(&tube)?.count(State::Taken) > 0 {
@@ -112,6 +113,29 @@ impl Model {
         let number = (0..).find(free).unwrap();
         self.tubes.push(Tube::new(number, name, options));
         Ok(Reply::Created(true))
+    }
+
+    /// Names and numbers belong to one tube each; a number that is there stays.
+    fn name(&mut self, tube: &TubeName, name: TubeName, num: Option<u32>) -> Result<Reply> {
+        let now = self.now;
+        let known = self.tube(tube)?.options.queue_num;
+        if name != *tube && self.tube(&name).is_ok() {
+            return Err(Error::TubeExists(name));
+        }
+        if let (Some(known), Some(num)) = (known, num)
+            && known != num
+        {
+            return Err(Error::TubeExists(tube.clone()));
+        }
+        let other =
+            self.tubes.iter().find(|each| each.name != *tube && each.options.queue_num == num);
+        if let (Some(_), Some(other)) = (num, other) {
+            return Err(Error::TubeExists(other.name.clone()));
+        }
+        let tube = self.tube(tube)?;
+        tube.name = name;
+        tube.options.queue_num = known.or(num);
+        Ok(Reply::Tubes(vec![tube.info(now)]))
     }
 
     fn alter(&mut self, name: &TubeName, change: &TubeChange) -> Result<Reply> {

@@ -2,11 +2,12 @@
 //! that is lost, by looking from time to time.
 
 use std::future::ready;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use taskyard_core::{
-    Body, Command, Effects, Error, Execute, Kind, NewTask, Reply, Span, Timestamp, TubeOptions,
+    Body, Command, Effects, Error, Execute, Kind, NewTask, Reply, SemaphoreCommand, SemaphoreKey,
+    SemaphoreReply, Span, TaskId, Timestamp, TubeOptions, Wish,
 };
 use taskyard_engine::{Engine, HandClock, Settings};
 use taskyard_store::{
@@ -24,6 +25,8 @@ struct Door {
     watcher: Arc<Mutex<Option<Watcher>>>,
     /// Whether nothing can be reached by it.
     shut: Arc<AtomicBool>,
+    /// How often somebody asked for events.
+    fetches: Arc<AtomicUsize>,
 }
 
 impl Store for Door {
@@ -33,6 +36,10 @@ impl Store for Door {
             let (replies, effects) = (vec![away; commands.len()], Effects::default());
             return Box::pin(ready(Executed { replies, effects, unloaded: Vec::new() }));
         }
+        let fetches = |command: &&Command| {
+            matches!(command, Command::Semaphore(SemaphoreCommand::Events { .. }))
+        };
+        self.fetches.fetch_add(commands.iter().filter(fetches).count(), Ordering::SeqCst);
         self.tasks.execute(now, commands)
     }
 
@@ -65,6 +72,7 @@ struct Two {
     watcher: Arc<Mutex<Option<Watcher>>>,
     /// Of the second.
     shut: Arc<AtomicBool>,
+    fetches: Arc<AtomicUsize>,
 }
 
 impl Two {
@@ -73,18 +81,23 @@ impl Two {
         let tasks = Arc::new(MemoryStore::default());
         let start = || {
             let (watcher, shut) = (Arc::new(Mutex::new(None)), Arc::default());
-            let (tasks, watcher) = (tasks.clone(), watcher);
-            let door = Door { tasks, watcher: watcher.clone(), shut: Arc::clone(&shut) };
+            let fetches = Arc::new(AtomicUsize::default());
+            let door = Door {
+                tasks: tasks.clone(),
+                watcher: watcher.clone(),
+                shut: Arc::clone(&shut),
+                fetches: fetches.clone(),
+            };
             let engine = Engine::start(Box::new(door), clock.clone(), Settings::default());
-            (engine, watcher, shut)
+            (engine, watcher, shut, fetches)
         };
-        let ((first, ..), (second, watcher, shut)) = (start(), start());
+        let ((first, ..), (second, watcher, shut, fetches)) = (start(), start());
         let options = TubeOptions::new(Kind::FifoTtl);
         let create = Command::CreateTube { tube: tube("mail"), options, if_not_exists: false };
         first.execute(vec![create]).await.remove(0).unwrap();
         // Answered by the loop, which by then has asked to be told.
         second.waiting().await;
-        Two { clock, first, second, watcher, shut }
+        Two { clock, first, second, watcher, shut, fetches }
     }
 
     fn tell(&self, what: Elsewhere) {
@@ -118,6 +131,71 @@ async fn a_notice_wakes_those_who_wait_elsewhere() {
     two.tell(Elsewhere::Tube(tube("mail")));
     assert_eq!(taken(a.await.unwrap().remove(0)).len(), 1);
     assert_eq!(taken(b.await.unwrap().remove(0)).len(), 1, "one notice is enough for both");
+}
+
+// Notices were of tubes alone: who waited for events at another server looked once a second.
+#[tokio::test]
+async fn a_notice_of_events_wakes_those_who_listen_elsewhere() {
+    let two = Two::new().await;
+    let key = SemaphoreKey::new("yang").unwrap();
+    let configure =
+        SemaphoreCommand::Configure { key: key.clone(), change: Box::default(), only_new: false };
+    let wishes = vec![Wish { task: TaskId(1), priority: 1.0 }];
+    let enqueue = SemaphoreCommand::Enqueue { key, wishes };
+    let events = SemaphoreCommand::Events { key: None, count: 1, wait: MINUTE };
+    let engine = two.second.clone();
+    let waiting =
+        tokio::spawn(async move { engine.execute(vec![Command::Semaphore(events)]).await });
+    for command in [configure, enqueue] {
+        two.first.execute(vec![Command::Semaphore(command)]).await.remove(0).unwrap();
+    }
+    // Told until it listens.
+    while !waiting.is_finished() {
+        two.tell(Elsewhere::Events);
+        two.second.waiting().await;
+    }
+    let heard = waiting.await.unwrap().remove(0);
+    assert!(
+        matches!(&heard, Ok(Reply::Semaphore(SemaphoreReply::Events(events))) if events.len() == 1),
+        "{heard:?}"
+    );
+}
+
+// Each event made everybody who waited for events ask the store, and so did each look: with many listeners most of what
+// a batch did was in vain.
+#[tokio::test]
+async fn of_many_who_listen_only_as_many_ask_as_there_is_something_for() {
+    const LISTENERS: usize = 20;
+    let two = Two::new().await;
+    let key = SemaphoreKey::new("yang").unwrap();
+    let configure =
+        SemaphoreCommand::Configure { key: key.clone(), change: Box::default(), only_new: false };
+    two.first.execute(vec![Command::Semaphore(configure)]).await.remove(0).unwrap();
+    let mut waiting: Vec<_> = (0..LISTENERS)
+        .map(|_| {
+            let events =
+                SemaphoreCommand::Events { key: Some(key.clone()), count: 1, wait: MINUTE };
+            let engine = two.second.clone();
+            tokio::spawn(async move { engine.execute(vec![Command::Semaphore(events)]).await })
+        })
+        .collect();
+    // Each asks once when it comes.
+    while two.fetches.load(Ordering::SeqCst) < LISTENERS {
+        tokio::task::yield_now().await;
+    }
+    let wishes = [1, 2].map(|task| Wish { task: TaskId(task), priority: 1.0 }).to_vec();
+    let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes });
+    two.first.execute(vec![enqueue]).await.remove(0).unwrap();
+    two.tell(Elsewhere::Events);
+    while waiting.iter().filter(|listener| listener.is_finished()).count() < 2 {
+        two.second.waiting().await;
+    }
+    waiting.retain(|listener| !listener.is_finished());
+    assert_eq!(waiting.len(), LISTENERS - 2);
+    two.second.waiting().await;
+    let asked = two.fetches.load(Ordering::SeqCst) - LISTENERS;
+    assert_eq!(asked, 3, "two found one each, and the third nothing");
+    waiting.iter().for_each(|listener| listener.abort());
 }
 
 #[tokio::test]

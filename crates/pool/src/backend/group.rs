@@ -1,17 +1,25 @@
 //! A program with everything it started, as one thing that can be ended.
 
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::Child;
 
+use super::warden::processes;
+
 /// A child that leads its own process group. The whole group is killed when this is dropped.
+///
+/// Where the child is bubblewrap, the program is not in that group but in the session of bubblewrap's own child, the
+/// first process of a namespace. Signals go there: bubblewrap itself would die of the first one, and the program with
+/// it, unasked. It ends when its child has.
 #[derive(Debug)]
 pub(crate) struct Group {
+    wrapped: bool,
     child: Child,
     pid: Pid,
     exit: AsyncFd<OwnedFd>,
@@ -19,8 +27,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Takes over a child that was just started.
-    pub fn new(child: Child) -> io::Result<Self> {
+    /// Takes over a child that was just started, `wrapped` in bubblewrap or not.
+    pub fn new(child: Child, wrapped: bool) -> io::Result<Self> {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let pid = id.and_then(Pid::from_raw).ok_or_else(|| io::Error::other("no process"))?;
         let exit = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
@@ -29,7 +37,12 @@ impl Group {
             reason = "its successor is unsafe, for types that change their number; an OwnedFd does not"
         )]
         let exit = AsyncFd::with_interest(exit, Interest::READABLE)?;
-        Ok(Group { child, pid, exit, reaped: false })
+        Ok(Group { wrapped, child, pid, exit, reaped: false })
+    }
+
+    /// The number of the leader.
+    pub fn id(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
     pub fn child(&mut self) -> &mut Child {
@@ -42,19 +55,33 @@ impl Group {
         self.exit.readable().await.map(drop)
     }
 
-    /// Asks the group to end.
+    /// Asks the program to end.
     pub fn terminate(&self) {
-        self.signal(Signal::TERM);
+        match self.first_inside() {
+            // One without a session has not come to its program yet.
+            Some(first) if kill_process_group(first, Signal::TERM).is_ok() => {}
+            _ if self.wrapped => self.kill(),
+            _ => self.signal(Signal::TERM),
+        }
     }
 
-    /// Ends the group.
+    /// Ends the program. What cannot be killed inside bubblewrap keeps that alive, so it is noticed.
     pub fn kill(&self) {
-        self.signal(Signal::KILL);
+        match self.first_inside() {
+            Some(first) => drop(kill_process(first, Signal::KILL)),
+            None => self.signal(Signal::KILL),
+        }
+    }
+
+    /// The first process inside bubblewrap, if it is there yet.
+    fn first_inside(&self) -> Option<Pid> {
+        let first = || children(self.id()).first().copied();
+        (self.wrapped && !self.reaped).then(first).flatten()
     }
 
     /// Kills what is left of the group and says how its leader ended.
     pub async fn reap(&mut self) -> io::Result<ExitStatus> {
-        self.kill();
+        self.signal(Signal::KILL);
         let status = self.child.wait().await?;
         self.reaped = true;
         Ok(status)
@@ -71,5 +98,21 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
+        self.signal(Signal::KILL);
+    }
+}
+
+/// The children of a process that is not reaped yet.
+fn children(parent: u32) -> Vec<Pid> {
+    let pid = |id: u32| i32::try_from(id).ok().and_then(Pid::from_raw);
+    match fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")) {
+        Ok(ids) => {
+            ids.split_whitespace().filter_map(|id| id.parse().ok()).filter_map(pid).collect()
+        }
+        // Not every system tells them so.
+        Err(_) => {
+            let all = processes().into_iter().filter(|process| process.parent == parent);
+            all.filter_map(|process| pid(process.id)).collect()
+        }
     }
 }

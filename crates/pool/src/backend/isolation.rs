@@ -22,8 +22,8 @@ const READ: [&str; 8] = [
     "/etc/ld.so.cache",
     "/etc/fonts",
 ];
-/// How much a program may keep in its own `/tmp`, in bytes.
-const TMP_BYTES_MAX: u64 = 64 << 20;
+/// How much a program may keep in its own `/tmp`, and as much in `/dev/shm`, in bytes. Both are in memory.
+const MEMORY_FOLDER_BYTES_MAX: u64 = 64 << 20;
 /// Seconds of processor time beyond the time a task has.
 const CPU_SPARE: u64 = 2;
 
@@ -90,6 +90,11 @@ impl Isolation {
         self.first_uid
     }
 
+    /// Other pools have those before this one.
+    pub(super) fn set_first_uid(&mut self, first: u32) {
+        self.first_uid = Some(first);
+    }
+
     /// Whether bubblewrap is used.
     pub fn has_bubblewrap(&self) -> bool {
         self.bubblewrap
@@ -141,7 +146,11 @@ impl Isolation {
             args.push(format!("--nproc={}", limits.processes_max));
         }
         if let Some(seconds) = site.seconds_max {
-            args.push(format!("--cpu={}", seconds + CPU_SPARE));
+            // Each processor may be used all the time. The first of the two is a signal of its own, so that it
+            // is not taken for a kill from outside.
+            let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+            let most = (seconds + CPU_SPARE).saturating_mul(processors as u64);
+            args.push(format!("--cpu={most}:{}", most.saturating_add(1)));
         }
         args
     }
@@ -150,12 +159,16 @@ impl Isolation {
 /// What bubblewrap is told: nothing of the machine but programs and what they read, no network, no
 /// other processes, and an end together with the pool.
 fn walls(read: &[PathBuf]) -> Vec<String> {
-    let mut args: Vec<String> = ["--unshare-all", "--die-with-parent", "--new-session"]
-        .iter()
-        .chain(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--size"])
-        .map(|word| word.to_string())
-        .collect();
-    args.extend([TMP_BYTES_MAX.to_string(), "--tmpfs".into(), "/tmp".into()]);
+    let mut args: Vec<String> = Vec::new();
+    let mut add = |words: &[&str]| args.extend(words.iter().map(|word| word.to_string()));
+    add(&["--unshare-all", "--die-with-parent", "--new-session"]);
+    add(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]);
+    let size = MEMORY_FOLDER_BYTES_MAX.to_string();
+    for folder in ["/dev/shm", "/tmp"] {
+        add(&["--size", &size, "--tmpfs", folder]);
+    }
+    // The folder around the devices is in memory too, and has no size.
+    add(&["--remount-ro", "/dev"]);
     for place in READ.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path)) {
         let text = place.display().to_string();
         match std::fs::read_link(place) {
@@ -165,4 +178,23 @@ fn walls(read: &[PathBuf]) -> Vec<String> {
         }
     }
     args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A program with two busy threads was killed after half of the time its client had asked for, and run again,
+    // and once more: processor time counts for all threads together.
+    #[test]
+    fn a_program_may_use_every_processor_all_its_time() {
+        let isolation = Isolation { first_uid: None, bubblewrap: false, prlimit: true };
+        let site = Site { folder: Path::new("/"), uid: None, seconds_max: Some(30) };
+        let args = isolation.limits(site, &Limits::default());
+        let cpu = args.iter().find_map(|arg| arg.strip_prefix("--cpu=")).unwrap();
+        let (soft, hard) = cpu.split_once(':').unwrap();
+        let processors = std::thread::available_parallelism().unwrap().get() as u64;
+        assert!(soft.parse::<u64>().unwrap() > 30 * processors, "{cpu}");
+        assert!(hard.parse::<u64>().unwrap() > soft.parse().unwrap(), "{cpu}");
+    }
 }

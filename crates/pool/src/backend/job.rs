@@ -12,10 +12,11 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::folder::Folder;
 use super::group::Group;
 use super::isolation::Site;
 use super::output::Output;
+use super::room::Room;
+use super::warden::{Place, Watching};
 use super::{Host, Plan};
 use crate::protocol::{Outgoing, Stream};
 use crate::scheduler::{Allocation, Control, Ended};
@@ -24,14 +25,21 @@ use crate::scheduler::{Allocation, Control, Ended};
 const KILL_MAX: Duration = Duration::from_secs(2);
 /// How long output may still come from a program that has ended.
 const DRAIN_MAX: Duration = Duration::from_millis(200);
-/// The exit codes with which bubblewrap says that its program was killed from outside.
-const KILLED: [i32; 2] = [128 + 9, 128 + 15];
+/// The signals that somebody else than the pool may have sent to end a program.
+const KILLED: [i32; 2] = [9, 15];
+/// What bubblewrap adds to the number of the signal that ended its program. A program may end with such
+/// a status by itself, and nobody can tell.
+const BY_SIGNAL: i32 = 128;
+/// The signal that the processor time of a process is used up.
+const CPU_USED_UP: i32 = 24;
 
 /// Why a program was stopped.
 #[derive(Clone, Debug, PartialEq)]
 enum Stop {
     Time(Duration),
     Halt(String),
+    /// It used more than it may.
+    Limit(String),
     ClientLeft,
 }
 
@@ -53,13 +61,13 @@ pub(super) async fn run(
     stdin: mpsc::Receiver<Vec<u8>>,
 ) {
     let Some(lane) = host.lanes.take().await else { return };
-    let folder = match host.folders.make(lane.uid, &plan.files) {
-        Ok(folder) => folder,
+    let room = match Room::open(host.clone(), plan.clone(), lane).await {
+        Ok(room) => room,
         Err(error) => return fail(allocation, &frames, "cannot prepare the task", &error).await,
     };
-    let seconds_max = allocation.limit.map(|limit| limit.as_secs() + 1);
-    let site = Site { folder: folder.path(), uid: lane.uid, seconds_max };
-    let watch = match Watch::start(&host, &plan, site, stdin, frames.clone()) {
+    let watch = match Watch::start(&host, &plan, &room, allocation.limit, stdin, frames.clone())
+        .await
+    {
         Ok(watch) => watch,
         Err(error) => return fail(allocation, &frames, "cannot start the program", &error).await,
     };
@@ -67,11 +75,12 @@ pub(super) async fn run(
         return allocation.end(Ended::Stuck);
     };
     let rest = std::mem::take(&mut end.rest);
-    if end.was_killed() {
+    // Once nothing more can be done about it, the client is told how it ended, with what there is.
+    if end.may_be_killed(host.isolation.has_bubblewrap()) && allocation.may_run_again() {
         return allocation.end(Ended::Lost);
     }
-    let last = last_frames(&host, &plan, &folder, &end);
-    drop((folder, lane));
+    let last = last_frames(&host, &plan, &room, &end).await;
+    drop(room);
     allocation.end(Ended::Done);
     for frame in rest.into_iter().chain(last) {
         if frames.send(frame).await.is_err() {
@@ -102,22 +111,30 @@ struct Watch {
     frames: mpsc::Sender<Outgoing>,
     feeding: Option<AbortHandle>,
     kill_after: Duration,
+    watching: Watching,
 }
 
 impl Watch {
-    fn start(
+    async fn start(
         host: &Host,
         plan: &Plan,
-        site: Site<'_>,
+        room: &Room,
+        limit: Option<Duration>,
         stdin: mpsc::Receiver<Vec<u8>>,
         frames: mpsc::Sender<Outgoing>,
     ) -> io::Result<Self> {
+        let seconds_max = limit.map(|limit| limit.as_secs() + 1);
+        let site = Site { folder: room.path(), uid: room.uid(), seconds_max };
         let mut command = Command::from(host.isolation.command(plan, site, &host.limits));
         let input = if plan.interactive { Stdio::piped() } else { Stdio::null() };
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut group = Group::new(command.spawn()?)?;
+        let mut group = host.spawner.spawn(command, room.clone()).await?;
+        let place = Place { folder: site.folder.into(), uid: site.uid, leader: group.id() };
         let child = group.child();
-        let feeding = child.stdin.take().map(|pipe| tokio::spawn(feed(pipe, stdin)).abort_handle());
+        let feeding = child
+            .stdin
+            .take()
+            .map(|pipe| tokio::spawn(feed(pipe, plan.words.clone(), stdin)).abort_handle());
         let bytes_max = host.limits.output_bytes_max;
         let errors = if plan.stderr_redir { Stream::Stdout } else { Stream::Stderr };
         Ok(Watch {
@@ -127,6 +144,7 @@ impl Watch {
             // An empty one says that the program runs.
             pending: Some(Outgoing::Output(Stream::Stdout, Vec::new())),
             kill_after: host.kill_after,
+            watching: host.warden.watch(place),
             group,
             frames,
             feeding,
@@ -137,7 +155,6 @@ impl Watch {
     async fn run(mut self, allocation: &mut Allocation) -> Option<End> {
         let stop = self.until_end_or_stop(allocation).await;
         if stop.is_some() {
-            allocation.stopping();
             self.group.terminate();
             if timeout(self.kill_after, self.group.ended()).await.is_err() {
                 self.group.kill();
@@ -155,28 +172,42 @@ impl Watch {
     /// Passes output on until the program ends by itself or has to be stopped.
     async fn until_end_or_stop(&mut self, allocation: &mut Allocation) -> Option<Stop> {
         let mut limit = allocation.limit;
+        let mut lowered = None;
         loop {
+            if self.pending.is_none() {
+                self.pending = self.stdout.take_full().or_else(|| self.stderr.take_full());
+            }
             let due = [self.stdout.due(), self.stderr.due()].into_iter().flatten().min();
             let idle = self.pending.is_none();
             tokio::select! {
                 biased;
                 () = self.frames.closed() => return Some(Stop::ClientLeft),
                 control = allocation.control.recv() => match control {
-                    Some(Control::Limit(lower)) => limit = Some(lower),
+                    Some(Control::Limit(lower)) => {
+                        limit = Some(lower);
+                        lowered = Some(Instant::now());
+                    }
                     Some(Control::Halt(why)) => return Some(Stop::Halt(why)),
                     None => return Some(Stop::Halt("the pool is stopping".into())),
                 },
                 () = at(limit.map(|limit| self.started + limit)) => {
-                    return Some(Stop::Time(limit.unwrap_or_default()));
+                    let limit = limit.unwrap_or_default();
+                    allocation.over(limit, lowered);
+                    return Some(Stop::Time(limit));
                 }
+                why = self.watching.verdict() => return Some(Stop::Limit(why)),
                 _ = self.group.ended() => return None,
                 permit = self.frames.reserve(), if !idle => {
                     if let (Ok(permit), Some(frame)) = (permit, self.pending.take()) {
+                        if frame.is_visible() {
+                            allocation.show();
+                        }
                         permit.send(frame);
                     }
                 }
                 () = at(due), if idle => {
-                    self.pending = self.stdout.take().or_else(|| self.stderr.take());
+                    let now = Instant::now();
+                    self.pending = self.stdout.take_due(now).or_else(|| self.stderr.take_due(now));
                 }
                 () = self.stdout.read(), if idle => {}
                 () = self.stderr.read(), if idle => {}
@@ -210,12 +241,12 @@ impl Drop for Watch {
 }
 
 impl End {
-    /// Whether somebody else than the pool killed the program.
-    fn was_killed(&self) -> bool {
+    /// Whether somebody else than the pool may have killed the program.
+    fn may_be_killed(&self, wrapped: bool) -> bool {
         let Ok(status) = &self.status else { return false };
-        let signal = status.signal().map(|signal| 128 + signal);
-        let code = status.code().or(signal);
-        self.stop.is_none() && code.is_some_and(|code| KILLED.contains(&code))
+        let told = status.code().filter(|_| wrapped).map(|code| code - BY_SIGNAL);
+        let signal = status.signal().or(told);
+        self.stop.is_none() && signal.is_some_and(|signal| KILLED.contains(&signal))
     }
 
     /// What went wrong, if anything did.
@@ -224,7 +255,7 @@ impl End {
             Some(Stop::Time(limit)) => {
                 return Some(format!("time limit ({} s)", limit.as_secs_f64()));
             }
-            Some(Stop::Halt(why)) => return Some(why.clone()),
+            Some(Stop::Halt(why) | Stop::Limit(why)) => return Some(why.clone()),
             Some(Stop::ClientLeft) => return Some("the client left".into()),
             None => {}
         }
@@ -237,6 +268,13 @@ impl End {
         }
         match (status.code(), status.signal()) {
             (Some(0), _) => None,
+            (Some(code), _) if code == BY_SIGNAL + CPU_USED_UP => {
+                Some("processor time limit".into())
+            }
+            (None, Some(CPU_USED_UP)) => Some("processor time limit".into()),
+            (Some(code), _) if KILLED.contains(&(code - BY_SIGNAL)) => {
+                Some(format!("the program was killed, or ended by itself with status {code}"))
+            }
             (Some(code), _) => Some(format!("the program ended with status {code}")),
             (None, Some(signal)) => Some(format!("the program was ended by signal {signal}")),
             (None, None) => Some("the program ended in an unknown way".into()),
@@ -245,11 +283,11 @@ impl End {
 }
 
 /// The result and the end, as the client sees them. A partial result is sent too.
-fn last_frames(host: &Host, plan: &Plan, folder: &Folder, end: &End) -> Vec<Outgoing> {
+async fn last_frames(host: &Host, plan: &Plan, room: &Room, end: &End) -> Vec<Outgoing> {
     let mut frames = Vec::new();
     let mut error = end.error();
     if let Some((file, format, media)) = &plan.result {
-        match folder.read(file, host.limits.result_bytes_max) {
+        match room.read(file, host.limits.result_bytes_max).await {
             Ok(Some(bytes)) => {
                 let (format, media) = (format.clone(), media.clone());
                 frames.push(Outgoing::Result { format, media, bytes });
@@ -262,8 +300,11 @@ fn last_frames(host: &Host, plan: &Plan, folder: &Folder, end: &End) -> Vec<Outg
     frames
 }
 
-/// Passes a client's words on to the program.
-async fn feed(mut pipe: ChildStdin, mut stdin: mpsc::Receiver<Vec<u8>>) {
+/// Passes a client's words on to the program, those first that it said before the start.
+async fn feed(mut pipe: ChildStdin, first: Vec<u8>, mut stdin: mpsc::Receiver<Vec<u8>>) {
+    if pipe.write_all(&first).await.is_err() {
+        return;
+    }
     while let Some(bytes) = stdin.recv().await {
         if pipe.write_all(&bytes).await.is_err() {
             return;
@@ -276,5 +317,20 @@ async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn used_up_processor_time_is_told_and_no_kill() {
+        for raw in [CPU_USED_UP, (BY_SIGNAL + CPU_USED_UP) << 8] {
+            let status = Ok(ExitStatus::from_raw(raw));
+            let end = End { status, stop: None, output_exceeded: false, rest: Vec::new() };
+            assert!(!end.may_be_killed(true));
+            assert_eq!(end.error().as_deref(), Some("processor time limit"));
+        }
     }
 }

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::sweep::{Leftovers, sweep};
+use super::users::Users;
 
 /// The free users.
 #[derive(Clone, Debug)]
 pub(crate) struct Lanes {
     free: Arc<Mutex<Vec<Option<u32>>>>,
     room: Arc<Semaphore>,
-    leftovers: Leftovers,
+    users: Option<Arc<Users>>,
 }
 
 /// A user that nobody else has now; free again when this is dropped.
@@ -21,31 +21,30 @@ pub(crate) struct Lane {
     /// Nothing where programs run as the pool's own user.
     pub uid: Option<u32>,
     free: Arc<Mutex<Vec<Option<u32>>>>,
-    leftovers: Leftovers,
+    /// Another pool may have them only when nobody of this one is left.
+    _users: Option<Arc<Users>>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Lanes {
-    /// `leftovers` says what a program might leave behind that its group does not tell.
-    pub fn new(count: u32, first: Option<u32>, leftovers: Leftovers) -> Self {
+    /// So many, of these users if there are some.
+    pub fn new(count: u32, users: Option<Users>) -> Self {
+        let first = users.as_ref().map(Users::first);
         let lanes = (0..count).map(|at| first.map(|first| first + at)).collect();
         let room = Arc::new(Semaphore::new(count as usize));
-        Lanes { free: Arc::new(Mutex::new(lanes)), room, leftovers }
+        Lanes { free: Arc::new(Mutex::new(lanes)), room, users: users.map(Arc::new) }
     }
 
     /// A free user, as soon as there is one.
     pub async fn take(&self) -> Option<Lane> {
         let permit = self.room.clone().acquire_owned().await.ok()?;
         let uid = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
-        Some(Lane { uid, free: self.free.clone(), leftovers: self.leftovers, _permit: permit })
+        Some(Lane { uid, free: self.free.clone(), _users: self.users.clone(), _permit: permit })
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        if let Some(uid) = self.uid {
-            sweep(uid, self.leftovers);
-        }
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.uid);
     }
 }

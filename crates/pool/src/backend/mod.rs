@@ -9,9 +9,15 @@ mod isolation;
 mod job;
 mod lanes;
 mod output;
+mod removal;
+mod room;
+mod spawner;
 mod stage;
 mod sweep;
+mod users;
+mod warden;
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,12 +33,14 @@ pub use stage::{Plan, StageError, add_file, duration};
 
 use folder::Folders;
 use lanes::Lanes;
-use sweep::Leftovers;
+use spawner::Spawner;
+use users::Users;
+use warden::Warden;
 
 /// Frames that wait for a client before the program has to.
 const FRAMES: usize = 8;
 /// Pieces of standard input that wait for the program.
-const INPUTS: usize = 64;
+const INPUTS: usize = 4;
 
 /// The backends of this process.
 #[derive(Debug)]
@@ -44,10 +52,12 @@ pub struct Backends {
 
 /// What all jobs share.
 #[derive(Debug)]
-pub(crate) struct Host {
+struct Host {
     pub isolation: Isolation,
     pub folders: Folders,
     pub lanes: Lanes,
+    pub spawner: Spawner,
+    pub warden: Arc<Warden>,
     pub limits: Limits,
     pub kill_after: Duration,
 }
@@ -71,15 +81,19 @@ pub struct Running {
 impl Backends {
     /// Makes the backends and tells the scheduler of them.
     pub async fn start(config: &Config, scheduler: Scheduler) -> std::io::Result<Self> {
-        let isolation = Isolation::probe(&config.isolation).await;
-        // Inside bubblewrap nothing outlives the first process of its namespace.
-        let leftovers =
-            if isolation.has_bubblewrap() { Leftovers::Orphans } else { Leftovers::All };
+        let mut isolation = Isolation::probe(&config.isolation).await;
+        // A halted program may still be ending while the next one starts.
+        let lanes = config.backends * 2;
+        let users = isolation.first_uid().map(|first| Users::claim(first, lanes)).transpose()?;
+        if let Some(users) = &users {
+            isolation.set_first_uid(users.first());
+        }
         let host = Arc::new(Host {
             folders: Folders::new()?,
-            // A halted program may still be ending while the next one starts.
-            lanes: Lanes::new(config.backends * 2, isolation.first_uid(), leftovers),
+            lanes: Lanes::new(lanes, users),
+            spawner: Spawner::start(isolation.has_bubblewrap())?,
             isolation,
+            warden: Warden::start(config.limits.clone()),
             limits: config.limits.clone(),
             kill_after: config.kill_after(),
         });
@@ -96,9 +110,15 @@ impl Backends {
         &self.host.isolation
     }
 
-    /// How many folders of tasks there are: one for each program that runs or ends.
+    /// How many folders of tasks there are: one for each program that runs or ends, and those that could not be
+    /// removed yet.
     pub fn folders(&self) -> usize {
         self.host.folders.count()
+    }
+
+    /// Where the folders of tasks are.
+    pub fn folder(&self) -> &Path {
+        self.host.folders.path()
     }
 
     /// Runs a task on the backend that is held for it.

@@ -60,7 +60,18 @@ impl<R: AsyncRead + Unpin> Output<R> {
 
     /// When what is gathered has to go; nothing while nothing is.
     pub fn due(&self) -> Option<Instant> {
-        self.due.map(|due| if self.gathered.len() >= PIECE { Instant::now() } else { due })
+        self.due
+    }
+
+    /// What is gathered, as a frame, if that is as much as one should have. A timer would be late: it counts in
+    /// milliseconds, and a program writes a lot meanwhile.
+    pub fn take_full(&mut self) -> Option<Outgoing> {
+        if self.gathered.len() >= PIECE { self.take() } else { None }
+    }
+
+    /// What is gathered, as a frame, if it has to go.
+    pub fn take_due(&mut self, now: Instant) -> Option<Outgoing> {
+        if self.due.is_some_and(|due| due <= now) { self.take() } else { None }
     }
 
     /// What is gathered so far, as a frame.

@@ -16,6 +16,8 @@ pub struct Plan {
     pub program: Arc<Program>,
     /// The files by name.
     pub files: Vec<(String, Vec<u8>)>,
+    /// What a session is told as soon as it runs.
+    pub words: Vec<u8>,
     /// The program and its arguments.
     pub command: Vec<String>,
     /// The result's file, format and media type.
@@ -113,7 +115,8 @@ impl Plan {
             command.splice(1..1, more.iter().cloned());
         }
         let stderr_redir = options.stderr_redir.unwrap_or(true);
-        Ok(Plan { program, files, command, result, stderr_redir, interactive, ask })
+        let words = Vec::new();
+        Ok(Plan { program, files, words, command, result, stderr_redir, interactive, ask })
     }
 }
 

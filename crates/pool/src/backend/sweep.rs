@@ -1,82 +1,131 @@
-//! Kills what got away from its process group: everything that a task's own user still runs.
+//! Kills what got away from its process group: everything that bears the mark of its task.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How often to look: a process may be born while another is killed.
-const LOOKS: usize = 20;
+/// How long killed processes may take to be gone.
+const GONE_MAX: Duration = Duration::from_secs(5);
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
 
-/// What to look for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Leftovers {
-    /// Everything that the user runs.
-    All,
-    /// First processes of a namespace whose parent is gone: bubblewrap asks to die with its parent only after it
-    /// was born, so one that is killed at the very beginning leaves its child.
-    Orphans,
+/// By what the processes of a task are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// Whoever has this folder among its arguments: bubblewrap. It asks to die with its parent only after it was
+    /// born, so one that is killed at the very beginning leaves its child; everything else dies with that.
+    Argument(PathBuf),
+    /// Everything of this user.
+    User(u32),
+    /// Whoever still has this folder as its home. A program may hide from that.
+    Home(PathBuf),
 }
 
-/// Kills such processes of this user.
-pub(crate) fn sweep(uid: u32, leftovers: Leftovers) {
-    for _ in 0..LOOKS {
-        let found = processes(uid, leftovers);
+/// Kills all such processes, and says whether they are gone.
+pub(crate) fn sweep(mark: &Mark) -> bool {
+    let given_up = Instant::now() + GONE_MAX;
+    loop {
+        let found = processes(mark);
         if found.is_empty() {
-            return;
+            return true;
         }
         for pid in found {
             let _ = kill_process(pid, Signal::KILL);
         }
-        std::thread::yield_now();
+        if Instant::now() > given_up {
+            return false;
+        }
+        sleep(PAUSE);
     }
 }
 
-/// The living processes of a user.
-fn processes(uid: u32, leftovers: Leftovers) -> Vec<Pid> {
+/// The living processes with this mark.
+fn processes(mark: &Mark) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let living = entries.flatten().filter_map(|entry| {
         let number: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let status = fs::read_to_string(entry.path().join("status")).ok()?;
-        let meant = match leftovers {
-            Leftovers::All => true,
-            Leftovers::Orphans => is_orphan(&status),
-        };
-        (meant && lives_as(&status, uid)).then(|| Pid::from_raw(number)).flatten()
+        mark.is_on(&entry.path()).then(|| Pid::from_raw(number)).flatten()
     });
     living.collect()
 }
 
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name))
+impl Mark {
+    /// Whether the process with this folder below `/proc` has the mark. A dead one that nobody has waited for has
+    /// neither arguments nor environment.
+    fn is_on(&self, process: &Path) -> bool {
+        let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
+        match self {
+            Mark::Argument(folder) => has_word(&read("cmdline"), folder.as_os_str().as_bytes()),
+            Mark::User(uid) => lives_as(&String::from_utf8_lossy(&read("status")), *uid),
+            Mark::Home(folder) => {
+                let home = [b"HOME=", folder.as_os_str().as_bytes()].concat();
+                has_word(&read("environ"), &home)
+            }
+        }
+    }
 }
 
-/// Whether this status is of the first process of a namespace that nobody waits for.
-fn is_orphan(status: &str) -> bool {
-    let parent = field(status, "PPid:").unwrap_or_default().trim();
-    let numbers: Vec<&str> =
-        field(status, "NSpid:").unwrap_or_default().split_whitespace().collect();
-    parent == "1" && matches!(numbers[..], [_, .., "1"])
+/// Whether one of these words, each with a zero behind it, is this one.
+fn has_word(words: &[u8], word: &[u8]) -> bool {
+    words.split(|byte| *byte == 0).any(|one| one == word)
 }
 
 /// Whether this status is of a living process of the user.
 fn lives_as(status: &str, uid: u32) -> bool {
-    let users = field(status, "Uid:").unwrap_or_default();
-    let state = field(status, "State:").unwrap_or("Z").trim_start();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let users = field("Uid:").unwrap_or_default();
+    let state = field("State:").unwrap_or("Z").trim_start();
     users.split_whitespace().any(|user| user == uid.to_string()) && !state.starts_with(['Z', 'X'])
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::{Child, Command, Stdio};
+
+    use rustix::process::geteuid;
+
     use super::*;
 
-    // A client that left at once killed bubblewrap before its child was bound to it; the program went on for ever.
+    fn killed(child: &mut Child) -> bool {
+        child.wait().unwrap().signal() == Some(9)
+    }
+
+    // A client that left at once killed bubblewrap before its child was bound to it; the program went on for ever
+    // where the pool was not root, or where orphans had another parent than the first process.
     #[test]
-    fn the_first_of_a_namespace_without_a_parent_is_an_orphan() {
-        let status =
-            |parent, numbers| format!("Name:\tbwrap\nPPid:\t{parent}\nNSpid:\t{numbers}\n");
-        assert!(is_orphan(&status(1, "15668\t1")));
-        assert!(!is_orphan(&status(15_667, "15668\t1")), "its parent lives");
-        assert!(!is_orphan(&status(1, "15668")), "it has no namespace of its own");
-        assert!(!is_orphan(&status(1, "15669\t2")), "the first one ends it");
+    fn processes_are_known_by_their_mark_and_nobody_else_is_hit() {
+        let [one, other] = [1, 2].map(|_| tempfile::tempdir().unwrap());
+        let start = |command: &mut Command| command.process_group(0).spawn().unwrap();
+        let argument = |folder: &Path| {
+            // It waits for a word that never comes.
+            let mut command = Command::new("/bin/sh");
+            start(command.args(["-c", "read word", "sh"]).arg(folder).stdin(Stdio::piped()))
+        };
+        let home =
+            |folder: &Path| start(Command::new("/bin/sleep").arg("1000").env("HOME", folder));
+        let mut all =
+            [argument(one.path()), argument(other.path()), home(one.path()), home(other.path())];
+        assert!(sweep(&Mark::Argument(one.path().into())));
+        assert!(killed(&mut all[0]));
+        assert!(sweep(&Mark::Home(one.path().into())));
+        assert!(killed(&mut all[2]));
+        for at in [1, 3] {
+            assert_eq!(all[at].try_wait().unwrap(), None);
+        }
+        if geteuid().is_root() {
+            let user = 1_000_000 + std::process::id();
+            let mut owned = start(Command::new("/bin/sleep").arg("1000").uid(user).gid(user));
+            assert!(sweep(&Mark::User(user)));
+            assert!(killed(&mut owned));
+        }
+        for at in [1, 3] {
+            all[at].kill().unwrap();
+            assert!(killed(&mut all[at]));
+        }
     }
 }

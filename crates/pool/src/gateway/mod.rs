@@ -1,15 +1,19 @@
-//! The way in: WebSocket and plain HTTP for clients, status and metrics for operators, a small page
-//! for people.
+//! The way in: WebSocket and plain HTTP for clients, status for operators, a small page for people.
 //!
 //! It answers under `/pool`. Who may ask at all is decided outside, by the server that hosts it.
 
-mod metrics;
+mod files;
 mod page;
 mod plain;
 mod socket;
+mod turns;
 mod visit;
+mod words;
 
-use axum::extract::State;
+use std::net::{IpAddr, SocketAddr};
+
+use axum::Extension;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -18,17 +22,18 @@ use serde_json::json;
 
 use crate::pool::Pool;
 
-pub use metrics::text as metrics_text;
+pub(crate) use files::Files;
 pub use page::has as is_page;
+pub(crate) use turns::Turns;
 pub use visit::{News, Visit};
 
 /// Every address of the pool.
 pub fn router(pool: Pool) -> Router {
+    let bytes_max = DefaultBodyLimit::max(plain::bytes_max(&pool.0.limits));
     let router = Router::new()
         .route("/pool/status", get(status))
-        .route("/pool/metrics", get(metrics::show))
         .route("/pool/programs", get(programs))
-        .route("/pool/run/{program}", post(plain::run).get(socket::batch))
+        .route("/pool/run/{program}", post(plain::run).layer(bytes_max).get(socket::batch))
         .route("/pool/run/{program}/interactive", get(socket::interactive));
     page::add(router).with_state(pool)
 }
@@ -58,6 +63,13 @@ async fn programs(State(pool): State<Pool>) -> Response {
         })
     });
     Json(programs.collect::<Vec<_>>()).into_response()
+}
+
+/// Who asks, where the server tells it.
+pub(crate) type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
+
+fn address(peer: Peer) -> Option<IpAddr> {
+    peer.map(|Extension(ConnectInfo(peer))| peer.ip())
 }
 
 fn refusal(status: StatusCode, error: &str) -> Response {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
@@ -11,8 +12,8 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::refusal;
 use super::visit::{News, Visit};
+use super::{Peer, address, refusal};
 use crate::backend::{Plan, add_file};
 use crate::config::{Limits, Program};
 use crate::pool::Pool;
@@ -22,8 +23,9 @@ use crate::protocol::{Outgoing, PlainAnswer, PlainFile, PlainOutput, PlainReques
 pub(super) async fn run(
     State(pool): State<Pool>,
     Path(name): Path<String>,
+    peer: Peer,
     headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
     // A form of another site's page cannot send this kind.
     if !is_json(&headers) {
@@ -33,13 +35,23 @@ pub(super) async fn run(
     let Some(program) = pool.0.programs.get(&name).cloned() else {
         return refusal(StatusCode::NOT_FOUND, "there is no such program");
     };
-    // Base64 takes four bytes for three, and there is something around it.
-    if body.len() > pool.0.limits.input_bytes_max * 2 + (64 << 10) {
-        return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the input is too large");
-    }
+    let body = match body {
+        Ok(body) => body,
+        Err(error) => {
+            return refusal(error.status(), "the input is too large, or did not come whole");
+        }
+    };
+    let _held = match pool.hold(body.len()) {
+        Ok(held) => held,
+        Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+    };
     let plan = match plan(&body, program, &pool.0.limits) {
         Ok(plan) => plan,
         Err(why) => return refusal(StatusCode::BAD_REQUEST, &why),
+    };
+    let _turn = match pool.0.turns.take(address(peer)) {
+        Ok(turn) => turn,
+        Err(next) => next.take().await,
     };
     let Ok(mut visit) = Visit::begin(pool, plan).await else {
         return refusal(StatusCode::SERVICE_UNAVAILABLE, "the pool is stopping");
@@ -58,6 +70,11 @@ pub(super) async fn run(
             News::End => return answer(gathered),
         }
     }
+}
+
+/// Most bytes of a request. Base64 takes four for three, and there is something around it.
+pub(super) fn bytes_max(limits: &Limits) -> usize {
+    limits.input_bytes_max.saturating_mul(2).saturating_add(64 << 10)
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

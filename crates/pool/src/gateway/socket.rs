@@ -1,5 +1,7 @@
 //! A client on a WebSocket: first it brings its files, then it waits and watches.
 
+use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,14 +9,19 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use taskyard_core::Span;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::refusal;
+use super::files::{Hash, hash, read_hash};
+use super::turns::Turn;
 use super::visit::{News, Visit};
-use crate::backend::{Plan, add_file, duration};
+use super::words::{Words, room};
+use super::{Peer, address, refusal};
+use crate::backend::{Plan, StageError, add_file, duration};
 use crate::config::Program;
 use crate::pool::Pool;
-use crate::protocol::{Frame, InputHead, Options, Outgoing, StartHead};
+use crate::protocol::{Frame, InputHead, MissingFile, Options, Outgoing, QueueNews, StartHead};
 
 /// The names of the protocol that a client may ask for.
 const PROTOCOLS: [&str; 2] = ["taskyard.pool", "asyonline.asy"];
@@ -29,23 +36,26 @@ const FRAME_SPARE: usize = 64 << 10;
 pub(super) async fn batch(
     state: State<Pool>,
     path: Path<String>,
+    peer: Peer,
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    accept(state, path, upgrade, false)
+    accept(state, path, peer, upgrade, false)
 }
 
 /// A session with standard input.
 pub(super) async fn interactive(
     state: State<Pool>,
     path: Path<String>,
+    peer: Peer,
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    accept(state, path, upgrade, true)
+    accept(state, path, peer, upgrade, true)
 }
 
 fn accept(
     State(pool): State<Pool>,
     Path(name): Path<String>,
+    peer: Peer,
     upgrade: WebSocketUpgrade,
     interactive: bool,
 ) -> Response {
@@ -60,7 +70,8 @@ fn accept(
     let upgrade = upgrade.max_frame_size(bytes_max);
     upgrade
         .on_upgrade(move |socket| async move {
-            let mut client = Client { socket, pool, program, interactive };
+            let (held, address) = (Vec::new(), address(peer));
+            let mut client = Client { socket, pool, program, interactive, address, held };
             // Nothing is kept when this ends, however it ends.
             if let Err(Gone::Wrong(why)) = client.serve().await {
                 let _ = client.send(&Outgoing::Deny(why)).await;
@@ -77,27 +88,36 @@ struct Client {
     pool: Pool,
     program: Arc<Program>,
     interactive: bool,
+    address: Option<IpAddr>,
+    /// The room that its files have.
+    held: Vec<OwnedSemaphorePermit>,
 }
 
 /// Why it is over before its time.
-enum Gone {
+pub(super) enum Gone {
     /// The client left.
     Left,
     /// The client did something that is not allowed.
     Wrong(String),
 }
 
-fn wrong(error: impl ToString) -> Gone {
+pub(super) fn wrong(error: impl ToString) -> Gone {
     Gone::Wrong(error.to_string())
 }
 
 impl Client {
     async fn serve(&mut self) -> Result<(), Gone> {
         let plan = self.bring().await?;
+        let (_turn, wish) = self.take_turn().await?;
         let mut visit = Visit::begin(self.pool.clone(), plan).await.map_err(wrong)?;
+        if let Some(wish) = wish {
+            self.lower(&mut visit, wish).await?;
+        }
         // Whether the next binary frame is for the standard input.
         let mut stdin = false;
+        let mut words = Words::new(self.pool.0.limits.input_bytes_max);
         loop {
+            let room = room(visit.input(), words.is_empty());
             tokio::select! {
                 news = visit.next() => match news {
                     News::Frame(frame) => {
@@ -108,14 +128,40 @@ impl Client {
                     }
                     News::End => return Ok(()),
                 },
+                permit = room => words.pass(permit),
                 message = self.socket.recv() => match read(message)? {
                     Said::Text(text) => stdin = self.hear(&mut visit, &text).await?,
                     Said::Bytes(bytes) if stdin => {
                         stdin = false;
-                        if let Some(input) = visit.input() {
-                            // A program that does not read its input loses what does not fit.
-                            let _ = input.try_send(bytes);
-                        }
+                        words.add(bytes)?;
+                    }
+                    Said::Bytes(_) => return Err(wrong("these bytes belong to nothing")),
+                    Said::Nothing => {}
+                },
+            }
+        }
+    }
+
+    /// Waits outside the queue until the client has no more tasks in it than it may; an interactive one
+    /// does not wait. Answers also the time the client wants meanwhile, if it wants less.
+    async fn take_turn(&mut self) -> Result<(Option<Turn>, Option<Span>), Gone> {
+        let next = match self.pool.0.turns.take(self.address) {
+            Ok(turn) => return Ok((turn, None)),
+            Err(_) if self.interactive => {
+                return Err(wrong("this client has as many tasks as it may; try again later"));
+            }
+            Err(next) => next,
+        };
+        self.send(&Outgoing::Queue(QueueNews::outside())).await?;
+        let mut turn = pin!(next.take());
+        let mut wish: Option<Span> = None;
+        loop {
+            tokio::select! {
+                turn = &mut turn => return Ok((turn, wish)),
+                message = self.socket.recv() => match read(message)? {
+                    Said::Text(text) => {
+                        let less = less_time(&text)?;
+                        wish = wish.into_iter().chain(less).min();
                     }
                     Said::Bytes(_) => return Err(wrong("these bytes belong to nothing")),
                     Said::Nothing => {}
@@ -126,22 +172,21 @@ impl Client {
 
     /// Hears a client whose task is under way; says whether bytes for the standard input follow.
     async fn hear(&mut self, visit: &mut Visit, text: &str) -> Result<bool, Gone> {
+        let stdin = |head: &InputHead| head.stream.as_deref() == Some("stdin");
         match Frame::read(text).map_err(wrong)? {
-            Frame::Options(options) => {
-                if let Some(seconds) = options.duration {
-                    let wish = duration(seconds).map_err(wrong)?;
-                    if let Err(why) = visit.lower(wish).await {
-                        self.send(&Outgoing::Status(why)).await?;
-                    }
-                }
-                Ok(false)
-            }
-            Frame::Input(InputHead { stream: Some(stream), .. })
-                if self.interactive && stream == "stdin" =>
-            {
-                Ok(true)
-            }
-            _ => Err(wrong("the task has started; only the duration can be changed")),
+            Frame::Input(head) if self.interactive && stdin(&head) => return Ok(true),
+            _ => {}
+        }
+        if let Some(wish) = less_time(text)? {
+            self.lower(visit, wish).await?;
+        }
+        Ok(false)
+    }
+
+    async fn lower(&mut self, visit: &mut Visit, wish: Span) -> Result<(), Gone> {
+        match visit.lower(wish).await {
+            Ok(()) => Ok(()),
+            Err(why) => self.send(&Outgoing::Status(why)).await,
         }
     }
 
@@ -150,21 +195,30 @@ impl Client {
         let (mut files, mut options) = (Vec::new(), Options::default());
         let mut missing = Vec::new();
         let mut asked = false;
+        let mut words = Vec::new();
         loop {
             let Said::Text(text) = self.hear_next().await? else {
                 return Err(wrong("bytes without an `input` before them"));
             };
             match Frame::read(&text).map_err(wrong)? {
-                Frame::Options(new) => options = new,
+                Frame::Options(new) => options = options.then(new),
+                Frame::Input(InputHead { stream: Some(stream), .. })
+                    if self.interactive && stream == "stdin" =>
+                {
+                    self.bring_words(&mut words).await?;
+                }
                 Frame::Input(head) => self.bring_file(head, &mut files, &mut missing).await?,
                 Frame::Start(_) if !missing.is_empty() => {
                     if std::mem::replace(&mut asked, true) {
                         return Err(wrong("files are still missing"));
                     }
-                    let names = std::mem::take(&mut missing);
-                    self.send(&Outgoing::Missing(names)).await?;
+                    let files = std::mem::take(&mut missing);
+                    self.send(&Outgoing::Missing(files)).await?;
                 }
-                Frame::Start(start) => return self.plan(files, &options, &start),
+                Frame::Start(start) => {
+                    let plan = self.plan(files, &options, &start)?;
+                    return Ok(Plan { words, ..plan });
+                }
             }
         }
     }
@@ -173,24 +227,57 @@ impl Client {
         &mut self,
         head: InputHead,
         files: &mut Vec<(String, Vec<u8>)>,
-        missing: &mut Vec<String>,
+        missing: &mut Vec<MissingFile>,
     ) -> Result<(), Gone> {
         let Some(name) = head.filename else {
             return Err(wrong("`input` needs a filename"));
         };
-        if head.restore {
-            // Nothing is kept between tasks, so the client has to send it.
-            if missing.len() >= self.pool.0.limits.input_files_max {
-                return Err(wrong("there are too many files"));
-            }
-            missing.push(name);
-            return Ok(());
-        }
+        let hash = head.hash.as_deref().map(|text| {
+            read_hash(text).ok_or_else(|| wrong("`hash` is a SHA-256 of 64 hexadecimal digits"))
+        });
+        let hash = hash.transpose()?;
+        let bytes = if head.restore {
+            let Some(bytes) = hash.and_then(|hash| self.pool.0.files.get(&hash)) else {
+                if missing.len() >= self.pool.0.limits.input_files_max {
+                    return Err(wrong("there are too many files"));
+                }
+                missing.push(MissingFile { filename: name, hash: head.hash });
+                return Ok(());
+            };
+            bytes.to_vec()
+        } else {
+            self.bring_bytes(hash).await?
+        };
+        self.held.push(self.pool.hold(bytes.len()).map_err(wrong)?);
+        let limits = &self.pool.0.limits;
+        add_file(files, &self.program, limits, (name, bytes)).map_err(wrong)
+    }
+
+    async fn bring_bytes(&mut self, wanted: Option<Hash>) -> Result<Vec<u8>, Gone> {
         let Said::Bytes(bytes) = self.hear_next().await? else {
             return Err(wrong("`input` is followed by the bytes of the file"));
         };
-        let limits = &self.pool.0.limits;
-        add_file(files, &self.program, limits, (name, bytes)).map_err(wrong)
+        if wanted.is_some_and(|wanted| wanted != hash(&bytes)) {
+            return Err(wrong("these bytes have another `hash`"));
+        }
+        if self.pool.0.files.is_on() && bytes.len() <= self.pool.0.limits.input_bytes_max {
+            self.pool.0.files.keep(&bytes);
+        }
+        Ok(bytes)
+    }
+
+    /// Hears what a session is to be told as soon as it runs.
+    async fn bring_words(&mut self, words: &mut Vec<u8>) -> Result<(), Gone> {
+        let Said::Bytes(bytes) = self.hear_next().await? else {
+            return Err(wrong("`input` is followed by the bytes for the standard input"));
+        };
+        let bytes_max = self.pool.0.limits.input_bytes_max;
+        if words.len() + bytes.len() > bytes_max {
+            return Err(wrong(StageError::TooLarge(bytes_max)));
+        }
+        self.held.push(self.pool.hold(bytes.len()).map_err(wrong)?);
+        words.extend(bytes);
+        Ok(())
     }
 
     fn plan(
@@ -221,6 +308,14 @@ impl Client {
             sent.map_err(|_| Gone::Left)?.map_err(|_| Gone::Left)?;
         }
         Ok(())
+    }
+}
+
+/// The time that a client wants from now on; it may say nothing else once it has said start.
+fn less_time(text: &str) -> Result<Option<Span>, Gone> {
+    match Frame::read(text).map_err(wrong)? {
+        Frame::Options(options) => options.duration.map(duration).transpose().map_err(wrong),
+        _ => Err(wrong("the task has started; only the duration can be changed")),
     }
 }
 

@@ -1,7 +1,6 @@
 //! One task of one client, from its arrival to its last frame. Dropping it frees everything.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use taskyard_core::Span;
 use tokio::sync::mpsc;
@@ -18,8 +17,6 @@ pub struct Visit {
     plan: Arc<Plan>,
     place: Place,
     running: Option<Running>,
-    /// Whether the client has seen anything of the program.
-    visible: Arc<AtomicBool>,
     ended: bool,
 }
 
@@ -35,14 +32,14 @@ pub enum News {
 impl Visit {
     /// The task arrives at the scheduler.
     pub async fn begin(pool: Pool, plan: Plan) -> Result<Self, Stopping> {
-        let visible = Arc::new(AtomicBool::new(false));
-        let place = pool.0.scheduler.arrive(plan.ask, visible.clone()).await?;
-        Ok(Visit { pool, plan: Arc::new(plan), place, running: None, visible, ended: false })
+        let place = pool.0.scheduler.arrive(plan.ask, Arc::default()).await?;
+        Ok(Visit { pool, plan: Arc::new(plan), place, running: None, ended: false })
     }
 
     /// The next thing to say. It may be dropped and asked again without losing anything.
     pub async fn next(&mut self) -> News {
         while !self.ended {
+            let runs = self.running.is_some();
             tokio::select! {
                 biased;
                 frame = next_frame(&mut self.running) => match frame {
@@ -50,7 +47,7 @@ impl Visit {
                     // The backend is gone; whether the task goes on is the scheduler's next word.
                     None => self.running = None,
                 },
-                step = self.place.moves.recv() => match step {
+                step = next_move(&mut self.place.moves, runs) => match step {
                     Some(Move::Start(allocation)) => {
                         let running = self.pool.0.backends.run(allocation, self.plan.clone());
                         self.running = Some(running);
@@ -65,7 +62,7 @@ impl Visit {
                         return self.say(Outgoing::Complete(Some(why.into())));
                     }
                 },
-                Ok(()) = self.place.news.changed(), if self.running.is_none() => {
+                Ok(()) = self.place.news.changed(), if !runs => {
                     let news = self.place.news.borrow_and_update().clone();
                     if let Some(news) = news {
                         return News::Frame(Outgoing::Queue(news));
@@ -77,9 +74,6 @@ impl Visit {
     }
 
     fn say(&mut self, frame: Outgoing) -> News {
-        if frame.is_visible() {
-            self.visible.store(true, Ordering::Release);
-        }
         self.ended = frame.is_last();
         News::Frame(frame)
     }
@@ -103,5 +97,14 @@ async fn next_frame(running: &mut Option<Running>) -> Option<Outgoing> {
     match running {
         Some(running) => running.frames.recv().await,
         None => std::future::pending().await,
+    }
+}
+
+/// What happens next to the task. When the scheduler has nothing more to say while the program has, that is the
+/// end of the program, and comes with its frames.
+async fn next_move(moves: &mut mpsc::UnboundedReceiver<Move>, runs: bool) -> Option<Move> {
+    match moves.recv().await {
+        None if runs => std::future::pending().await,
+        step => step,
     }
 }

@@ -68,6 +68,22 @@ pub enum FrameError {
     },
 }
 
+impl Options {
+    /// What holds after the client said more: the latest word on everything, but the least time.
+    pub fn then(self, later: Options) -> Self {
+        let duration = match (self.duration, later.duration) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        Options {
+            duration,
+            format: later.format.or(self.format),
+            stderr_redir: later.stderr_redir.or(self.stderr_redir),
+            verbosity: later.verbosity.or(self.verbosity),
+        }
+    }
+}
+
 impl Frame {
     /// Reads a text frame.
     pub fn read(text: &str) -> Result<Self, FrameError> {
@@ -103,6 +119,19 @@ mod tests {
             let read = Frame::read(&format!(r#"{verb} {{"filename": "a.asy"}}"#));
             assert_eq!(read, Ok(Frame::Input(head.clone())));
         }
+    }
+
+    // A second word made the first one undone: three seconds and then a format were a task without a duration.
+    #[test]
+    fn a_later_word_changes_only_what_it_says_and_lowers_the_time() {
+        let read = |text: &str| serde_json::from_str::<Options>(text).unwrap();
+        let first = read(r#"{"duration": 3, "verbosity": 2, "format": "svg"}"#);
+        let both = first.clone().then(read(r#"{"format": "pdf", "stderrRedir": false}"#));
+        let wanted = r#"{"duration": 3, "verbosity": 2, "format": "pdf", "stderrRedir": false}"#;
+        assert_eq!(both, read(wanted));
+        assert_eq!(first.clone().then(read(r#"{"duration": 30}"#)), first);
+        assert_eq!(first.then(read(r#"{"duration": 0}"#)).duration, Some(0.0));
+        assert_eq!(Options::default().then(read(r#"{"duration": 5}"#)).duration, Some(5.0));
     }
 
     #[test]

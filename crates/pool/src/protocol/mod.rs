@@ -10,5 +10,5 @@ mod plain;
 
 pub use incoming::{Frame, FrameError, InputHead, Options, StartHead};
 pub use names::{NameError, check_name};
-pub use outgoing::{Outgoing, QueueNews, Stream};
+pub use outgoing::{MissingFile, Outgoing, QueueNews, Stream};
 pub use plain::{PlainAnswer, PlainFile, PlainOutput, PlainRequest, PlainResult};

@@ -1,13 +1,14 @@
 //! What the gateway says.
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
+use taskyard_core::Reason;
 
 /// A frame to a client, with the binary frame that may follow it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outgoing {
     /// These files were to be restored and are not known; send them and start again.
-    Missing(Vec<String>),
+    Missing(Vec<MissingFile>),
     /// Where it stands in the queue.
     Queue(QueueNews),
     /// Something a person may want to know.
@@ -27,6 +28,16 @@ pub enum Outgoing {
     Complete(Option<String>),
     /// It was turned away.
     Deny(String),
+}
+
+/// A file that was to be restored and is not known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MissingFile {
+    /// Its name.
+    pub filename: String,
+    /// What the client said it is known by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
 }
 
 /// Which output of a program.
@@ -54,15 +65,20 @@ pub struct QueueNews {
     pub words: String,
 }
 
+impl QueueNews {
+    /// Of a task that waits outside the queue, because its client has as many in it as it may.
+    pub fn outside() -> Self {
+        let reason = Reason::ClientLimit;
+        let (estimate, expected, ahead) = (None, None, 0);
+        QueueNews { estimate, expected, ahead, reason: reason.name(), words: reason.to_string() }
+    }
+}
+
 impl Outgoing {
     /// The text frame.
     pub fn text(&self) -> String {
         let (verb, body) = match self {
-            Outgoing::Missing(names) => {
-                let files: Vec<Value> =
-                    names.iter().map(|name| json!({"filename": name})).collect();
-                ("missing", Value::from(files))
-            }
+            Outgoing::Missing(files) => ("missing", json!(files)),
             Outgoing::Queue(news) => ("queue", serde_json::to_value(news).unwrap_or_default()),
             Outgoing::Status(text) => ("status", json!({ "announcement": text })),
             Outgoing::Output(stream, _) => ("output", json!({ "stream": stream })),
@@ -119,7 +135,8 @@ mod tests {
         assert_eq!(output.bytes(), Some(&b"x"[..]));
         assert_eq!(Outgoing::Complete(None).text(), "complete {}");
         assert_eq!(Outgoing::Deny("no".into()).text(), r#"deny {"error":"no"}"#);
-        let missing = Outgoing::Missing(vec!["a.asy".into()]).text();
-        assert_eq!(missing, r#"missing [{"filename":"a.asy"}]"#);
+        let file = MissingFile { filename: "a.asy".into(), hash: Some("00".into()) };
+        let missing = Outgoing::Missing(vec![file]).text();
+        assert_eq!(missing, r#"missing [{"filename":"a.asy","hash":"00"}]"#);
     }
 }

@@ -1,104 +1,61 @@
-//! The scheduler's task: takes events one by one, asks the core, does what it decides.
+//! The scheduler's task: carries events to the desk, and its orders to clients and backends of this
+//! process.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use taskyard_core::classes::{Ask, Classes, Decision, Ticket};
-use taskyard_core::estimate::Means;
-use taskyard_core::{Span, Timestamp};
+use taskyard_core::Timestamp;
+use taskyard_core::classes::{Ask, Ticket};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep};
 
-use super::allocation::{Allocation, Control, Ended, Freed};
-use super::counts::{Counts, Endings};
+use super::allocation::{Allocation, Control, Run};
+use super::desk::{Desk, Ended, Freed, Order};
 use super::places::Places;
-use super::telling::Told;
-use super::{ClassStatus, Client, Event, Move, Scheduler, Seat, Status};
+use super::{Client, Event, Move, Scheduler, Seat, SharedDesk};
 use crate::clock::Clock;
-use crate::config::{Config, ConfigError};
 
-/// How often a task may take its place in the queue again.
-const PUT_BACK_MAX: u32 = 2;
 /// Most events between two looks at the time.
 const EVENTS_AT_ONCE: usize = 256;
+/// How long to sleep when nothing is to be told: some event comes earlier.
+const FAR: Duration = Duration::from_secs(3600);
 
 /// The scheduler's task.
 pub(super) struct Actor {
-    pub(super) clock: Clock,
-    pub(super) classes: Classes,
-    pub(super) tasks: HashMap<Ticket, Task>,
-    pub(super) endings: Endings,
-    pub(super) means: Means,
-    pub(super) counts: Counts,
-    pub(super) next_telling: Option<Instant>,
-    pub(super) last_telling: Option<Instant>,
+    clock: Clock,
+    desk: SharedDesk,
+    visitors: HashMap<Ticket, Visitor>,
     places: Places,
     events: mpsc::WeakUnboundedSender<Event>,
-    next_ticket: u64,
-    next_attempt: u64,
-    seed: u64,
-    paused: bool,
-    denial_pause: Duration,
-    last_denial: Option<Instant>,
 }
 
-/// What is known of one task.
-pub(super) struct Task {
-    pub ask: Ask,
-    pub visible: Arc<AtomicBool>,
-    pub client: Client,
-    pub arrived: Timestamp,
-    pub told: Option<Told>,
-    /// The moment by which it was first said to start.
-    pub promised: Option<Timestamp>,
-    running: Option<Run>,
-    put_back: u32,
-    /// Whether its client is gone.
-    left: bool,
+/// The ways to one task: to its client, and to its program while that runs.
+struct Visitor {
+    visible: Arc<AtomicBool>,
+    client: Client,
+    running: Option<Held>,
 }
 
-struct Run {
+/// The backend that a task holds.
+struct Held {
     control: mpsc::UnboundedSender<Control>,
     attempt: u64,
-    class: Option<u8>,
     backend: usize,
 }
 
 impl Actor {
-    pub fn new(
-        config: &Config,
-        events: mpsc::WeakUnboundedSender<Event>,
-    ) -> Result<Self, ConfigError> {
-        let rules = config.rules()?;
-        let seed = config.seed.unwrap_or_else(random_seed);
-        tracing::info!(seed, "the scheduler starts");
-        let denial_pause = Duration::try_from_secs_f64(config.denial_pause_seconds);
-        Ok(Actor {
-            clock: Clock::start(),
-            counts: Counts::new(rules.classes().len()),
-            classes: Classes::new(rules, seed),
-            tasks: HashMap::new(),
-            endings: Endings::new(config.kill_after()),
-            means: Means::default(),
-            next_telling: None,
-            last_telling: None,
-            places: Places::default(),
-            events,
-            next_ticket: 1,
-            next_attempt: 1,
-            seed,
-            paused: false,
-            denial_pause: denial_pause.unwrap_or_default(),
-            last_denial: None,
-        })
+    pub fn new(desk: SharedDesk, events: mpsc::WeakUnboundedSender<Event>) -> Self {
+        let (visitors, places) = (HashMap::new(), Places::default());
+        Actor { clock: Clock::start(), desk, visitors, places, events }
     }
 
     pub async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Event>) {
         let mut events = Vec::new();
         loop {
-            let wake = self.next_telling.unwrap_or_else(|| Instant::now() + FAR);
+            let next = self.desk().next_look();
+            let pause = next.map_or(FAR, |next| next.since(self.clock.now()).into());
             tokio::select! {
                 count = inbox.recv_many(&mut events, EVENTS_AT_ONCE) => {
                     if count == 0 {
@@ -110,11 +67,22 @@ impl Actor {
                         }
                         self.handle(event);
                     }
-                    self.plan_telling();
+                    self.desk().plan_look(self.clock.now());
                 }
-                () = sleep_until(wake) => self.tell(),
+                () = sleep(pause) => self.look(),
             }
         }
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock()
+    }
+
+    fn look(&mut self) {
+        let begun = Instant::now();
+        let orders = self.desk().look(self.clock.now());
+        self.desk().note_look(begun.elapsed().into());
+        self.carry(orders);
     }
 
     fn handle(&mut self, event: Event) {
@@ -122,236 +90,128 @@ impl Actor {
         match event {
             Event::Arrive { ask, visible, client, reply } => {
                 let Some(events) = self.events.upgrade() else { return };
-                let ticket = Ticket(self.next_ticket);
-                self.next_ticket += 1;
+                let ticket = self.desk().ticket();
                 // A seat that does not reach its client is dropped, and the task leaves.
-                let seat = Seat { ticket, scheduler: Scheduler { events } };
+                let seat = Seat { ticket, scheduler: self.handle_with(events) };
                 if reply.send(seat).is_ok() {
-                    self.arrive(now, ticket, ask, visible, client);
+                    self.arrive(now, ticket, ask, Visitor { visible, client, running: None });
                 }
             }
             Event::Left(ticket) => self.leave(now, ticket),
             Event::Lower { ticket, wish, reply } => {
-                let lowered = self.classes.lower(now, ticket, wish);
-                let _ = reply.send(lowered.map(|decisions| self.apply(now, decisions)));
+                let lowered = self.desk().lower(now, ticket, wish);
+                let _ = reply.send(lowered.map(|orders| self.carry(orders)));
             }
-            Event::Freed(freed) => self.free(now, freed),
+            Event::Freed { backend, freed } => self.free(now, backend, freed),
             Event::Backend { id, alive, done } => {
                 self.set_backend(now, id, alive);
                 let _ = done.send(());
             }
             Event::Pause { paused, done } => {
-                self.paused = paused;
-                let decisions = self.classes.set_paused(now, paused);
-                self.apply(now, decisions);
+                let orders = self.desk().set_paused(now, paused);
+                self.carry(orders);
                 let _ = done.send(());
             }
-            Event::Status(reply) => drop(reply.send(self.status())),
+            Event::Status(reply) => drop(reply.send(self.desk().status())),
             // The loop ends before this is asked.
             Event::Stop => {}
         }
     }
 
-    fn arrive(
-        &mut self,
-        now: Timestamp,
-        ticket: Ticket,
-        ask: Ask,
-        visible: Arc<AtomicBool>,
-        client: Client,
-    ) {
-        self.counts.arrived += 1;
-        if ask == Ask::Interactive && self.denies_quietly() {
-            let why = "all backends are busy; try again later";
-            let _ = client.moves.send(Move::Deny(why.into()));
-            self.counts.denied += 1;
-            return;
-        }
-        let task = Task {
-            ask,
-            visible,
-            client,
-            arrived: now,
-            told: None,
-            promised: None,
-            running: None,
-            put_back: 0,
-            left: false,
-        };
-        self.tasks.insert(ticket, task);
-        let decisions = self.classes.arrive(now, ticket, ask);
-        self.apply(now, decisions);
+    fn handle_with(&self, events: mpsc::UnboundedSender<Event>) -> Scheduler {
+        Scheduler { events, desk: self.desk.clone() }
     }
 
-    /// Whether an interactive task is denied without lowering anybody: a client that tries again
-    /// and again would end every default task.
-    fn denies_quietly(&self) -> bool {
-        let busy = self.classes.load().is_full(0);
-        busy && self.last_denial.is_some_and(|last| last.elapsed() < self.denial_pause)
+    fn arrive(&mut self, now: Timestamp, ticket: Ticket, ask: Ask, visitor: Visitor) {
+        self.visitors.insert(ticket, visitor);
+        let orders = self.desk().arrive(now, ticket, ask);
+        self.carry(orders);
     }
 
     fn leave(&mut self, now: Timestamp, ticket: Ticket) {
-        let Some(task) = self.tasks.get_mut(&ticket) else { return };
-        if task.running.is_some() {
-            // Its backend stops the program and is free then.
-            task.left = true;
-            return;
+        // One whose program runs is needed until that has ended.
+        if self.visitors.get(&ticket).is_some_and(|visitor| visitor.running.is_none()) {
+            self.visitors.remove(&ticket);
         }
-        self.tasks.remove(&ticket);
-        self.counts.left += 1;
-        let decisions = self.classes.remove(now, ticket);
-        self.apply(now, decisions);
+        let orders = self.desk().leave(now, ticket);
+        self.carry(orders);
     }
 
     fn set_backend(&mut self, now: Timestamp, id: usize, alive: bool) {
         self.places.set(id, alive);
-        let decisions = self.classes.set_backends(now, self.places.alive());
-        self.apply(now, decisions);
+        let orders = self.desk().set_backends(now, self.places.alive());
+        self.carry(orders);
     }
 
-    fn free(&mut self, now: Timestamp, freed: Freed) {
-        self.places.free(freed.backend, freed.attempt);
-        if let Some(stopping) = freed.stopping {
-            self.endings.note(stopping);
-        }
+    fn free(&mut self, now: Timestamp, backend: usize, freed: Freed) {
+        self.places.free(backend, freed.attempt);
         if freed.ended == Ended::Stuck {
-            tracing::error!(backend = freed.backend, "a program cannot be killed");
-            self.set_backend(now, freed.backend, false);
+            tracing::error!(backend, "a program cannot be killed");
+            self.set_backend(now, backend, false);
         }
-        let current = |run: &Run| run.attempt == freed.attempt;
-        let Some(task) = self.tasks.get_mut(&freed.ticket) else { return };
-        let Some(run) = task.running.take_if(|run| current(run)) else { return };
-        if let Some(class) = run.class.filter(|_| freed.ended == Ended::Done) {
-            let counts = &mut self.counts.classes[usize::from(class)];
-            counts.ended += 1;
-            counts.ran_seconds += freed.took.as_secs_f64();
-            self.means.note(class, freed.took.into());
+        if let Some(visitor) = self.visitors.get_mut(&freed.ticket) {
+            visitor.running.take_if(|run| run.attempt == freed.attempt);
         }
-        let seen = task.visible.load(Ordering::Acquire);
-        let again = freed.ended == Ended::Lost
-            && !(task.left || seen || task.put_back >= PUT_BACK_MAX)
-            && task.ask != Ask::Interactive;
-        let decisions = if again {
-            task.put_back += 1;
-            self.counts.put_back += 1;
-            self.classes.put_back(now, freed.ticket)
-        } else {
-            self.forget(now, freed)
-        };
-        self.apply(now, decisions);
+        let orders = self.desk().free(now, freed);
+        self.carry(orders);
+        if !self.desk().knows(freed.ticket) {
+            self.visitors.remove(&freed.ticket);
+        }
     }
 
-    fn forget(&mut self, now: Timestamp, freed: Freed) -> Vec<Decision> {
-        if let Some(task) = self.tasks.remove(&freed.ticket)
-            && freed.ended != Ended::Done
-            && !task.left
-        {
-            self.counts.lost += 1;
-            let _ = task.client.moves.send(Move::Lost);
-        }
-        self.classes.remove(now, freed.ticket)
-    }
-
-    fn apply(&mut self, now: Timestamp, decisions: Vec<Decision>) {
-        for decision in decisions {
-            tracing::debug!(?decision, "decided");
-            match decision {
-                Decision::Start { ticket, class, limit } => self.start(now, ticket, class, limit),
-                Decision::Lower { ticket, limit, .. } => {
-                    self.counts.lowered += 1;
-                    self.control(ticket, Control::Limit(limit.into()));
+    fn carry(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            match order {
+                Order::Start { ticket, attempt, limit, again } => {
+                    self.start(Run { ticket, attempt, limit, again });
                 }
-                Decision::Halt { ticket } => self.halt(ticket),
-                Decision::Deny { ticket, why } => {
-                    self.counts.denied += 1;
-                    self.last_denial = Some(Instant::now());
-                    if let Some(task) = self.tasks.remove(&ticket) {
-                        let _ = task.client.moves.send(Move::Deny(why.to_string()));
+                Order::Limit(ticket, limit) => self.control(ticket, Control::Limit(limit)),
+                Order::Halt(ticket, why) => {
+                    self.control(ticket, Control::Halt(why));
+                    // The next task may have the backend while the program is still being killed.
+                    if let Some(run) = self.run_of(ticket) {
+                        let (backend, attempt) = (run.backend, run.attempt);
+                        self.places.free(backend, attempt);
+                    }
+                }
+                Order::Deny(ticket, why) => self.send_away(ticket, Move::Deny(why)),
+                Order::Lost(ticket) => self.send_away(ticket, Move::Lost),
+                Order::News(ticket, news) => {
+                    if let Some(visitor) = self.visitors.get(&ticket) {
+                        visitor.client.news.send_replace(Some(news));
                     }
                 }
             }
         }
     }
 
-    fn start(&mut self, now: Timestamp, ticket: Ticket, class: Option<u8>, limit: Span) {
-        let attempt = self.next_attempt;
-        self.next_attempt += 1;
-        let (Some(task), Some(backend), Some(events)) =
-            (self.tasks.get_mut(&ticket), self.places.take(attempt), self.events.upgrade())
+    fn send_away(&mut self, ticket: Ticket, last: Move) {
+        if let Some(visitor) = self.visitors.remove(&ticket) {
+            let _ = visitor.client.moves.send(last);
+        }
+    }
+
+    fn start(&mut self, run: Run) {
+        let Run { ticket, attempt, .. } = run;
+        let (Some(visitor), Some(backend), Some(events)) =
+            (self.visitors.get_mut(&ticket), self.places.take(attempt), self.events.upgrade())
         else {
             tracing::error!(%ticket, "there is no backend for a task that may start");
             return;
         };
-        let limit = (limit < Span::FOREVER).then(|| limit.into());
-        let (allocation, control) = Allocation::new(ticket, backend, attempt, limit, events);
-        task.running = Some(Run { control, attempt, class, backend });
-        if let Some(promised) = task.promised.take() {
-            let (early, late) = (promised.since(now), now.since(promised));
-            self.counts.calibrate(early.into(), late.into());
-        }
-        match class {
-            Some(class) => {
-                let counts = &mut self.counts.classes[usize::from(class)];
-                counts.started += 1;
-                counts.waited_seconds += now.since(task.arrived).as_secs_f64();
-            }
-            None => self.counts.interactive += 1,
-        }
-        task.told = None;
+        let (allocation, control) = Allocation::new(run, backend, visitor.visible.clone(), events);
+        visitor.running = Some(Held { control, attempt, backend });
         // Undelivered, the allocation frees its backend by being dropped.
-        let _ = task.client.moves.send(Move::Start(allocation));
+        let _ = visitor.client.moves.send(Move::Start(allocation));
     }
 
-    fn halt(&mut self, ticket: Ticket) {
-        self.counts.halted += 1;
-        self.control(ticket, Control::Halt("halted: its place is needed".into()));
-        // The next task may have the backend while the program is still being killed.
-        if let Some(run) = self.tasks.get(&ticket).and_then(|task| task.running.as_ref()) {
-            self.places.free(run.backend, run.attempt);
-        }
+    fn run_of(&self, ticket: Ticket) -> Option<&Held> {
+        self.visitors.get(&ticket)?.running.as_ref()
     }
 
     fn control(&self, ticket: Ticket, control: Control) {
-        if let Some(run) = self.tasks.get(&ticket).and_then(|task| task.running.as_ref()) {
+        if let Some(run) = self.run_of(ticket) {
             let _ = run.control.send(control);
         }
-    }
-
-    fn status(&self) -> Status {
-        let (load, rules) = (self.classes.load(), self.classes.rules());
-        let classes = rules.classes().iter().enumerate().map(|(at, class)| ClassStatus {
-            name: class.name.clone(),
-            seconds: class.duration.as_secs_f64(),
-            running: load.running(at),
-            limit: load.limit(at),
-            queued: self.classes.queued_in(at),
-        });
-        let counts = self.counts.clone();
-        let told = (counts.told > 0).then(|| counts.kept as f64 / counts.told as f64);
-        Status {
-            backends: self.classes.backends(),
-            running: self.classes.running(),
-            queued: self.classes.queued(),
-            paused: self.paused,
-            seed: self.seed,
-            ending_seconds: self.endings.usual_max().as_secs_f64(),
-            kept_share: told,
-            classes: classes.collect(),
-            counts,
-            remembered: self.tasks.len(),
-            wrong: self.classes.audit().err(),
-        }
-    }
-}
-
-/// A moment at which nothing is to be told: some event comes earlier.
-const FAR: Duration = Duration::from_secs(3600);
-
-fn random_seed() -> u64 {
-    let mut bytes = [0; 8];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => u64::from_le_bytes(bytes),
-        // A fixed seed is still a good one: it only makes choices foreseeable.
-        Err(_) => 0,
     }
 }

@@ -1,5 +1,7 @@
 //! A backend that is held for a task.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use taskyard_core::classes::Ticket;
@@ -7,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Event;
+use super::desk::{Ended, Freed};
 
 /// What a running task is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,15 +20,13 @@ pub enum Control {
     Halt(String),
 }
 
-/// How a task's time on a backend ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The program ended or was stopped, and its client knows how.
-    Done,
-    /// The program or its backend was killed.
-    Lost,
-    /// The program cannot be killed: the backend is of no use any more.
-    Stuck,
+/// One run of a task, as the desk ordered it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub ticket: Ticket,
+    pub attempt: u64,
+    pub limit: Option<Duration>,
+    pub again: bool,
 }
 
 /// A backend that is held for a task; it is free when this is dropped.
@@ -40,53 +41,57 @@ pub struct Allocation {
     /// What the task is told while it runs.
     pub control: mpsc::UnboundedReceiver<Control>,
     attempt: u64,
+    again: bool,
     started: Instant,
-    /// Since when the program is being stopped.
+    /// Since when the backend should have been free, if the program used up its time.
     stopping: Option<Instant>,
     ended: Ended,
+    /// Whether the client has seen anything of the task.
+    visible: Arc<AtomicBool>,
     events: mpsc::UnboundedSender<Event>,
-}
-
-/// What the scheduler is told about it.
-#[derive(Debug)]
-pub(crate) struct Freed {
-    pub ticket: Ticket,
-    pub backend: usize,
-    pub attempt: u64,
-    pub ended: Ended,
-    /// How long the backend was held.
-    pub took: Duration,
-    /// How long it took to stop the program, if it had to be.
-    pub stopping: Option<Duration>,
 }
 
 impl Allocation {
     pub(super) fn new(
-        ticket: Ticket,
+        run: Run,
         backend: usize,
-        attempt: u64,
-        limit: Option<Duration>,
+        visible: Arc<AtomicBool>,
         events: mpsc::UnboundedSender<Event>,
     ) -> (Self, mpsc::UnboundedSender<Control>) {
         let (sender, control) = mpsc::unbounded_channel();
-        let (started, stopping, ended) = (Instant::now(), None, Ended::Lost);
+        let Run { ticket, attempt, limit, again } = run;
         let this = Allocation {
             ticket,
             backend,
             limit,
             control,
             attempt,
-            started,
-            stopping,
-            ended,
+            again,
+            started: Instant::now(),
+            stopping: None,
+            ended: Ended::Lost,
+            visible,
             events,
         };
         (this, sender)
     }
 
-    /// The program is being stopped from now on.
-    pub fn stopping(&mut self) {
-        self.stopping.get_or_insert_with(Instant::now);
+    /// Whether the task may run once more if this run is lost now.
+    pub fn may_run_again(&self) -> bool {
+        self.again && !self.visible.load(Ordering::Acquire)
+    }
+
+    /// The program is about to be stopped because it had so much time. Those who wait were told that the backend is
+    /// free then, counted from the decision or from the moment when the time was lowered; what it takes to start the
+    /// program is part of the delay.
+    pub fn over(&mut self, limit: Duration, lowered: Option<Instant>) {
+        let told = self.started + limit;
+        self.stopping = Some(lowered.map_or(told, |lowered| told.max(lowered)));
+    }
+
+    /// The client is about to see something of the program: it does not run again.
+    pub fn show(&self) {
+        self.visible.store(true, Ordering::Release);
     }
 
     /// Gives the backend back. Dropped without this, the task counts as lost.
@@ -99,13 +104,34 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         let freed = Freed {
             ticket: self.ticket,
-            backend: self.backend,
             attempt: self.attempt,
             ended: self.ended,
+            seen: self.visible.load(Ordering::Acquire),
             took: self.started.elapsed(),
             stopping: self.stopping.map(|since| since.elapsed()),
         };
         // A scheduler that is gone needs no backend back.
-        let _ = self.events.send(Event::Freed(freed));
+        let _ = self.events.send(Event::Freed { backend: self.backend, freed });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The time that a program took to start was in no estimate: whoever waited behind one that used all its time was
+    // late by it.
+    #[test]
+    fn what_a_task_takes_beyond_its_time_counts_from_the_decision() {
+        let (events, _inbox) = mpsc::unbounded_channel();
+        let limit = Duration::from_secs(3);
+        let run = Run { ticket: Ticket(1), attempt: 1, limit: Some(limit), again: false };
+        let (mut allocation, _control) = Allocation::new(run, 0, Arc::default(), events);
+        let at = |seconds| allocation.started + Duration::from_secs(seconds);
+        let cases = [(None, at(3)), (Some(at(1)), at(3)), (Some(at(5)), at(5))];
+        for (lowered, since) in cases {
+            allocation.over(limit, lowered);
+            assert_eq!(allocation.stopping, Some(since));
+        }
     }
 }

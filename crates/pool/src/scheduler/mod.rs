@@ -1,4 +1,7 @@
-//! Who runs and who waits: events go to one task, which asks the core and tells everybody.
+//! Who runs and who waits: events go to one task, which asks the desk and tells everybody.
+//!
+//! The [`Desk`] knows all tasks and decides by the core's rules; it has no channel and no clock. The
+//! task around it carries events in and orders out, within this process.
 //!
 //! What a client holds of it gives itself back when it is dropped: a [`Place`] in the queue leaves
 //! it, an [`Allocation`] of a backend frees it. So nothing is kept for somebody who is gone.
@@ -6,12 +9,13 @@
 mod actor;
 mod allocation;
 mod counts;
+mod desk;
 mod places;
 mod status;
 mod telling;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use taskyard_core::Span;
 use taskyard_core::classes::{Ask, LowerError, Ticket};
@@ -20,14 +24,26 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::config::Config;
 use crate::protocol::QueueNews;
 
-pub use allocation::{Allocation, Control, Ended};
-pub use counts::{ClassCounts, Counts};
+pub use allocation::{Allocation, Control};
+pub use counts::{ClassCounts, Counts, Estimates};
+pub use desk::{Desk, Ended, Freed, Order};
 pub use status::{ClassStatus, Status};
 
 /// The way to the scheduler's task.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     events: mpsc::UnboundedSender<Event>,
+    desk: SharedDesk,
+}
+
+/// The desk, which only the scheduler's task changes and others may look at.
+#[derive(Clone, Debug)]
+struct SharedDesk(Arc<Mutex<Desk>>);
+
+impl SharedDesk {
+    fn lock(&self) -> MutexGuard<'_, Desk> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What the scheduler is told.
@@ -36,7 +52,7 @@ pub(crate) enum Event {
     Arrive { ask: Ask, visible: Arc<AtomicBool>, client: Client, reply: oneshot::Sender<Seat> },
     Left(Ticket),
     Lower { ticket: Ticket, wish: Span, reply: oneshot::Sender<Result<(), LowerError>> },
-    Freed(allocation::Freed),
+    Freed { backend: usize, freed: Freed },
     Backend { id: usize, alive: bool, done: oneshot::Sender<()> },
     Pause { paused: bool, done: oneshot::Sender<()> },
     Status(oneshot::Sender<Status>),
@@ -87,9 +103,10 @@ impl Scheduler {
     /// Starts the scheduler's task; it ends when nobody can reach it any more.
     pub fn start(config: &Config) -> Result<Self, crate::ConfigError> {
         let (events, inbox) = mpsc::unbounded_channel();
-        let actor = actor::Actor::new(config, events.downgrade())?;
+        let desk = SharedDesk(Arc::new(Mutex::new(Desk::new(config)?)));
+        let actor = actor::Actor::new(desk.clone(), events.downgrade());
         tokio::spawn(actor.run(inbox));
-        Ok(Scheduler { events })
+        Ok(Scheduler { events, desk })
     }
 
     /// A task arrives. `visible` says whether its client has seen anything of it.
@@ -121,6 +138,16 @@ impl Scheduler {
     pub fn stop(&self) {
         // One that is gone has stopped already.
         let _ = self.tell(Event::Stop);
+    }
+
+    /// How the pool is at this moment, without waiting for what it was told and has not done yet.
+    pub fn glance(&self) -> Status {
+        self.desk.lock().status()
+    }
+
+    /// Whether it still works.
+    pub fn is_running(&self) -> bool {
+        !self.events.is_closed()
     }
 
     /// How the pool is.

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::Counts;
+use super::desk::Desk;
+use super::{ClassCounts, Counts};
 
 /// How the pool is.
 #[derive(Clone, Debug, Serialize)]
@@ -11,6 +12,8 @@ pub struct Status {
     pub backends: u32,
     /// Tasks that hold one.
     pub running: usize,
+    /// Those of them that are interactive.
+    pub interactive: usize,
     /// Tasks that wait.
     pub queued: usize,
     /// Whether nothing starts.
@@ -44,4 +47,39 @@ pub struct ClassStatus {
     pub limit: u32,
     /// How many wait for room in it; default tasks wait in the first.
     pub queued: usize,
+}
+
+impl Desk {
+    /// How the pool is.
+    pub fn status(&self) -> Status {
+        let (load, rules) = (self.classes.load(), self.classes.rules());
+        let classes = rules.classes().iter().enumerate().map(|(at, class)| ClassStatus {
+            name: class.name.clone(),
+            seconds: class.duration.as_secs_f64(),
+            running: load.running(at),
+            limit: load.limit(at),
+            queued: self.classes.queued_in(at),
+        });
+        Status {
+            backends: self.classes.backends(),
+            running: self.classes.running(),
+            interactive: self.classes.interactive(),
+            queued: self.classes.queued(),
+            paused: self.paused,
+            seed: self.seed,
+            ending_seconds: self.endings.usual_max().as_secs_f64(),
+            kept_share: self.counts.estimates.kept_share(),
+            classes: classes.collect(),
+            counts: self.counts.clone(),
+            remembered: self.tasks.len(),
+            wrong: self.classes.audit().err(),
+        }
+    }
+}
+
+impl Status {
+    /// How each class is, beside what happened in it so far.
+    pub fn by_class(&self) -> impl Iterator<Item = (&ClassStatus, &ClassCounts)> {
+        self.classes.iter().zip(&self.counts.classes)
+    }
 }

@@ -1,22 +1,23 @@
 //! Tells those who wait how long: not too often, and soon when something changes.
 
-use std::time::Duration;
-
-use taskyard_core::classes::{Class, Waiting};
+use taskyard_core::classes::{Class, Ticket, Waiting};
+use taskyard_core::estimate::Estimate;
 use taskyard_core::{Reason, Span, Timestamp};
-use tokio::time::Instant;
 
-use super::actor::Actor;
+use super::desk::{Desk, Order};
 use crate::protocol::QueueNews;
 
 /// The least time between two looks at the whole queue.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Span = Span::from_micros(500_000);
 /// How many times longer than a look the pause after it is at least.
-const PAUSE_LOOKS: u32 = 10;
+const PAUSE_LOOKS: i64 = 10;
 /// A client that heard nothing for so long is told again.
 const AGAIN: Span = Span::from_secs(5);
 /// A change of less than this is not worth a word.
 const CHANGE_MIN: Span = Span::from_secs(1);
+
+/// How many may wait so that a newcomer is told at once.
+const GREETED_MAX: usize = 1_000;
 
 /// What a client was told.
 #[derive(Clone, Copy, Debug)]
@@ -25,39 +26,93 @@ pub(super) struct Told {
     start: Option<Timestamp>,
 }
 
-impl Actor {
+/// What a client was told first: when it starts at the latest, and when probably.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Promise {
+    max: Timestamp,
+    expected: Timestamp,
+}
+
+/// How far a start was from what was told first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Error {
+    pub early: Span,
+    pub late: Span,
+    pub expected: Span,
+}
+
+impl Promise {
+    fn new(now: Timestamp, estimate: Estimate) -> Self {
+        Promise { max: now + estimate.max, expected: now + estimate.expected }
+    }
+
+    pub fn error(self, start: Timestamp) -> Error {
+        let expected = self.expected.since(start) + start.since(self.expected);
+        Error { early: self.max.since(start), late: start.since(self.max), expected }
+    }
+}
+
+impl Desk {
     /// Sees that there is a next look while somebody waits.
-    pub fn plan_telling(&mut self) {
+    pub fn plan_look(&mut self, now: Timestamp) {
         if self.classes.queued() == 0 {
-            self.next_telling = None;
-        } else if self.next_telling.is_none() {
-            let now = Instant::now();
-            let earliest = self.last_telling.map_or(now, |last| last + PAUSE);
-            self.next_telling = Some(earliest.max(now));
+            self.next_look = None;
+        } else if self.next_look.is_none() {
+            let earliest = self.last_look.map_or(now, |last| last + PAUSE);
+            self.next_look = Some(earliest.max(now));
         }
     }
 
-    /// Tells everybody who waits what is news to them.
-    pub fn tell(&mut self) {
-        let looked = Instant::now();
-        let now = self.clock.now();
-        let ending = self.endings.usual_max().into();
-        for waiting in self.classes.waiting(now, ending, &self.means) {
-            let classes = self.classes.rules().classes();
-            let Some(task) = self.tasks.get_mut(&waiting.ticket) else { continue };
-            let start = waiting.estimate.map(|estimate| now + estimate.max);
-            if task.told.is_some_and(|told| !told.is_old(now, start)) {
-                continue;
+    /// The last look took so long: a longer queue is looked at less often.
+    pub fn note_look(&mut self, took: Span) {
+        let (Some(last), Some(next)) = (self.last_look, self.next_look) else { return };
+        let pause = Span::from_micros(took.as_micros().saturating_mul(PAUSE_LOOKS));
+        self.next_look = Some(next.max(last + pause));
+    }
+
+    /// Tells a newcomer at once, unless the queue is so long that its turn to be told comes with all others.
+    pub(super) fn greet(&mut self, now: Timestamp, ticket: Ticket) -> Vec<Order> {
+        let outlook = self.outlook.take().filter(|outlook| !outlook.is_overdue(now));
+        let mut outlook = match outlook {
+            Some(outlook) => outlook,
+            None if self.classes.queued() > GREETED_MAX => return Vec::new(),
+            None => {
+                let ending = self.endings.usual_max().into();
+                let mut outlook = self.classes.outlook(now, ending, &self.means);
+                for earlier in self.classes.waiting_tickets().filter(|one| *one < ticket) {
+                    self.classes.greet(now, earlier, &mut outlook);
+                }
+                outlook
             }
-            if task.told.is_none() {
-                task.promised = task.promised.or(start);
-            }
-            task.told = Some(Told { at: now, start });
-            task.client.news.send_replace(Some(news(&waiting, classes)));
+        };
+        let waiting = self.classes.greet(now, ticket, &mut outlook);
+        self.outlook = Some(outlook);
+        waiting.and_then(|waiting| self.tell_one(now, &waiting)).into_iter().collect()
+    }
+
+    fn tell_one(&mut self, now: Timestamp, waiting: &Waiting) -> Option<Order> {
+        let task = self.tasks.get_mut(&waiting.ticket)?;
+        let start = waiting.estimate.map(|estimate| now + estimate.max);
+        if task.told.is_some_and(|told| !told.is_old(now, start)) {
+            return None;
         }
-        let pause = PAUSE.max(looked.elapsed() * PAUSE_LOOKS);
-        self.last_telling = Some(looked);
-        self.next_telling = (self.classes.queued() > 0).then(|| looked + pause);
+        if task.told.is_none() {
+            let first = waiting.estimate.map(|estimate| Promise::new(now, estimate));
+            task.promised = task.promised.or(first);
+        }
+        task.told = Some(Told { at: now, start });
+        let classes = self.classes.rules().classes();
+        Some(Order::News(waiting.ticket, news(waiting, classes)))
+    }
+
+    /// Tells everybody who waits what is news to them.
+    pub(super) fn tell(&mut self, now: Timestamp) -> Vec<Order> {
+        let ending = self.endings.usual_max().into();
+        let waiting = self.classes.waiting(now, ending, &self.means);
+        let orders = waiting.iter().filter_map(|one| self.tell_one(now, one)).collect();
+        self.last_look = Some(now);
+        self.next_look = (self.classes.queued() > 0).then(|| now + PAUSE);
+        orders
     }
 }
 

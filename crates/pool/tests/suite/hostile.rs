@@ -1,11 +1,11 @@
 //! Programs and clients that mean harm.
 
-use std::ops::Range;
-use std::time::{Duration, Instant};
-
+use rustix::fs::{Gid, Uid};
+use rustix::process::geteuid;
+use rustix::thread::{set_thread_gid, set_thread_uid};
 use serde_json::{Value, json};
 
-use crate::rig::Site;
+use crate::rig::{Site, processes, until_gone};
 
 fn output(answer: &Value) -> String {
     let result = if answer["ok"].is_object() { &answer["ok"] } else { &answer["error"] };
@@ -125,6 +125,37 @@ async fn a_process_that_hides_is_killed_with_its_task() {
     }
 }
 
+/// Where the pool was not root, clients that left at once filled the machine: each left a bubblewrap that was killed
+/// before its child was bound to it.
+#[test]
+fn nothing_is_left_by_clients_that_leave_at_once_where_the_pool_is_not_root() {
+    // A user of its own, so that what is left can be seen.
+    let user = 1_000_000 + std::process::id();
+    let pool = move || {
+        if geteuid().is_root() {
+            // For this thread and those that it starts.
+            set_thread_gid(Gid::from_raw(user)).unwrap();
+            set_thread_uid(Uid::from_raw(user)).unwrap();
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(async {
+            let site = Site::new(4, "").await;
+            assert_eq!(site.pool.backends().isolation().first_uid(), None);
+            for round in 0..40 {
+                let mut client = site.start("{}", "exec sleep 1000").await;
+                if round % 2 == 0 {
+                    client.until("output").await;
+                }
+            }
+            site.until_empty().await;
+        });
+    };
+    std::thread::spawn(pool).join().unwrap();
+    if geteuid().is_root() {
+        assert_eq!(processes(user), [""; 0]);
+    }
+}
+
 #[tokio::test]
 async fn memory_and_files_have_limits() {
     let site = Site::new(1, "limits: {memory_bytes_max: 200000000, file_bytes_max: 100000}").await;
@@ -134,24 +165,89 @@ async fn memory_and_files_have_limits() {
     assert!(output(&answer).contains("status 1"), "{answer}");
 }
 
-/// Looks until none of these users has a living process: the killed ones take a moment to be gone.
-async fn until_gone(users: Range<u32>) {
-    let given_up = Instant::now() + Duration::from_secs(60);
-    for user in users {
-        while let Some(process) = processes(user).pop() {
-            assert!(Instant::now() < given_up, "{process}");
-            tokio::task::yield_now().await;
-        }
+/// The folder of devices was a place in memory without a size: a program could fill half of what the machine has.
+#[tokio::test]
+async fn folders_in_memory_have_a_size() {
+    let site = Site::new(1, "limits: {file_bytes_max: 200000000}").await;
+    if !site.pool.backends().isolation().has_bubblewrap() {
+        return;
+    }
+    let seen = output(&site.run("echo x > /dev/b").await);
+    assert!(seen.contains("/dev/b: Read-only"), "{seen}");
+    for folder in ["/tmp", "/dev/shm"] {
+        let script = format!("head -c 100000000 /dev/zero > {folder}/a; wc -c < {folder}/a");
+        let seen = output(&site.run(&script).await);
+        assert!(seen.contains("No space left") && seen.contains("67108864"), "{seen}");
+    }
+    let seen = output(&site.run("echo x > /dev/null && head -c 3 /dev/urandom | wc -c").await);
+    assert_eq!(seen, "3\n");
+}
+
+/// Each file and each process is within its limit, and there are more and more of them.
+#[tokio::test]
+async fn what_a_task_uses_altogether_has_limits() {
+    let more = "limits: {task_disk_bytes_max: 5000000, task_files_max: 200, \
+                task_memory_bytes_max: 100000000}";
+    let site = Site::new(1, more).await;
+    for (script, words) in [
+        ("i=0; while :; do i=$((i+1)); head -c 500000 /dev/zero > f$i; done", "disk limit"),
+        ("mkdir d; i=0; while :; do i=$((i+1)); : > d/f$i; done", "too many files"),
+        // What has no end of a line is kept until it comes.
+        (
+            "for i in 1 2 3 4 5 6; do (head -c 30000000 /dev/zero; sleep 1000) | tail & done; wait",
+            "memory limit",
+        ),
+    ] {
+        let mut client = site.start(r#"{"duration": 30}"#, script).await;
+        let end = client.until("complete").await;
+        assert!(end.error().starts_with(words), "{end:?}");
+        site.until_empty().await;
     }
 }
 
-/// The living processes of a user.
-fn processes(uid: u32) -> Vec<String> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let statuses =
-        entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
-    let of_user = statuses.filter(|status| {
-        status.contains(&format!("Uid:\t{uid}\t")) && !status.contains("State:\tZ")
-    });
-    of_user.collect()
+/// Folders in folders ended the whole server when they were removed, and hid what was in them from the limits.
+#[tokio::test]
+async fn folders_in_folders_end_the_task_and_nobody_else() {
+    let site = Site::new(1, "").await;
+    let script = r#"exec perl -e 'for (1..3000) { mkdir "d"; chdir "d" } sleep 1000'"#;
+    let mut client = site.start(r#"{"duration": 30}"#, script).await;
+    let end = client.until("complete").await;
+    assert!(end.error().starts_with("too many files"), "{end:?}");
+    assert!(site.run("echo x > result.txt").await["ok"].is_object());
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn what_all_tasks_use_together_has_a_limit_and_the_largest_ends() {
+    let site = Site::new(2, "limits: {pool_disk_bytes_max: 9000000}").await;
+    let write = |size: u32| format!("head -c {size} /dev/zero > f; echo up; exec sleep 1000");
+    let mut small = site.start(r#"{"duration": 10}"#, &write(4_000_000)).await;
+    small.until_output("up").await;
+    let mut large = site.start(r#"{"duration": 3}"#, &write(6_000_000)).await;
+    let end = large.until("complete").await;
+    assert!(end.error().starts_with("disk limit of all tasks together"), "{end:?}");
+    assert_eq!(site.status().await.running, 1);
+}
+
+#[tokio::test]
+async fn the_input_of_all_clients_together_has_a_limit() {
+    let site = Site::new(1, "limits: {held_bytes_max: 20480}").await;
+    let mut first = site.client().await;
+    first.file("a.sh", &"#".repeat(15_000)).await;
+    let mut second = site.client().await;
+    second.file("a.sh", &"#".repeat(15_000)).await;
+    // Whoever came second is sent away, over plain HTTP too, and the first goes on.
+    let words = "the input of those who wait has no room for more; try again later";
+    let refused = tokio::select! {
+        frame = first.until("deny") => frame,
+        frame = second.until("deny") => frame,
+    };
+    assert_eq!(refused.error(), words);
+    let file = json!({ "filename": "a.sh", "text": "#".repeat(15_000) });
+    let (status, answer) = site.post(json!({ "input": [file] })).await;
+    assert_eq!((status, answer["error"]["error"].as_str()), (503, Some(words)));
+    drop((first, second));
+    // The room is free again as soon as they are gone.
+    let big = format!("{}\necho x > result.txt", "#".repeat(10_000));
+    while site.run(&big).await["ok"].is_null() {}
 }

@@ -1,9 +1,15 @@
 //! A client that leaves at any moment frees everything.
 
+use std::sync::Arc;
+
 use serde_json::json;
+use taskyard_pool::Config;
+use taskyard_pool::backend::Plan;
+use taskyard_pool::gateway::{News, Visit};
+use taskyard_pool::protocol::{Options, Outgoing, StartHead};
 use tokio::time::{Duration, timeout};
 
-use crate::rig::Site;
+use crate::rig::{PROGRAMS, Site};
 
 #[tokio::test]
 async fn before_it_starts() {
@@ -43,6 +49,35 @@ async fn while_the_program_writes_and_nobody_reads() {
     site.until(|status| status.running == 1).await;
     drop(client);
     site.until_empty().await;
+}
+
+/// A client that had been slow was told that the pool is stopping, and never saw the rest: its task had ended and the
+/// scheduler forgotten it, but its last frames still waited for room.
+#[tokio::test]
+async fn a_slow_client_hears_everything_of_a_task_that_has_ended() {
+    let site = Site::new(1, "").await;
+    let config = Config::parse(&format!("backends: 1\n{PROGRAMS}")).unwrap();
+    let program = Arc::new(config.programs["sh"].clone());
+    let script = "for i in $(seq 40); do echo $i; sleep 0.03; done; echo x > result.txt";
+    let files = vec![("a.sh".to_owned(), script.as_bytes().to_vec())];
+    let plan = Plan::new(program, files, &Options::default(), &StartHead::default(), false);
+    let mut visit = Visit::begin(site.pool.clone(), plan.unwrap()).await.unwrap();
+    // The program starts, and nobody listens until it is gone.
+    assert!(matches!(visit.next().await, News::Frame(Outgoing::Output(..))));
+    site.until(|status| status.counts.arrived == 1 && status.remembered == 0).await;
+    let (mut output, mut frames) = (Vec::new(), Vec::new());
+    while let News::Frame(frame) = visit.next().await {
+        match frame {
+            Outgoing::Output(_, bytes) => output.extend(bytes),
+            frame => frames.push(frame),
+        }
+    }
+    let wanted: String = (1..=40).map(|number| format!("{number}\n")).collect();
+    assert_eq!(String::from_utf8(output).unwrap(), wanted);
+    assert!(
+        matches!(frames[..], [Outgoing::Result { .. }, Outgoing::Complete(None)]),
+        "{frames:?}"
+    );
 }
 
 #[tokio::test]

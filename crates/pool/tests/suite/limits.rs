@@ -24,6 +24,37 @@ async fn a_program_that_does_not_want_to_end_is_killed() {
     site.until_empty().await;
 }
 
+/// Inside bubblewrap the request to end never came to the program: it was killed at once.
+#[tokio::test]
+async fn a_program_that_is_asked_to_end_may_say_what_it_has() {
+    for isolation in ["isolation: {bubblewrap: true}", "isolation: {bubblewrap: false}"] {
+        let more = format!("limits: {{kill_after_seconds: 50}}\n{isolation}");
+        let site = Site::new(1, &more).await;
+        let script = "trap 'echo late > result.txt; echo bye; exit 3' TERM; echo up\n\
+                      while true; do sleep 0.05; done";
+        let mut client = site.start(r#"{"duration": 20}"#, script).await;
+        client.until_output("up").await;
+        client.say(r#"options {"duration": 0}"#).await;
+        client.until_output("bye").await;
+        assert_eq!(client.until("result").await.bytes, b"late\n");
+        assert_eq!(client.until("complete").await.error(), "time limit (0 s)");
+        site.until_empty().await;
+    }
+}
+
+/// The same inside bubblewrap, where the signals of the program are its own.
+#[tokio::test]
+async fn one_that_does_not_hear_is_killed_after_the_time_it_has() {
+    let site = Site::new(1, "limits: {kill_after_seconds: 0.3}").await;
+    let script = "trap 'echo no' TERM; echo up; while true; do sleep 0.01; done";
+    let mut client = site.start(r#"{"duration": 20}"#, script).await;
+    client.until_output("up").await;
+    client.say(r#"options {"duration": 0}"#).await;
+    client.until_output("no").await;
+    assert_eq!(client.until("complete").await.error(), "time limit (0 s)");
+    site.until_empty().await;
+}
+
 #[tokio::test]
 async fn a_client_may_lower_its_time_while_the_program_runs() {
     let site = Site::new(1, "").await;
@@ -45,6 +76,20 @@ async fn endless_output_ends() {
     assert_eq!(size, 100_000);
     assert_eq!(heard.last().unwrap().error(), "output limit");
     site.until_empty().await;
+}
+
+/// What was gathered from a program that writes on and on went by a timer, so frames had as much as it wrote in a
+/// millisecond, and eight of them waited for each slow client.
+#[tokio::test]
+async fn a_frame_does_not_grow_while_a_program_writes() {
+    let site = Site::new(1, "limits: {output_bytes_max: 100000000}").await;
+    let mut client = site.start("{}", "head -c 20000000 /dev/zero; echo x > result.txt").await;
+    let heard = client.rest().await;
+    assert_eq!(heard.last().unwrap().error(), "");
+    let sizes = heard.iter().filter(|one| one.verb == "output").map(|one| one.bytes.len());
+    assert_eq!(sizes.clone().sum::<usize>(), 20_000_000);
+    // The last one has what was still in the pipe.
+    assert!(sizes.max().unwrap() <= 128 << 10);
 }
 
 #[tokio::test]

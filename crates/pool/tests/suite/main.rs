@@ -8,6 +8,7 @@ mod chromium;
 mod rig;
 
 mod asymptote;
+mod desk;
 mod hostile;
 mod interactive;
 mod leaving;

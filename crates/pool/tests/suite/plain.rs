@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use taskyard_pool::Config;
 
 use crate::rig::Site;
 
@@ -64,4 +65,27 @@ async fn what_is_wrong_is_said() {
         assert!(error.contains(words), "{error}");
     }
     assert_eq!(site.status().await.counts.arrived, 0);
+}
+
+/// More than two mebibytes never came in, whatever the limit was set to, and the refusal was no JSON.
+#[tokio::test]
+async fn input_may_be_as_large_as_the_limit_says() {
+    let site = Site::new(1, "limits: {input_bytes_max: 4000000}").await;
+    let text = format!("echo x > result.txt\nexit\n{}", "#".repeat(3_900_000));
+    let file = json!({ "filename": "a.sh", "base64": STANDARD.encode(&text) });
+    let (status, answer) = site.post(json!({ "input": [file] })).await;
+    assert_eq!((status, answer["ok"]["format"].as_str()), (200, Some("txt")), "{answer}");
+    let file = json!({ "filename": "a.sh", "text": "#".repeat(9_000_000) });
+    let (status, answer) = site.post(json!({ "input": [file] })).await;
+    assert_eq!(status, 413);
+    let error = answer["error"]["error"].as_str().unwrap();
+    assert!(error.starts_with("the input is too large"), "{error}");
+}
+
+/// A result that has no format was accepted and never sent.
+#[test]
+fn a_result_needs_formats() {
+    let text = "programs: {one: {command: [/bin/true], result: out}}";
+    let error = Config::parse(text).unwrap_err().to_string();
+    assert!(error.contains("`result` needs at least one of `formats`"), "{error}");
 }

@@ -1,5 +1,7 @@
 //! Those who wait are told where they stand.
 
+use serde_json::Value;
+
 use crate::rig::Site;
 
 #[tokio::test]
@@ -19,8 +21,8 @@ async fn who_waits_is_told_how_long_and_why() {
     assert!(told["estimate"].as_f64().unwrap() > estimate);
     drop(busy);
     assert_eq!(fast.until("complete").await.error(), "");
-    let status = site.until(|status| status.counts.told >= 1).await;
-    assert_eq!(status.counts.kept, status.counts.told);
+    let status = site.until(|status| status.counts.estimates.told >= 1).await;
+    assert_eq!(status.counts.estimates.kept, status.counts.estimates.told);
 }
 
 #[tokio::test]
@@ -44,4 +46,44 @@ async fn a_paused_pool_says_so() {
     assert_eq!(client.until("queue").await.body["reason"], "pool_paused");
     site.pool.scheduler().pause(false).await.unwrap();
     assert_eq!(client.until("complete").await.error(), "");
+}
+
+#[tokio::test]
+async fn who_waited_too_long_is_turned_away() {
+    let site = Site::new(1, "wait_seconds_max: 0.3").await;
+    let mut busy = site.start(r#"{"duration": 30}"#, "echo up; exec sleep 1000").await;
+    busy.until_output("up").await;
+    let mut client = site.start(r#"{"duration": 3}"#, "true").await;
+    let told = client.until("queue").await;
+    assert_eq!(told.body["reason"], "limit_reached");
+    let error = client.until("deny").await.error().to_owned();
+    assert!(error.starts_with("overloaded"), "{error}");
+    let status = site.status().await;
+    assert_eq!((status.counts.denied, status.counts.classes[0].denied, status.queued), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn what_a_client_has_too_many_of_waits_outside_the_queue() {
+    let site = Site::new(2, "client_tasks_max: 1").await;
+    let mut busy = site.start(r#"{"duration": 30}"#, "echo up; exec sleep 1000").await;
+    busy.until_output("up").await;
+    // A backend is free, and still the same client has to wait.
+    let mut next = site.start(r#"{"duration": 10}"#, "echo x > result.txt").await;
+    let told = next.until("queue").await.body;
+    assert_eq!((&told["reason"], &told["estimate"]), (&"client_limit".into(), &Value::Null));
+    next.say(r#"options {"duration": 5}"#).await;
+    let mut gone = site.start("{}", "true").await;
+    gone.until("queue").await;
+    drop(gone);
+    let mut session = site.connect("/pool/run/sh/interactive").await;
+    session.say("start {}").await;
+    assert!(session.until("deny").await.error().starts_with("this client has as many tasks"));
+    let status = site.status().await;
+    assert_eq!((status.queued, status.running, status.counts.arrived), (0, 1, 1));
+    drop(busy);
+    assert_eq!(next.until("complete").await.error(), "");
+    // Over plain HTTP in its turn too.
+    let (first, second) = tokio::join!(site.run("echo x > result.txt"), site.run("exit 3"));
+    assert!(first["ok"].is_object() && second["error"].is_object(), "{first} {second}");
+    site.until_empty().await;
 }

@@ -1,5 +1,7 @@
 //! A pool for each test, and a client that speaks frames.
 
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
@@ -45,7 +47,7 @@ impl Site {
         let pool = Pool::start(config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let app = router(pool.clone());
+        let app = router(pool.clone()).into_make_service_with_connect_info::<SocketAddr>();
         let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Site { pool, address, serving }
     }
@@ -117,7 +119,31 @@ impl Site {
             assert!(Instant::now() < given_up, "folders are left");
             tokio::task::yield_now().await;
         }
+        let left = std::fs::read_dir(self.pool.backends().folder()).unwrap().next();
+        assert!(left.is_none(), "{left:?}");
     }
+}
+
+/// Looks until none of these users has a living process: the killed ones take a moment to be gone.
+pub async fn until_gone(users: Range<u32>) {
+    let given_up = Instant::now() + PATIENCE;
+    for user in users {
+        while let Some(process) = processes(user).pop() {
+            assert!(Instant::now() < given_up, "{process}");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// The living processes of a user.
+pub fn processes(uid: u32) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let statuses =
+        entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
+    let of_user = statuses.filter(|status| {
+        status.contains(&format!("Uid:\t{uid}\t")) && !status.contains("State:\tZ")
+    });
+    of_user.collect()
 }
 
 /// Sends a whole task to the pool at this address.
@@ -155,6 +181,11 @@ impl Heard {
 impl Client {
     pub async fn say(&mut self, text: &str) {
         self.socket.send(Message::text(text)).await.unwrap();
+    }
+
+    /// Says something to a pool that may have said its last word already.
+    pub async fn say_late(&mut self, text: &str) {
+        let _ = self.socket.send(Message::text(text)).await;
     }
 
     pub async fn bytes(&mut self, bytes: &[u8]) {

@@ -34,16 +34,70 @@ async fn standard_error_may_come_apart() {
     assert_eq!(client.until("output").await.body["stream"], "stderr");
 }
 
+const SCRIPT: &str = "echo x > result.txt";
+/// Its SHA-256.
+const HASH: &str = "4d7a1b3c1fcacec04bbd8f73dab873b3e4783c4ec922a28ec766aac4191b0d72";
+
 #[tokio::test]
-async fn files_to_be_restored_are_asked_for_once() {
+async fn files_that_are_not_known_are_asked_for_once_and_then_kept() {
+    let site = Site::new(1, "").await;
+    let restore = format!(r#"input {{"filename": "a.sh", "hash": "{HASH}", "restore": true}}"#);
+    let mut client = site.client().await;
+    client.say(&restore).await;
+    client.say("start {}").await;
+    let missing = client.until("missing").await.body;
+    assert_eq!(missing, json!([{ "filename": "a.sh", "hash": HASH }]));
+    client.say(&format!(r#"input {{"filename": "a.sh", "hash": "{HASH}"}}"#)).await;
+    client.bytes(SCRIPT.as_bytes()).await;
+    client.say("start {}").await;
+    assert_eq!(client.until("complete").await.error(), "");
+    // Another client need not send it.
+    let mut client = site.client().await;
+    client.say(&restore).await;
+    client.say("start {}").await;
+    let heard = client.rest().await;
+    assert!(heard.iter().all(|one| one.verb != "missing"), "{heard:?}");
+    assert_eq!(heard.last().unwrap().error(), "");
+}
+
+#[tokio::test]
+async fn a_pool_that_keeps_no_files_asks_for_them_again() {
+    let site = Site::new(1, "limits: {restore_bytes_max: 0}").await;
+    assert!(site.run(SCRIPT).await["ok"].is_object());
+    for _ in 0..2 {
+        let mut client = site.client().await;
+        client.file("b.sh", SCRIPT).await;
+        client
+            .say(&format!(r#"input {{"filename": "a.sh", "hash": "{HASH}", "restore": true}}"#))
+            .await;
+        client.say("start {}").await;
+        client.until("missing").await;
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_hash_is_refused() {
     let site = Site::new(1, "").await;
     let mut client = site.client().await;
     client.say(r#"input {"filename": "a.sh", "hash": "00", "restore": true}"#).await;
+    let error = client.until("deny").await.error().to_owned();
+    assert_eq!(error, "`hash` is a SHA-256 of 64 hexadecimal digits");
+    let mut client = site.client().await;
+    client.say(&format!(r#"input {{"filename": "a.sh", "hash": "{HASH}"}}"#)).await;
+    client.bytes(b"something else").await;
+    assert_eq!(client.until("deny").await.error(), "these bytes have another `hash`");
+}
+
+#[tokio::test]
+async fn a_second_word_on_options_changes_only_what_it_says() {
+    let site = Site::new(1, "").await;
+    let mut client = site.client().await;
+    for options in [r#"{"duration": 0.3}"#, r#"{"format": "txt"}"#, r#"{"duration": 30}"#] {
+        client.say(&format!("options {options}")).await;
+    }
+    client.file("a.sh", "exec sleep 1000").await;
     client.say("start {}").await;
-    assert_eq!(client.until("missing").await.body, json!([{ "filename": "a.sh" }]));
-    client.file("a.sh", "echo x > result.txt").await;
-    client.say("start {}").await;
-    assert_eq!(client.until("complete").await.error(), "");
+    assert_eq!(client.until("complete").await.error(), "time limit (0.3 s)");
 }
 
 #[tokio::test]

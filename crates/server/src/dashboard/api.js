@@ -38,6 +38,9 @@ const at = (tube) => `v1/tubes/${encodeURIComponent(tube)}`;
 
 export const stats = (signal) => ask("v1/stats", { signal });
 
+// What runs beside the queue.
+export const services = (signal) => ask("v1/services", { signal });
+
 export const setPaused = (tube, paused) => ask(at(tube), { method: "PATCH", body: { paused } });
 
 // Who holds tasks of the tube and who waits for one, at most `count` of each.

@@ -3,6 +3,7 @@
 import { stats, token } from "./api.js";
 import * as details from "./details.js";
 import { note } from "./rates.js";
+import * as services from "./services.js";
 import { make, say, show } from "./table.js";
 import * as words from "./words.js";
 
@@ -75,6 +76,7 @@ function askForToken() {
   details.close();
   if (token.get()) say(part("token-hint"), "That token is not the right one.");
   token.forget();
+  services.forget(part("services"));
   part("token-form").hidden = false;
   part("trouble").hidden = part("empty").hidden = part("filled").hidden = true;
   part("token").focus();
@@ -105,6 +107,7 @@ async function refresh() {
     part("token-form").hidden = part("trouble").hidden = true;
     showAll();
     if (details.shown() !== null) await details.refresh(newest.tubes, newest.time, mine.signal);
+    await services.refresh(part("services"), mine.signal);
     state("live");
     // A server with very many tubes is asked less often, so that the page is never its main load.
     timer = setTimeout(refresh, Math.max(EVERY_MS, 4 * (performance.now() - started)));

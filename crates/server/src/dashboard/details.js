@@ -56,6 +56,7 @@ function options(info) {
     ["capacity", limit(info.capacity)], ["priority", words.number(info.pri)],
     ["ttl", seconds(info.ttl)], ["ttr", seconds(info.ttr)], ["delay", seconds(info.delay)],
     ["attempts at most", limit(info.attempts_max)],
+    ["queue number", info.queue_num ?? "none"],
     ["ttl ends deliveries", info.ttl_kills_taken ? "yes" : "no"],
   ];
 }

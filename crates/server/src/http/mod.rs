@@ -1,13 +1,16 @@
 //! What is where: every address of the server, and what answers there.
 
 mod error;
+mod events;
 mod finish;
 mod look;
+mod manager;
 mod put;
 mod request;
 mod route;
 mod semaphores;
 mod service;
+mod services;
 mod stats;
 mod take;
 mod tubes;
@@ -36,7 +39,9 @@ pub(crate) fn routes() -> Vec<Route> {
         look::routes(),
         stats::routes(),
         semaphores::routes(),
+        manager::routes(),
         service::routes(),
+        services::routes(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -150,6 +150,12 @@ impl QueryField {
         QueryField { name, about, schema: schema.into() }
     }
 
+    /// A text.
+    pub fn text(name: &'static str, about: &'static str) -> Self {
+        let schema = ObjectBuilder::new().schema_type(Type::String).build();
+        QueryField { name, about, schema: schema.into() }
+    }
+
     /// A number from 1 to `max`.
     pub fn count(name: &'static str, about: &'static str, max: usize) -> Self {
         let number = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer));

@@ -44,6 +44,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .answers::<GrantsAnswer>("What became of each, in the order of the request"),
     ];
     routes.extend(event_routes());
+    routes.push(super::events::route());
     routes.into_iter().map(Route::commands).collect()
 }
 

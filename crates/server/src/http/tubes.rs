@@ -7,7 +7,7 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::{Command, Error, Reply, TubeName};
 use taskyard_wire::Code;
 use taskyard_wire::http::{
-    AlterRequest, CreateAnswer, CreateRequest, NothingAnswer, TubeAnswer, TubesAnswer,
+    AlterRequest, CreateAnswer, CreateRequest, NameRequest, NothingAnswer, TubeAnswer, TubesAnswer,
 };
 
 use super::request::{InTube, Json, NothingRequest};
@@ -21,6 +21,7 @@ const TUBE: &str = "/v1/tubes/{tube}";
 pub(crate) fn routes() -> Vec<Route> {
     let list = ("list_tubes", "Show all tubes, by name");
     let show = ("show_tube", "Show a tube");
+    let name = ("name_tube", "Give a tube another name; its tasks stay");
     let drop = ("drop_tube", "Remove a tube with its tasks, while nobody holds or waits for one");
     vec![
         Route::new(Method::GET, "/v1/tubes", list, self::list)
@@ -33,6 +34,11 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::PATCH, TUBE, ("alter_tube", "Change, pause or resume a tube"), alter)
             .reads::<AlterRequest>()
             .answers::<TubeAnswer>("The tube after the change")
+            .commands(),
+        Route::new(Method::POST, "/v1/tubes/{tube}/name", name, self::name)
+            .reads::<NameRequest>()
+            .answers::<TubeAnswer>("The tube under its new name")
+            .refuses([Code::TubeExists])
             .commands(),
         Route::new(Method::DELETE, TUBE, drop, self::drop)
             .answers::<NothingAnswer>("It is gone")
@@ -88,6 +94,16 @@ async fn alter(
     State(app): State<Shared>,
     InTube(tube): InTube,
     Json(request): Json<AlterRequest>,
+) -> Result<Response, Refusal> {
+    let reply = app.ask(request.into_command(tube)?).await?;
+    let Reply::Tubes(infos) = reply else { return Err(misfit()) };
+    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(misfit)?)
+}
+
+async fn name(
+    State(app): State<Shared>,
+    InTube(tube): InTube,
+    Json(request): Json<NameRequest>,
 ) -> Result<Response, Refusal> {
     let reply = app.ask(request.into_command(tube)?).await?;
     let Reply::Tubes(infos) = reply else { return Err(misfit()) };

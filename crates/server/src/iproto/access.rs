@@ -29,6 +29,8 @@ pub(super) fn allows(grants: &Grants, ask: &Ask) -> bool {
         Ask::Drop { .. } => Verb::Drop,
         Ask::CreateTube { .. } => Verb::Create,
         Ask::Cfg { .. } => return grants.allows_somewhere(Verb::Cfg),
+        // What grants name are tubes; of semaphores they say nothing.
+        Ask::Semaphore(_) => return grants.allows_everywhere(Verb::Execute),
         // A batch of commands may be about any tube.
         Ask::Execute(_) => return grants.allows_everywhere(Verb::Execute),
         Ask::Statistics { tube: Some(tube) } => return grants.sees(tube.as_str()),

@@ -1,7 +1,8 @@
 //! Which commands a call means.
 
 use taskyard_core::{
-    Command, Finish, FinishItem, Holder, NewTask, SessionId, Span, Take, TaskId, TubeName,
+    Command, Finish, FinishItem, Holder, NewTask, SemaphoreCommand, SessionId, Span, Take, TaskId,
+    TubeName,
 };
 use taskyard_wire::iproto::eval::NewTube;
 use taskyard_wire::iproto::{
@@ -131,6 +132,7 @@ impl Desk {
                 Ok(tube) => self.push(caller, Command::Tubes { tube: Some(tube) }, Wanted::Exists),
                 Err(_) => self.tell(caller, &Answer::Flag(false)),
             },
+            Ask::Semaphore(command) => self.semaphore(caller, Command::Semaphore(command)),
             Ask::Execute(commands) => self.execute(caller, commands),
             other => self.ask_plainly(caller, other),
         }
@@ -210,6 +212,15 @@ impl Desk {
             let charge = self.expected.add(Size::Small);
             self.launch_take(take, Tag { caller, wanted, charge });
         }
+    }
+
+    fn semaphore(&mut self, caller: Caller, command: Command) {
+        if !waits(&command) {
+            return self.push(caller, command, Wanted::Semaphore);
+        }
+        self.submit();
+        self.push(caller, command, Wanted::Semaphore);
+        self.submit_as(Patience::Waits);
     }
 
     fn held(&self, id: TaskId, finish: Finish) -> FinishItem {
@@ -305,6 +316,7 @@ fn waits(command: &Command) -> bool {
     match command {
         Command::Take(take) => !take.wait.is_zero(),
         Command::Put { wait, .. } => !wait.is_zero(),
+        Command::Semaphore(SemaphoreCommand::Events { wait, .. }) => !wait.is_zero(),
         _ => false,
     }
 }

@@ -64,6 +64,8 @@ pub(super) enum Wanted {
     AllStatistics,
     /// The names of all tubes.
     Names,
+    /// What a semaphore says.
+    Semaphore,
     /// Whether there is such a tube.
     Exists,
     /// The identity of this session, which was joined along the way.

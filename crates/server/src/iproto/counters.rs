@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Every verb that is counted, and one for everything else.
-const VERBS: [&str; 32] = [
+const VERBS: [&str; 33] = [
     "call",
     "put",
     "put_many",
@@ -29,6 +29,7 @@ const VERBS: [&str; 32] = [
     "create_tube",
     "tube",
     "execute",
+    "semaphore",
     "eval",
     "ping",
     "id",

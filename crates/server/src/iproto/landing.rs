@@ -211,6 +211,9 @@ impl Desk {
                 let names: Vec<_> = tubes.into_iter().map(|tube| tube.name).collect();
                 self.told(caller, &Answer::Names(&names))
             }
+            (Wanted::Semaphore, Reply::Semaphore(reply)) => {
+                self.told(caller, &Answer::Semaphore(&reply))
+            }
             _ => Err(self.fault(caller, &misfit())),
         }
     }

@@ -2,8 +2,10 @@
 
 use serde_json::{Map, Value, json};
 use taskyard_core::limits::{
-    BATCH_TASKS_MAX, SEMAPHORE_ACTIVE_MAX, SUBQUEUE_BYTES_MAX, TUBE_NAME_BYTES_MAX,
+    BATCH_TASKS_MAX, SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX, SUBQUEUE_BYTES_MAX,
+    TUBE_NAME_BYTES_MAX,
 };
+use taskyard_core::semaphore::OWN_TASK_MAX;
 
 use super::NAME;
 
@@ -15,20 +17,25 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     let subqueue = json!({ "maxLength": SUBQUEUE_BYTES_MAX });
     let batch = json!({ "maxItems": BATCH_TASKS_MAX });
     let holders = json!({ "minimum": 0, "maximum": SEMAPHORE_ACTIVE_MAX });
+    let asked = json!({ "minimum": 0, "maximum": SEMAPHORE_REVOKING_MAX });
     // The smallest time there is.
     let time = json!({ "minimum": 1e-6 });
     let any = json!({ "minimum": f64::MIN });
+    let task = json!({ "maximum": OWN_TASK_MAX });
     let key = json!({ "minLength": 1, "maxLength": TUBE_NAME_BYTES_MAX, "pattern": NAME });
     for (shape, field, more) in [
         ("SemaphoreRequest", "active", holders.clone()),
-        ("SemaphoreRequest", "try_release", holders.clone()),
-        ("SemaphoreRequest", "max_revoking", holders),
+        ("SemaphoreRequest", "try_release", holders),
+        ("SemaphoreRequest", "max_revoking", asked),
         ("SemaphoreRequest", "revoke_grace", time.clone()),
         ("SemaphoreRequest", "lease", time.clone()),
         ("SemaphoreRequest", "ack_timeout", time.clone()),
         ("WishRequest", "priority", any.clone()),
+        ("WishRequest", "task", task.clone()),
+        ("GrantRequest", "task", task.clone()),
+        ("LookRequest", "tasks/items", task),
         ("StandingAnswer", "priority", any),
-        ("EventsRequest", "semaphore", key),
+        ("EventsRequest", "semaphore", key.clone()),
         ("TakeRequest", "wait", wait.clone()),
         ("EventsRequest", "wait", wait.clone()),
         ("PutRequest", "timeout", wait),
@@ -36,6 +43,9 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("TakeRequest", "lease", time),
         ("CreateRequest", "capacity", json!({ "minimum": 1 })),
         ("CreateRequest", "attempts_max", json!({ "minimum": 1 })),
+        ("CreateRequest", "queue_num", json!({ "minimum": 1 })),
+        ("NameRequest", "queue_num", json!({ "minimum": 1 })),
+        ("NameRequest", "name", key),
         ("AlterRequest", "capacity", json!({ "minimum": 1 })),
         ("AlterRequest", "attempts_max", json!({ "minimum": 1 })),
         ("PutRequest", "subqueue", subqueue.clone()),

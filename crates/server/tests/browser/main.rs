@@ -4,6 +4,9 @@
 //! after half a minute.
 
 mod chromium;
+#[path = "../../../store/tests/postgres/cluster.rs"]
+mod cluster;
+mod services;
 mod site;
 
 use serde_json::json;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use reqwest::{Client, RequestBuilder, Url};
 use serde_json::Value;
 use taskyard_core::Result;
+use taskyard_core::service::Service;
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Server, Token};
 use taskyard_store::MemoryStore;
@@ -24,7 +25,13 @@ pub struct Site {
 impl Site {
     /// Starts a server that wants this token.
     pub async fn new(token: Option<&'static str>) -> Self {
+        Self::with(token, Vec::new()).await
+    }
+
+    /// The same, with these beside its queue.
+    pub async fn with(token: Option<&'static str>, services: Vec<Arc<dyn Service>>) -> Self {
         let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        config.services = services;
         config.token = token.map(|text| Token::new(text).unwrap());
         let store = Box::new(MemoryStore::default());
         let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());

@@ -13,6 +13,7 @@ mod native;
 mod noise;
 mod pipelining;
 mod rig;
+mod semaphores;
 mod sessions;
 mod spaces;
 mod storm;

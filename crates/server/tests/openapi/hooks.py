@@ -71,6 +71,8 @@ def mended_grant(item):
 
 def mended_options(options):
     """Which options go with which kind stands in the descriptions only."""
+    # Only a few kinds may have one, and it must be there.
+    options.pop("semaphore", None)
     kind = options.get("kind", "fifottl")
     if options.get("lenient"):
         return options

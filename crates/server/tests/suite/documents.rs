@@ -62,14 +62,22 @@ async fn the_document_lists_every_address() {
         .map(|(method, path, _)| format!("{method} {path}"))
         .collect();
     let tube = "/v1/tubes/{tube}";
-    let mut expected: BTreeSet<String> =
-        ["/v1/tubes", "/v1/stats", "/healthz", "/metrics", "/openapi.json"]
-            .into_iter()
-            .map(|path| format!("GET {path}"))
-            .collect();
+    let mut expected: BTreeSet<String> = [
+        "/v1/tubes",
+        "/v1/stats",
+        "/v1/services",
+        "/v1/manager",
+        "/healthz",
+        "/metrics",
+        "/openapi.json",
+    ]
+    .into_iter()
+    .map(|path| format!("GET {path}"))
+    .collect();
     expected.extend(["GET", "PUT", "PATCH", "DELETE"].map(|method| format!("{method} {tube}")));
     expected.extend(["tasks/{id}", "deliveries", "consumers"].map(|at| format!("GET {tube}/{at}")));
     for verb in [
+        "name",
         "put",
         "take",
         "ack",
@@ -89,8 +97,13 @@ async fn the_document_lists_every_address() {
     expected.extend(["enqueue", "look", "finish"].map(|verb| format!("POST {semaphore}/{verb}")));
     expected.extend(["GET", "PUT"].map(|method| format!("{method} {semaphore}")));
     expected.extend(
-        ["GET /v1/semaphores", "POST /v1/semaphore-events", "POST /v1/semaphore-events/ack"]
-            .map(str::to_owned),
+        [
+            "GET /v1/semaphores",
+            "POST /v1/semaphore-events",
+            "POST /v1/semaphore-events/ack",
+            "GET /v1/semaphore-events/socket",
+        ]
+        .map(str::to_owned),
     );
     assert_eq!(found, expected);
 }
@@ -121,7 +134,7 @@ async fn the_document_is_complete() {
         statuses.extend(answers.keys().cloned());
         assert!(answers.contains_key("503"), "{method} {path}");
         let names_something = ["{tube}", "{semaphore}"].iter().any(|name| path.contains(name))
-            || path == "/v1/semaphore-events";
+            || ["/v1/semaphore-events", "/v1/semaphore-events/socket"].contains(&path.as_str());
         assert_eq!(answers.contains_key("404"), names_something, "{method} {path}");
         assert_eq!(answers.contains_key("415"), operation.get("requestBody").is_some());
         let open = ["/healthz", "/openapi.json"].contains(&path.as_str());

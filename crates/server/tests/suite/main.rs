@@ -9,5 +9,6 @@ mod limits;
 mod refusals;
 mod rig;
 mod semaphores;
+mod socket;
 mod verbs;
 mod waiting;

@@ -102,3 +102,25 @@ async fn events_become_tasks_of_a_tube() {
     );
     assert_eq!(task["attempt"], 1);
 }
+
+// Events that did not fit into the tube were forgotten until they came again, and the next ones were fetched: while the
+// tube was full, all of them were put off for up to ten minutes.
+#[tokio::test]
+async fn events_wait_for_room_in_their_tube() {
+    let rig = Rig::with(|config| config.events_tube = Some(TubeName::new("events").unwrap())).await;
+    rig.send(Method::PUT, "/v1/tubes/events", json!({ "kind": "limfifottl", "capacity": 1 })).await;
+    rig.done("/v1/tubes/events/put", json!({ "data": "in the way" })).await;
+    make(&rig, json!({ "active": 3 })).await;
+    let wishes: Vec<_> = (1..4).map(|task| json!({ "task": task, "priority": 1 })).collect();
+    rig.done(&format!("{YANG}/enqueue"), json!({ "tasks": wishes })).await;
+    let mut told = Vec::new();
+    while told.len() < 4 {
+        let taken = rig.done("/v1/tubes/events/take", json!({ "wait": 20 })).await;
+        let task = taken["tasks"][0].clone();
+        told.push(task["data"].clone());
+        let ack = json!({ "id": task["id"], "lease": task["lease"] });
+        rig.done("/v1/tubes/events/ack", ack).await;
+    }
+    let heard: Vec<_> = told[1..].iter().map(|event| (&event["task"], &event["attempt"])).collect();
+    assert_eq!(heard, [(&json!(1), &json!(1)), (&json!(2), &json!(1)), (&json!(3), &json!(1))]);
+}

@@ -1,29 +1,35 @@
 //! Claims, and what is done with the tasks they bring.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use taskyard_core::Timestamp;
 use taskyard_core::schedule::Interval;
 use tokio::time::Instant;
 
-use super::Leader;
+use super::{Leader, Look};
 use crate::clock::Clock;
-use crate::conninfo::Conninfo;
-use crate::crew::{Held, json};
-use crate::scheduler::CHECK_CLIENT;
+use crate::crew::{Held, array, json};
+use crate::scheduler::{CHECK_CLIENT, KEEPALIVES};
 use crate::session::{Job, Order};
 use crate::status::Status;
 use crate::table::{Profile, Table};
-use crate::task::{self, COLUMNS_COUNT, Task, moment_text};
+use crate::task::{self, COLUMNS_COUNT, Task};
 use crate::verdict::{Judge, cron_of};
 use crate::wire::{Ask, Opening, Refusal, Row};
+use taskyard_postgres::Conninfo;
 
 /// How many more rows are looked at once some were not active any more.
 const SPARE: usize = 1000;
 /// How many tasks one claim brings at most.
 const CLAIM_MAX: usize = 1000;
-/// Makes a session as if it were new.
-const CLEAN: &str = "DISCARD ALL";
+
+/// How many bytes of input are kept for tasks under way, before no more are claimed.
+const INPUT_BYTES_MAX: usize = 128 << 20;
+
+/// The longest group that a session is opened with: the server takes only so many bytes then, and a longer one is told
+/// once it is there.
+const GROUP_OPENING_BYTES_MAX: usize = 1000;
 
 impl Leader {
     /// How many tasks may begin.
@@ -42,8 +48,14 @@ impl Leader {
     pub(super) fn claim<'a>(&mut self, table: &'a Table, room: usize) -> Ask<'a> {
         let busy = self.crew.busy_json(self.clock.now());
         let idle = self.crew.idle_json();
-        let (room, spare) = (room.to_string(), self.spare.to_string());
-        Ask::new(&table.statements.claim, [&busy, &idle, &room, &spare])
+        let keys = match std::mem::replace(&mut self.look, Look::nowhere()) {
+            Look::All => None,
+            Look::Groups(keys) => Some(array(keys)),
+        };
+        let others = [busy, idle, room.to_string(), self.spare.to_string()].map(Some);
+        let bytes = INPUT_BYTES_MAX.saturating_sub(self.crew.input_bytes()).to_string();
+        let params = others.into_iter().chain([keys, Some(bytes)]).collect();
+        Ask { sql: &table.statements.claim, params }
     }
 
     /// Takes what a claim brought.
@@ -52,7 +64,7 @@ impl Leader {
             (COLUMNS_COUNT, COLUMNS_COUNT + 1, COLUMNS_COUNT + 2, COLUMNS_COUNT + 3);
         let mut found = 0;
         self.spare = 0;
-        let escapes = self.settings.borrow().profile == Profile::Extended;
+        let escapes = self.profile == Profile::Extended;
         for mut row in rows {
             if let Some(shown) = row.text(at).and_then(task::moment) {
                 self.clock = Clock::showing(shown);
@@ -77,14 +89,19 @@ impl Leader {
                 self.begin(group, task, table);
             }
         }
+        if found == 0 && self.full_until.is_none() && self.crew.busy() == 0 {
+            self.unopened = (0, String::new());
+        }
         // A full claim may have left something behind.
-        self.look = self.spare > 0 || (found > 0 && found >= room);
+        self.short = found >= room || self.crew.input_bytes() >= INPUT_BYTES_MAX;
+        if self.spare > 0 || (found > 0 && self.short) {
+            self.look = Look::All;
+        }
     }
 
     /// Asks the judge about something that happens now.
     pub(super) fn judged<T>(&self, ask: impl FnOnce(&Judge<'_>, Timestamp) -> T) -> T {
-        let profile = self.settings.borrow().profile;
-        ask(&Judge { profile, zone: &self.zone }, self.clock.now())
+        ask(&Judge { profile: self.profile, zone: &self.zone }, self.clock.now())
     }
 
     /// Gives a task to the session that it was claimed for, or opens one.
@@ -92,11 +109,13 @@ impl Leader {
         if let Some(refusal) = unreadable(&task) {
             let verdict = self.judged(|judge, now| judge.refused(&task, now, &refusal));
             self.ends.push(crate::verdict::Verdict { old_pid: task.pid, ..verdict });
+            // It took the place of another.
+            self.look = Look::All;
             return;
         }
         let held = |task: Task, start| {
             let shown_pid = task.pid;
-            Held { task, start, shown_pid, give_back: false, tries: 0 }
+            Held { task, start, shown_pid, ran: None, give_back: false, tries: 0 }
         };
         if let Some(pid) = task.pid {
             match self.crew.idle(&key, pid) {
@@ -135,16 +154,25 @@ impl Leader {
         let name = format!("pg_task {} {} {}", names.schema, names.table, task.group);
         let mut session = vec![("application_name".into(), cut(&name))];
         let Some(remote) = &task.remote else {
-            session.extend(identity(task, &settings, table));
+            if task.group.len() <= GROUP_OPENING_BYTES_MAX {
+                session.extend(identity(task, &settings, table));
+            }
+            session.extend(KEEPALIVES.map(|(name, value)| (name.into(), value.into())));
             let (name, value) = CHECK_CLIENT;
             session.extend(table.checks_client.then(|| (name.into(), value.into())));
             let opening = Opening { settings: session, password_must_count: false };
             return Ok((settings.conninfo.clone(), opening));
         };
-        let wrong = |error: crate::conninfo::ConninfoError| {
+        let wrong = |error: taskyard_postgres::ConninfoError| {
             Box::new(Refusal::detailed("PQconninfoParse failed", error.to_string()))
         };
         let mut conninfo = Conninfo::parse(remote).map_err(wrong)?;
+        if !table.superuser && conninfo.names_files() {
+            return Err(Box::new(Refusal::detailed(
+                "files are not allowed in a remote",
+                "Non-superusers must not name sslrootcert, sslcert, sslkey or passfile in the connection string.",
+            )));
+        }
         conninfo.fill(|name| std::env::var(name).ok()).map_err(wrong)?;
         if !table.superuser && conninfo.password.is_none() {
             return Err(Box::new(Refusal::detailed(
@@ -158,44 +186,42 @@ impl Leader {
     /// Lets a session run its task.
     pub(super) fn run(&mut self, number: u64, again: bool, table: &Table) {
         let settings = self.settings.borrow();
-        let Some(session) = self.crew.sessions.get(&number) else { return };
-        let Some(held) = &session.held else { return };
+        let Some(session) = self.crew.sessions.get_mut(&number) else { return };
+        let Some(held) = &mut session.held else { return };
+        held.ran = Some(Instant::now());
         let task = &held.task;
         let Ok(format) = task.format.clone() else { return };
-        let mut before = Vec::new();
-        if again {
-            before.push(CLEAN.to_owned());
-        }
-        if task.remote.is_some() || again {
+        let mut before = None;
+        let anew = task.remote.is_some() || task.group.len() > GROUP_OPENING_BYTES_MAX;
+        if anew || again {
             // What was set when the session was opened is back after it was cleaned.
             let all = identity(task, &settings, table);
-            let own =
-                all.into_iter().filter(|(name, _)| task.remote.is_some() || name == "pg_task.id");
+            let own = all.into_iter().filter(|(name, _)| anew || name == "pg_task.id");
             let set = own.map(|(name, value)| {
                 let (name, value) = (crate::table::literal(&name), crate::table::literal(&value));
                 format!("set_config({name}, {value}, false)")
             });
-            before.push(format!("SELECT {}", set.collect::<Vec<_>>().join(", ")));
+            before = Some(format!("SELECT {}", set.collect::<Vec<_>>().join(", ")));
         }
-        session.order(Order::Run(Box::new(Job {
+        let job = Job {
             input: task.input.clone(),
             timeout: timeout(task.timeout),
             format,
             output_bytes_max: settings.output_bytes_max,
+            attempt: task.remote.as_ref().map(|_| watchful()),
             before,
-        })));
+            clean: task.reuse.goes_on() && !task.save,
+        };
+        session.order(Order::Run(Box::new(job)));
     }
 
     /// The beginnings that are sent.
-    pub(super) fn starts_json(&mut self) -> String {
-        let now = self.clock.now();
+    pub(super) fn starts_json(&self) -> String {
         let mut items = Vec::new();
         for number in &self.sent.1 {
-            let Some(session) = self.crew.sessions.get_mut(number) else { continue };
-            if let (Some(held), Some(pid)) = (&mut session.held, session.pid) {
-                held.start = Some(now);
-                let start = moment_text(now);
-                items.push(serde_json::json!({ "id": held.task.id, "pid": pid, "start": start }));
+            let Some(session) = self.crew.sessions.get(number) else { continue };
+            if let (Some(held), Some(pid)) = (&session.held, session.pid) {
+                items.push(serde_json::json!({ "id": held.task.id, "pid": pid }));
             }
         }
         json(items)
@@ -203,13 +229,19 @@ impl Leader {
 
     /// Those of the sessions whose task was not stopped meanwhile run it.
     pub(super) fn started(&mut self, starts: Vec<u64>, rows: &[Row], table: &Table) {
-        let ids: Vec<i64> = rows.iter().filter_map(|row| row.parsed(0)).collect();
+        let begun = |row: &Row| Some((row.parsed::<i64>(0)?, row.text(1).and_then(task::moment)));
+        let begun: HashMap<i64, _> = rows.iter().filter_map(begun).collect();
+        // Our own clock may be behind by what the last claim took, and no task ends before it began.
+        let latest = begun.values().copied().flatten().max();
+        if let Some(latest) = latest.filter(|latest| *latest > self.clock.now()) {
+            self.clock = Clock::showing(latest);
+        }
         for number in starts {
             let Some(session) = self.crew.sessions.get_mut(&number) else { continue };
             let pid = session.pid;
             let Some(held) = &mut session.held else { continue };
-            if ids.contains(&held.task.id) {
-                held.shown_pid = pid;
+            if let Some(start) = begun.get(&held.task.id) {
+                (held.shown_pid, held.start) = (pid, *start);
                 self.run(number, false, table);
             } else {
                 // Somebody has it locked, or it is no longer to run: a look will tell.
@@ -225,6 +257,14 @@ impl Leader {
 fn unreadable(task: &Task) -> Option<Refusal> {
     let wrong = task.format.as_ref().err().cloned().or_else(|| cron_of(task).err())?;
     Some(Refusal::own(wrong))
+}
+
+/// Lets the session of a remote end soon after we are gone, so that its task does not go on for nobody. Not every server
+/// can.
+fn watchful() -> String {
+    let set = [CHECK_CLIENT].into_iter().chain(KEEPALIVES);
+    let set = set.map(|(name, value)| format!("set_config('{name}', '{value}', false)"));
+    format!("SELECT {}", set.collect::<Vec<_>>().join(", "))
 }
 
 /// What a task can find out about itself.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Leader;
+use super::{Leader, Look};
 use crate::crew::{Ended, Held, json};
 use crate::session::{Event, Outcome};
 use crate::status::Status;
@@ -17,6 +17,19 @@ const FULL: Duration = Duration::from_millis(250);
 /// The longest wait for room on a remote.
 const REMOTE_FULL_MAX: Duration = Duration::from_secs(5);
 
+/// How many bytes of ends go in one round, unless one alone is longer: the server takes no message of a gigabyte.
+const ROUND_BYTES_MAX: usize = 32 << 20;
+
+/// How many of these ends go in one round.
+pub(super) fn portion(ends: &[Verdict]) -> usize {
+    let mut bytes = 0;
+    let fits = ends.iter().take_while(|end| {
+        bytes += end.bytes();
+        bytes <= ROUND_BYTES_MAX
+    });
+    fits.count().max(1).min(ends.len())
+}
+
 impl Leader {
     /// Takes what a session told.
     pub(super) fn take_event(&mut self, number: u64, event: Event) {
@@ -24,6 +37,9 @@ impl Leader {
             Event::Opened(pid) => {
                 if let Some(session) = self.crew.sessions.get_mut(&number) {
                     session.pid = Some(pid);
+                    if session.held.as_ref().is_some_and(|held| held.task.remote.is_none()) {
+                        self.unopened = (0, String::new());
+                    }
                     self.starts.push(number);
                 }
             }
@@ -33,8 +49,11 @@ impl Leader {
     }
 
     fn ended(&mut self, number: u64, outcome: Outcome) {
-        self.look = true;
         let Some(session) = self.crew.sessions.get(&number) else { return };
+        match self.short {
+            true => self.look = Look::All,
+            false => self.look.add(&session.key),
+        }
         let (key, over) = (session.key.clone(), outcome.lost || outcome.cancelled);
         let Some(Held { task, start, shown_pid, give_back, .. }) = self.crew.take(number) else {
             return;
@@ -63,7 +82,7 @@ impl Leader {
 
     /// There is no session for a task.
     fn not_opened(&mut self, number: u64, error: ConnectError) {
-        self.look = true;
+        self.look = Look::All;
         let Some(held) = self.crew.sessions.get_mut(&number).and_then(|s| s.held.as_mut()) else {
             return;
         };
@@ -80,6 +99,10 @@ impl Leader {
             // It is never a task's fault that the database has no room for it.
             None => {
                 tracing::debug!("no session: {}", error.line());
+                // That there is no room passes; anything else somebody has to see to.
+                if !full {
+                    self.unopened = (self.unopened.0.saturating_add(1), error.line());
+                }
                 self.full_until = Some(Instant::now() + FULL);
                 self.judged(|judge, _| judge.given_back(&held.task, None))
             }
@@ -137,7 +160,7 @@ impl Leader {
             return Ok(table.statements.finish.clone());
         }
         // Asked each time: somebody may have added a column.
-        let rows = wire.ask(Ask::new(REPEATED, [&table.oid.to_string()])).await?;
+        let rows = wire.ask(Ask::new(REPEATED, [&table.oid.to_string(), "{}"])).await?;
         let row = rows.first().ok_or_else(|| AskError::Lost("no answer".into()))?;
         let text = |place| row.text(place).unwrap_or_default();
         Ok(table.statements.finish_again(text(0), text(1)))
@@ -152,64 +175,70 @@ impl Leader {
         }
     }
 
-    /// Writes ends one by one, because together they were refused: one that cannot be written must not keep the
-    /// others from it.
+    /// Writes ends one by one, because together they were refused: one that cannot be written must not keep the others
+    /// from it.
     pub(super) async fn write_alone(
         &mut self,
         wire: &mut Wire,
         table: &Table,
         ends: Vec<Verdict>,
     ) -> Result<(), AskError> {
-        let mut ends = ends.into_iter();
-        while let Some(end) = ends.next() {
-            if let Err(lost) = self.write_one(wire, table, end).await {
-                self.ends.extend(ends);
-                return Err(lost);
+        // They stay here until there is an answer about each: this may be given up at any moment.
+        self.sent.0 = ends;
+        let written = self.write_sent(wire, table).await;
+        self.ends.append(&mut self.sent.0);
+        written
+    }
+
+    async fn write_sent(&mut self, wire: &mut Wire, table: &Table) -> Result<(), AskError> {
+        while let Some(end) = self.sent.0.last().cloned() {
+            if !self.write_one(wire, table, end).await? {
+                break;
             }
+            self.sent.0.pop();
         }
         Ok(())
     }
 
+    /// Writes one; answers no where nothing can be written now.
     async fn write_one(
         &mut self,
         wire: &mut Wire,
         table: &Table,
         end: Verdict,
-    ) -> Result<(), AskError> {
-        let mut tries = vec![end.clone()];
-        let bare = Verdict { next: None, remove: false, ..end };
-        tries.push(Verdict { output: None, ..bare });
+    ) -> Result<bool, AskError> {
+        let mut end = end;
         let mut said = String::new();
-        for (place, mut end) in tries.into_iter().enumerate() {
-            if place > 0 {
+        for bare in [false, true] {
+            if bare {
                 let refusal = Refusal::detailed("the end of the task cannot be written", &said);
-                end.error = Some(refusal.text(None));
+                end = end.bare(refusal.text(None));
             }
             let sql = self.finish_text(wire, table, std::slice::from_ref(&end)).await?;
             let ask = Ask { sql: &sql, params: vec![Some(json([&end]))] };
             match wire.ask(ask).await {
                 Ok(locked) => {
+                    self.trouble = None;
                     self.written(vec![end], &locked);
-                    return Ok(());
+                    return Ok(true);
                 }
-                Err(AskError::Refused(refusal)) if refusal.code == "55P03" => {
-                    self.ends.push(end);
-                    self.again = Some(Instant::now() + FULL);
-                    return Ok(());
+                Err(AskError::Refused(refusal)) if refusal.is_passing() => {
+                    (self.hold, self.again) = (Some(Instant::now() + FULL), None);
+                    self.trouble = Some(refusal.line());
+                    return Ok(false);
                 }
                 // The table itself is gone or changed: nothing can be written there now.
                 Err(AskError::Refused(refusal)) if refusal.code.starts_with("42P") => {
                     return Err(AskError::Refused(refusal));
                 }
                 Err(AskError::Refused(refusal)) => said = refusal.line(),
-                Err(lost) => {
-                    self.ends.push(end);
-                    return Err(lost);
-                }
+                Err(lost) => return Err(lost),
             }
         }
         tracing::error!("the end of a task cannot be written: {said}");
-        Ok(())
+        // It has run, so it is not given to anybody else.
+        self.unwritten.push(end);
+        Ok(true)
     }
 }
 
@@ -228,5 +257,21 @@ fn remote_refusal(error: &ConnectError) -> Refusal {
                 "Non-superuser cannot connect if the server does not request a password.",
             )
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_ends_go_one_after_another() {
+        // All that waited went in one message; beyond a gigabyte the server hung up, and it was sent whole again, for
+        // ever.
+        let end = |bytes: usize| Verdict { output: Some("x".repeat(bytes)), ..Verdict::default() };
+        assert_eq!(portion(&[]), 0);
+        assert_eq!(portion(&[end(ROUND_BYTES_MAX + 1), end(1)]), 1);
+        assert_eq!(portion(&[end(ROUND_BYTES_MAX / 2), end(ROUND_BYTES_MAX / 2), end(1)]), 2);
+        assert_eq!(portion(&[end(1), end(2), end(3)]), 3);
     }
 }

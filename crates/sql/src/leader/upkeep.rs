@@ -4,14 +4,20 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::Leader;
+use super::{Leader, Look};
+use crate::clock::Clock;
 use crate::crew::array;
-use crate::session::Order;
-use crate::table::Table;
-use crate::wire::{Ask, AskError, Wire};
+use crate::session::{Order, Outcome};
+use crate::status::Status;
+use crate::table::{FORGOTTEN_MAX, Table};
+use crate::task::{self, COLUMNS_COUNT, Task};
+use crate::verdict::Ran;
+use crate::wire::{Ask, AskError, Refusal, Wire};
 
 /// How often finished tasks that are old enough are deleted.
 const FORGET: Duration = Duration::from_secs(10);
+/// How often to try again what the database refused to write.
+const UNWRITTEN: Duration = Duration::from_secs(10);
 /// How often to look whether the sessions of another scheduler have ended.
 const ORPHANS_AGAIN: Duration = Duration::from_millis(20);
 /// How often at most, before tasks are given to others although they may still run.
@@ -31,15 +37,21 @@ impl Leader {
         };
         if self.next_reset <= now {
             self.next_reset = now + reset;
-            let mine = self.mine();
-            wire.ask(Ask::new(&table.statements.reset, [&mine])).await?;
-            self.look = true;
+            self.reset(wire, table).await?;
+            self.look = Look::All;
+        }
+        if self.next_unwritten <= now && !self.unwritten.is_empty() {
+            self.next_unwritten = now + UNWRITTEN;
+            self.ends.append(&mut self.unwritten);
         }
         if let Some(keep) = keep
             && self.next_upkeep <= now
         {
-            self.next_upkeep = now + FORGET;
-            wire.ask(Ask::new(&table.statements.forget, [&keep])).await?;
+            let gone = wire.ask(Ask::new(&table.statements.forget, [&keep])).await?;
+            let gone = gone.first().and_then(|row| row.parsed(0)).unwrap_or(0);
+            // Where there may be more, it goes on with the next round.
+            let more = gone >= FORGOTTEN_MAX;
+            self.next_upkeep = if more { now } else { now + FORGET };
         }
         Ok(())
     }
@@ -61,9 +73,29 @@ impl Leader {
             }
             sleep(ORPHANS_AGAIN).await;
         }
+        self.reset(wire, table).await?;
+        self.next_reset = Instant::now() + self.settings.borrow().reset;
+        Ok(())
+    }
+
+    /// Gives back what nobody runs. Whether a remote has done it nobody knows, so that is not done again.
+    async fn reset(&mut self, wire: &mut Wire, table: &Table) -> Result<(), AskError> {
+        let mine = self.mine();
+        for mut row in wire.ask(Ask::new(&table.statements.abandoned, [&mine])).await? {
+            let start = row.text(COLUMNS_COUNT).and_then(task::moment);
+            let now = row.text(COLUMNS_COUNT + 1).and_then(task::moment);
+            let (Some(now), Some(task)) = (now, Task::read(&mut row, false)) else { continue };
+            self.clock = Clock::showing(now);
+            Status::count(&self.status.lost);
+            let why = "the scheduler that ran the task is gone";
+            let error = Some(Refusal::detailed("the connection was lost", why));
+            let outcome = Outcome { error, lost: true, ..Outcome::default() };
+            let ran = Ran { pid: task.pid, start, stop: now };
+            let verdict = self.judged(|judge, _| judge.ended(&task, ran, outcome));
+            self.ends.push(verdict);
+        }
         let mine = self.mine();
         wire.ask(Ask::new(&table.statements.reset, [&mine])).await?;
-        self.next_reset = Instant::now() + self.settings.borrow().reset;
         Ok(())
     }
 

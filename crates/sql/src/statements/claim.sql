@@ -1,5 +1,6 @@
 -- Claims the tasks that may begin now. $1: groups with sessions or a pause, by key; $2: idle sessions; $3: how many may begin
--- in all; $4: how many more rows of a group to look at, because many are not active any more.
+-- in all; $4: how many more rows of a group to look at, because many are not active any more; $5: the groups to look at, all
+-- if it is null; $6: how many bytes of input may be read.
 -- A task that fits the session with the same place in its group is given to it and runs at once (WORK), others wait for a
 -- session of their own (TAKE).
 WITH RECURSIVE now AS MATERIALIZED (SELECT clock_timestamp() AS at),
@@ -9,15 +10,25 @@ busy AS MATERIALIZED (SELECT $1::jsonb AS by_key),
 worker AS MATERIALIZED (
     SELECT w.*, row_number() OVER (PARTITION BY w.key ORDER BY w.done, w.since DESC, w.max, w.pid) AS place
     FROM json_to_recordset($2::json) AS w(key uuid, pid integer, max integer, done integer, since timestamptz)),
--- From group to group through the index, however many tasks each has.
+-- Where few tasks are due, their groups are all there is to look at, however many others wait for tomorrow.
+due AS MATERIALIZED (
+    SELECT {key} AS key FROM {table}
+    WHERE state = 'PLAN' AND plan <= (SELECT at FROM now) AND $5::uuid[] IS NULL ORDER BY plan LIMIT 101),
+few AS MATERIALIZED (SELECT count(*) <= 100 AS yes FROM due),
+-- Otherwise from group to group through the index, however many tasks each has.
 head AS (
-    (SELECT {key} AS key FROM {table} WHERE state = 'PLAN' ORDER BY 1 LIMIT 1)
+    (SELECT {key} AS key FROM {table}
+        WHERE state = 'PLAN' AND $5::uuid[] IS NULL AND NOT (SELECT yes FROM few) ORDER BY 1 LIMIT 1)
     UNION ALL
     SELECT (SELECT {key} FROM {table} WHERE state = 'PLAN' AND {key} > h.key ORDER BY 1 LIMIT 1)
     FROM head h WHERE h.key IS NOT NULL),
+-- When only tasks have ended, only their groups have more room.
+looked AS (
+    SELECT key FROM head UNION ALL SELECT unnest($5::uuid[])
+    UNION ALL SELECT DISTINCT d.key FROM due d WHERE (SELECT yes FROM few)),
 room AS MATERIALIZED (
     SELECT h.key, b.running, b.slot, top.pri
-    FROM now n CROSS JOIN busy CROSS JOIN head h
+    FROM now n CROSS JOIN busy CROSS JOIN looked h
     CROSS JOIN LATERAL (
         SELECT coalesce((one ->> 'running')::integer, 0) AS running, (one ->> 'slot')::timestamptz AS slot
         FROM (SELECT busy.by_key -> h.key::text AS one) o) b
@@ -29,8 +40,10 @@ room AS MATERIALIZED (
     WHERE h.key IS NOT NULL),
 seen AS MATERIALIZED (
     SELECT r.key, r.running, c.* FROM room r, now n CROSS JOIN LATERAL (
-        SELECT t.id, greatest(t.max, 0) AS pri, t.max, t.count, t.live,
-            CASE WHEN t.max < 0 THEN greatest(t.plan, r.slot) ELSE t.plan END AS plan, t.active
+        -- Longer than any moment lasts, an interval would make the statement fail for all.
+        SELECT t.id, greatest(t.max, 0) AS pri, t.max, t.count, least(t.live, '1000 years') AS live,
+            CASE WHEN t.max < 0 THEN greatest(t.plan, r.slot) ELSE t.plan END AS plan,
+            least(t.active, '1000 years') AS active, octet_length(t.input)::bigint AS bytes
         FROM {table} t
         WHERE t.state = 'PLAN' AND {key} = r.key AND t.plan <= n.at
             AND greatest(t.max, 0) >= r.running AND (t.max >= 0 OR r.slot IS NULL OR r.slot <= n.at)
@@ -42,8 +55,13 @@ ranked AS MATERIALIZED (
         -- How many of the group that are to run stand before it, itself included.
         count(*) FILTER (WHERE n.at < s.plan + s.active) OVER (PARTITION BY s.key ORDER BY s.pri DESC, s.id) AS place
     FROM seen s, now n),
+-- However many are looked at because others were too late, no more of them begin.
+fit AS MATERIALIZED (
+    SELECT r.*, count(*) FILTER (WHERE NOT r.expired) OVER line AS nth, sum(r.bytes) OVER line - r.bytes AS bytes_before
+    FROM ranked r WHERE r.expired OR r.pri - r.running - (r.place - 1) >= 0
+    WINDOW line AS (ORDER BY r.pri - r.running DESC, r.id)),
 chosen AS MATERIALIZED (
-    SELECT * FROM ranked WHERE expired OR pri - running - (place - 1) >= 0
+    SELECT * FROM fit WHERE (expired OR nth <= $3::bigint) AND bytes_before < $6::bigint
     ORDER BY pri - running DESC, id LIMIT $3::bigint + $4::bigint),
 given AS MATERIALIZED (
     SELECT c.id, c.plan, c.key, c.expired, w.pid FROM chosen c CROSS JOIN now n

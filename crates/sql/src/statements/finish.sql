@@ -14,6 +14,7 @@ mine AS MATERIALIZED (
 written AS (
     UPDATE {table} t SET start = m.start, stop = m.stop, pid = m.pid, output = m.output, error = m.error,
         attempts = m.attempts, plan = coalesce(m.plan, t.plan),
+        origin = CASE WHEN m.plan IS NULL THEN t.origin ELSE coalesce(t.origin, t.plan) END,
         state = CASE WHEN m.stopped THEN t.state ELSE m.state::{state} END
     FROM mine m WHERE t.id = m.id AND NOT (m.remove AND NOT m.stopped)),
 removed AS (

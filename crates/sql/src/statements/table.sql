@@ -64,7 +64,9 @@ BEGIN
         ('zone', 'text', NULL, NULL, false, 'the time zone of cron'),
         ('attempts', 'integer', NULL, '0', true, 'how often it was tried before'),
         ('attempts_max', 'integer', 'attempts_max', '0', true, 'how often it may be tried; 0 is once'),
-        ('backoff', 'interval', 'backoff', '1 sec', true, 'how long to wait before the second try, then twice')
+        ('backoff', 'interval', 'backoff', '1 sec', true, 'how long to wait before the second try, then twice'),
+        ('save', 'boolean', 'save', 'false', true, 'keep the session as it is for the next task, where sessions are reused'),
+        ('origin', 'timestamptz', NULL, NULL, false, 'its plan before it was tried again')
     ) AS v(name, type, setting, fallback, needed, about) LOOP
         DECLARE
             value text;
@@ -128,6 +130,7 @@ BEGIN
         ('_plan', '(plan) WHERE state = ''PLAN'''),
         ('_busy', '(id) WHERE state IN (''TAKE'', ''WORK'')'),
         ('_stop', '(stop) WHERE stop IS NOT NULL'),
+        ('_pause', '(stop) WHERE max < 0 AND stop IS NOT NULL'),
         ('_parent', '(parent) WHERE parent IS NOT NULL')
     ) AS v(name, rest) LOOP
         IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid

@@ -16,7 +16,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::{Arrived, Refusal, Stream, Wire, tls};
-use crate::conninfo::{Conninfo, SslMode};
+use taskyard_postgres::passfile::{self, Wanted};
+use taskyard_postgres::{Conninfo, SslMode};
 
 /// How long connecting may take unless the connection string says otherwise.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
@@ -156,14 +157,12 @@ async fn encrypt(
     place: &(String, u16),
     conninfo: &Conninfo,
 ) -> io::Result<Box<dyn Stream>> {
-    if conninfo.sslmode == SslMode::Disable {
-        return Ok(Box::new(stream));
-    }
+    let Some(config) = tls::config(conninfo).await? else { return Ok(Box::new(stream)) };
     let mut ask = BytesMut::new();
     frontend::ssl_request(&mut ask);
     stream.write_all(&ask).await?;
     match stream.read_u8().await? {
-        b'S' => Ok(Box::new(tls::encrypt(stream, &place.0, conninfo).await?)),
+        b'S' => Ok(Box::new(tls::encrypt(stream, &place.0, config).await?)),
         _ if conninfo.sslmode == SslMode::Prefer => Ok(Box::new(stream)),
         _ => Err(io::Error::other("server does not support SSL, but SSL was required")),
     }
@@ -196,7 +195,9 @@ impl Wire {
                 return Ok(());
             }
             let password = password(conninfo, place, opening).ok_or_else(|| {
-                ConnectError::Refused(Refusal::own("fe_sendauth: no password supplied"))
+                let refusal = Refusal::own("fe_sendauth: no password supplied");
+                // As the server would say it: it does not tell whether there is such a role.
+                ConnectError::Refused(Refusal { code: "28P01".into(), ..refusal })
             })?;
             asked = true;
             match answer {
@@ -247,7 +248,7 @@ impl Wire {
                 }
                 Arrived::Message(Message::NoticeResponse(_) | Message::ParameterStatus(_)) => {}
                 Arrived::Message(message) => return Ok(message),
-                Arrived::Skipped => {}
+                Arrived::Skipped(_) | Arrived::Columns(_) => {}
             }
         }
     }
@@ -258,41 +259,13 @@ fn password(conninfo: &Conninfo, place: &(String, u16), opening: &Opening) -> Op
     if conninfo.password.is_some() || opening.password_must_count {
         return conninfo.password.clone();
     }
-    let file = std::fs::read_to_string(conninfo.passfile.as_deref()?).ok()?;
+    let file = Path::new(conninfo.passfile.as_deref()?);
     let user = conninfo.user.as_deref().or(conninfo.dbname.as_deref()).unwrap_or("postgres");
     let dbname = conninfo.dbname.as_deref().unwrap_or(user);
     let host = if place.0.starts_with('/') { "localhost" } else { &place.0 };
-    find_password(&file, [host, &place.1.to_string(), dbname, user])
-}
-
-/// The password of the first line whose four fields fit.
-fn find_password(file: &str, wanted: [&str; 4]) -> Option<String> {
-    file.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
-        let mut fields = vec![String::new()];
-        let mut chars = line.chars();
-        while let Some(char) = chars.next() {
-            match char {
-                '\\' => fields.last_mut()?.extend(chars.next()),
-                // Only the first four end at a colon.
-                ':' if fields.len() < 5 => fields.push(String::new()),
-                char => fields.last_mut()?.push(char),
-            }
-        }
-        let fits = |(field, wanted): (&String, &str)| field == "*" || field == wanted;
-        let found = fields.len() == 5 && fields.iter().zip(wanted).all(fits);
-        found.then(|| fields.remove(4))
+    let wanted = Wanted { host, port: place.1, dbname, user };
+    passfile::find(file, wanted).unwrap_or_else(|why| {
+        tracing::warn!(file = %file.display(), "{why}");
+        None
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::find_password;
-
-    #[test]
-    fn a_password_is_found_by_its_line() {
-        let file = "# mine\nh:1:d:u:first\n*:*:*:u:a\\:b:c\n";
-        assert_eq!(find_password(file, ["h", "1", "d", "u"]).as_deref(), Some("first"));
-        assert_eq!(find_password(file, ["x", "1", "d", "u"]).as_deref(), Some("a:b:c"));
-        assert_eq!(find_password(file, ["x", "1", "d", "v"]), None);
-    }
 }

@@ -1,7 +1,10 @@
 //! A connection to PostgreSQL, message by message.
 //!
-//! A driver for programs would hide what a task's output is made of: command tags, types, COPY, several results. So the
-//! sessions of tasks read the messages themselves, and the scheduler uses the same connection.
+//! A driver for programs would hide what a task's output is made of. The one that tubes use, tokio-postgres (0.7), gives
+//! of a simple query the names of columns without their types, of a command the number of its rows without its tag,
+//! ends with an error at the answer to COPY, and keeps every message in memory however long it is. So the sessions of
+//! tasks read the messages themselves, and the scheduler uses the same connection. What both share, how a database is
+//! reached and whom to believe there, is in `taskyard_postgres`.
 
 mod connect;
 mod refusal;
@@ -20,6 +23,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 pub use connect::{Cancel, ConnectError, Opening, connect};
 pub use refusal::Refusal;
 
+use crate::output::Column;
+
 /// Longest message that is kept in memory; of longer ones only the fact is known.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
@@ -32,8 +37,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 pub struct Wire {
     stream: Box<dyn Stream>,
     received: BytesMut,
-    /// Bytes of a message too long to be kept that are still to come.
-    skipping: usize,
+    /// Bytes of a message too long to be kept that are still to come, and its kind.
+    skipping: (usize, u8),
     /// What is to be sent before the next message is read.
     pub out: BytesMut,
     /// The process that serves this connection.
@@ -51,8 +56,10 @@ pub struct Wire {
 pub enum Arrived {
     /// A message.
     Message(Message),
-    /// A row or a piece of COPY that is too long.
-    Skipped,
+    /// The columns of a result.
+    Columns(Vec<Column>),
+    /// A message that is too long, by its kind: a row is `D`.
+    Skipped(u8),
 }
 
 /// Why a question has no answer.
@@ -143,7 +150,7 @@ impl Wire {
         Wire {
             stream,
             received: BytesMut::with_capacity(8192),
-            skipping: 0,
+            skipping: (0, 0),
             out: BytesMut::new(),
             pid: 0,
             cancel: None,
@@ -177,24 +184,35 @@ impl Wire {
     }
 
     fn take_received(&mut self) -> io::Result<Option<Arrived>> {
-        if self.skipping > 0 {
-            let skipped = self.skipping.min(self.received.len());
+        if let (left @ 1.., kind) = self.skipping {
+            let skipped = left.min(self.received.len());
             self.received.advance(skipped);
-            self.skipping -= skipped;
-            return Ok((self.skipping == 0).then_some(Arrived::Skipped));
+            self.skipping.0 -= skipped;
+            return Ok((skipped == left).then_some(Arrived::Skipped(kind)));
         }
         if let [kind, a, b, c, d, ..] = self.received[..] {
             let length = u32::from_be_bytes([a, b, c, d]) as usize;
             if length > MESSAGE_BYTES_MAX {
-                if kind != b'D' && kind != b'd' {
-                    return Err(io::Error::other("a message is too long"));
-                }
-                self.skipping = length + 1;
+                self.skipping = (length + 1, kind);
                 self.received.reserve(8192);
                 return self.take_received();
             }
+            if kind == b'T' {
+                return self.take_columns(length);
+            }
         }
         Ok(Message::parse(&mut self.received)?.map(Arrived::Message))
+    }
+
+    /// The columns of a result. Their names need not be UTF-8: a task may choose another encoding.
+    fn take_columns(&mut self, length: usize) -> io::Result<Option<Arrived>> {
+        if self.received.len() <= length {
+            self.received.reserve(length + 1 - self.received.len());
+            return Ok(None);
+        }
+        let message = self.received.split_to(length + 1);
+        let odd = || io::Error::other("columns that cannot be read");
+        columns(message.get(7..).ok_or_else(odd)?).map(Arrived::Columns).map(Some).ok_or_else(odd)
     }
 
     /// Waits until the database notifies of something.
@@ -215,6 +233,8 @@ impl Wire {
             Message::ErrorResponse(body) => {
                 return Err(io::Error::other(Refusal::read(&body).line()));
             }
+            // Of what nobody waits for, it may come here as well.
+            Message::ReadyForQuery(_) => self.skip_ready = self.skip_ready.saturating_sub(1),
             _ => {}
         }
         Ok(())
@@ -280,7 +300,14 @@ impl Wire {
         let mut answers: Vec<Vec<Row>> = Vec::with_capacity(count);
         let mut refusal = None;
         loop {
-            let Arrived::Message(message) = self.next().await? else { continue };
+            let message = match self.next().await? {
+                Arrived::Message(message) => message,
+                Arrived::Skipped(b'E') => {
+                    refusal = Some(Refusal::own("what the database says is too long"));
+                    continue;
+                }
+                Arrived::Skipped(_) | Arrived::Columns(_) => continue,
+            };
             match message {
                 Message::BindComplete => answers.push(Vec::new()),
                 Message::DataRow(body) => {
@@ -306,4 +333,17 @@ impl Wire {
             None => Ok(answers),
         }
     }
+}
+
+/// Reads the columns of a result: of each its name, then numbers of which the third is its type.
+fn columns(mut text: &[u8]) -> Option<Vec<Column>> {
+    let mut columns = Vec::new();
+    while !text.is_empty() {
+        let end = text.iter().position(|byte| *byte == 0)?;
+        let numbers = text.get(end + 1..end + 19)?;
+        let type_oid = u32::from_be_bytes(numbers[6..10].try_into().ok()?);
+        columns.push(Column { name: String::from_utf8_lossy(&text[..end]).into_owned(), type_oid });
+        text = &text[end + 19..];
+    }
+    Some(columns)
 }

@@ -66,6 +66,13 @@ impl Refusal {
         self.code.starts_with("53") || self.code == "57P03"
     }
 
+    /// Whether the same may go well a little later: it is about the server or about somebody else.
+    pub fn is_passing(&self) -> bool {
+        // 25 read-only, 40 undone because of others, 53 no room, 57 interrupted, 58 the system; 55P03 locked.
+        let class = self.code.get(..2).unwrap_or_default();
+        ["25", "40", "53", "57", "58"].contains(&class) || self.code == "55P03"
+    }
+
     /// Whether the session ended with it.
     pub fn is_fatal(&self) -> bool {
         self.severity == "FATAL" || self.severity == "PANIC"

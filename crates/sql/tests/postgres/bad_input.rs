@@ -114,3 +114,96 @@ fn an_end_that_cannot_be_written() {
         rig.stop().await;
     });
 }
+
+#[test]
+fn a_name_that_is_no_text_is_no_reason_to_run_again() {
+    // In another encoding the name of a column could not be read: that was taken for a lost session, and what the
+    // task had done was done three times.
+    run(async {
+        let rig = Rig::new().await;
+        let schema = rig.schema.clone();
+        rig.run("CREATE TABLE paid (id integer)").await;
+        let input = format!(
+            "SET client_encoding = ''LATIN1''; INSERT INTO {schema}.paid VALUES (1); SELECT 1 AS \"Größe\", 2 AS b"
+        );
+        let (output, error) = rig.output(", input", &format!(", '{input}'")).await;
+        assert_eq!(error, None);
+        let expected = "SET\nINSERT 0 1\nGr\u{fffd}\u{fffd}e\tb\n1\t2";
+        assert_eq!(output.as_deref(), Some(expected));
+        assert_eq!(rig.get("SELECT count(*) FROM paid").await.as_deref(), Some("1"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_notice_and_an_error_of_any_length() {
+    // Both were taken for a lost session, and the task ran three times.
+    run(async {
+        let rig = Rig::new().await;
+        let schema = rig.schema.clone();
+        rig.run("CREATE SEQUENCE runs").await;
+        let text = |how: &str| {
+            format!(
+                ", 'DO $$ BEGIN PERFORM nextval(''{schema}.runs''); RAISE {how} ''%'', repeat(''x'', 70000000); END $$'"
+            )
+        };
+        let (output, error) = rig.output(", input", &text("NOTICE")).await;
+        assert_eq!((output.as_deref(), error), (Some("DO"), None));
+        let (_, error) = rig.output(", input", &text("EXCEPTION")).await;
+        let expected = "ERROR:  what the database says about an error is too long\n";
+        assert!(error.is_some_and(|error| error.starts_with(expected)));
+        assert_eq!(rig.get("SELECT last_value FROM runs").await.as_deref(), Some("2"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_group_of_any_length() {
+    // The server takes only so many bytes when a session is opened. It hung up without a word, and the task was tried
+    // four times a second, while all others waited.
+    run(async {
+        let rig = Rig::new().await;
+        let input = "select length(current_setting(''pg_task.group''))";
+        let values = format!(", repeat('g', 20000), '{input}', 1");
+        for _ in 0..2 {
+            let (output, error) = rig.output(", \"group\", input, count", &values).await;
+            assert_eq!((output.as_deref(), error), (Some("20000"), None));
+        }
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_task_that_is_longer_than_a_message() {
+    // It was claimed, could not be read, and was claimed again an hour later, for ever and without a word.
+    run(async {
+        let rig = Rig::new().await;
+        for (columns, values) in [
+            (", input", ", 'select ' || repeat(' ', 70000000) || '1'"),
+            (", input, \"null\"", ", 'select 1', repeat('x', 70000000)"),
+            (", input, remote", ", 'select 1', repeat('x', 600000)"),
+        ] {
+            let (output, error) = rig.output(columns, values).await;
+            let expected = "ERROR:  input must not be longer than 60 MiB";
+            assert_eq!(output, None);
+            assert!(error.is_some_and(|error| error.starts_with(expected)), "{columns}");
+        }
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn long_inputs_are_not_read_all_at_once() {
+    // A claim brought up to a thousand inputs, however long each was.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run("SELECT pg_advisory_lock(97)").await;
+        rig.run("INSERT INTO task (max, input) SELECT 9, 'select pg_advisory_lock_shared(97)' || repeat(' ', 40000000) FROM generate_series(1, 6)").await;
+        rig.until("4 = (SELECT count(*) FROM task WHERE state = 'WORK')").await;
+        let busy = "SELECT count(*) FROM task WHERE state <> 'PLAN'";
+        assert_eq!(rig.get(busy).await.as_deref(), Some("4"));
+        rig.run("SELECT pg_advisory_unlock_all()").await;
+        rig.idle().await;
+        rig.stop().await;
+    });
+}

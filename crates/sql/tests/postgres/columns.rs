@@ -19,7 +19,7 @@ fn every_column_has_its_type_default_and_comment() {
              timeout interval, count integer, hash integer, max integer, pid integer, state state, delete boolean, \
              drift boolean, header boolean, string boolean, delimiter \"char\", escape \"char\", quote \"char\", data text, \
              error text, group text, input text, null text, output text, remote text, cron text, zone text, attempts integer, \
-             attempts_max integer, backoff interval"
+             attempts_max integer, backoff interval, save boolean, origin timestamp with time zone"
         );
         assert_eq!(columns, Some(expected));
         let silent = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0 \
@@ -158,6 +158,36 @@ fn names_with_quotes_and_spaces() {
 }
 
 #[test]
+fn what_the_inserting_session_looks_through_does_not_matter() {
+    // A function of the table that took names from the inserter's search_path could be made to run theirs, with the
+    // rights of whoever inserts next.
+    run(async {
+        let rig = Rig::new().await;
+        let loose = "SELECT count(*) FROM pg_proc p WHERE pronamespace = to_regnamespace(current_schema()) AND NOT \
+                     coalesce(p.proconfig, '{}') @> ARRAY['search_path=pg_catalog, pg_temp']";
+        assert_eq!(rig.get(loose).await.as_deref(), Some("0"));
+        rig.run(
+            "CREATE SCHEMA trap_of_columns; CREATE TABLE trap_of_columns.sprung (n integer); \
+             CREATE FUNCTION trap_of_columns.pg_notify(text, text) RETURNS void LANGUAGE sql \
+             AS 'INSERT INTO trap_of_columns.sprung VALUES (1)'",
+        )
+        .await;
+        let schema = &rig.schema;
+        rig.run(&format!(
+            "BEGIN; SET LOCAL search_path = trap_of_columns, pg_catalog; \
+             INSERT INTO {schema}.task (input) VALUES ('select 1'); COMMIT"
+        ))
+        .await;
+        rig.idle().await;
+        assert_eq!(
+            rig.get("SELECT count(*) FROM trap_of_columns.sprung").await.as_deref(),
+            Some("0")
+        );
+        rig.stop().await;
+    });
+}
+
+#[test]
 fn a_table_that_was_dropped_is_made_again() {
     // pg_task died with its table and came back a minute later.
     run(async {
@@ -166,6 +196,26 @@ fn a_table_that_was_dropped_is_made_again() {
         rig.until(&format!("to_regclass('{}.task') IS NOT NULL", rig.schema)).await;
         rig.run("INSERT INTO task (input) VALUES ('select 1')").await;
         rig.idle().await;
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_run_by_hand_begins_no_second_chain() {
+    // The copy repeated as well, beside the one that was planned when the first had ended: from then on two.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run("INSERT INTO task (input, repeat, data) VALUES ('select 1', '1 day', 'mine')")
+            .await;
+        rig.until("EXISTS (SELECT FROM task WHERE state = 'DONE')").await;
+        let names = taskyard_sql::table::Names { schema: rig.schema.clone(), table: "task".into() };
+        let desk =
+            taskyard_sql::Desk::open(&crate::rig::database("postgres", "postgres"), names).await;
+        let told = desk.expect("it opens").run(1).await.expect("it runs");
+        assert!(matches!(told, taskyard_sql::Told::Copied(_)), "{told:?}");
+        rig.until("2 = (SELECT count(*) FROM task WHERE state = 'DONE' AND data = 'mine')").await;
+        let planned = "SELECT count(*) FROM task WHERE state = 'PLAN'";
+        assert_eq!(rig.get(planned).await.as_deref(), Some("1"));
         rig.stop().await;
     });
 }

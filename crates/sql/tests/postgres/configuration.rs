@@ -92,3 +92,42 @@ fn an_idle_scheduler_has_one_connection() {
         rig.stop().await;
     });
 }
+
+#[test]
+fn a_row_that_comes_back_goes_on_and_one_that_is_gone_is_waited_for() {
+    // What was taken out was forgotten: put back, its table stood still until its last task had ended, and the whole
+    // did not wait for that task when it stopped.
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, schema) = (folder.path().join("tasks.json"), Rig::name());
+        let write = |text: &str| std::fs::write(&file, text).expect("it can be written");
+        let row = format!("[{{\"data\": \"postgres\", \"schema\": \"{schema}\"}}]");
+        write(&row);
+        let admin = database("postgres", "postgres");
+        let tasks = SqlTasks::start(admin, Source::File(file.clone()), Duration::from_secs(60));
+        let tasks = tasks.expect("it starts");
+        let client = Rig::client(&schema).await;
+        client.until(&format!("to_regclass('{schema}.task') IS NOT NULL")).await;
+        client.run("SELECT pg_advisory_lock(96)").await;
+        client.run("INSERT INTO task (input) VALUES ('select pg_advisory_lock_shared(96)')").await;
+        client.until("EXISTS (SELECT FROM task WHERE state = 'WORK')").await;
+        write("[]");
+        tasks.reload();
+        write(&row);
+        tasks.reload();
+        client.run("INSERT INTO task (input, \"group\") VALUES ('select 2', 'other')").await;
+        client.until("EXISTS (SELECT FROM task WHERE output = '2')").await;
+        write("[]");
+        tasks.reload();
+        let mut stopping = tasks.stop();
+        tokio::select! {
+            biased;
+            () = &mut stopping => panic!("its task still runs"),
+            () = client.until("EXISTS (SELECT FROM task WHERE state = 'WORK')") => {}
+        }
+        client.run("SELECT pg_advisory_unlock_all()").await;
+        stopping.await;
+        let state = client.get("SELECT state FROM task WHERE id = 1").await;
+        assert_eq!(state.as_deref(), Some("DONE"));
+    });
+}

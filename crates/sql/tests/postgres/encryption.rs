@@ -1,7 +1,12 @@
 //! Encrypted connections, with a server and certificates of their own.
 
-use taskyard_sql::Conninfo;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use taskyard_core::service::Service;
 use taskyard_sql::wire::{Ask, Opening, connect};
+use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 
 use crate::cluster::{Cluster, programs};
 use crate::rig::{Client, run};
@@ -11,7 +16,22 @@ const CERTIFICATES: &str = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=
     openssl req -newkey rsa:2048 -nodes -subj /CN=server -keyout server.key -out server.csr && \
     echo subjectAltName=IP:127.0.0.1 > names && \
     openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -extfile names -out server.crt && \
+    openssl req -newkey rsa:2048 -nodes -subj /CN=certified -keyout client.key -out client.csr && \
+    openssl x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out client.crt && \
     chmod 600 server.key";
+
+/// A machine that is gone without a word kept its sessions, and the lead with them, for two hours.
+async fn watches(conninfo: &str, local: &Conninfo) {
+    let admin = Client::new(local).await;
+    let conninfo = Conninfo::parse(conninfo).expect("a connection string");
+    let source = Source::Given(Config::alone(&conninfo));
+    let tasks = SqlTasks::start(conninfo, source, Duration::from_secs(60)).expect("it starts");
+    admin.until("to_regclass('public.task') IS NOT NULL").await;
+    let input = "concat_ws('' '', current_setting(''tcp_keepalives_idle''), current_setting(''tcp_keepalives_count''))";
+    admin.run(&format!("INSERT INTO task (input) VALUES ('select {input}')")).await;
+    admin.until("EXISTS (SELECT FROM task WHERE output = '10 3')").await;
+    tasks.stop().await;
+}
 
 #[test]
 fn as_strict_as_asked() {
@@ -25,23 +45,42 @@ fn as_strict_as_asked() {
         admin.run(&format!("COPY (SELECT 1) TO PROGRAM '({CERTIFICATES}) >/dev/null 2>&1'")).await;
         admin.run("ALTER SYSTEM SET ssl = on").await;
         admin.run(&format!("ALTER SYSTEM SET listen_addresses = '{host}'")).await;
-        let rules =
-            "SELECT ''local all all trust'' UNION ALL SELECT ''hostssl all all 127.0.0.0/8 trust''";
+        admin.run("ALTER SYSTEM SET ssl_ca_file = 'ca.crt'").await;
+        admin.run("CREATE ROLE certified LOGIN").await;
+        let rules = "SELECT ''local all all trust'' UNION ALL SELECT ''hostssl all certified 127.0.0.0/8 cert'' \
+                     UNION ALL SELECT ''hostssl all all 127.0.0.0/8 trust''";
         admin.run(&format!("DO $d$ BEGIN EXECUTE format('COPY ({rules}) TO %L', current_setting('hba_file')); END $d$")).await;
-        let authority = admin.get("SELECT pg_read_file('ca.crt')").await.expect("it was made");
         let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("ca.crt");
-        std::fs::write(&file, authority).expect("it can be written");
+        for name in ["ca.crt", "client.crt", "client.key"] {
+            let text = admin.get(&format!("SELECT pg_read_file('{name}')")).await;
+            let file = folder.path().join(name);
+            std::fs::write(&file, text.expect("it was made")).expect("it can be written");
+            std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("it is ours");
+        }
+        let open = folder.path().join("open.key");
+        std::fs::copy(folder.path().join("client.key"), &open).expect("it can be copied");
+        std::fs::set_permissions(&open, Permissions::from_mode(0o644)).expect("it is ours");
         cluster.kill();
         cluster.start();
-        let root = file.display();
+        let root = folder.path().join("ca.crt").display().to_string();
+        let own = |key: &str| {
+            let cert = folder.path().join("client.crt");
+            let key = folder.path().join(key);
+            format!("sslcert={} sslkey={}", cert.display(), key.display())
+        };
         for (options, expected) in [
             ("sslmode=prefer".to_owned(), None),
             ("sslmode=require".to_owned(), None),
             (format!("sslmode=verify-ca sslrootcert={root}"), None),
             (format!("sslmode=verify-full sslrootcert={root}"), Some("not valid for")),
-            ("sslmode=verify-full".to_owned(), Some("need sslrootcert")),
+            ("sslmode=verify-full".to_owned(), Some("sslrootcert=FILE")),
             ("sslmode=disable".to_owned(), Some("no pg_hba.conf entry")),
+            (format!("user=certified sslmode=require {}", own("client.key")), None),
+            ("user=certified sslmode=require".to_owned(), Some("valid client certificate")),
+            (format!("user=certified sslmode=require {}", own("open.key")), Some("chmod 0600")),
+            (format!("user=certified sslmode=require {}", own("no.key")), Some("sslkey=FILE")),
+            (format!("user=certified sslmode=require {}", own("ca.crt")), Some("sslkey=FILE")),
+            (format!("user=certified sslcert={root}"), Some("name both")),
         ] {
             let text = format!("host={host} user=postgres dbname=postgres {options}");
             let conninfo = Conninfo::parse(&text).expect("a connection string");
@@ -57,5 +96,7 @@ fn as_strict_as_asked() {
                 }
             }
         }
+        watches(&format!("host={host} user=postgres dbname=postgres sslmode=require"), &local)
+            .await;
     });
 }

@@ -43,6 +43,12 @@ fn on_a_remote() {
             )
             .await;
         assert_eq!(unreachable.as_deref(), Some("DONE t t"));
+        // In pg_task the scheduler itself had the name of a task after a remote one.
+        let name = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_work {} task 1000'",
+            rig.schema
+        );
+        assert_eq!(rig.get(&name).await.as_deref(), Some("1"));
         rig.stop().await;
     });
 }

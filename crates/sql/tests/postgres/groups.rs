@@ -1,6 +1,8 @@
 //! Who runs beside whom, in which session.
 
-use crate::rig::{Rig, cluster, run};
+use crate::rig::{Rig, cluster, database, run};
+use taskyard_sql::table::{Names, Profile, prepare};
+use taskyard_sql::wire::{Ask, Opening, connect};
 
 /// How many tasks each session ran, most first.
 const PER_PID: &str = "SELECT string_agg(n::text, ' ' ORDER BY n DESC) FROM (SELECT count(*) AS n FROM task GROUP BY pid) x";
@@ -63,6 +65,30 @@ fn a_session_that_goes_on_is_as_if_new() {
         let second = rig.get("SELECT split_part(output, chr(10), 2) FROM task WHERE id = 2").await;
         assert_eq!(second.as_deref(), Some("\\N\tf\t2\tgroup\ttask\t0"));
         rig.stop().await;
+    });
+}
+
+#[test]
+fn a_session_is_kept_as_it_is_where_asked() {
+    run(async {
+        let rig = Rig::new().await;
+        let schema = rig.schema.clone();
+        rig.stop().await;
+        rig.run(&format!(
+            "INSERT INTO task (count, delete, save, input) VALUES
+             (9, false, true, 'create temp table kept as select 5 as n; set work_mem = ''7MB'''),
+             (9, false, true, 'select n from kept; show work_mem; select current_setting(''pg_task.id'')'),
+             (9, false, false, 'select n + 1 from kept'),
+             (9, false, true, 'select n from kept'),
+             (9, false, false, 'show work_mem; select count(*) from {schema}.task where pid <> pg_backend_pid()')"
+        ))
+        .await;
+        let tasks = crate::rig::start(&schema, "");
+        rig.idle().await;
+        let texts = "SELECT string_agg(coalesce(split_part(error, chr(10), 1), output), '|' ORDER BY id) FROM task";
+        let expected = "SELECT 1\nSET|5\n7MB\n2|6|ERROR:  relation \"kept\" does not exist at character 15|4MB\n0";
+        assert_eq!(rig.get(texts).await.as_deref(), Some(expected));
+        taskyard_core::service::Service::stop(&tasks).await;
     });
 }
 
@@ -146,5 +172,61 @@ fn a_pause_is_kept_for_a_task_that_comes_later() {
         let kept = "SELECT (SELECT start FROM task WHERE id = 4) >= (SELECT stop FROM task WHERE id = 3) + '1500 ms'::interval";
         assert_eq!(rig.get(kept).await.as_deref(), Some("t"));
         taskyard_core::service::Service::stop(&tasks).await;
+    });
+}
+
+#[test]
+fn no_more_run_at_once_because_others_were_too_late() {
+    // Once a task was too late a thousand more rows were looked at, and as many began, whatever `run` allowed.
+    run(async {
+        let rig = Rig::with("\"run\": 1").await;
+        rig.run("SELECT pg_advisory_lock(94)").await;
+        rig.run(
+            "INSERT INTO task (input, plan, \"group\") SELECT 'select pg_advisory_lock_shared(94)', \
+             CASE WHEN i = 0 THEN now() - interval '1 day' ELSE now() END, i::text FROM generate_series(0, 20) AS i",
+        )
+        .await;
+        // Its end is written together with the claim of the others.
+        rig.until("EXISTS (SELECT FROM task WHERE error = 'ERROR:  task not active')").await;
+        let busy = "SELECT count(*) FROM task WHERE state IN ('TAKE', 'WORK')";
+        assert_eq!(rig.get(busy).await.as_deref(), Some("1"));
+        rig.run("SELECT pg_advisory_unlock_all()").await;
+        rig.idle().await;
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn groups_with_nothing_due_cost_a_claim_nothing() {
+    // Every claim went through all groups that had a planned task, be it for tomorrow.
+    run(async {
+        let rig = Rig::new().await;
+        rig.stop().await;
+        rig.run(
+            "INSERT INTO task (input, \"group\", plan) SELECT 'select 1', i::text, now() + CASE WHEN i > 3 THEN \
+             interval '1 day' ELSE '0' END FROM generate_series(1, 3000) AS i; ANALYZE task",
+        )
+        .await;
+        let Ok(mut wire) = connect(&database("postgres", "postgres"), &Opening::default()).await
+        else {
+            panic!("no connection");
+        };
+        let names = Names { schema: rig.schema.clone(), table: "task".into() };
+        let table = prepare(&mut wire, &names, Profile::Seed).await.expect("it is there");
+        wire.run("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
+            .await
+            .expect("it can be set");
+        let explain = format!("EXPLAIN (ANALYZE, BUFFERS, TIMING off) {}", table.statements.claim);
+        let given = ["{}", "[]", "100", "0"].into_iter().map(Some).chain([None, Some("1000000")]);
+        let params = given.map(|param| param.map(str::to_owned)).collect();
+        let lines = wire.ask(Ask { sql: &explain, params }).await.expect("it is explained");
+        let buffers = lines.iter().filter_map(|line| line.text(0)?.trim().strip_prefix("Buffers:"));
+        let pages: u32 = buffers
+            .flat_map(|line| line.split(['=', ' ']).filter_map(|word| word.parse::<u32>().ok()))
+            .max()
+            .expect("the plan says it");
+        assert!(pages > 0 && pages < 3000, "{pages} pages");
+        let busy = "SELECT count(*) FROM task WHERE state = 'TAKE'";
+        assert_eq!(rig.get(busy).await.as_deref(), Some("3"));
     });
 }

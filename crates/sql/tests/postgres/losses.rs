@@ -125,3 +125,82 @@ fn no_task_fails_for_lack_of_connections() {
         tasks.stop().await;
     });
 }
+
+#[test]
+fn an_end_is_on_disk_before_it_is_told() {
+    // What is taken or runs falls with the server and may be lost; how a task ended may not.
+    run(async {
+        let rig = Rig::new().await;
+        let schema = &rig.schema;
+        rig.run(&format!(
+            "CREATE TABLE seen (state text, sync text); \
+             CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN INSERT INTO {schema}.seen \
+             VALUES (NEW.state, current_setting('synchronous_commit')); RETURN NEW; END $f$; \
+             CREATE TRIGGER note BEFORE UPDATE ON task FOR EACH ROW EXECUTE PROCEDURE note()"
+        ))
+        .await;
+        rig.run(
+            "INSERT INTO task (input, max, count) SELECT 'select 1', 3, 100 FROM generate_series(1, 40); \
+             INSERT INTO task (input, plan) VALUES ('late', now() - '1 day'::interval), ('select 1/0', now())",
+        )
+        .await;
+        rig.idle().await;
+        let unsafe_ends = "SELECT count(*) FROM seen WHERE state = 'DONE' AND sync <> 'on'";
+        assert_eq!(rig.get(unsafe_ends).await.as_deref(), Some("0"));
+        assert_eq!(
+            rig.get("SELECT count(*) FROM seen WHERE state = 'DONE'").await.as_deref(),
+            Some("42")
+        );
+        let quick =
+            "SELECT count(*) > 0 FROM seen WHERE state IN ('TAKE', 'WORK') AND sync = 'off'";
+        assert_eq!(rig.get(quick).await.as_deref(), Some("t"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_task_begins_after_its_session() {
+    // The beginning was taken from the claim, which may take long: it was before that of the session, and the sessions
+    // of a scheduler that was gone were not known as such. Their tasks ran twice at the same time.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.state = ''TAKE'' THEN PERFORM pg_sleep(1); END IF; \
+             RETURN NEW; END'; CREATE TRIGGER slow BEFORE UPDATE ON task FOR EACH ROW EXECUTE PROCEDURE slow()",
+        )
+        .await;
+        rig.run("INSERT INTO task (input) VALUES ('select pg_sleep(600)')").await;
+        rig.until("EXISTS (SELECT FROM task WHERE state = 'WORK')").await;
+        let later =
+            "SELECT t.start > a.backend_start FROM task t JOIN pg_stat_activity a ON a.pid = t.pid";
+        assert_eq!(rig.get(later).await.as_deref(), Some("t"));
+        rig.run("UPDATE task SET state = 'STOP'").await;
+        rig.until("EXISTS (SELECT FROM task WHERE stop >= start)").await;
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn what_ran_on_a_remote_for_a_scheduler_that_is_gone_is_not_done_again() {
+    // It went on there, and was begun again beside itself.
+    run(async {
+        let rig = Rig::with("\"reset\": \"200 ms\"").await;
+        let (url, schema) = (crate::rig::cluster().url("postgres"), rig.schema.clone());
+        rig.run("CREATE SEQUENCE runs").await;
+        rig.run(&format!(
+            "INSERT INTO task (input, remote, state, pid, plan, start, repeat) \
+             VALUES ('select nextval(''{schema}.runs'')', '{url}', 'WORK', 1, now(), now(), '1 hour')"
+        ))
+        .await;
+        rig.until("EXISTS (SELECT FROM task WHERE stop >= start)").await;
+        let row = "SELECT concat_ws(' ', t.state, split_part(t.error, chr(10), 2), n.state, n.plan - t.plan, r.is_called) \
+                   FROM task t JOIN task n ON n.parent = t.id, runs r";
+        let expected = "DONE DETAIL:  the scheduler that ran the task is gone PLAN 01:00:00 f";
+        assert_eq!(rig.get(row).await.as_deref(), Some(expected));
+        // A server that can sees for itself that nobody waits any more.
+        let input = "select current_setting(''client_connection_check_interval'')";
+        let (output, error) = rig.output(", remote, input", &format!(", '{url}', '{input}'")).await;
+        assert_eq!((output.as_deref(), error), (Some("2s"), None));
+        rig.stop().await;
+    });
+}

@@ -14,6 +14,7 @@ mod first_description;
 mod groups;
 mod losses;
 mod output;
+mod refusals;
 mod rights;
 mod several;
 mod stopping;

@@ -98,8 +98,58 @@ fn a_missing_right_is_named() {
         admin.run(&expected).await;
         admin.until(&format!("to_regclass('{schema}.task') IS NOT NULL")).await;
         tasks.stop().await;
-        let tasks = schedule("[{\"data\": \"not_there\"}]", &role);
-        told(&tasks, "CREATE ROLE \"not_there\" LOGIN").await;
+        // All that is missing is told at once, and a password is not.
+        let row = "[{\"data\": \"not_there\", \"user\": \"no_one\", \"password\": \"secret\"}]";
+        let tasks = schedule(row, &role);
+        let all = "permission denied to create role; somebody who may can run: CREATE ROLE \"no_one\" LOGIN; \
+                   CREATE DATABASE \"not_there\" OWNER \"no_one\"";
+        told(&tasks, all).await;
+        assert!(!format!("{:?}", tasks.health()).contains("secret"));
+        tasks.stop().await;
+    });
+}
+
+#[test]
+fn an_ordinary_role_that_may_makes_roles_and_databases() {
+    // Whoever is no superuser cannot give a database to a role that was only just made, unless they have that role.
+    run(async {
+        let (name, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let maker = format!("{name}_maker");
+        admin.run(&format!("CREATE ROLE {maker} LOGIN CREATEROLE CREATEDB")).await;
+        let tasks = schedule(&format!("[{{\"data\": \"{name}\"}}]"), &maker);
+        let made = format!(
+            "EXISTS (SELECT FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba WHERE datname = '{name}' \
+             AND rolname = '{name}' AND rolcanlogin AND NOT rolsuper AND NOT rolcreaterole)"
+        );
+        admin.until(&made).await;
+        let inserter = Client::new(&database(&name, &name)).await;
+        inserter.until("to_regclass('public.task') IS NOT NULL").await;
+        inserter.run("INSERT INTO task (input) VALUES ('select current_user')").await;
+        inserter.until(&format!("EXISTS (SELECT FROM task WHERE output = '{name}')")).await;
+        // Nothing is left of what was lent for it.
+        let has = format!("SELECT pg_has_role('{maker}', '{name}', 'member')");
+        assert_eq!(admin.get(&has).await.as_deref(), Some("f"));
+        tasks.stop().await;
+    });
+}
+
+#[test]
+fn a_role_that_is_not_let_in_is_told_what_helps() {
+    run(async {
+        let (name, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        admin.run(&format!("CREATE ROLE {name} NOLOGIN")).await;
+        admin.run(&format!("CREATE DATABASE {name} OWNER {name}")).await;
+        admin.run(&format!("REVOKE CONNECT ON DATABASE {name} FROM public, {name}")).await;
+        let tasks = schedule(&format!("[{{\"data\": \"{name}\"}}]"), "postgres");
+        for missing in [
+            format!("ALTER ROLE \"{name}\" LOGIN"),
+            format!("GRANT CONNECT ON DATABASE \"{name}\" TO \"{name}\""),
+        ] {
+            told(&tasks, &format!("an administrator can run: {missing}")).await;
+            admin.run(&missing).await;
+        }
+        let inserter = Client::new(&database(&name, &name)).await;
+        inserter.until("to_regclass('public.task') IS NOT NULL").await;
         tasks.stop().await;
     });
 }
@@ -155,5 +205,69 @@ fn a_password_is_proved_by_scram_and_md5() {
                 Some("fe_sendauth: no password supplied")
             );
         }
+    });
+}
+
+#[test]
+fn who_may_insert_names_no_files() {
+    // Whoever could insert could let the scheduler read any file of its machine, a device that never ends among them.
+    run(async {
+        let (schema, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        admin
+            .run(&format!(
+                "CREATE ROLE {schema} LOGIN; CREATE SCHEMA {schema} AUTHORIZATION {schema}"
+            ))
+            .await;
+        let row = format!(
+            "[{{\"data\": \"postgres\", \"user\": \"{schema}\", \"schema\": \"{schema}\"}}]"
+        );
+        let tasks = schedule(&row, &schema);
+        admin.until(&format!("to_regclass('{schema}.task') IS NOT NULL")).await;
+        for option in ["sslrootcert", "sslcert", "sslkey", "passfile"] {
+            admin
+                .run(&format!(
+                    "INSERT INTO {schema}.task (input, remote) VALUES ('select 1', 'host=127.0.0.1 port=1 password=x {option}=/dev/zero')"
+                ))
+                .await;
+        }
+        let refused = "error LIKE 'ERROR:  files are not allowed in a remote%'";
+        admin
+            .until(&format!("4 = (SELECT count(*) FROM {schema}.task WHERE state = 'DONE')"))
+            .await;
+        let count = admin.get(&format!("SELECT count(*) FROM {schema}.task WHERE {refused}")).await;
+        assert_eq!(count.as_deref(), Some("4"));
+        tasks.stop().await;
+    });
+}
+
+#[test]
+fn a_role_that_is_not_let_in_any_more_is_told() {
+    // Whatever kept sessions from opening counted as a lack of room: nothing ran, and the scheduler was well.
+    run(async {
+        let (schema, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        admin
+            .run(&format!(
+                "CREATE ROLE {schema} LOGIN; CREATE SCHEMA {schema} AUTHORIZATION {schema}"
+            ))
+            .await;
+        let row = format!(
+            "[{{\"data\": \"postgres\", \"user\": \"{schema}\", \"schema\": \"{schema}\"}}]"
+        );
+        let tasks = schedule(&row, &schema);
+        admin.until(&format!("to_regclass('{schema}.task') IS NOT NULL")).await;
+        admin.run(&format!("INSERT INTO {schema}.task (input) VALUES ('select 1')")).await;
+        let done = |count: u32| {
+            format!(
+                "{count} = (SELECT count(*) FROM {schema}.task WHERE state = 'DONE' AND error IS NULL)"
+            )
+        };
+        admin.until(&done(1)).await;
+        admin.run(&format!("ALTER ROLE {schema} NOLOGIN")).await;
+        admin.run(&format!("INSERT INTO {schema}.task (input) VALUES ('select 2')")).await;
+        told(&tasks, "is not permitted to log in").await;
+        admin.run(&format!("ALTER ROLE {schema} LOGIN")).await;
+        admin.until(&done(2)).await;
+        assert_eq!(tasks.health(), Health::Well);
+        tasks.stop().await;
     });
 }

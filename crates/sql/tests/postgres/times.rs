@@ -76,6 +76,25 @@ fn thousands_that_are_too_late_are_through_at_once() {
 }
 
 #[test]
+fn what_does_not_run_is_written_down_at_once() {
+    // The ends of tasks that never began, and the rest of a claim that was full, used to wait for the next poll.
+    run(async {
+        let rig = Rig::with("\"sleep\": 3600000, \"run\": 3").await;
+        rig.settle().await;
+        rig.run(
+            "INSERT INTO task (plan, input) SELECT now() - '1 day'::interval, 'select 1' FROM generate_series(1, 2500)",
+        )
+        .await;
+        rig.idle().await;
+        rig.run("INSERT INTO task (input, delimiter) VALUES ('select 1', '→')").await;
+        rig.run("INSERT INTO task (input, cron) VALUES ('select 1', 'never')").await;
+        rig.run("INSERT INTO task (input, \"group\") SELECT 'select 1', n::text FROM generate_series(1, 20) AS n").await;
+        rig.idle().await;
+        rig.stop().await;
+    });
+}
+
+#[test]
 fn the_extended_profile_tells_failed_and_late_apart() {
     run(async {
         let rig = Rig::with("\"profile\": \"extended\"").await;
@@ -185,6 +204,62 @@ fn no_plan_is_missed_after_a_quiet_time() {
         .await;
         rig.idle().await;
         assert_eq!(rig.get("SELECT bool_and(start >= plan) FROM task").await.as_deref(), Some("t"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn however_many_are_old_enough_they_are_deleted() {
+    // A thousand went every ten seconds, so with more tasks than that the table grew without end.
+    run(async {
+        let rig = Rig::with("\"keep\": \"1 hour\"").await;
+        rig.run("INSERT INTO task (input, state, stop) SELECT 'select 1', 'DONE', now() - interval '2 hours' FROM generate_series(1, 7000)").await;
+        rig.until("NOT EXISTS (SELECT FROM task)").await;
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn a_long_pause_outlasts_a_restart() {
+    // Whoever took over knew only the pauses after tasks that had ended within the last hour.
+    run(async {
+        let rig = Rig::new().await;
+        rig.stop().await;
+        let insert =
+            "INSERT INTO task (input, \"group\", max, drift, state, plan, start, stop) VALUES";
+        let ended = "now() - interval '20 hours'";
+        for (group, max) in [("long", -86_400_000), ("short", -36_000_000)] {
+            rig.run(&format!(
+                "{insert} ('select 1', '{group}', {max}, true, 'DONE', {ended}, {ended}, {ended})"
+            ))
+            .await;
+            rig.run(&format!(
+                "{insert} ('select 2', '{group}', {max}, true, 'PLAN', now(), NULL, NULL)"
+            ))
+            .await;
+        }
+        let tasks = crate::rig::start(&rig.schema, "");
+        rig.until("EXISTS (SELECT FROM task WHERE \"group\" = 'short' AND output = '2')").await;
+        rig.settle().await;
+        let state =
+            rig.get("SELECT state FROM task WHERE \"group\" = 'long' AND input = 'select 2'").await;
+        assert_eq!(state.as_deref(), Some("PLAN"));
+        taskyard_core::service::Service::stop(&tasks).await;
+    });
+}
+
+#[test]
+fn a_task_that_is_tried_again_repeats_when_it_did_before() {
+    // The grid was counted from the last try, so after one failure it was beside the full hour for ever.
+    run(async {
+        let rig = Rig::new().await;
+        let schema = rig.schema.clone();
+        rig.run("CREATE SEQUENCE runs").await;
+        let input = format!("select 1 / (nextval(''{schema}.runs'') - 1)");
+        rig.run(&format!("INSERT INTO task (input, repeat, attempts_max, backoff, active, plan) VALUES ('{input}', '1 hour', 3, '10 ms', '2 hours', date_trunc('hour', now()))")).await;
+        rig.until("EXISTS (SELECT FROM task WHERE state = 'DONE')").await;
+        let rows = rig.get("SELECT string_agg(coalesce(output, to_char(plan, 'MI:SS')), ' ' ORDER BY id) FROM task WHERE state = 'DONE' OR plan = date_trunc('hour', plan)").await;
+        assert_eq!(rows.as_deref(), Some("1 00:00"));
         rig.stop().await;
     });
 }

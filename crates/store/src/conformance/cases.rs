@@ -51,6 +51,8 @@ macro_rules! conformance_suite {
                 a_name_is_given_once, if_not_exists_compares_nothing,
                 every_verb_misses_an_unknown_tube, a_change_is_for_later_puts,
                 options_can_be_taken_away, it_shows_what_comes_next;
+            naming: a_renamed_tube_keeps_its_tasks, the_old_name_can_be_used_again,
+                a_name_that_is_taken_is_refused, a_queue_number_is_permanent;
             batch: commands_run_in_order, a_refusal_is_alone, an_empty_batch_is_fine,
                 an_empty_command_is_fine;
             attempts: every_return_counts, the_last_failure_buries, a_delayed_release_buries_too,
@@ -64,7 +66,7 @@ macro_rules! conformance_suite {
             limits: tasks_in_a_put, items_in_other_commands, ids_in_a_peek, bytes_in_a_meta,
                 bytes_in_a_subqueue_key, tubes_in_a_store;
             pause: nothing_is_taken, a_tube_may_begin_paused, everything_else_works;
-            restart: tasks_are_as_they_were, the_taken_are_ready_again, lease_numbers_go_on,
+            restart: names_and_queue_numbers_are_kept, tasks_are_as_they_were, the_taken_are_ready_again, lease_numbers_go_on,
                 ids_go_on, tubes_keep_their_options, what_is_gone_stays_gone, numbers_begin_again,
                 sessions_are_gone, temporary_tubes_are_empty, time_passes_while_it_is_down,
                 order_is_kept;

@@ -23,6 +23,7 @@ pub mod bury;
 pub mod delete;
 pub mod drop;
 pub mod kick;
+pub mod naming;
 pub mod peek;
 pub mod put;
 pub mod release;

@@ -209,3 +209,17 @@ async fn everything<H: Harness>(queue: &H, tube: &TubeName) -> Vec<Task> {
         other => panic!("a peek answers tasks, not {other:?}"),
     }
 }
+
+/// A tube that was renamed has its new name and its number.
+pub async fn names_and_queue_numbers_are_kept<H: Harness>(queue: H) {
+    let options = TubeOptions { queue_num: Some(5), ..TubeOptions::new(Kind::FifoTtl) };
+    let tube = queue.tube_named("jobs", options.clone()).await;
+    queue.put_texts(&tube, &["a", "b"]).await;
+    let rename = Command::NameTube { tube, name: name("works"), queue_num: None };
+    queue.must(rename).await;
+    let Some(queue) = restarted(queue).await else { return };
+    let tubes = queue.tubes().await;
+    assert_eq!(tubes.len(), 1);
+    assert_eq!((&tubes[0].name, &tubes[0].options), (&name("works"), &options));
+    assert_eq!(queue.put(&name("works"), task("c")).await, TaskId(2));
+}

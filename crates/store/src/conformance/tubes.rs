@@ -33,6 +33,8 @@ pub async fn options_are_kept<H: Harness>(queue: H) {
         attempts_max: Some(5),
         ttl_kills_taken: true,
         paused: true,
+        semaphore: None,
+        queue_num: Some(7),
     };
     let tube = queue.tube_with(options.clone()).await;
     assert_eq!(queue.info(&tube).await.options, options);

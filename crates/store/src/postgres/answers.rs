@@ -1,15 +1,19 @@
 //! From rows to replies.
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
-use taskyard_core::{Error, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName};
+use taskyard_core::{Error, Lease, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName};
 use tokio_postgres::Row;
 
-use super::codec::{self, Unreadable, count_from_sql, get, id_to_sql, pri_to_sql};
+use super::codec::{self, Place, Unreadable, count_from_sql, get, id_to_sql, pri_to_sql};
+use super::connection::LOCKED;
 use super::counters::Counters;
 use super::heads::Found;
 use super::plan::Ask;
 use super::semaphores;
 use super::tally::{Exact, Tally};
+
+/// The status of a put that would have to wait for somebody's open transaction.
+const PUT_LOCKED: i16 = 8;
 
 /// The replies of one call.
 pub(super) type Replies = Vec<Result<Reply, Error>>;
@@ -24,6 +28,10 @@ pub(super) struct Reader<'a> {
     pub tick_cost: i64,
     /// A tube that the latest ack has shown to have neither sub-queues nor a capacity.
     pub plain: Option<TubeName>,
+    /// Where the deliveries of takes lie.
+    pub places: Vec<(Lease, TaskId, Place)>,
+    /// A tube that the latest answer has shown to have a semaphore.
+    pub gated: Option<TubeName>,
 }
 
 impl<'a> Reader<'a> {
@@ -35,6 +43,8 @@ impl<'a> Reader<'a> {
             found: Found::default(),
             tick_cost: 0,
             plain: None,
+            places: Vec::new(),
+            gated: None,
         }
     }
 
@@ -44,7 +54,9 @@ impl<'a> Reader<'a> {
             Ask::Put { tube, sizes, .. } => self.put(tube, sizes, first(rows)?),
             Ask::Take { tube, session, counts, .. } => self.take(tube, *session, counts, rows),
             Ask::Ack { .. } => self.ack(ask, rows),
+            Ask::Semaphores(asks) => semaphores::read_all(asks, rows, &mut self.tally),
             Ask::LockSemaphores | Ask::LockTube => Ok(Vec::new()),
+            Ask::Moved => semaphores::read_moved(rows, &mut self.tally).map(|()| Vec::new()),
             other => Ok(vec![self.single(other, rows)?]),
         }
     }
@@ -52,9 +64,15 @@ impl<'a> Reader<'a> {
     fn single(&mut self, ask: &Ask, rows: &[Row]) -> Result<Result<Reply, Error>, Unreadable> {
         Ok(match ask {
             Ask::Refused(error) => Err(error.clone()),
-            Ask::Create { tube, if_not_exists } => match get::<i16>(first(rows)?, 0)? {
+            Ask::Create { tube, if_not_exists, semaphore } => match get::<i16>(first(rows)?, 0)? {
                 0 => Ok(Reply::Created(true)),
+                6 => Err(Error::TubeExists(codec::name(get(first(rows)?, 2)?)?)),
                 4 => Err(Error::TooManyTubes(TUBES_MAX)),
+                8 => {
+                    let key =
+                        semaphore.clone().ok_or("a semaphore that nobody named is missing")?;
+                    Err(Error::SemaphoreNotFound(key))
+                }
                 _ if *if_not_exists => Ok(Reply::Created(false)),
                 _ => Err(Error::TubeExists(tube.clone())),
             },
@@ -70,6 +88,7 @@ impl<'a> Reader<'a> {
                 }
                 reply
             }
+            Ask::Name { tube, name } => self.named(tube, name, first(rows)?)?,
             Ask::Drop { tube } => self.drop_tube(tube, first(rows)?)?,
             Ask::Tubes { tube } => self.tubes(tube.as_ref(), rows)?,
             Ask::Finish { tube, size, show } => self.finish(tube, *size, *show, rows)?,
@@ -79,6 +98,7 @@ impl<'a> Reader<'a> {
             Ask::Truncate { tube } => {
                 let row = first(rows)?;
                 self.tally.room(tube, get::<Option<i64>>(row, 2)?.map(count_from_sql));
+                self.tally.deadline(get(row, 3)?);
                 found(tube, get(row, 0)?).map(|()| Reply::Nothing)
             }
             Ask::ReleaseAll { tube } => match self.events(rows)? {
@@ -99,15 +119,21 @@ impl<'a> Reader<'a> {
             Ask::Put { .. }
             | Ask::Take { .. }
             | Ask::Ack { .. }
+            | Ask::Semaphores(_)
             | Ask::LockSemaphores
-            | Ask::LockTube => {
+            | Ask::LockTube
+            | Ask::Moved => {
                 return Err("an answer was read in the wrong place".into());
             }
         })
     }
 
     fn put(&mut self, tube: &TubeName, sizes: &[usize], row: &Row) -> Result<Replies, Unreadable> {
-        if let Err(error) = found(tube, get(row, 0)?) {
+        let status = get(row, 0)?;
+        if status == PUT_LOCKED {
+            return Ok(vec![Err(Error::StoreAway(LOCKED.into())); sizes.len()]);
+        }
+        if let Err(error) = found(tube, status) {
             return Ok(vec![Err(error); sizes.len()]);
         }
         let accepted = get::<Option<Vec<bool>>>(row, 3)?;
@@ -147,7 +173,7 @@ impl<'a> Reader<'a> {
         rows: &[Row],
     ) -> Result<Replies, Unreadable> {
         let mut tasks = Vec::with_capacity(rows.len());
-        let mut sweep = None;
+        let (mut sweep, mut more) = (None, false);
         for row in rows {
             match (get::<i16>(row, 0)?, session) {
                 (0, _) => {}
@@ -157,6 +183,7 @@ impl<'a> Reader<'a> {
                 (3, _) => {
                     // There was more, for others who wait.
                     self.tally.ready(tube, 1);
+                    more = true;
                     continue;
                 }
                 (4, _) => {
@@ -167,11 +194,16 @@ impl<'a> Reader<'a> {
             }
             self.tally.of(codec::number(row, 1)?).calls.take += 1;
             self.tally.deadline(get(row, 12)?);
-            tasks.push(codec::taken(row, session)?);
+            let task = codec::taken(row, session)?;
+            if let Some(lease) = task.lease {
+                self.places.push((lease, task.id, get(row, 15)?));
+            }
+            tasks.push(task);
         }
         tasks.sort_unstable_by_key(|task| (task.pri, task.id));
         let last = tasks.last().map(|task| (pri_to_sql(task.pri), id_to_sql(task.id)));
-        self.found = Found { last, enough: tasks.len() == counts.iter().sum::<usize>(), sweep };
+        let enough = more || tasks.len() == counts.iter().sum::<usize>();
+        self.found = Found { last, enough, sweep };
         let mut tasks = tasks.into_iter();
         let share = |count: &usize| Ok(Reply::Taken(tasks.by_ref().take(*count).collect()));
         Ok(counts.iter().map(share).collect())
@@ -189,7 +221,7 @@ impl<'a> Reader<'a> {
         counted.calls.ack += done as u64;
         counted.done += done as u64;
         self.left(tube, &head, done as u64);
-        self.plain = (!head.has_subqueues && head.room.is_none()).then(|| tube.clone());
+        self.plain = (!head.lets_others && head.room.is_none()).then(|| tube.clone());
         let mut outcomes = vec![Outcome::Missing; order.len()];
         for (outcome, place) in answered.into_iter().zip(order) {
             outcomes[*place] = outcome;
@@ -266,9 +298,13 @@ impl<'a> Reader<'a> {
     /// Tasks left their tube or its taken ones.
     fn left(&mut self, tube: &TubeName, head: &Head, count: u64) {
         self.tally.room(tube, head.room);
-        if head.has_subqueues {
+        if head.lets_others {
             self.tally.ready(tube, count);
         }
+        if head.is_gated {
+            self.gated = Some(tube.clone());
+        }
+        self.tally.deadline(head.deadline);
     }
 
     fn kick(&mut self, tube: &TubeName, row: &Row) -> Result<Result<Reply, Error>, Unreadable> {
@@ -278,6 +314,7 @@ impl<'a> Reader<'a> {
         let kicked = count_from_sql(get(row, 2)?);
         self.tally.of(codec::number(row, 1)?).calls.kick += kicked;
         self.tally.back(tube, kicked);
+        self.tally.deadline(get(row, 3)?);
         Ok(Ok(Reply::Kicked(kicked)))
     }
 
@@ -289,9 +326,30 @@ impl<'a> Reader<'a> {
         Ok(match get::<i16>(row, 0)? {
             0 => {
                 self.tally.dropped(codec::number(row, 1)?);
+                self.tally.deadline(get(row, 2)?);
                 Ok(Reply::Nothing)
             }
             5 => Err(Error::TubeHasTaken(tube.clone())),
+            _ => Err(Error::TubeNotFound(tube.clone())),
+        })
+    }
+
+    /// A tube after it got a name, or why it did not.
+    fn named(
+        &mut self,
+        tube: &TubeName,
+        name: &TubeName,
+        row: &Row,
+    ) -> Result<Result<Reply, Error>, Unreadable> {
+        Ok(match get::<i16>(row, 0)? {
+            0 => {
+                let mut info = codec::tube_from(row, 2)?;
+                self.counters.show(info.number, &self.tally, &mut info.stats);
+                Ok(Reply::Tubes(vec![info]))
+            }
+            3 => Err(Error::TubeExists(name.clone())),
+            6 => Err(Error::TubeExists(codec::name(get(row, 1)?)?)),
+            7 => Err(Error::TubeExists(tube.clone())),
             _ => Err(Error::TubeNotFound(tube.clone())),
         })
     }
@@ -362,7 +420,9 @@ impl<'a> Reader<'a> {
 struct Head {
     number: u32,
     room: Option<u64>,
-    has_subqueues: bool,
+    /// Whether a task that leaves may let others of its sub-queue or semaphore run.
+    lets_others: bool,
+    is_gated: bool,
     deadline: Option<i64>,
 }
 
@@ -378,7 +438,8 @@ fn head(tube: &TubeName, rows: &[Row]) -> Result<Result<Head, Error>, Unreadable
     Ok(Ok(Head {
         number: u32::try_from(get::<i64>(row, 12)?)?,
         room: get::<Option<i64>>(row, 3)?.map(count_from_sql),
-        has_subqueues: get::<Option<i16>>(row, 4)? == Some(1),
+        lets_others: get::<Option<i16>>(row, 4)?.is_some_and(|state| state > 0),
+        is_gated: get::<Option<i16>>(row, 4)? == Some(2),
         deadline: get(row, 9)?,
     }))
 }

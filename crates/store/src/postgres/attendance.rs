@@ -18,7 +18,7 @@ use super::statements::{self as sql, Call, param};
 pub(super) struct Attendance {
     /// How many connections of each are here.
     connections: HashMap<SessionId, i64>,
-    /// The largest lease that anybody was told. Those that one server gets only grow.
+    /// The largest lease that a session was told. Those that one connection gets only grow.
     last_lease: u64,
     /// What must be put in order before anything else is asked.
     disorder: Option<Disorder>,
@@ -27,8 +27,8 @@ pub(super) struct Attendance {
 /// Why the database may believe something else.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disorder {
-    /// Whose work was under way when its connection broke; it may still be.
-    pub backend: Option<Backend>,
+    /// Whose work was under way when their connections broke; it may still be.
+    pub backends: Vec<Backend>,
     /// Sessions for which something may have been taken that nobody was told of.
     unsure: BTreeSet<SessionId>,
 }
@@ -49,7 +49,7 @@ impl Attendance {
             (Ask::Leave { session }, [Err(Error::SessionUnknown(_))]) => {
                 self.connections.remove(session);
             }
-            (Ask::Take { .. }, replies) => {
+            (Ask::Take { session: Some(_), .. }, replies) => {
                 let tasks = replies.iter().filter_map(|reply| match reply {
                     Ok(Reply::Taken(tasks)) => Some(tasks),
                     _ => None,
@@ -64,7 +64,7 @@ impl Attendance {
     /// Notes that nobody knows what came of these.
     pub fn lost(&mut self, backend: Option<Backend>, steps: &[Step]) {
         let disorder = self.disorder.get_or_insert_default();
-        disorder.backend = backend.or(disorder.backend.take());
+        disorder.backends.extend(backend);
         disorder.unsure.extend(steps.iter().filter_map(|step| match &step.ask {
             Ask::Take { session, .. } => *session,
             _ => None,
@@ -142,7 +142,7 @@ mod tests {
         assert!(attendance.disorder().is_some_and(|disorder| disorder.unsure.is_empty()));
         let tube = taskyard_core::TubeName::new("mail").unwrap();
         let start = Start { from: None, may_sweep: false };
-        let ask = Ask::Take { tube, session: Some(SESSION), counts: vec![1], start };
+        let ask = Ask::Take { tube, session: Some(SESSION), lease: None, counts: vec![1], start };
         attendance.lost(None, &[Step { places: vec![0], ask }]);
         assert!(attendance.disorder().is_some_and(|disorder| disorder.unsure.contains(&SESSION)));
         attendance.settled();

@@ -10,6 +10,7 @@ use super::codec::{
     Meta, Payload, count_to_sql, id_to_sql, pri_to_sql, session_to_sql, span_to_sql,
 };
 use super::heads::Start;
+use super::places::Places;
 use super::plan::{Ask, Context};
 use super::semaphores;
 use super::statements::{self as sql, Call, Param, param};
@@ -62,6 +63,8 @@ pub(super) fn put_call(
         spans(|task| task.delay),
         column(&tasks, |task| task.at.map(Timestamp::as_micros)),
         column(&tasks, |task| task.subqueue.as_deref().map(str::to_owned)),
+        param(None::<i32>),
+        param(None::<Vec<i64>>),
     ];
     Call::new(&sql::PUT, params)
 }
@@ -95,7 +98,7 @@ pub(super) fn take(commands: Vec<Command>, now: Option<i64>, start: Start) -> (A
         param(start.from.map(|place| place.1)),
         param(start.may_sweep),
     ];
-    (Ask::Take { tube, session, counts, start }, Call::new(&sql::TAKE, params))
+    (Ask::Take { tube, session, lease, counts, start }, Call::new(&sql::TAKE, params))
 }
 
 /// Who holds deliveries, as three columns: how it is shown, the lease, the session. Where all are by lease
@@ -127,7 +130,7 @@ fn ids(items: &[FinishItem]) -> Param {
 }
 
 /// The acks of several callers in one tube, each of another task.
-pub(super) fn ack(commands: Vec<Command>, now: Option<i64>) -> (Ask, Call) {
+pub(super) fn ack(commands: Vec<Command>, now: Option<i64>, places: &Places) -> (Ask, Call) {
     let (mut sizes, mut all, mut of) = (Vec::new(), Vec::new(), None);
     for command in commands {
         let Command::Finish { tube, items, show } = command else { continue };
@@ -149,6 +152,7 @@ pub(super) fn ack(commands: Vec<Command>, now: Option<i64>) -> (Ask, Call) {
         sessions,
         param(show),
         param(BATCH_BYTES_MAX as i64),
+        param(places.of(&all)),
     ];
     (Ask::Ack { tube, sizes, order, show }, Call::new(&sql::ACK, params))
 }
@@ -188,14 +192,18 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
     match command {
         Command::CreateTube { tube, options, if_not_exists } => {
             let call = create(&tube, &options);
-            (Ask::Create { tube, if_not_exists }, call)
+            (Ask::Create { tube, if_not_exists, semaphore: options.semaphore }, call)
         }
         Command::AlterTube { tube, change } => {
             let call = alter(&tube, &change);
             (Ask::Alter { tube, change }, call)
         }
+        Command::NameTube { tube, name, queue_num } => {
+            let params = [text(&tube), text(&name), param(queue_num.map(i64::from))];
+            (Ask::Name { tube, name }, Call::new(&sql::NAME_TUBE, params))
+        }
         Command::DropTube { tube } => {
-            let call = Call::new(&sql::DROP_TUBE, [text(&tube)]);
+            let call = Call::new(&sql::DROP_TUBE, [text(&tube), param(now)]);
             (Ask::Drop { tube }, call)
         }
         Command::Tubes { tube } => {
@@ -203,7 +211,7 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
             (Ask::Tubes { tube }, Call::new(&sql::SHOW_TUBES, [param(name)]))
         }
         Command::Kick { tube, count } => {
-            let call = Call::new(&sql::KICK, [text(&tube), param(count_to_sql(count))]);
+            let call = Call::new(&sql::KICK, [text(&tube), param(count_to_sql(count)), param(now)]);
             (Ask::Kick { tube }, call)
         }
         Command::Delete { tube, ids, show } => delete(tube, &ids, show, now),
@@ -218,11 +226,11 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
             (Ask::Deliveries { tube }, call)
         }
         Command::Truncate { tube } => {
-            let call = Call::new(&sql::TRUNCATE_TUBE, [text(&tube)]);
+            let call = Call::new(&sql::TRUNCATE_TUBE, [text(&tube), param(now)]);
             (Ask::Truncate { tube }, call)
         }
         Command::ReleaseAll { tube } => {
-            let call = Call::new(&sql::RELEASE_ALL, [text(&tube)]);
+            let call = Call::new(&sql::RELEASE_ALL, [text(&tube), param(now)]);
             (Ask::ReleaseAll { tube }, call)
         }
         Command::Finish { tube, items, show } => finish(tube, &items, show, now),
@@ -290,6 +298,8 @@ fn create(tube: &TubeName, options: &TubeOptions) -> Call {
         param(options.ttl_kills_taken),
         param(options.paused),
         param(TUBES_MAX as i64),
+        param(options.semaphore.as_ref().map(|key| key.as_str().to_owned())),
+        param(options.queue_num.map(i64::from)),
     ];
     Call::new(&sql::CREATE_TUBE, params)
 }

@@ -3,8 +3,8 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 use taskyard_core::{
-    Body, Kind, Lease, Reason, SessionId, Span, State, Task, TaskId, Timestamp, TubeName,
-    TubeOptions, TubeStats,
+    Body, Kind, Lease, Reason, SemaphoreKey, SessionId, Span, State, Task, TaskId, Timestamp,
+    TubeName, TubeOptions, TubeStats,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
@@ -88,6 +88,38 @@ impl ToSql for Meta {
     to_sql_checked!();
 }
 
+/// Where a row lies in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    page: u32,
+    line: u16,
+}
+
+impl ToSql for Place {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Unreadable> {
+        out.extend_from_slice(&self.page.to_be_bytes());
+        out.extend_from_slice(&self.line.to_be_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::TID
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Place {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Unreadable> {
+        let [a, b, c, d, e, f] = raw.try_into()?;
+        Ok(Place { page: u32::from_be_bytes([a, b, c, d]), line: u16::from_be_bytes([e, f]) })
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::TID
+    }
+}
+
 /// The body in these two columns.
 pub(super) fn body(row: &Row, meta: usize, payload: usize) -> Result<Option<Body>, Unreadable> {
     let Some(payload) = get::<Option<&[u8]>>(row, payload)? else { return Ok(None) };
@@ -95,7 +127,7 @@ pub(super) fn body(row: &Row, meta: usize, payload: usize) -> Result<Option<Body
     Ok(Some(Body::with_meta(payload, meta)))
 }
 
-/// A delivered task, in a row of `take_tasks`.
+/// A delivered task, in a row of `deliver_tasks`.
 pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, Unreadable> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
     Ok(Task {
@@ -154,7 +186,7 @@ pub(super) fn state(stored: i16) -> Result<State, Unreadable> {
     Ok(match stored {
         0 | 5 => State::Ready,
         1 => State::Taken,
-        2 => State::Delayed,
+        2 | 6 => State::Delayed,
         3 | 4 => State::Buried,
         other => return Err(format!("no task has the state {other}").into()),
     })
@@ -171,26 +203,35 @@ fn reason(stored: i16, timer: Timestamp) -> Result<Reason, Unreadable> {
         6 => Reason::AttemptsUsedUp,
         7 => Reason::Expired,
         8 => Reason::Finished,
+        9 => Reason::Semaphore,
         other => return Err(format!("there is no reason {other}").into()),
     })
 }
 
 /// A tube in a row of `show_tubes`, its counters still empty.
 pub(super) fn tube(row: &Row) -> Result<TubeInfo, Unreadable> {
-    let span = |place| get::<Option<i64>>(row, place).map(|span| span.map(Span::from_micros));
-    let count = |place| get::<i64>(row, place).map(count_from_sql);
-    let kind: &str = get(row, 2)?;
+    tube_from(row, 0)
+}
+
+/// The same, whose columns begin at `first`.
+pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, Unreadable> {
+    let span =
+        |place| get::<Option<i64>>(row, first + place).map(|span| span.map(Span::from_micros));
+    let count = |place| get::<i64>(row, first + place).map(count_from_sql);
+    let kind: &str = get(row, first + 2)?;
     let options = TubeOptions {
         kind: Kind::from_name(kind).ok_or_else(|| format!("no tube is of the kind {kind}"))?,
-        temporary: get(row, 3)?,
-        capacity: get::<Option<i64>>(row, 4)?.map(count_from_sql),
+        temporary: get(row, first + 3)?,
+        capacity: get::<Option<i64>>(row, first + 4)?.map(count_from_sql),
         ttl: span(5)?,
         ttr: span(6)?,
         delay: span(7)?,
-        pri: pri_from_sql(get(row, 8)?),
-        attempts_max: get::<Option<i64>>(row, 9)?.map(attempts),
-        ttl_kills_taken: get(row, 10)?,
-        paused: get(row, 11)?,
+        pri: pri_from_sql(get(row, first + 8)?),
+        attempts_max: get::<Option<i64>>(row, first + 9)?.map(attempts),
+        ttl_kills_taken: get(row, first + 10)?,
+        paused: get(row, first + 11)?,
+        semaphore: get::<Option<&str>>(row, first + 18)?.map(SemaphoreKey::new).transpose()?,
+        queue_num: get::<Option<i64>>(row, first + 19)?.map(u32::try_from).transpose()?,
     };
     let mut stats = TubeStats::default();
     stats.tasks.ready = count(12)?;
@@ -198,12 +239,12 @@ pub(super) fn tube(row: &Row) -> Result<TubeInfo, Unreadable> {
     stats.tasks.buried = count(14)?;
     stats.tasks.delayed = count(15)?;
     Ok(TubeInfo {
-        name: name(get(row, 1)?)?,
-        number: number(row, 0)?,
+        name: name(get(row, first + 1)?)?,
+        number: number(row, first)?,
         options,
         stats,
         takeable: count(16)?,
-        next_wakeup: get::<Option<i64>>(row, 17)?.map(Timestamp::from_micros),
+        next_wakeup: get::<Option<i64>>(row, first + 17)?.map(Timestamp::from_micros),
     })
 }
 

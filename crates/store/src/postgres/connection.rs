@@ -19,7 +19,7 @@ use super::statements::{Call, Statement};
 
 /// How a connection is set. Plans are made once and kept, so they must suit a full table although they may be made
 /// while it is empty: every path of these functions has its index.
-const SETTINGS: [(&str, &str); 7] = [
+const SETTINGS: [(&str, &str); 8] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
     // Such a scan does not mark the entries of dead rows that it meets, so the next one meets them again.
@@ -29,6 +29,8 @@ const SETTINGS: [(&str, &str); 7] = [
     ("jit", "off"),
     // Somebody's own transaction may hold what a batch needs; others must not wait for it for ever.
     ("lock_timeout", "2000"),
+    // A put asks for little and can be tried again: it waits less, so that what came with it need not.
+    ("taskyard.lock_wait", "500"),
 ];
 
 /// Where notices of the database go.
@@ -162,10 +164,11 @@ impl Connection {
         notices: Option<Notices>,
     ) -> Result<Self, tokio_postgres::Error> {
         let mut config = config.clone();
-        config.application_name("taskyard");
+        if config.get_application_name().is_none() {
+            config.application_name("taskyard");
+        }
         if !pooled {
-            let settings = SETTINGS.map(|(name, value)| format!("-c {name}={value}")).join(" ");
-            config.options(settings);
+            config.options(options(config.get_options()));
         }
         let client = match tls {
             None => {
@@ -312,7 +315,7 @@ impl Connection {
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// What is said when `lock_timeout` is over.
-const LOCKED: &str = "the tube is locked by an open transaction, probably a put by plain SQL into a \
+pub(super) const LOCKED: &str = "the tube is locked by an open transaction, probably a put by plain SQL into a \
     tube with a capacity or with sub-queues; nothing was done, try again when it has ended";
 
 /// What is said of one that took longer.
@@ -322,6 +325,12 @@ const SILENT: &str = "it has not answered for too long";
 const END_TIMEOUT_MS: i64 = 2_000;
 /// The same with the way there and back.
 const END_MAX: Duration = Duration::from_secs(10);
+
+/// What is set when a connection begins: what the URL says, and then what must be so.
+fn options(given: Option<&str>) -> String {
+    let own = SETTINGS.map(|(name, value)| format!("-c {name}={value}")).join(" ");
+    given.into_iter().chain([own.as_str()]).collect::<Vec<_>>().join(" ")
+}
 
 async fn who_serves(client: &Client) -> Result<Backend, tokio_postgres::Error> {
     let text = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()";
@@ -372,4 +381,17 @@ async fn send(mut answers: Vec<Answer<'_>>) -> Vec<Result<Vec<Row>, tokio_postgr
         });
     }
     received
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What the URL said was replaced without a word.
+    #[test]
+    fn what_the_url_sets_stays_set() {
+        let both = options(Some("-c work_mem=8MB"));
+        assert!(both.starts_with("-c work_mem=8MB -c plan_cache_mode="), "{both}");
+        assert!(options(None).starts_with("-c plan_cache_mode="));
+    }
 }

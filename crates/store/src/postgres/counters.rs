@@ -56,6 +56,7 @@ impl Counters {
                 Ask::Tubes { tube: Some(tube) } | Ask::Alter { tube, .. } => {
                     names.push(tube.as_str().to_owned());
                 }
+                Ask::Name { name, .. } => names.push(name.as_str().to_owned()),
                 _ => {}
             }
         }

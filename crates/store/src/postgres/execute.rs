@@ -7,10 +7,14 @@ use taskyard_core::{Command, Effects, Error, Reply, Timestamp, TubeName};
 use tokio_postgres::Row;
 
 use super::answers::Reader;
+use super::codec::{Unreadable, get};
 use super::connection::{Connection, Failure};
+use super::counters::Extras;
 use super::heads::Heads;
-use super::plan::{Ask, Context, Step, plan};
-use super::statements::Call;
+use super::lanes::{self, Takes};
+use super::order;
+use super::plan::{Ask, Context, Part, Step, plan};
+use super::statements::{self as sql, Call};
 use super::tally::Tally;
 use super::{Clock, Known, Shared};
 use crate::Executed;
@@ -19,13 +23,65 @@ use crate::Executed;
 /// done because its connection broke.
 const RETRIES: usize = 8;
 
+/// Which connection is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    Main,
+    Side,
+}
+
 impl Shared {
     /// Runs a batch. Whatever fails, each command is answered.
     pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
+        let parts = order::parts(commands, &self.known().plain);
+        let replies = Vec::new();
+        let mut whole = Executed { replies, effects: Effects::default(), unloaded: Vec::new() };
+        for commands in parts {
+            let part = self.execute_part(now, commands).await;
+            whole.replies.extend(part.replies);
+            add_effects(&mut whole.effects, part.effects);
+        }
+        whole
+    }
+
+    async fn execute_part(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let count = commands.len();
-        let (steps, mut calls) = self.plan(now, commands);
-        let extras = self.known().counters.go_along(&steps, &mut calls, now.as_micros());
-        match self.transact(&steps, &calls).await {
+        let (mut main, side) = self.plan(now, commands);
+        let Some(side) = side else { return self.run(Lane::Main, now, count, main).await };
+        if let Err(failure) = self.reserve(&mut main, &side).await {
+            return failed(count, &failure);
+        }
+        let takes = Takes::of(main.steps.iter().chain(&side.steps));
+        let places: Vec<usize> =
+            side.steps.iter().flat_map(|step| step.places.iter().copied()).collect();
+        let (mut whole, mut part) = tokio::join!(
+            self.run(Lane::Main, now, count, main),
+            self.run(Lane::Side, now, count, side)
+        );
+        for place in places {
+            std::mem::swap(&mut whole.replies[place], &mut part.replies[place]);
+        }
+        // Either may have been read first.
+        let wakeups = [whole.effects.next_wakeup, part.effects.next_wakeup];
+        add_effects(&mut whole.effects, part.effects);
+        whole.effects.next_wakeup = wakeups.into_iter().flatten().min();
+        takes.deal(&mut whole.replies);
+        whole
+    }
+
+    /// Runs what goes by one connection; there are replies for the whole batch, but only its own mean something.
+    async fn run(&self, lane: Lane, now: Timestamp, count: usize, part: Part) -> Executed {
+        let Part { steps, mut calls } = part;
+        let extras = match lane {
+            Lane::Main => self.known().counters.go_along(&steps, &mut calls, now.as_micros()),
+            Lane::Side => Extras::default(),
+        };
+        let mut done = self.transact(lane, &steps, &calls).await;
+        if lane == Lane::Side && matches!(done, Err(Failure::Unreachable(_))) {
+            // Perhaps there may be no more connections.
+            done = self.transact(Lane::Main, &steps, &calls).await;
+        }
+        match done {
             Ok(mut rows) => {
                 let back = self.known().counters.come_back(extras, &mut rows, now.as_micros());
                 if let Err(error) = back {
@@ -33,30 +89,62 @@ impl Shared {
                 }
                 self.read(now, count, &steps, rows)
             }
-            Err(Failure::Refused(text)) if calls.len() > 1 => {
+            Err(Failure::Refused(text)) if calls.len() > 1 + usize::from(asks_moved(&steps)) => {
                 tracing::warn!(%text, "a batch was refused; trying its commands one by one");
-                self.one_by_one(now, count, steps, calls).await
+                self.one_by_one(now, count, Part { steps, calls }).await
             }
-            Err(failure) => failed(count, &failure),
+            Err(failure) => {
+                // What it took is there again, before where the other half has ended.
+                self.known().heads.forget_all();
+                failed(count, &failure)
+            }
         }
     }
 
-    fn plan(&self, now: Timestamp, commands: Vec<Command>) -> (Vec<Step>, Vec<Call>) {
+    fn plan(&self, now: Timestamp, commands: Vec<Command>) -> (Part, Option<Part>) {
         let mut known = self.known();
         let moment = now.as_micros();
         known.now = moment;
         let now = (self.clock == Clock::Caller).then_some(moment);
-        let Known { heads, timers, plain, .. } = &*known;
-        plan(commands, &Context { now, server: &self.server, heads, timers, moment, plain })
+        let Known { heads, timers, places, plain, gated, attendance, .. } = &*known;
+        let may_split = attendance.disorder().is_none() && !self.presence.is_overdue();
+        let server = &self.server;
+        let context =
+            Context { now, server, heads, timers, moment, places, plain, gated, may_split };
+        plan(commands, &context)
+    }
+
+    /// Gets ids for the puts that go by the first connection, so that those of the second come behind them.
+    async fn reserve(&self, main: &mut Part, side: &Part) -> Result<(), Failure> {
+        let (tubes, calls) = lanes::reservations(main, side);
+        let rows = self.transact(Lane::Main, &[], &calls).await?;
+        for (tube, rows) in tubes.iter().zip(rows) {
+            let Some(row) = rows.first() else { continue };
+            let unreadable = |error: Unreadable| Failure::Refused(error.to_string());
+            let number: Option<i32> = get(row, 0).map_err(unreadable)?;
+            let ids: Option<Vec<i64>> = get(row, 1).map_err(unreadable)?;
+            if let (Some(number), Some(ids)) = (number, ids) {
+                lanes::use_ids(main, tube, number, ids);
+            }
+        }
+        Ok(())
     }
 
     /// Runs the calls in one transaction, again as long as that is safe and may help. What is lost on the
     /// way is noted, to be settled before the next batch.
-    pub async fn transact(&self, steps: &[Step], calls: &[Call]) -> Result<Vec<Vec<Row>>, Failure> {
+    pub async fn transact(
+        &self,
+        lane: Lane,
+        steps: &[Step],
+        calls: &[Call],
+    ) -> Result<Vec<Vec<Row>>, Failure> {
         if calls.is_empty() {
             return Ok(Vec::new());
         }
-        let mut place = self.connection.lock().await;
+        let mut place = match lane {
+            Lane::Main => self.connection.lock().await,
+            Lane::Side => self.side.lock().await,
+        };
         let mut tries = 0;
         loop {
             if place.as_ref().is_none_or(|connection| !connection.is_open()) {
@@ -106,11 +194,11 @@ impl Shared {
             let call = known.attendance.settle(&self.server, &disorder, now);
             (disorder, call)
         };
-        if let Some(backend) = &disorder.backend
-            && !connection.end(backend).await?
-        {
-            let why = "what was under way when the connection was lost has not ended yet";
-            return Err(Failure::Unreachable(why.into()));
+        for backend in &disorder.backends {
+            if !connection.end(backend).await? {
+                let why = "what was under way when the connection was lost has not ended yet";
+                return Err(Failure::Unreachable(why.into()));
+            }
         }
         // It can be repeated, so that it does not matter whether it was done.
         let settled = connection.transact(&[call]).await;
@@ -130,13 +218,9 @@ impl Shared {
     }
 
     /// Each call in a transaction of its own, so that only what cannot be done fails.
-    async fn one_by_one(
-        &self,
-        now: Timestamp,
-        count: usize,
-        steps: Vec<Step>,
-        calls: Vec<Call>,
-    ) -> Executed {
+    async fn one_by_one(&self, now: Timestamp, count: usize, part: Part) -> Executed {
+        let Part { steps, calls } = part;
+        let moves = asks_moved(&steps);
         let mut calls = calls.into_iter();
         let replies = unreadable(count);
         let mut whole = Executed { replies, effects: Effects::default(), unloaded: Vec::new() };
@@ -146,21 +230,24 @@ impl Shared {
                 _ => calls.next().into_iter().collect(),
             };
             // Alone, a call locks in order itself, and what was locked for it would be left behind.
-            if matches!(ask, Ask::LockTube) {
+            if matches!(ask, Ask::LockTube | Ask::Moved) {
                 continue;
             }
             let count = places.len();
-            let step = [Step { places: (0..count).collect(), ask }];
-            let part = match self.transact(&step, &call).await {
+            let mut step = vec![Step { places: (0..count).collect(), ask }];
+            let mut call = call;
+            if moves && !call.is_empty() {
+                step.push(Step { places: Vec::new(), ask: Ask::Moved });
+                call.push(Call::new(&sql::MOVED, []));
+            }
+            let part = match self.transact(Lane::Main, &step, &call).await {
                 Ok(rows) => self.read(now, count, &step, rows),
                 Err(failure) => failed(count, &failure),
             };
             for (place, reply) in places.into_iter().zip(part.replies) {
                 whole.replies[place] = reply;
             }
-            whole.effects.ready.extend(part.effects.ready);
-            whole.effects.room.extend(part.effects.room);
-            whole.effects.next_wakeup = part.effects.next_wakeup;
+            add_effects(&mut whole.effects, part.effects);
         }
         whole
     }
@@ -169,7 +256,8 @@ impl Shared {
     fn read(&self, now: Timestamp, count: usize, steps: &[Step], rows: Vec<Vec<Row>>) -> Executed {
         let mut rows = rows.into_iter();
         let mut known = self.known();
-        let Known { counters, heads, attendance, timers, plain, .. } = &mut *known;
+        let Known { counters, heads, places: lay, attendance, timers, plain, gated, .. } =
+            &mut *known;
         let mut reader = Reader::new(counters);
         let mut replies = unreadable(count);
         for Step { places, ask } in steps {
@@ -186,7 +274,11 @@ impl Shared {
                 replies[*place] = reply;
             }
             follow(heads, ask, &mut reader, now);
-            learn_plain(plain, ask, reader.plain.take());
+            learn(plain, ask, reader.plain.take());
+            learn(gated, ask, reader.gated.take());
+            for (lease, id, place) in reader.places.drain(..) {
+                lay.note(lease, id, place);
+            }
             if let (Ask::Tick { from }, Some(exact)) = (ask, reader.tally.exact) {
                 let next = exact.deadline.unwrap_or(exact.clock);
                 timers.ticked(*from, reader.tick_cost, next, now.as_micros());
@@ -215,6 +307,14 @@ impl Known {
     }
 }
 
+/// Adds what a later part of a batch says.
+fn add_effects(whole: &mut Effects, part: Effects) {
+    whole.ready.extend(part.ready);
+    whole.room.extend(part.room);
+    whole.events |= part.events;
+    whole.next_wakeup = part.next_wakeup;
+}
+
 /// Keeps the hints right after one step of a batch.
 fn follow(heads: &mut Heads, ask: &Ask, reader: &mut Reader<'_>, now: Timestamp) {
     for tube in reader.tally.back.drain(..) {
@@ -232,23 +332,36 @@ fn follow(heads: &mut Heads, ask: &Ask, reader: &mut Reader<'_>, now: Timestamp)
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
             heads.remove(tube);
         }
+        Ask::Name { tube, name } => {
+            heads.remove(tube);
+            heads.remove(name);
+        }
         _ => {}
     }
 }
 
-/// Keeps in mind which tubes are plain.
-fn learn_plain(plain: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
+/// Keeps in mind which tubes are plain, or have a semaphore.
+fn learn(known: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
     match ask {
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
-            plain.remove(tube);
+            known.remove(tube);
+        }
+        Ask::Name { tube, name } => {
+            known.remove(tube);
+            known.remove(name);
         }
         _ => {}
     }
     // Those that other servers have dropped stay until there are too many.
-    if plain.len() > TUBES_MAX {
-        plain.clear();
+    if known.len() > TUBES_MAX {
+        known.clear();
     }
-    plain.extend(seen);
+    known.extend(seen);
+}
+
+/// Whether a batch asks in the end what semaphores did.
+fn asks_moved(steps: &[Step]) -> bool {
+    steps.last().is_some_and(|step| matches!(step.ask, Ask::Moved))
 }
 
 /// Whether commands may run twice without harm.
@@ -263,6 +376,7 @@ fn is_repeatable(steps: &[Step]) -> bool {
                 | Ask::Deliveries { .. }
                 | Ask::Configure
                 | Ask::Tick { .. }
+                | Ask::Moved
         )
     })
 }

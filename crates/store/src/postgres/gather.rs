@@ -7,14 +7,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use taskyard_core::{Command, Finish, Holder, TubeName};
+use taskyard_core::{Command, Finish, Holder, SemaphoreKey, TubeName};
 
 use super::plan::Group;
+use super::semaphores;
 
 /// The groups that may still grow, by tube.
 #[derive(Default)]
 pub(super) struct OpenGroups {
     tubes: HashMap<TubeName, Open>,
+    /// The latest groups that enqueue and that release, and the latest of either that names a semaphore.
+    semaphores: [Option<usize>; 2],
+    named: HashMap<SemaphoreKey, usize>,
 }
 
 /// The latest group of each kind in a tube.
@@ -57,7 +61,19 @@ impl OpenGroups {
         groups: &mut [Group],
         plain: &HashSet<TubeName>,
     ) -> Option<usize> {
+        if let Some((kind, key)) = semaphores::shares(command) {
+            // What is asked of different semaphores does not matter to each other; of one it stays in its order.
+            let after = self.named.get(key).copied().unwrap_or(0);
+            let group = self.semaphores[kind].filter(|group| *group >= after);
+            let group = group.filter(|group| groups[*group].admits(command))?;
+            self.named.insert(key.clone(), group);
+            return Some(group);
+        }
         let Some((tube, kind)) = kind(command) else { return self.neighbour(command, groups) };
+        if !plain.contains(tube) {
+            // It may have a semaphore before it.
+            self.semaphores = [None; 2];
+        }
         let open = self.tubes.entry(tube.clone()).or_default();
         let is_plain = plain.contains(tube);
         if !is_plain || kind == Kind::Put {
@@ -76,12 +92,17 @@ impl OpenGroups {
     /// Acks in other ways are only joined with those right before them; anything else stands alone.
     fn neighbour(&mut self, command: &Command, groups: &mut [Group]) -> Option<usize> {
         self.tubes.clear();
+        self.semaphores = [None; 2];
         let last = groups.len().checked_sub(1)?;
         groups[last].admits(command).then_some(last)
     }
 
     /// A command begins a group of its own, at this place.
     pub fn begin(&mut self, command: &Command, group: usize) {
+        if let Some((kind, key)) = semaphores::shares(command) {
+            self.semaphores[kind] = Some(group);
+            self.named.insert(key.clone(), group);
+        }
         if let Some((tube, kind)) = kind(command) {
             *self.tubes.entry(tube.clone()).or_default().of(kind) = Some(group);
         }
@@ -100,10 +121,14 @@ impl Open {
 
 #[cfg(test)]
 mod tests {
-    use taskyard_core::{Body, FinishItem, Lease, NewTask, Span, Take, TaskId};
+    use taskyard_core::{
+        Body, FinishItem, GrantFinish, GrantItem, Lease, NewTask, SemaphoreCommand, Span, Take,
+        TaskId,
+    };
 
     use super::*;
     use crate::postgres::heads::{Heads, Timers};
+    use crate::postgres::places::Places;
     use crate::postgres::plan::{Context, plan};
 
     // Batches locked tubes as they came: two servers that put into two tubes with a capacity, in opposite order,
@@ -141,9 +166,12 @@ mod tests {
     /// The places of the commands that share each call.
     fn calls(commands: Vec<Command>, is_plain: bool) -> Vec<Vec<usize>> {
         let plain = is_plain.then(mail).into_iter().collect();
-        let (heads, timers) = (&Heads::default(), &Timers::default());
-        let context = Context { now: None, server: &[], heads, timers, moment: 0, plain: &plain };
-        let places = plan(commands, &context).0.into_iter().map(|step| step.places);
+        let (heads, timers, places) = (&Heads::default(), &Timers::default(), &Places::default());
+        let (now, server, moment, plain, may_split) = (None, &[], 0, &plain, false);
+        let gated = &HashSet::new();
+        let context =
+            Context { now, server, heads, timers, moment, places, plain, gated, may_split };
+        let places = plan(commands, &context).0.steps.into_iter().map(|step| step.places);
         // Without what nobody asked for.
         places.filter(|places| !places.is_empty()).collect()
     }
@@ -173,6 +201,35 @@ mod tests {
     fn nothing_passes_another_verb() {
         let commands = vec![take(), Command::ReleaseAll { tube: mail() }, take()];
         assert_eq!(calls(commands, true), [[0], [1], [2]]);
+    }
+
+    fn enqueue(key: &str) -> Command {
+        let key = SemaphoreKey::new(key).unwrap();
+        Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes: vec![] })
+    }
+
+    fn release(key: &str) -> Command {
+        let key = SemaphoreKey::new(key).unwrap();
+        let (task, grant, finish) = (TaskId(1), None, GrantFinish::Release);
+        let items = vec![GrantItem { task, grant, finish }];
+        Command::Semaphore(SemaphoreCommand::Finish { key, items })
+    }
+
+    /// Callers that enqueue and release in turns had a call for each.
+    #[test]
+    fn enqueues_and_releases_in_turns_are_two_calls() {
+        let turns = vec![enqueue("a"), release("b"), enqueue("c"), release("d"), enqueue("a")];
+        assert_eq!(calls(turns, true), [vec![0, 2, 4], vec![1, 3]]);
+    }
+
+    #[test]
+    fn what_is_asked_of_one_semaphore_stays_in_its_order() {
+        let commands = vec![enqueue("a"), release("a"), enqueue("a"), release("b"), enqueue("b")];
+        assert_eq!(calls(commands, true), [vec![0], vec![1, 3], vec![2, 4]]);
+        let list = || Command::Semaphore(SemaphoreCommand::List { key: None });
+        let commands = vec![enqueue("a"), list(), enqueue("b"), take(), enqueue("c")];
+        assert_eq!(calls(commands.clone(), true), [vec![0], vec![1], vec![2, 4], vec![3]]);
+        assert_eq!(calls(commands, false).len(), 5, "a tube may have a semaphore before it");
     }
 
     #[test]

@@ -5,6 +5,9 @@
 //! ones, so a change that it would not understand gets a new name.
 
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::connection::describe;
 
 /// The newest form of the tables is the number of these.
 const MIGRATIONS: &[&str] = &[
@@ -12,15 +15,19 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0002_counters.sql"),
     include_str!("migrations/0003_taken.sql"),
     include_str!("migrations/0004_semaphores.sql"),
+    include_str!("migrations/0005_gates.sql"),
+    include_str!("migrations/0006_semaphore_indexes.sql"),
+    include_str!("migrations/0007_queues.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 5;
+const FUNCTIONS: i32 = 11;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
     include_str!("verbs/subqueues.sql"),
     include_str!("verbs/tubes.sql"),
+    include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),
     include_str!("verbs/put.sql"),
     include_str!("verbs/take.sql"),
@@ -32,10 +39,12 @@ const VERBS: &[&str] = &[
     include_str!("verbs/servers.sql"),
     include_str!("verbs/settle.sql"),
     include_str!("verbs/plain.sql"),
+    include_str!("verbs/gates.sql"),
     include_str!("verbs/semaphore_settle.sql"),
     include_str!("verbs/semaphore_configure.sql"),
     include_str!("verbs/semaphore_enqueue.sql"),
     include_str!("verbs/semaphore_finish.sql"),
+    include_str!("verbs/semaphore_many.sql"),
     include_str!("verbs/semaphore_events.sql"),
     include_str!("verbs/semaphore_tick.sql"),
 ];
@@ -56,6 +65,13 @@ pub(super) enum MigrateError {
         /// The newest one known.
         known: i64,
     },
+    /// The user may not do it; who may can change that.
+    NoRight {
+        /// What the database says.
+        why: String,
+        /// What to do.
+        advice: String,
+    },
     /// The database refused.
     Database(tokio_postgres::Error),
 }
@@ -75,8 +91,37 @@ pub(super) async fn migrate(client: &Client) -> Result<(), MigrateError> {
     let done = apply(client).await;
     let end = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
     let ended = client.batch_execute(end).await;
-    done?;
+    match done {
+        Err(MigrateError::Database(error))
+            if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) =>
+        {
+            return Err(MigrateError::NoRight {
+                why: describe(&error),
+                advice: advice(client).await?,
+            });
+        }
+        done => done?,
+    }
     Ok(ended?)
+}
+
+/// What somebody has to do so that this user may.
+async fn advice(client: &Client) -> Result<String, tokio_postgres::Error> {
+    let text = "SELECT quote_ident(current_user), quote_ident(current_database()), \
+        (SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = 'taskyard')";
+    let rows = client.query_typed(text, &[]).await?;
+    let Some(row) = rows.first() else { return Ok(String::new()) };
+    let (user, database): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(match row.try_get::<_, Option<String>>(2)? {
+        Some(owner) => format!(
+            "the schema taskyard is {owner}'s: run `taskyard migrate --store URL` as {owner}, and let \
+             this user have the same rights with GRANT {owner} TO {user}"
+        ),
+        None => format!(
+            "let somebody run GRANT CREATE ON DATABASE {database} TO {user}, or `taskyard migrate \
+             --store URL` as a user who may, and then GRANT that user TO {user}"
+        ),
+    })
 }
 
 /// Looks without a lock: most of the time there is nothing to do.

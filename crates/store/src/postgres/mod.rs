@@ -30,8 +30,10 @@ mod counters;
 mod execute;
 mod gather;
 mod heads;
+mod lanes;
 mod migrate;
 mod order;
+mod places;
 mod plan;
 mod presence;
 mod reach;
@@ -50,13 +52,17 @@ use std::time::Duration;
 use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp, TubeName};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::{BodyKey, Capabilities, Executed, OpenError, Pending, Store, Watcher};
 use attendance::Attendance;
 use connection::{Connection, describe};
 use counters::Counters;
+use execute::Lane;
 use heads::{Heads, Timers};
 use migrate::MigrateError;
+use places::Places;
 use presence::Presence;
 use reach::Reach;
 use statements::{self as sql, Call, param};
@@ -69,6 +75,8 @@ pub use transaction::put_in;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may be silent while something is expected of it.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long a change of the tables may take. A large table may get a new index, or another server is at it.
+const MIGRATE_MAX: Duration = Duration::from_secs(600);
 /// Other servers and plain SQL may change what this one knows nothing about: it looks this often.
 const POLL: Span = Span::from_secs(1);
 
@@ -87,6 +95,8 @@ pub struct PostgresStore {
     shared: Arc<Shared>,
     /// Taken out when the store is dropped: a runtime must not be dropped where waiting is forbidden.
     runtime: Option<Runtime>,
+    /// The background work, until the store is closed.
+    living: Lock<Option<JoinHandle<()>>>,
 }
 
 /// What the store and its background work share.
@@ -96,6 +106,8 @@ struct Shared {
     /// This server's identity in the database.
     server: Vec<u8>,
     connection: Mutex<Option<Connection>>,
+    /// A second one, for large batches.
+    side: Mutex<Option<Connection>>,
     known: Lock<Known>,
     presence: Presence,
 }
@@ -105,10 +117,13 @@ struct Shared {
 struct Known {
     counters: Counters,
     heads: Heads,
+    places: Places,
     attendance: Attendance,
     timers: Timers,
     /// Tubes that were seen to have neither sub-queues nor a capacity.
     plain: HashSet<TubeName>,
+    /// Tubes that are known to have a semaphore before them.
+    gated: HashSet<TubeName>,
     /// When time next changes something, as far as this server knows, by the clock of the tasks.
     deadline: Option<i64>,
     /// How far the clock of the tasks is ahead of the caller's.
@@ -146,11 +161,11 @@ impl PostgresStore {
         runtime.spawn(async move { done.send(Shared::open(reach, clock, wait).await) });
         let shared = opened.recv().map_err(|error| unavailable(&error))??;
         let shared = Arc::new(shared);
-        runtime.spawn(presence::live(Arc::clone(&shared)));
+        let living = Lock::new(Some(runtime.spawn(presence::live(Arc::clone(&shared)))));
         if pooled {
             tracing::info!("behind a pooler: other servers' changes are noticed within a second");
         }
-        Ok(PostgresStore { shared, runtime: Some(runtime) })
+        Ok(PostgresStore { shared, runtime: Some(runtime), living })
     }
 }
 
@@ -185,7 +200,8 @@ impl Store for PostgresStore {
     fn close(&self) -> Pending<'_, Result<(), Error>> {
         let shared = Arc::clone(&self.shared);
         let Some(runtime) = &self.runtime else { return Box::pin(ready(Ok(()))) };
-        let task = runtime.spawn(async move { shared.close().await });
+        let living = self.living.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let task = runtime.spawn(async move { shared.close(living).await });
         Box::pin(
             async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
         )
@@ -214,11 +230,14 @@ impl Shared {
     async fn open(reach: Reach, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
         let connection = reach.wait_for(wait).await;
         let mut connection = connection.map_err(|error| unavailable(&error.text()))?;
-        migrate::migrate(connection.client()).await.map_err(|error| match error {
+        let migrated = timeout(MIGRATE_MAX, migrate::migrate(connection.client())).await;
+        let silent = |_| unavailable("it did not end a change of its tables within ten minutes");
+        migrated.map_err(silent)?.map_err(|error| match error {
             MigrateError::TooNew { found, known } => {
                 OpenError::TooNew { folder: PLACE.into(), found, known }
             }
             MigrateError::Database(error) => unavailable(&describe(&error)),
+            MigrateError::NoRight { why, advice } => unavailable(&format!("{why}; {advice}")),
         })?;
         let random = "SELECT uuid_send(gen_random_uuid())";
         let rows = connection.client().query_typed(random, &[]).await;
@@ -229,21 +248,27 @@ impl Shared {
         connection.transact(&begin).await.map_err(|failure| unavailable(&failure.text()))?;
         let (connection, known) = (Mutex::new(Some(connection)), Lock::default());
         let presence = Presence::default();
-        Ok(Shared { reach, clock, server, connection, known, presence })
+        let side = Mutex::default();
+        Ok(Shared { reach, clock, server, connection, side, known, presence })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn close(&self) -> Result<(), Error> {
+    async fn close(&self, living: Option<JoinHandle<()>>) -> Result<(), Error> {
         self.presence.stop();
+        if let Some(living) = living {
+            // A sign of life on its way would bring this server back after its end.
+            let _ = timeout(HEARTBEAT, living).await;
+        }
         let now = (self.clock == Clock::Caller).then(|| self.known().now);
         let params = [param(self.server.clone()), param(presence::patience()), param(now)];
         let mut end: Vec<Call> = self.known().counters.adding().into_iter().collect();
         end.push(Call::new(&sql::END_SERVER, params));
-        let ended = self.transact(&[], &end).await;
+        let ended = self.transact(Lane::Main, &[], &end).await;
         *self.connection.lock().await = None;
+        *self.side.lock().await = None;
         ended.map(|_| ()).map_err(|failure| failure.error())
     }
 }

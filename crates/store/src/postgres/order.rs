@@ -13,7 +13,7 @@ use super::plan::Group;
 use super::statements::{self as sql, Call, param};
 
 /// The tube that a command is about, if it may change places with those about others.
-fn tube_of(command: &Command) -> Option<&TubeName> {
+pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
     match command {
         Command::Put { tube, .. }
         | Command::Finish { tube, .. }
@@ -23,6 +23,36 @@ fn tube_of(command: &Command) -> Option<&TubeName> {
         Command::Take(take) => Some(&take.tube),
         _ => None,
     }
+}
+
+/// Whether a command goes from tube to tube, or keeps others away from one: what it locks stands in no order with what
+/// comes before and after it.
+fn roams(command: &Command) -> bool {
+    let looks = matches!(
+        command,
+        Command::Tubes { .. } | Command::Semaphore(_) | Command::ConfigureSessions { .. }
+    );
+    tube_of(command).is_none() && !looks
+}
+
+/// The parts of a batch that become transactions of their own, one after the other. Most batches are one part: where
+/// all tubes are plain nothing is locked that others wait for.
+pub(super) fn parts(commands: Vec<Command>, plain: &HashSet<TubeName>) -> Vec<Vec<Command>> {
+    let locks = |command: &Command| tube_of(command).is_some_and(|tube| !plain.contains(tube));
+    if !commands.iter().any(roams) || !commands.iter().any(locks) {
+        return vec![commands];
+    }
+    let mut parts: Vec<Vec<Command>> = Vec::new();
+    let mut ended = true;
+    for command in commands {
+        let alone = roams(&command);
+        match parts.last_mut().filter(|_| !ended && !alone) {
+            Some(part) => part.push(command),
+            None => parts.push(vec![command]),
+        }
+        ended = alone;
+    }
+    parts
 }
 
 fn tube(group: &Group) -> Option<&TubeName> {
@@ -66,4 +96,29 @@ fn lock(tube: &TubeName, groups: &[Group]) -> Option<Call> {
     let waits = keys.is_some() || !ids.is_empty();
     let name = tube.as_str().to_owned();
     waits.then(|| Call::new(&sql::LOCK_TUBE, [param(name), param(keys), param(ids)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peek(tube: &str) -> Command {
+        Command::Peek { tube: TubeName::new(tube).unwrap(), ids: vec![] }
+    }
+
+    // A tick locked sub-queues of one tube, and what came after it in the batch those of an earlier one: two servers
+    // waited for each other until the database found out.
+    #[test]
+    fn what_roams_is_a_transaction_of_its_own() {
+        let tick = || Command::Tick { limit: 1 };
+        let batch = || vec![tick(), peek("b"), peek("a"), tick(), tick(), peek("b")];
+        let sizes = |plain: &[&str]| {
+            let plain = plain.iter().map(|tube| TubeName::new(tube).unwrap()).collect();
+            parts(batch(), &plain).iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&["a"]), [1, 2, 1, 1, 1]);
+        assert_eq!(sizes(&["a", "b"]), [6], "where nothing is locked one transaction is enough");
+        assert_eq!(parts(vec![peek("a"), peek("b")], &HashSet::new()).len(), 1);
+        assert_eq!(parts(vec![tick(), tick()], &HashSet::new()).len(), 1);
+    }
 }

@@ -7,14 +7,15 @@ use std::collections::HashSet;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, NewTask, SessionId, TaskId, TubeChange, TubeName,
-    check_tasks,
+    Command, Error, Finish, FinishItem, NewTask, SemaphoreKey, SessionId, Span, TaskId, TubeChange,
+    TubeName, check_gate, check_tasks,
 };
 
 use super::gather::OpenGroups;
 use super::heads::{Heads, Start, Timers, Touched};
-use super::statements::Call;
-use super::{calls, order, semaphores};
+use super::places::Places;
+use super::statements::{self as sql, Call};
+use super::{calls, lanes, order, semaphores};
 
 /// What every call of a batch needs to know.
 pub(super) struct Context<'a> {
@@ -26,8 +27,20 @@ pub(super) struct Context<'a> {
     pub heads: &'a Heads,
     pub timers: &'a Timers,
     pub moment: i64,
-    /// Tubes that are known to have neither sub-queues nor a capacity.
+    /// Where deliveries lie.
+    pub places: &'a Places,
+    /// Tubes that are known to have neither sub-queues, a capacity nor a semaphore, and those that are known to have one.
     pub plain: &'a HashSet<TubeName>,
+    pub gated: &'a HashSet<TubeName>,
+    /// Whether a large batch may go by two connections.
+    pub may_split: bool,
+}
+
+/// What goes by one connection. Steps without a call have none in the second list.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub steps: Vec<Step>,
+    pub calls: Vec<Call>,
 }
 
 /// One call, or a refusal that needs none, for the commands at these places of the batch.
@@ -44,6 +57,11 @@ pub(super) enum Ask {
     Create {
         tube: TubeName,
         if_not_exists: bool,
+        semaphore: Option<SemaphoreKey>,
+    },
+    Name {
+        tube: TubeName,
+        name: TubeName,
     },
     Alter {
         tube: TubeName,
@@ -64,6 +82,7 @@ pub(super) enum Ask {
     Take {
         tube: TubeName,
         session: Option<SessionId>,
+        lease: Option<Span>,
         counts: Vec<usize>,
         start: Start,
     },
@@ -111,24 +130,28 @@ pub(super) enum Ask {
         from: Option<i64>,
     },
     Semaphore(semaphores::Ask),
+    /// What many callers ask of semaphores, in the order of the rows.
+    Semaphores(Vec<semaphores::Ask>),
     /// Comes before everything else; nobody asked for it.
     LockSemaphores,
     /// Comes before what a tube is asked; nobody asked for it.
     LockTube,
+    /// Comes last: what semaphores did beside what was asked.
+    Moved,
 }
 
-/// Turns commands into steps and calls. Steps without a call have none in the second list.
-pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>, Vec<Call>) {
-    let (mut steps, mut calls) = (Vec::new(), Vec::new());
-    if let Some(lock) = semaphores::lock(&commands) {
-        steps.push(Step { places: Vec::new(), ask: Ask::LockSemaphores });
-        calls.push(lock);
+/// Turns commands into steps and calls, and for a large batch into those of two connections.
+pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Part, Option<Part>) {
+    let mut main = Part::default();
+    if let Some(lock) = semaphores::lock(&commands, context.gated) {
+        main.push(Vec::new(), Ask::LockSemaphores, lock);
     }
+    let moves = semaphores::may_move(&commands, context.plain);
     let mut groups: Vec<Group> = Vec::new();
     let mut open = OpenGroups::default();
     for (place, command) in commands.into_iter().enumerate() {
         if let Some(refusal) = refusal(&command) {
-            steps.push(Step { places: vec![place], ask: Ask::Refused(refusal) });
+            main.steps.push(Step { places: vec![place], ask: Ask::Refused(refusal) });
             continue;
         }
         let found = open.admitting(&command, &mut groups, context.plain);
@@ -141,19 +164,39 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Vec<Step>,
         }
     }
     order::sort(&mut groups);
-    let locks = order::locks(&groups, context.plain);
-    let mut touched = Touched::default();
-    for (mut group, lock) in groups.into_iter().zip(locks) {
-        if let Some(lock) = lock {
-            steps.push(Step { places: Vec::new(), ask: Ask::LockTube });
-            calls.push(lock);
-        }
-        let places = std::mem::take(&mut group.places);
-        let (ask, call) = group.call(context, &mut touched);
-        steps.push(Step { places, ask });
-        calls.push(call);
+    let may_split = context.may_split && main.calls.is_empty();
+    let side = if may_split { lanes::split(&mut groups, context.plain) } else { Vec::new() };
+    main.ask(groups, context);
+    if moves {
+        main.push(Vec::new(), Ask::Moved, Call::new(&sql::MOVED, []));
     }
-    (steps, calls)
+    let side = (!side.is_empty()).then(|| {
+        let mut part = Part::default();
+        part.ask(side, context);
+        part
+    });
+    (main, side)
+}
+
+impl Part {
+    fn push(&mut self, places: Vec<usize>, ask: Ask, call: Call) {
+        self.steps.push(Step { places, ask });
+        self.calls.push(call);
+    }
+
+    /// Adds the calls of these groups, in their order.
+    fn ask(&mut self, groups: Vec<Group>, context: &Context<'_>) {
+        let locks = order::locks(&groups, context.plain);
+        let mut touched = Touched::default();
+        for (mut group, lock) in groups.into_iter().zip(locks) {
+            if let Some(lock) = lock {
+                self.push(Vec::new(), Ask::LockTube, lock);
+            }
+            let places = std::mem::take(&mut group.places);
+            let (ask, call) = group.call(context, &mut touched);
+            self.push(places, ask, call);
+        }
+    }
 }
 
 /// What can be refused without asking the database.
@@ -161,7 +204,10 @@ fn refusal(command: &Command) -> Option<Error> {
     match command {
         Command::CreateTube { options, .. } => {
             refuse_options(options.capacity, options.attempts_max)
+                .or_else(|| check_gate(options).err())
+                .or_else(|| refuse_queue_num(options.queue_num))
         }
+        Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
         Command::AlterTube { change, .. } => {
             refuse_options(change.capacity.flatten(), change.attempts_max.flatten())
         }
@@ -187,6 +233,11 @@ fn refuse_options(capacity: Option<u64>, attempts_max: Option<u32>) -> Option<Er
         let message = "attempts_max must be at least 1; leave it out to retry forever";
         Error::Invalid(message.into())
     })
+}
+
+fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
+    let message = "a queue number must be at least 1";
+    (queue_num == Some(0)).then(|| Error::Invalid(message.into()))
 }
 
 fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
@@ -232,6 +283,7 @@ impl Group {
         match &command {
             Command::Put { tasks, .. } => group.tasks = tasks.len(),
             Command::Finish { items, .. } => group.acks = group.admits_acks(items),
+            Command::Semaphore(command) => group.tasks = command.items(),
             _ => {}
         }
         group.commands.push(command);
@@ -241,6 +293,13 @@ impl Group {
     fn push(&mut self, place: usize, command: Command) {
         self.places.push(place);
         self.commands.push(command);
+    }
+
+    /// Takes out the commands from this one on.
+    pub(super) fn split_off(&mut self, from: usize) -> Group {
+        let (commands, places) = (self.commands.split_off(from), self.places.split_off(from));
+        let (tasks, bytes, acked) = (self.tasks, self.bytes, HashSet::new());
+        Group { commands, places, tasks, bytes, acked, acks: self.acks }
     }
 
     /// Whether a command can share the call of those before it; then it counts as one of them.
@@ -255,6 +314,13 @@ impl Group {
                     self.tasks += count;
                     self.bytes += bytes;
                 }
+                admits
+            }
+            (first @ Command::Semaphore(_), Command::Semaphore(command)) => {
+                let kind = |command| semaphores::shares(command).map(|(kind, _)| kind);
+                let fits = self.tasks + command.items() <= BATCH_TASKS_MAX;
+                let admits = kind(next).is_some() && kind(first) == kind(next) && fits;
+                self.tasks += if admits { command.items() } else { 0 };
                 admits
             }
             (Command::Take(first), Command::Take(take)) => {
@@ -300,7 +366,11 @@ impl Group {
                 }
                 calls::take(commands, context.now, start)
             }
-            Command::Finish { .. } if acks => calls::ack(commands, context.now),
+            Command::Finish { .. } if acks => calls::ack(commands, context.now, context.places),
+            Command::Semaphore(_) if commands.len() > 1 => {
+                let (asks, call) = semaphores::call_all(commands, context.now);
+                (Ask::Semaphores(asks), call)
+            }
             command => {
                 touch(command, touched);
                 calls::single(commands.remove(0), context)

@@ -25,6 +25,9 @@ use crate::{Elsewhere, Watcher};
 /// another, which looks as often: a dead server's tasks return within three.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 
+/// What a notice says of new events. No tube has such a name, so servers of an older version do not listen to it.
+const EVENTS: &str = "/events";
+
 /// Least time between two rounds of notices.
 const THROTTLE: Duration = Duration::from_millis(2);
 
@@ -38,8 +41,8 @@ pub(super) struct Presence {
     stopped: AtomicBool,
     /// Whether other servers live.
     accompanied: AtomicBool,
-    /// Tubes that got tasks or room since the last notices.
-    outbox: Mutex<BTreeSet<TubeName>>,
+    /// Tubes that got tasks or room since the last notices, and whether semaphores have new events.
+    outbox: Mutex<(BTreeSet<TubeName>, bool)>,
     /// Something is in the outbox, or it is over.
     wake: Notify,
     watcher: Mutex<Option<Watcher>>,
@@ -67,8 +70,9 @@ impl Presence {
             return;
         }
         let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
-        outbox.extend(tally.concerned().cloned());
-        if !outbox.is_empty() {
+        outbox.0.extend(tally.concerned().cloned());
+        outbox.1 |= tally.events;
+        if !outbox.0.is_empty() || outbox.1 {
             self.wake.notify_one();
         }
     }
@@ -111,25 +115,36 @@ impl Presence {
 
     fn outgoing(&self, server: &[u8]) -> Vec<String> {
         let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
-        let outbox = std::mem::take(&mut *outbox);
-        outbox.iter().map(|tube| notice(server, tube)).collect()
+        let (tubes, events) = std::mem::take(&mut *outbox);
+        let tubes = tubes.iter().map(|tube| notice(server, tube));
+        tubes.chain(events.then(|| notice_of(server, EVENTS))).collect()
     }
 }
 
 /// What a notice says: who and where. A tube's name has no colon.
 pub(super) fn notice(server: &[u8], tube: &TubeName) -> String {
-    let mut text = String::with_capacity(2 * server.len() + 1 + tube.as_str().len());
+    notice_of(server, tube.as_str())
+}
+
+fn notice_of(server: &[u8], what: &str) -> String {
+    let mut text = String::with_capacity(2 * server.len() + 1 + what.len());
     for byte in server {
         let _ = write!(text, "{byte:02x}");
     }
-    let _ = write!(text, ":{tube}");
+    let _ = write!(text, ":{what}");
     text
 }
 
-/// The tube that a notice of another server is about.
-fn read_notice(own: &[u8], text: &str) -> Option<TubeName> {
-    let tube = TubeName::new(text.split_once(':')?.1).ok()?;
-    (notice(own, &tube) != text).then_some(tube)
+/// What a notice of another server is about.
+fn read_notice(own: &[u8], text: &str) -> Option<Elsewhere> {
+    let what = text.split_once(':')?.1;
+    if notice_of(own, what) == text {
+        return None;
+    }
+    if what == EVENTS {
+        return Some(Elsewhere::Events);
+    }
+    TubeName::new(what).ok().map(Elsewhere::Tube)
 }
 
 /// Lives until the store is closed.
@@ -173,9 +188,11 @@ async fn attend(
             }
             heard = notices.recv() => {
                 let Some(text) = heard else { return Ok(()) };
-                if let Some(tube) = read_notice(&shared.server, &text) {
-                    shared.known().heads.forget(&tube);
-                    shared.presence.heard(Elsewhere::Tube(tube));
+                if let Some(what) = read_notice(&shared.server, &text) {
+                    if let Elsewhere::Tube(tube) = &what {
+                        shared.known().heads.forget(tube);
+                    }
+                    shared.presence.heard(what);
                 }
             }
         }
@@ -217,8 +234,11 @@ mod tests {
         let text = notice(&[0xab, 1], &tube);
         assert_eq!(text, "ab01:mail");
         assert_eq!(read_notice(&[0xab, 1], &text), None);
-        assert_eq!(read_notice(&[0xab, 2], &text), Some(tube.clone()));
-        assert_eq!(read_notice(&[0xab, 2], ":mail"), Some(tube));
+        assert_eq!(read_notice(&[0xab, 2], &text), Some(Elsewhere::Tube(tube.clone())));
+        assert_eq!(read_notice(&[0xab, 2], ":mail"), Some(Elsewhere::Tube(tube)));
+        let text = notice_of(&[0xab, 1], EVENTS);
+        assert_eq!(read_notice(&[0xab, 1], &text), None);
+        assert_eq!(read_notice(&[0xab, 2], &text), Some(Elsewhere::Events));
     }
 
     #[test]

@@ -60,8 +60,8 @@ struct Away {
 
 impl Reach {
     pub fn new(place: Place) -> Result<Self, String> {
-        let Place { config, pooled, mode, root } = place;
-        let tls = tls::connector(mode, root.as_deref())?;
+        let Place { config, pooled, security } = place;
+        let tls = tls::connector(&security)?;
         Ok(Reach { config, tls, pooled, away: Mutex::default() })
     }
 

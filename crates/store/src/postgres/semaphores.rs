@@ -1,17 +1,18 @@
 //! Semaphores: what is asked of the database, and what its rows mean.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use taskyard_core::limits::SEMAPHORES_MAX;
 use taskyard_core::semaphore::tail_too_long;
 use taskyard_core::{
     Command, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Priority,
     Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
-    SemaphoreOptions, SemaphoreReply, Span, Standing, Status, TaskId, Timestamp, Wish,
+    SemaphoreOptions, SemaphoreReply, Span, Standing, Status, TaskId, Timestamp, TubeName, Wish,
 };
 use tokio_postgres::Row;
 
-use super::codec::{Unreadable, count_from_sql, count_to_sql, get, span_to_sql};
+use super::codec::{Unreadable, count_from_sql, count_to_sql, get, name, span_to_sql};
+use super::order::tube_of;
 use super::statements::{self as sql, Call, Param, param};
 use super::tally::Tally;
 
@@ -40,20 +41,62 @@ pub(super) enum Ask {
 
 /// Locks the semaphores that a batch changes, where it asks for more than one thing of them: two batches that lock
 /// them in the order of their commands could wait for each other.
-pub(super) fn lock(commands: &[Command]) -> Option<Call> {
-    let (mut keys, mut count) = (BTreeSet::new(), 0);
+pub(super) fn lock(commands: &[Command], gated: &HashSet<TubeName>) -> Option<Call> {
+    let (mut keys, mut tubes, mut events) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for command in commands {
+        if let Some(tube) = tube_of(command).filter(|tube| gated.contains(*tube)) {
+            tubes.insert(tube.as_str().to_owned());
+        }
         let Command::Semaphore(command) = command else { continue };
-        count += 1;
         match command {
             SemaphoreCommand::Configure { key, .. }
             | SemaphoreCommand::Enqueue { key, .. }
             | SemaphoreCommand::Finish { key, .. } => _ = keys.insert(key.as_str()),
+            SemaphoreCommand::Acknowledge { events: ids } => {
+                events.extend(ids.iter().map(|event| event.0 as i64));
+            }
             _ => {}
         }
     }
     let keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
-    (count > 1 && !keys.is_empty()).then(|| Call::new(&sql::SEMAPHORE_LOCK, [param(keys)]))
+    let tubes: Vec<String> = tubes.into_iter().collect();
+    // Also one semaphore alone, when something else is asked that may wait for a lock.
+    let locks = commands.len() > 1 && !(keys.is_empty() && tubes.is_empty() && events.is_empty());
+    locks.then(|| Call::new(&sql::SEMAPHORE_LOCK, [param(keys), param(tubes), param(events)]))
+}
+
+/// Whether a batch may let semaphores do something beside what it asks: in tubes that are plain they do nothing.
+pub(super) fn may_move(commands: &[Command], plain: &HashSet<TubeName>) -> bool {
+    commands.iter().any(|command| match command {
+        Command::Put { tube, .. }
+        | Command::Finish { tube, .. }
+        | Command::Delete { tube, .. }
+        | Command::Kick { tube, .. }
+        | Command::Truncate { tube }
+        | Command::DropTube { tube }
+        | Command::ReleaseAll { tube } => !plain.contains(tube),
+        Command::Tick { .. } | Command::LeaveSession { .. } | Command::JoinSession { .. } => true,
+        Command::Semaphore(command) => matches!(
+            command,
+            SemaphoreCommand::Configure { .. }
+                | SemaphoreCommand::Enqueue { .. }
+                | SemaphoreCommand::Finish { .. }
+        ),
+        _ => false,
+    })
+}
+
+/// Notes what semaphores did beside what was asked.
+pub(super) fn read_moved(rows: &[Row], tally: &mut Tally) -> Result<(), Unreadable> {
+    let row = rows.first().ok_or("what semaphores did was not told")?;
+    tally.events |= get::<bool>(row, 0)?;
+    tally.deadline(get(row, 1)?);
+    let tubes = get::<Option<Vec<&str>>>(row, 2)?.unwrap_or_default();
+    let counts = get::<Option<Vec<i64>>>(row, 3)?.unwrap_or_default();
+    for (tube, count) in tubes.into_iter().zip(counts) {
+        tally.back(&name(tube)?, count_from_sql(count));
+    }
+    Ok(())
 }
 
 /// The call of a command.
@@ -92,6 +135,55 @@ pub(super) fn call(command: SemaphoreCommand, now: Option<i64>) -> (Ask, Call) {
             (Ask::Acknowledge, Call::new(&sql::SEMAPHORE_ACKNOWLEDGE, [param(ids)]))
         }
     }
+}
+
+/// Whether a command may share a call with others like it, and which: 0 enqueues, 1 releases.
+pub(super) fn shares(command: &Command) -> Option<(usize, &SemaphoreKey)> {
+    match command {
+        Command::Semaphore(SemaphoreCommand::Enqueue { key, .. }) => Some((0, key)),
+        Command::Semaphore(SemaphoreCommand::Finish { key, items }) => {
+            let releases = items.iter().all(|item| item.finish == GrantFinish::Release);
+            (releases && !items.is_empty()).then_some((1, key))
+        }
+        _ => None,
+    }
+}
+
+/// One call for commands of the same kind.
+pub(super) fn call_all(commands: Vec<Command>, now: Option<i64>) -> (Vec<Ask>, Call) {
+    let (mut keys, mut sizes, mut asks) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut tasks, mut priorities, mut grants) = (Vec::new(), Vec::new(), Vec::new());
+    let mut enqueues = false;
+    for command in commands {
+        match command {
+            Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes }) => {
+                let (own, own_priorities) = last_words(&wishes);
+                sizes.push(own.len() as i32);
+                tasks.extend(own);
+                priorities.extend(own_priorities);
+                keys.push(key.as_str().to_owned());
+                let tasks = wishes.iter().map(|wish| wish.task).collect();
+                asks.push(Ask::Standings { key, tasks });
+                enqueues = true;
+            }
+            Command::Semaphore(SemaphoreCommand::Finish { key, items }) => {
+                sizes.push(items.len() as i32);
+                tasks.extend(items.iter().map(|item| item.task.0 as i64));
+                grants.extend(items.iter().map(|item| item.grant.map(|grant| grant.0 as i64)));
+                keys.push(key.as_str().to_owned());
+                asks.push(Ask::Finish { key });
+            }
+            other => unreachable!("{} shares no call", other.verb()),
+        }
+    }
+    let call = if enqueues {
+        let params = [param(keys), param(now), param(sizes), param(tasks), param(priorities)];
+        Call::new(&sql::SEMAPHORE_ENQUEUE_ALL, params)
+    } else {
+        let params = [param(keys), param(now), param(sizes), param(tasks), param(grants)];
+        Call::new(&sql::SEMAPHORE_RELEASE_ALL, params)
+    };
+    (asks, call)
 }
 
 fn text(key: &SemaphoreKey) -> Param {
@@ -175,6 +267,48 @@ fn finish(key: &SemaphoreKey, items: &[GrantItem], now: Option<i64>) -> Call {
     Call::new(&sql::SEMAPHORE_FINISH, params)
 }
 
+/// The replies to what many callers asked with one call: each row begins with the place of its caller, from 1.
+pub(super) fn read_all(
+    asks: &[Ask],
+    rows: &[Row],
+    tally: &mut Tally,
+) -> Result<Vec<Result<Reply, Error>>, Unreadable> {
+    let mut parts: Vec<(Option<&Row>, Vec<&Row>)> = asks.iter().map(|_| (None, vec![])).collect();
+    for row in rows {
+        let place = usize::try_from(get::<i32>(row, 0)? - 1)?;
+        let part = parts.get_mut(place).ok_or("an answer without a question")?;
+        match get::<Option<i16>>(row, 1)? {
+            Some(_) => part.0 = Some(row),
+            None => part.1.push(row),
+        }
+    }
+    let replies = asks.iter().zip(parts).map(|(ask, (head, rows))| {
+        let head = head.ok_or("an answer has no head")?;
+        let key = match ask {
+            Ask::Standings { key, .. } | Ask::Finish { key } => key,
+            _ => return Err("only what changes semaphores is asked together".into()),
+        };
+        if get::<i16>(head, 1)? != 0 {
+            return Ok(Err(Error::SemaphoreNotFound(key.clone())));
+        }
+        tally.deadline(get(head, 2)?);
+        tally.events |= get::<Option<bool>>(head, 3)?.unwrap_or(false);
+        Ok(Ok(Reply::Semaphore(match ask {
+            Ask::Standings { tasks, .. } => {
+                for row in &rows {
+                    tally.deadline(get(row, 2)?);
+                }
+                SemaphoreReply::Standings(standings(tasks, rows.into_iter(), 1)?)
+            }
+            _ => {
+                let outcomes = get::<Vec<i16>>(head, 4)?;
+                SemaphoreReply::Finished(outcomes.into_iter().map(outcome).collect())
+            }
+        })))
+    });
+    replies.collect()
+}
+
 /// The reply to what was asked with one call.
 pub(super) fn read(
     ask: &Ask,
@@ -206,7 +340,7 @@ pub(super) fn read(
                 return Ok(Err(Error::SemaphoreNotFound(key.clone())));
             }
             note(head, tally)?;
-            SemaphoreReply::Standings(standings(tasks, rows)?)
+            SemaphoreReply::Standings(standings(tasks, rows.iter(), 0)?)
         }
         Ask::Finish { key } => {
             let row = rows.first().ok_or("a finish has no answer")?;
@@ -274,33 +408,37 @@ fn info(row: &Row) -> Result<SemaphoreInfo, Unreadable> {
         acquired: u64::from(number(18)?),
         revoking: u64::from(number(19)?),
         events: count_from_sql(get(row, 20)?),
+        next_event: get::<Option<i64>>(row, 21)?.map(Timestamp::from_micros),
     })
 }
 
-/// Where the tasks stand that were named, in the order in which they were.
-fn standings(tasks: &[TaskId], rows: &[Row]) -> Result<Vec<Standing>, Unreadable> {
+/// Where the tasks stand that were named, in the order in which they were; `first` columns come before what a row says.
+fn standings<'a>(
+    tasks: &[TaskId],
+    rows: impl Iterator<Item = &'a Row>,
+    first: usize,
+) -> Result<Vec<Standing>, Unreadable> {
     let found: HashMap<TaskId, Standing> = rows
-        .iter()
-        .map(|row| standing(row).map(|standing| (standing.task, standing)))
+        .map(|row| standing(row, first).map(|standing| (standing.task, standing)))
         .collect::<Result<_, _>>()?;
     Ok(tasks.iter().filter_map(|task| found.get(task).copied()).collect())
 }
 
-fn standing(row: &Row) -> Result<Standing, Unreadable> {
+fn standing(row: &Row, first: usize) -> Result<Standing, Unreadable> {
     let moment = |place: usize| {
-        get::<Option<i64>>(row, place).map(|micros| micros.map(Timestamp::from_micros))
+        get::<Option<i64>>(row, first + place).map(|micros| micros.map(Timestamp::from_micros))
     };
-    let status = Status::from_name(get(row, 4)?).ok_or("an unknown status")?;
+    let status = Status::from_name(get(row, first + 4)?).ok_or("an unknown status")?;
     Ok(Standing {
-        task: TaskId(get::<i64>(row, 3)? as u64),
+        task: TaskId(get::<i64>(row, first + 3)? as u64),
         status,
-        priority: Priority::new(get(row, 5)?)?,
-        enqueued: Timestamp::from_micros(get(row, 6)?),
+        priority: Priority::new(get(row, first + 5)?)?,
+        enqueued: Timestamp::from_micros(get(row, first + 6)?),
         not_before: moment(7)?.filter(|_| status == Status::Delayed),
-        grant: get::<Option<i64>>(row, 8)?.map(|grant| Grant(grant as u64)),
+        grant: get::<Option<i64>>(row, first + 8)?.map(|grant| Grant(grant as u64)),
         granted: moment(9)?,
         lease_until: moment(10)?.filter(|until| *until != Timestamp::NEVER),
-        pinned: get(row, 11)?,
+        pinned: get(row, first + 11)?,
     })
 }
 
@@ -312,5 +450,36 @@ fn event(row: &Row) -> Result<SemaphoreEvent, Unreadable> {
         grant: Grant(get::<i64>(row, 4)? as u64),
         kind: EventKind::from_name(get(row, 5)?).ok_or("an unknown kind of event")?,
         attempt: u32::try_from(get::<i32>(row, 6)?)?,
+        tube: get::<Option<&str>>(row, 7)?.map(name).transpose()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_core::{Body, NewTask};
+
+    use super::*;
+
+    // A batch with one semaphore locked it where it stood, and acknowledgements where they stood: two servers that did
+    // the same things in another order waited for each other until the database found out.
+    #[test]
+    fn what_may_wait_for_others_locks_its_semaphores_first() {
+        let yang = SemaphoreKey::new("yang").unwrap();
+        let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key: yang, wishes: vec![] });
+        let acknowledge = SemaphoreCommand::Acknowledge { events: vec![EventId(7)] };
+        let acknowledge = Command::Semaphore(acknowledge);
+        let tasks = vec![NewTask::new(Body::new(&[0xc0]))];
+        let tube = TubeName::new("mail").unwrap();
+        let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+        let (nothing, gated) = (HashSet::new(), HashSet::from([tube]));
+        let locks = |commands: &[&Command], gated: &HashSet<TubeName>| {
+            let commands: Vec<Command> = commands.iter().map(|&command| command.clone()).collect();
+            lock(&commands, gated).is_some()
+        };
+        assert!(!locks(&[&enqueue], &nothing), "alone it locks its own");
+        assert!(!locks(&[&put, &put], &nothing));
+        assert!(locks(&[&put, &enqueue], &nothing));
+        assert!(locks(&[&acknowledge, &put], &nothing));
+        assert!(locks(&[&put, &put], &gated));
+    }
 }

@@ -39,30 +39,34 @@ macro_rules! statements {
 }
 
 statements! {
-    CREATE_TUBE: "SELECT * FROM taskyard.create_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)"
-        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8);
+    CREATE_TUBE: "SELECT * FROM taskyard.create_queue($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
+        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8, TEXT, INT8);
+    NAME_TUBE: "SELECT r.status, r.other, i.* FROM taskyard.name_tube($1,$2,$3) r \
+        LEFT JOIN LATERAL taskyard.show_tubes(CASE WHEN r.status = 0 THEN $2 ELSE '' END) i ON true"
+        (TEXT, TEXT, INT8);
     ALTER_TUBE: "SELECT * FROM taskyard.alter_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
         (TEXT, BOOL, BOOL, INT8, BOOL, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8);
-    DROP_TUBE: "SELECT * FROM taskyard.drop_tube($1)" (TEXT);
+    DROP_TUBE: "SELECT * FROM taskyard.drop_tube($1,$2)" (TEXT, INT8);
     SHOW_TUBES: "SELECT * FROM taskyard.show_tubes($1)" (TEXT);
-    TRUNCATE_TUBE: "SELECT * FROM taskyard.truncate_tube($1)" (TEXT);
-    PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
+    TRUNCATE_TUBE: "SELECT * FROM taskyard.truncate_tube($1,$2)" (TEXT, INT8);
+    RESERVE_IDS: "SELECT * FROM taskyard.reserve_ids($1,$2)" (TEXT, INT8);
+    PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
         (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
-            INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY);
+            INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4, INT8_ARRAY);
     LOCK_TUBE: "SELECT taskyard.lock_tube($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8_ARRAY);
-    TAKE: "SELECT * FROM taskyard.take_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+    TAKE: "SELECT * FROM taskyard.deliver_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
         (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL);
-    ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8)"
-        (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8);
+    ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+        (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8, TID_ARRAY);
     FINISH: "SELECT * FROM taskyard.finish_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
         (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT2_ARRAY, INT8_ARRAY,
             BOOL_ARRAY, BOOL, INT8);
     DELETE: "SELECT * FROM taskyard.delete_tasks($1,$2,$3,$4,$5)"
         (TEXT, INT8, INT8_ARRAY, BOOL, INT8);
-    KICK: "SELECT * FROM taskyard.kick_tasks($1,$2)" (TEXT, INT8);
+    KICK: "SELECT * FROM taskyard.kick_tasks($1,$2,$3)" (TEXT, INT8, INT8);
     PEEK: "SELECT * FROM taskyard.peek_tasks($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, INT8);
     DELIVERIES: "SELECT * FROM taskyard.show_deliveries($1,$2)" (TEXT, INT8);
-    RELEASE_ALL: "SELECT * FROM taskyard.release_all($1)" (TEXT);
+    RELEASE_ALL: "SELECT * FROM taskyard.release_all($1,$2)" (TEXT, INT8);
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);
     LEAVE_SESSION: "SELECT * FROM taskyard.leave_session($1,$2,$3)" (BYTEA, BYTEA, INT8);
     CONFIGURE_SESSIONS: "SELECT taskyard.configure_sessions($1)" (INT8);
@@ -76,13 +80,19 @@ statements! {
         (BYTEA, BYTEA_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT8, INT8);
     BEGIN_SERVER: "SELECT taskyard.begin_server($1,$2)" (BYTEA, INT8);
     END_SERVER: "SELECT taskyard.end_server($1,$2,$3)" (BYTEA, INT8, INT8);
-    SEMAPHORE_LOCK: "SELECT taskyard.semaphore_lock_all($1)" (TEXT_ARRAY);
+    SEMAPHORE_LOCK: "SELECT taskyard.semaphore_lock_all($1,$2,$3)"
+        (TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY);
+    MOVED: "SELECT * FROM taskyard.moved()" ();
     SEMAPHORE_SHOW: "SELECT * FROM taskyard.semaphore_show($1)" (TEXT);
     SEMAPHORE_CONFIGURE: "SELECT * FROM taskyard.semaphore_configure($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"
         (TEXT, BOOL, INT8, INT4, INT4, INT4, FLOAT8, INT8, INT8, BOOL, INT4, INT8, BOOL, BOOL, INT8,
             BOOL, INT8, BOOL, BOOL);
     SEMAPHORE_ENQUEUE: "SELECT * FROM taskyard.semaphore_enqueue($1,$2,$3,$4)"
         (TEXT, INT8, INT8_ARRAY, FLOAT8_ARRAY);
+    SEMAPHORE_ENQUEUE_ALL: "SELECT * FROM taskyard.semaphore_enqueue_all($1,$2,$3,$4,$5)"
+        (TEXT_ARRAY, INT8, INT4_ARRAY, INT8_ARRAY, FLOAT8_ARRAY);
+    SEMAPHORE_RELEASE_ALL: "SELECT * FROM taskyard.semaphore_release_all($1,$2,$3,$4,$5)"
+        (TEXT_ARRAY, INT8, INT4_ARRAY, INT8_ARRAY, INT8_ARRAY);
     SEMAPHORE_LOOK: "SELECT * FROM taskyard.semaphore_look($1,$2)" (TEXT, INT8_ARRAY);
     SEMAPHORE_FINISH: "SELECT * FROM taskyard.semaphore_finish($1,$2,$3,$4,$5,$6)"
         (TEXT, INT8, INT8_ARRAY, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY);

@@ -1,12 +1,15 @@
 //! What a URL says about the database, and where else a password may be.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use taskyard_postgres::conninfo::decoded;
+use taskyard_postgres::passfile::{self, Wanted};
+use taskyard_postgres::{Security, SslMode};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-use super::tls::Mode;
+use super::tls;
 
 /// Where a database is and how to get there.
 #[derive(Debug)]
@@ -14,9 +17,8 @@ pub(super) struct Place {
     pub config: Config,
     /// Behind a pooler in transaction mode.
     pub pooled: bool,
-    pub mode: Mode,
-    /// Who must have signed the database's certificate.
-    pub root: Option<PathBuf>,
+    /// How connections are protected.
+    pub security: Security,
 }
 
 impl Place {
@@ -35,7 +37,7 @@ impl Place {
     /// Takes the parameters out of a URL that the driver does not know.
     fn read(url: &str) -> Result<Self, String> {
         let (base, parameters) = url.split_once('?').unwrap_or((url, ""));
-        let (mut pooled, mut mode, mut root) = (false, Mode::default(), None);
+        let (mut pooled, mut security) = (false, Security::default());
         let mut others = Vec::new();
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
             match parameter.split_once('=') {
@@ -46,24 +48,38 @@ impl Place {
                     ));
                 }
                 Some(("sslmode", name)) => {
-                    mode = Mode::from_name(name).ok_or_else(|| unknown_mode(name))?;
+                    security.mode = SslMode::from_name(name).ok_or_else(|| unknown_mode(name))?;
                 }
-                Some(("sslrootcert", path)) => root = Some(PathBuf::from(decoded(path))),
+                Some(("sslrootcert", path)) => security.root = Some(file(path)?),
+                Some(("sslcert", path)) => security.cert = Some(file(path)?),
+                Some(("sslkey", path)) => security.key = Some(file(path)?),
                 _ => others.push(parameter),
             }
         }
         let others = others.join("&");
         let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{others}") };
-        let mut config: Config = plain.parse().map_err(|error| describe(&error))?;
+        let mut config: Config =
+            plain.parse().map_err(|error| format!("{}; {LOOKS}", describe(&error)))?;
+        if !url.contains("://") {
+            return Err(format!("this is no URL of a database; {LOOKS}"));
+        }
         let is_local = |host: &Host| matches!(host, Host::Unix(_));
         if config.get_hosts().iter().all(is_local) {
             // Nobody listens in between, and PostgreSQL does not encrypt there.
-            mode = Mode::Disable;
+            security.mode = SslMode::Disable;
         }
-        config.ssl_mode(mode.to_driver());
-        Ok(Place { config, pooled, mode, root })
+        config.ssl_mode(tls::to_driver(security.mode));
+        Ok(Place { config, pooled, security })
     }
 }
+
+fn file(text: &str) -> Result<PathBuf, String> {
+    decoded(text).map(PathBuf::from).map_err(|error| error.to_string())
+}
+
+/// What to write instead.
+const LOOKS: &str = "it looks like postgres://user:password@host:5432/database, or, with the folder of a \
+    socket, postgres://user@%2Fvar%2Frun%2Fpostgresql/database";
 
 fn unknown_mode(name: &str) -> String {
     format!(
@@ -78,21 +94,6 @@ fn describe(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// What stands in a URL with some bytes as `%2F`.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let code = tail
-            .get(..2)
-            .filter(|_| *first == b'%')
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-        bytes.push(code.unwrap_or(*first));
-        rest = if code.is_some() { &tail[2..] } else { tail };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 /// The password that is not in the URL.
 fn password(config: &Config) -> Option<String> {
     if let Ok(password) = env::var("PGPASSWORD") {
@@ -100,89 +101,95 @@ fn password(config: &Config) -> Option<String> {
     }
     let file = env::var_os("PGPASSFILE").map(PathBuf::from);
     let file = file.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".pgpass")))?;
-    if is_open_to_others(&file) {
-        tracing::warn!(file = %file.display(), "left alone, since others may read it; chmod 0600");
-        return None;
-    }
-    let text = std::fs::read_to_string(file).ok()?;
-    text.lines().find_map(|line| matching(line, config))
-}
-
-fn is_open_to_others(file: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::metadata(file).is_ok_and(|about| about.permissions().mode() & 0o077 != 0)
-}
-
-/// The password of a line `host:port:database:user:password`, if it is for this database. A star is anything,
-/// and a backslash takes the meaning of what follows it.
-fn matching(line: &str, config: &Config) -> Option<String> {
-    let mut fields = vec![String::new()];
-    let mut chars = line.chars();
-    while let Some(char) = chars.next() {
-        match (char, fields.len()) {
-            (':', ..5) => fields.push(String::new()),
-            ('\\', _) => fields.last_mut()?.extend(chars.next()),
-            _ => fields.last_mut()?.push(char),
-        }
-    }
-    let [host, port, database, user, password] = fields.try_into().ok()?;
-    let is = |field: &str, value: &str| field == "*" || field == value;
-    let ports = config.get_ports();
-    let user_name = config.get_user().unwrap_or_default();
-    let hosts = config.get_hosts().iter().enumerate().any(|(place, at)| {
-        let name = match at {
-            Host::Tcp(name) => name.as_str(),
-            Host::Unix(_) => "localhost",
+    let (user, ports) = (config.get_user().unwrap_or_default(), config.get_ports());
+    config.get_hosts().iter().enumerate().find_map(|(place, host)| {
+        let wanted = Wanted {
+            host: match host {
+                Host::Tcp(name) => name,
+                Host::Unix(_) => "localhost",
+            },
+            port: ports.get(place).or(ports.first()).copied().unwrap_or(5432),
+            dbname: config.get_dbname().unwrap_or(user),
+            user,
         };
-        let number = ports.get(place).or(ports.first()).copied().unwrap_or(5432);
-        is(&host, name) && is(&port, &number.to_string())
-    });
-    let fits = hosts
-        && is(&database, config.get_dbname().unwrap_or(user_name))
-        && is(&user, user_name)
-        && !line.starts_with('#');
-    fits.then_some(password)
+        passfile::find(&file, wanted).unwrap_or_else(|why| {
+            tracing::warn!(file = %file.display(), "{why}");
+            None
+        })
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use taskyard_postgres::Conninfo;
+
     use super::*;
 
     #[test]
     fn our_own_parameters_are_not_the_drivers() {
         let place = Place::read("postgres://a@b/c?connect_timeout=3").unwrap();
-        assert_eq!((place.pooled, place.mode, place.root), (false, Mode::Prefer, None));
-        let url =
-            "postgres://a@b/c?pooler=transaction&sslmode=verify-full&sslrootcert=%2Ftmp%2Fa%20b";
+        assert_eq!((place.pooled, place.security), (false, Security::default()));
+        let url = "postgres://a@b/c?pooler=transaction&sslmode=verify-full&sslrootcert=%2Ftmp%2Fa%20b\
+                   &sslcert=/own.crt&sslkey=/own.key";
         let place = Place::read(url).unwrap();
-        assert_eq!((place.pooled, place.mode), (true, Mode::VerifyFull));
-        assert_eq!(place.root, Some(PathBuf::from("/tmp/a b")));
+        let expected = Security {
+            mode: SslMode::VerifyFull,
+            root: Some("/tmp/a b".into()),
+            cert: Some("/own.crt".into()),
+            key: Some("/own.key".into()),
+        };
+        assert_eq!((place.pooled, place.security), (true, expected));
         let local = Place::read("postgres://a@%2Frun/c?sslmode=require").unwrap();
-        assert_eq!(local.mode, Mode::Disable);
+        assert_eq!(local.security.mode, SslMode::Disable);
         for (wrong, why) in [
             ("postgres://a@b/c?sslmode=maybe", "sslmode=maybe is not known"),
             ("postgres://a@b/c?pooler=session", "pooler=session is not known"),
             ("postgres://a@b/c?nonsense=1", "nonsense"),
+            ("postgres:/x", "looks like postgres://user:password@host:5432/database"),
+            ("postgres://a@b:port/c", "looks like postgres://"),
         ] {
             let refusal = Place::read(wrong).unwrap_err();
             assert!(refusal.contains(why), "{refusal}");
         }
     }
 
+    /// SQL tasks read connection strings by rules of their own, because the driver's reader is not for them: who uses
+    /// both must find that one URL means one database.
     #[test]
-    fn a_line_of_the_password_file_is_for_its_database() {
-        let config = "postgres://ann@db:6432/queue".parse().unwrap();
-        for (line, password) in [
-            ("db:6432:queue:ann:secret", Some("secret")),
-            ("*:*:*:*:a:b", Some("a:b")),
-            (r"db:*:queue:ann:a\:b\\", Some(r"a:b\")),
-            ("db:5432:queue:ann:secret", None),
-            ("db:6432:queue:bob:secret", None),
-            ("other:6432:queue:ann:secret", None),
-            ("#*:*:*:*:secret", None),
-            ("db:6432:queue:ann", None),
+    fn a_url_means_the_same_for_sql_tasks() {
+        for url in [
+            "postgres://ann@db/shop",
+            "postgresql://ann:p%40ss@db:6432/sh%20op",
+            "postgres://ann@one:1,two:2/shop",
+            "postgres://ann@one,two:2/shop",
+            "postgres://ann@[::1]:6432/shop",
+            "postgres://ann@%2Frun%2Fpg/shop",
+            "postgres://ann@db/shop?options=-c%20work_mem%3D1MB&connect_timeout=7",
+            "postgres:///shop?host=/run/pg&user=ann&port=6432",
         ] {
-            assert_eq!(matching(line, &config).as_deref(), password, "{line}");
+            let driver = Place::read(url).unwrap().config;
+            let ours = Conninfo::parse(url).unwrap();
+            let hosts = driver.get_hosts().iter().map(|host| match host {
+                Host::Tcp(name) => name.clone(),
+                Host::Unix(folder) => folder.display().to_string(),
+            });
+            let ports = driver.get_ports();
+            let port = |n| ports.get(n).or(ports.first()).copied().unwrap_or(5432);
+            let places: Vec<_> = hosts.enumerate().map(|(n, host)| (host, port(n))).collect();
+            assert_eq!(ours.places(), places, "{url}");
+            assert_eq!(ours.user.as_deref(), driver.get_user(), "{url}");
+            assert_eq!(ours.dbname.as_deref(), driver.get_dbname(), "{url}");
+            assert_eq!(ours.options.as_deref(), driver.get_options(), "{url}");
+            assert_eq!(
+                ours.password.as_ref().map(String::as_bytes),
+                driver.get_password(),
+                "{url}"
+            );
+            let seconds = driver.get_connect_timeout().map_or(0, |most| most.as_secs());
+            assert_eq!(u64::from(ours.connect_timeout), seconds, "{url}");
+        }
+        for wrong in ["postgres://h:port/d", "postgres://h/d?nonsense=1"] {
+            assert!(Place::read(wrong).is_err() && Conninfo::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

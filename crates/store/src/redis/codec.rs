@@ -344,6 +344,8 @@ pub(super) fn read_info(name: &TubeName, mut bytes: Bytes<'_>) -> Result<TubeInf
         attempts_max,
         ttl_kills_taken: flags & 2 != 0,
         paused: flags & 4 != 0,
+        semaphore: None,
+        queue_num: None,
     };
     let (ready, taken) = (bytes.count()?, bytes.count()?);
     let (buried, delayed) = (bytes.count()?, bytes.count()?);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
-    Command, Effects, Error, Holder, Reply, SessionId, Timestamp, TubeName, check_tasks,
+    Command, Effects, Error, Holder, Reply, SessionId, Timestamp, TubeName, TubeOptions, check_tasks,
 };
 
 use super::answers::{Head, Parts};
@@ -507,7 +507,9 @@ fn refusal(command: &Command) -> Option<Error> {
         Some(Error::Invalid(message.into()))
     };
     match command {
-        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max),
+        Command::CreateTube { options: o, .. } => {
+            options(o.capacity, o.attempts_max).or_else(|| refuse_gate(o))
+        }
         Command::AlterTube { change, .. } => {
             options(change.capacity.flatten(), change.attempts_max.flatten())
         }
@@ -518,6 +520,18 @@ fn refusal(command: &Command) -> Option<Error> {
         }
         _ => None,
     }
+}
+
+fn refuse_gate(options: &TubeOptions) -> Option<Error> {
+    let what = if options.semaphore.is_some() {
+        "a tube with a semaphore"
+    } else if options.queue_num.is_some() {
+        "a tube with a queue number"
+    } else {
+        return None;
+    };
+    let refusal = format!("{what} is not on Redis yet; use SQLite or PostgreSQL for it");
+    Some(Error::Invalid(refusal))
 }
 
 fn refuse_count(what: &'static str, size: usize) -> Option<Error> {

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use rusqlite::types::FromSql;
 use rusqlite::{Row, params};
 use taskyard_core::record::{Record, StoredState};
-use taskyard_core::{Body, Kind, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeRecord};
+use taskyard_core::{
+    Body, Kind, SemaphoreKey, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeRecord,
+};
 
 /// Task ids take the lower bits of a row's key, the tube's number the rest.
 const ID_BITS: u32 = 49;
@@ -241,7 +244,7 @@ fn damaged(tube: u32, id: TaskId, what: &dyn std::fmt::Display) -> RowError {
 
 fn tube_sum(number: u32, record: &TubeRecord) -> i64 {
     let options = &record.options;
-    Sum::new(i64::from(number))
+    let sum = Sum::new(i64::from(number))
         .bytes(record.name.as_str().as_bytes())
         .bytes(options.kind.name().as_bytes())
         .number(i64::from(options.temporary))
@@ -253,9 +256,20 @@ fn tube_sum(number: u32, record: &TubeRecord) -> i64 {
         .optional(options.attempts_max.map(i64::from))
         .number(i64::from(options.ttl_kills_taken))
         .number(i64::from(options.paused))
-        .number(record.next_id as i64)
-        .finish()
+        .number(record.next_id as i64);
+    // Rows of before there were semaphores and such numbers keep their sums.
+    let sum = match &options.semaphore {
+        Some(key) => sum.bytes(key.as_str().as_bytes()),
+        None => sum,
+    };
+    match options.queue_num {
+        Some(queue_num) => sum.number(i64::from(queue_num)).finish(),
+        None => sum.finish(),
+    }
 }
+
+/// How many columns a tube has beside its semaphore, which came later.
+pub(super) const TUBE_COLUMNS: usize = 14;
 
 /// Writes a tube's row.
 pub(super) fn write_tube(
@@ -264,7 +278,7 @@ pub(super) fn write_tube(
     record: &TubeRecord,
 ) -> rusqlite::Result<usize> {
     let options = &record.options;
-    let sql = "INSERT OR REPLACE INTO tube VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+    let sql = "INSERT OR REPLACE INTO tube VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
     db.prepare_cached(sql)?.execute(params![
         number,
         record.name.as_str(),
@@ -280,6 +294,8 @@ pub(super) fn write_tube(
         options.paused,
         record.next_id as i64,
         tube_sum(number, record),
+        options.semaphore.as_ref().map(SemaphoreKey::as_str),
+        options.queue_num,
     ])
 }
 
@@ -304,12 +320,26 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
         attempts_max: row.get(9)?,
         ttl_kills_taken: row.get(10)?,
         paused: row.get(11)?,
+        semaphore: read_gate(row).map_err(|_| bad("its semaphore is damaged"))?,
+        queue_num: added(row, TUBE_COLUMNS + 1)?,
     };
     let record = TubeRecord { name, options, next_id: row.get::<_, i64>(12)? as u64 };
     if row.get::<_, i64>(13)? != tube_sum(number, &record) {
         return Err(bad("its checksum is wrong"));
     }
     Ok((number, record))
+}
+
+/// A column that was added to a table; a database of before has none.
+fn added<T: FromSql>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
+    if row.as_ref().column_count() <= column { Ok(None) } else { row.get(column) }
+}
+
+/// The semaphore of a tube.
+fn read_gate(row: &Row<'_>) -> Result<Option<SemaphoreKey>, RowError> {
+    let key: Option<String> = added(row, TUBE_COLUMNS)?;
+    let bad = |_| RowError::Damaged("its semaphore is damaged".into());
+    key.as_deref().map(SemaphoreKey::new).transpose().map_err(bad)
 }
 
 /// The one row of `store`.

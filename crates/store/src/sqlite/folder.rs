@@ -16,8 +16,12 @@ use super::{check, salvage};
 use crate::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations to be applied in order.
-pub(super) const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001.sql"), include_str!("migrations/0002.sql")];
+pub(super) const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001.sql"),
+    include_str!("migrations/0002.sql"),
+    include_str!("migrations/0003.sql"),
+    include_str!("migrations/0004.sql"),
+];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
 /// "yard" in ASCII: says that the file is ours.
@@ -183,6 +187,10 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     if format >= WITH_SEMAPHORES {
         semaphores =
             semaphores::read(&db, &mut machine).map_err(|error| row_error(folder, error))?;
+    }
+    machine.restored();
+    for key in machine.lost_semaphores() {
+        tracing::warn!(%key, "a tube names a semaphore that is lost; it lets nobody in until it is set anew");
     }
     bring_up_to_date(&db, format).map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
     Ok(Content { db, head, semaphores, machine, next_ids })

@@ -30,6 +30,7 @@ use super::folder::{
 use super::generation;
 use super::insert::Insert;
 use super::seal::{Seal, Sealed};
+use super::semaphores::{Rescued, SemaphoreHead};
 use crate::OpenError;
 
 use cells::Cell;
@@ -157,12 +158,14 @@ struct Rescue<'a> {
     tubes: BTreeMap<u32, (TubeName, Kind)>,
     /// How many of the tasks come from pages that may have been free.
     doubtful: u64,
+    semaphores: SemaphoreHead,
 }
 
 impl<'a> Rescue<'a> {
     fn new(new: &'a Connection, batch: u64) -> Self {
         let head = Head { batch, ..Head::default() };
-        Rescue { new, head, tubes: BTreeMap::new(), doubtful: 0 }
+        let semaphores = SemaphoreHead::default();
+        Rescue { new, head, tubes: BTreeMap::new(), doubtful: 0, semaphores }
     }
 
     fn save(&mut self, old: &Old) -> Result<(), RowError> {
@@ -172,6 +175,7 @@ impl<'a> Rescue<'a> {
         let mut marks = Marks::new(&old.pages);
         self.save_tubes(old, &mut marks)?;
         self.save_tasks(old, &mut marks)?;
+        self.save_semaphores(old, &marks)?;
         self.head.tubes = self.tubes.len() as u64;
         self.head.write(self.new)?;
         self.new.execute_batch("COMMIT")?;
@@ -241,6 +245,18 @@ impl<'a> Rescue<'a> {
                 self.save_task(old, &row, doubtful)?;
             }
         }
+        Ok(())
+    }
+
+    /// Saves semaphores, who stands there and events. Their pages are those that belong to no other table: where a
+    /// database of before there were semaphores got theirs is not known.
+    fn save_semaphores(&mut self, old: &Old, marks: &Marks) -> Result<(), RowError> {
+        let mut found = Rescued::default();
+        for page in marks.lost(&old.pages) {
+            let rows = cells::rows(&page).filter_map(|row| old.judge.semaphores(&row, &old.pages));
+            rows.for_each(|row| found.add(row));
+        }
+        self.semaphores = found.write(self.new)?;
         Ok(())
     }
 

@@ -7,12 +7,16 @@ mod pooler;
 mod suite;
 
 mod backlog;
+mod blocked;
+mod functions;
 mod kill;
+mod lanes;
 mod migrate;
 mod overtaken;
 mod plain;
 mod pooled;
 mod races;
+mod semaphore_news;
 mod semaphores;
 mod servers;
 mod speed;

@@ -3,6 +3,7 @@
 use taskyard_core::{Kind, Outcome, TubeOptions};
 use taskyard_store::Store;
 use taskyard_store::conformance::block_on;
+use taskyard_store::postgres::{Clock, PostgresStore};
 
 use crate::database::{Database, ack, ask, make_tube, put, run, sql, take};
 
@@ -42,6 +43,33 @@ fn the_first_form_is_upgraded() {
         block_on(store.close()).expect("it closes");
         drop(database.open());
         let version = sql(&database.url(), "SELECT tables FROM taskyard.version");
-        assert_eq!(version.as_deref(), Some("4"));
+        assert_eq!(version.as_deref(), Some("7"));
+    });
+}
+
+// A user without rights was told that permission was denied, and not what to do about it.
+#[test]
+fn who_has_no_rights_is_told_how_to_get_them() {
+    run(async {
+        let database = Database::unopened();
+        let name = database.url().rsplit('/').next().expect("it has a name").to_owned();
+        let guest = format!("guest_{name}");
+        sql(&database.url(), &format!("CREATE ROLE {guest} LOGIN"));
+        let url = database.url().replacen("postgres@", &format!("{guest}@"), 1);
+        let refusal = || match PostgresStore::open(&url, Clock::Caller) {
+            Ok(_) => panic!("{guest} may not open it"),
+            Err(refusal) => refusal.to_string(),
+        };
+        let first = refusal();
+        let grant = format!("GRANT CREATE ON DATABASE {name} TO {guest}");
+        assert!(first.contains(&grant) && first.contains("taskyard migrate"), "{first}");
+        block_on(database.open().close()).expect("its owner may");
+        let second = refusal();
+        let grant = format!("GRANT postgres TO {guest}");
+        assert!(second.contains(&grant) && second.contains("taskyard migrate"), "{second}");
+        sql(&database.url(), &grant);
+        let store = PostgresStore::open(&url, Clock::Caller).expect("now it may");
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 1)).expect("it is put");
     });
 }

@@ -1,16 +1,21 @@
 //! Semaphores with several servers on one database.
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
+use taskyard_core::{
+    Body, Command, Error, Execute, Finish, FinishItem, Holder, Kind, NewTask, Reply,
+    SemaphoreChange, SemaphoreKey, Span, Take, Task, TaskId, Timestamp, TubeName, TubeOptions,
+};
 use taskyard_store::Store;
 use taskyard_store::conformance::semaphores::{SemaphoreAsk, storm};
 use taskyard_store::conformance::{Harness, StoreHarness, block_on};
 use taskyard_store::postgres::{Clock, PostgresStore};
 use tokio_postgres::{Client, NoTls};
 
-use crate::database::{Database, run, runtime, sql};
+use crate::cluster::{Cluster, programs};
+use crate::database::{Database, prepare, run, runtime, sql};
 
 const CLIENTS: u64 = 16;
 const SEMAPHORES: usize = 200;
@@ -88,6 +93,160 @@ fn a_storm_with_cut_connections_leaves_everything_in_order() {
     });
 }
 
+/// A server that asks again while the database is away, and counts what was answered.
+struct Patient<'a>(Direct, &'a AtomicUsize);
+
+impl Execute for Patient<'_> {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        loop {
+            let replies = self.0.execute(commands.clone()).await;
+            if replies.iter().any(|reply| matches!(reply, Err(Error::StoreAway(_)))) {
+                thread::yield_now();
+                continue;
+            }
+            self.1.fetch_add(1, Ordering::Relaxed);
+            return replies;
+        }
+    }
+}
+
+/// How many answers come before each blow.
+const ANSWERS: usize = 300;
+
+/// The database is killed twice in a storm, as by a loss of power: a call has happened or not, and no place, grant or
+/// event is lost or given twice.
+#[test]
+fn a_storm_in_which_the_database_is_killed_leaves_everything_in_order() {
+    let Some(programs) = programs() else { return };
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::new(programs)));
+    prepare(cluster);
+    let database = &Database::on(cluster);
+    block_on(storm::prepare(&server(database), SEMAPHORES));
+    let answers = &AtomicUsize::new(0);
+    let told = thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|seed| {
+                let queue = Patient(Direct(database.open()), answers);
+                scope.spawn(move || block_on(storm::play(&queue, seed, SEMAPHORES, 400)))
+            })
+            .collect();
+        for blow in 1..=2 {
+            while answers.load(Ordering::Relaxed) < blow * ANSWERS {
+                thread::yield_now();
+            }
+            cluster.kill();
+            cluster.start();
+        }
+        clients.into_iter().flat_map(|client| client.join().expect("no client fails")).collect()
+    });
+    judge(database, told);
+}
+
+/// Four servers work on two tubes with one semaphore while connections are cut: never more at work than may, every task is
+/// done once, and every place is free in the end.
+#[test]
+fn a_storm_on_tubes_with_a_semaphore() {
+    run(async {
+        let database = &Database::new();
+        let queue = server(database);
+        queue.limits(3, 3).await;
+        let tubes = ["one", "two"].map(|name| TubeName::new(name).expect("a name"));
+        for tube in &tubes {
+            let semaphore = SemaphoreKey::new("yang").ok();
+            let options = TubeOptions { semaphore, ..TubeOptions::new(Kind::FifoTtl) };
+            let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+            queue.execute(vec![create]).await.remove(0).expect("it is made");
+        }
+        let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.3";
+        let barrier = Barrier::new(5);
+        thread::scope(|scope| {
+            for seed in 0..4 {
+                let (barrier, tubes) = (&barrier, &tubes);
+                scope.spawn(move || {
+                    let queue = Direct(database.open());
+                    barrier.wait();
+                    block_on(work(&queue, seed, tubes));
+                });
+            }
+            barrier.wait();
+            for _ in 0..5 {
+                sql(&database.url(), cut);
+                let most = sql(
+                    &database.url(),
+                    "SELECT max(acquired + revoking) FROM taskyard.semaphore_state",
+                );
+                assert!(most.is_some_and(|most| most.parse::<u32>().expect("a number") <= 3));
+            }
+        });
+        for view in ["semaphore_audit", "gate_audit"] {
+            assert_eq!(sql(&database.url(), &format!("SELECT * FROM taskyard.{view}")), None);
+        }
+        // What is left can be done, and then nothing is held.
+        let queue = Direct(database.open());
+        for tube in &tubes {
+            queue.execute(vec![Command::ReleaseAll { tube: tube.clone() }]).await;
+        }
+        while finish_some(&queue, &tubes).await > 0 {}
+        let left = sql(&database.url(), "SELECT count(*) FROM taskyard.semaphore_task");
+        assert_eq!(left.as_deref(), Some("0"));
+        assert_eq!(sql(&database.url(), "SELECT * FROM taskyard.gate_audit"), None);
+    });
+}
+
+/// Puts, takes, acks, releases and deletes, whatever comes of it.
+async fn work(queue: &Direct, seed: u64, tubes: &[TubeName]) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for _ in 0..60 {
+        let tube = tubes[rng.usize(0..tubes.len())].clone();
+        let mut task = NewTask::new(Body::new(&[0xc0]));
+        task.pri = Some(rng.u64(0..4));
+        let id = TaskId(rng.u64(0..60));
+        let item = |finish| FinishItem { id, holder: Holder::Any, finish };
+        let release = Finish::Release { delay: Span::ZERO, counted: true };
+        let command = match rng.u8(0..8) {
+            0..3 => Command::Put { tube, tasks: vec![task], wait: Span::ZERO },
+            3..5 => take_from(tube),
+            5 => Command::Finish { tube, items: vec![item(Finish::Ack)], show: false },
+            6 => Command::Finish { tube, items: vec![item(release)], show: false },
+            _ => Command::Delete { tube, ids: vec![id], show: false },
+        };
+        let other = take_from(tubes[rng.usize(0..tubes.len())].clone());
+        let batch = if rng.bool() { vec![command] } else { vec![command, other] };
+        for reply in queue.execute(batch).await {
+            let away = |error: &Error| {
+                matches!(error, Error::Store(_) | Error::StoreAway(_) | Error::OutcomeUnknown(_))
+            };
+            assert!(reply.as_ref().err().is_none_or(away), "{reply:?}");
+        }
+    }
+}
+
+fn take_from(tube: TubeName) -> Command {
+    let (session, lease, wait) = (None, None, Span::ZERO);
+    Command::Take(Take { tube, count: 2, session, lease, wait })
+}
+
+/// Takes and acks what there is; how many that were.
+async fn finish_some(queue: &Direct, tubes: &[TubeName]) -> usize {
+    let mut done = 0;
+    for tube in tubes {
+        let reply = queue.execute(vec![take_from(tube.clone())]).await.remove(0);
+        let Ok(Reply::Taken(tasks)) = reply else { panic!("{reply:?}") };
+        assert!(tasks.len() <= 3);
+        let ack = |task: &Task| FinishItem {
+            id: task.id,
+            holder: Holder::Lease(task.lease.expect("it is taken")),
+            finish: Finish::Ack,
+        };
+        let items: Vec<_> = tasks.iter().map(ack).collect();
+        done += items.len();
+        let finish = Command::Finish { tube: tube.clone(), items, show: false };
+        queue.execute(vec![finish]).await.remove(0).expect("they are held");
+    }
+    done
+}
+
 /// Whether somebody waits for a lock in this database.
 async fn somebody_waits(watcher: &Client) -> bool {
     let waiting = "SELECT count(*) FROM pg_stat_activity \
@@ -128,6 +287,38 @@ fn a_release_and_an_enqueue_never_miss_each_other() {
             assert!(standing.grant.is_some(), "{standing:?} after {first}");
             assert!(queue.standing(1).await.is_none());
         }
+    });
+}
+
+// Plans that were made while nobody waited read the whole table for each call, and with a million waiters in one semaphore a
+// call of any other took seconds.
+#[test]
+fn no_call_reads_the_lines_of_others() {
+    const CALLS: &str = "
+        SELECT taskyard.semaphore_enqueue('yang', NULL, '{7,8}', '{1,2}');
+        SELECT taskyard.semaphore_finish('yang', NULL, '{7,8}', '{NULL,NULL}', '{0,0}', '{NULL,NULL}');
+        SELECT taskyard.semaphore_enqueue_all('{yang,other}', NULL, '{1,1}', '{5,9}', '{1,0}');
+        SELECT taskyard.semaphore_release_all('{yang,other}', NULL, '{1,1}', '{5,9}', '{NULL,NULL}');";
+    let _runtime = runtime().enter();
+    run(async {
+        let database = Database::new();
+        let queue = server(&database);
+        queue.limits(1, 1).await;
+        queue.configure("other", SemaphoreChange::limits(0, 0)).await;
+        let client = connect(&database).await;
+        for _ in 0..8 {
+            client.batch_execute(CALLS).await.expect("is done");
+        }
+        let fill =
+            "INSERT INTO taskyard.semaphore_task (semaphore_id, task_id, priority, seq, enqueued)
+            SELECT id, n, n, nextval('taskyard.semaphore_seq'), 0
+            FROM taskyard.semaphore, generate_series(100, 20000) n WHERE key = 'other'";
+        client.batch_execute(fill).await.expect("is filled");
+        client.batch_execute("BEGIN").await.expect("begins");
+        client.batch_execute(CALLS).await.expect("is done");
+        let read = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'semaphore_task'";
+        let read: i64 = client.query_one(read, &[]).await.expect("can be asked").get(0);
+        assert_eq!(read, 0, "times the whole table was read");
     });
 }
 

@@ -20,3 +20,10 @@ fn model() {
         run(async move { model::replay(queue(), seed, 1000).await });
     }
 }
+
+#[test]
+fn model_of_gated_tubes() {
+    for seed in model::seeds(4) {
+        run(async move { model::replay_gated(queue(), seed, 800).await });
+    }
+}

@@ -53,7 +53,7 @@ fn who_holds_a_subqueue_delays_nobody_else() {
             let commands = vec![put(&tube, 1), put(&other, 1)];
             store.execute(NOW, commands).await.replies
         });
-        assert!(matches!(replies[0], Err(Error::Store(_))), "{replies:?}");
+        assert!(matches!(replies[0], Err(Error::StoreAway(_))), "{replies:?}");
         assert!(matches!(replies[1], Ok(Reply::Put(_))), "{replies:?}");
     });
 }
@@ -96,7 +96,7 @@ fn a_tube_that_an_open_transaction_holds_is_said_to_be_locked() {
             client.batch_execute(begin).await.expect("it is put");
             let reply = ask(&store, put(&tube, 1));
             let locked = |why: &str| why.contains("locked by an open") && !why.contains("PL/pgSQL");
-            assert!(matches!(&reply, Err(Error::Store(why)) if locked(why)), "{reply:?}");
+            assert!(matches!(&reply, Err(Error::StoreAway(why)) if locked(why)), "{reply:?}");
             client.batch_execute("COMMIT").await.expect("it commits");
         });
         assert!(ask(&store, put(&tube, 1)).is_ok());

@@ -11,9 +11,11 @@ use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
     TubeName, TubeOptions,
 };
+use taskyard_store::Store;
+use taskyard_store::conformance::block_on;
 use taskyard_store::postgres::{Clock, PostgresStore};
 
-use crate::database::{Database, ask, check_counts, cluster, make_tube, put, run, sql};
+use crate::database::{Database, NOW, ask, check_counts, cluster, make_tube, put, run, sql};
 use crate::pooler::{Pooler, is_there};
 
 const SESSION: SessionId = SessionId([7; 16]);
@@ -272,5 +274,28 @@ fn whoever_served_a_lost_connection_is_ended() {
         way.be_deaf();
         ask(&store, put(&tube, 1)).expect("it is put when all is in order");
         assert_eq!(served(), "2");
+    });
+}
+
+#[test]
+fn of_a_batch_that_went_by_two_connections_only_the_lost_half_is_unknown() {
+    run(async {
+        let database = Database::new();
+        let way = Way::new(&database);
+        let store = opened(&way);
+        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+        assert!(ask(&store, put(&tube, 2_001)).is_ok());
+        let first = crate::database::take(&store, &tube, 1).remove(0);
+        assert!(matches!(crate::database::ack(&store, &tube, &first), Outcome::Done(_)));
+        let (session, lease, wait) = (None, None, Span::ZERO);
+        let take = Command::Take(Take { tube: tube.clone(), count: 1_000, session, lease, wait });
+        way.be_deaf();
+        let replies = block_on(store.execute(NOW, vec![take.clone(), take.clone()])).replies;
+        let (unknown, taken): (Vec<_>, Vec<_>) = replies.into_iter().partition(Result::is_err);
+        is_unknown(unknown.into_iter().next().expect("one half is lost"));
+        assert!(matches!(&taken[..], [Ok(Reply::Taken(tasks))] if tasks.len() == 1_000));
+        // What was lost was done, and the store goes on.
+        assert_eq!(ask(&store, take), Ok(Reply::Taken(Vec::new())));
+        check_counts(&database.url());
     });
 }

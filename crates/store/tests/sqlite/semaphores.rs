@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::Connection;
 use taskyard_core::{
     Command, Error, GrantFinish, GrantItem, Kind, Reply, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeOptions, Wish,
+    SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeName, TubeOptions, Wish,
 };
 use taskyard_store::OpenError;
 use taskyard_store::sqlite::{Fault, SqliteStore};
@@ -178,7 +178,55 @@ fn damaged_and_missing_rows_are_noticed() {
     }
 }
 
-/// Folders of the first version have no tables for semaphores.
+/// Whoever accepted a loss lost all semaphores with it: only tubes and tasks were saved.
+#[test]
+fn what_is_left_of_semaphores_is_saved() {
+    let folder = fast_folder();
+    let store = prepare(folder.path());
+    let before = everything(&store);
+    close(store);
+    let db = Connection::open(folder.path().join("taskyard.db")).expect("opens");
+    let harm = "UPDATE semaphore_task SET priority = priority + 1 WHERE task_id = 4";
+    assert_eq!(db.execute(harm, []).expect("can be harmed"), 1);
+    drop(db);
+    let store = try_open(folder.path(), true).expect("what is left opens");
+    let after = everything(&store);
+    let [SemaphoreReply::Semaphores(was), a_was, _] = &before[..] else { panic!("{before:?}") };
+    let [SemaphoreReply::Semaphores(is), a_is, b_is] = &after[..] else { panic!("{after:?}") };
+    assert_eq!(is[0], was[0], "nothing of it was harmed");
+    assert_eq!(a_is, a_was);
+    let SemaphoreReply::Standings(left) = b_is else { panic!("{b_is:?}") };
+    assert_eq!(left.iter().map(|standing| standing.task).collect::<Vec<_>>(), [TaskId(0)]);
+    assert_eq!(is[1].events, was[1].events);
+    // No grant of before the loss comes again.
+    ask(&store, finish("b", 0, GrantFinish::Release));
+    let SemaphoreReply::Standings(new) = ask(&store, enqueue("b", &[(7, 1.0)])) else {
+        panic!("standings are wanted");
+    };
+    assert!(new[0].grant.is_some_and(|grant| grant.0 > 1 << 32), "{new:?}");
+}
+
+/// A semaphore whose own row is lost lets nobody in, but whoever stands there is still known.
+#[test]
+fn the_tasks_of_a_lost_semaphore_are_saved() {
+    let folder = fast_folder();
+    close(prepare(folder.path()));
+    let db = Connection::open(folder.path().join("taskyard.db")).expect("opens");
+    let harm = "UPDATE semaphore SET active = active + 1 WHERE number = 0";
+    assert_eq!(db.execute(harm, []).expect("can be harmed"), 1);
+    drop(db);
+    let store = try_open(folder.path(), true).expect("what is left opens");
+    let SemaphoreReply::Semaphores(infos) = ask(&store, SemaphoreCommand::List { key: None })
+    else {
+        panic!("semaphores are wanted");
+    };
+    let keys: Vec<&str> = infos.iter().map(|info| info.key.as_str()).collect();
+    assert_eq!(keys, ["b", "recovered-0"]);
+    assert_eq!(infos[1].options.active, 0);
+    assert!(infos[1].waiting + infos[1].acquired + infos[1].revoking >= 3, "{:?}", infos[1]);
+}
+
+/// Folders of the first version have no tables for semaphores, and tubes without numbers.
 #[test]
 fn an_older_folder_gets_its_tables() {
     let folder = fast_folder();
@@ -189,6 +237,8 @@ fn an_older_folder_gets_its_tables() {
     for table in ["semaphore_head", "semaphore", "semaphore_task", "semaphore_event"] {
         db.execute_batch(&format!("DROP TABLE {table}")).expect("is there");
     }
+    db.execute_batch("ALTER TABLE tube DROP COLUMN semaphore").expect("is there");
+    db.execute_batch("ALTER TABLE tube DROP COLUMN queue_num").expect("is there");
     db.pragma_update(None, "user_version", 1).expect("can be set");
     drop(db);
     drop(prepare(folder.path()));
@@ -196,4 +246,13 @@ fn an_older_folder_gets_its_tables() {
     assert_eq!(everything(&store).len(), 3);
     let tubes = must(&store, Command::Tubes { tube: None });
     assert!(matches!(tubes, Reply::Tubes(tubes) if tubes.len() == 1));
+    let mail = TubeName::new("mail").expect("a name");
+    let name = Command::NameTube { tube: mail.clone(), name: mail, queue_num: Some(7) };
+    must(&store, name);
+    close(store);
+    let tubes = must(&open(folder.path()), Command::Tubes { tube: None });
+    assert!(
+        matches!(tubes, Reply::Tubes(tubes) if tubes[0].options.queue_num == Some(7)),
+        "what was made before can have a number"
+    );
 }

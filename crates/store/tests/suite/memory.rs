@@ -23,3 +23,10 @@ fn model_of_semaphores() {
         block_on(rules::model::replay(queue(), seed, 1000));
     }
 }
+
+#[test]
+fn model_of_gated_tubes() {
+    for seed in model::seeds(10) {
+        block_on(model::replay_gated(queue(), seed, 1000));
+    }
+}

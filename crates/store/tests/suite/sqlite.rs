@@ -37,3 +37,10 @@ fn queue(memory_bytes: usize) -> StoreHarness {
         Box::new(SqliteStore::open(folder.path(), &options).expect("the store opens"))
     })
 }
+
+#[test]
+fn model_of_gated_tubes() {
+    for seed in model::seeds(4) {
+        block_on(model::replay_gated(queue(OpenOptions::default().memory_bytes), seed, 1000));
+    }
+}

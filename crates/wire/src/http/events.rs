@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
     Error, EventId, EventKind, Grant, Result, SemaphoreCommand, SemaphoreEvent, SemaphoreKey, Span,
-    TaskId,
+    TaskId, TubeName,
 };
 use utoipa::ToSchema;
 
@@ -81,6 +81,9 @@ pub struct EventAnswer {
     pub id: u64,
     /// Of which semaphore.
     pub semaphore: String,
+    /// The tube of the task, where the semaphore stands before a tube.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tube: Option<String>,
     /// For which task.
     pub task: u64,
     /// About which grant.
@@ -91,12 +94,23 @@ pub struct EventAnswer {
     pub attempt: u32,
 }
 
+/// One message of a WebSocket with events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SocketAnswer {
+    /// Something happened; to be acknowledged.
+    Event(EventAnswer),
+    /// How many of the events that were acknowledged were there.
+    Acknowledged(u64),
+}
+
 impl EventAnswer {
     /// The event as answers show it.
     pub fn new(event: &SemaphoreEvent) -> Self {
         EventAnswer {
             id: event.id.0,
             semaphore: event.semaphore.to_string(),
+            tube: event.tube.as_ref().map(ToString::to_string),
             task: event.task.0,
             grant: event.grant.0,
             kind: match event.kind {
@@ -115,6 +129,7 @@ impl EventAnswer {
         Ok(SemaphoreEvent {
             id: EventId(self.id),
             semaphore: SemaphoreKey::new(&self.semaphore)?,
+            tube: self.tube.as_deref().map(TubeName::new).transpose()?,
             task: TaskId(self.task),
             grant: Grant(self.grant),
             kind: match self.kind {

@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | create | [`CreateRequest`] | [`CreateAnswer`] |
 //! | alter | [`AlterRequest`] | [`TubeAnswer`] |
+//! | name | [`NameRequest`] | [`TubeAnswer`] |
 //! | tubes, stats | | [`TubesAnswer`] |
 //! | put | [`PutRequest`] | [`PutAnswer`] |
 //! | take | [`TakeRequest`] | [`TasksAnswer`] |
@@ -29,6 +30,7 @@
 //! | semaphore: finish | [`GrantsRequest`] | [`GrantsAnswer`] |
 //! | semaphore events | [`EventsRequest`] | [`EventsAnswer`] |
 //! | semaphore events: ack | [`AcknowledgeRequest`] | [`AcknowledgedAnswer`] |
+//! | manager | | [`ManagerAnswer`] |
 //! | a refusal | | [`ErrorAnswer`] |
 
 mod error;
@@ -36,6 +38,7 @@ mod events;
 mod finish;
 mod fitting;
 mod look;
+mod manager;
 mod put;
 mod seconds;
 mod semaphores;
@@ -52,6 +55,7 @@ use taskyard_core::{Error, Result};
 pub use error::{ErrorAnswer, ErrorDetail};
 pub use events::{
     AcknowledgeRequest, AcknowledgedAnswer, EventAnswer, EventWord, EventsAnswer, EventsRequest,
+    SocketAnswer,
 };
 pub use finish::{
     AckRequest, Delivery, FinishAnswer, FinishPart, FinishRequest, ReleaseRequest, TouchRequest,
@@ -60,6 +64,10 @@ pub use fitting::check_fitting;
 pub use look::{
     ConsumerAnswer, ConsumersAnswer, DeleteRequest, DeliveriesAnswer, DeliveryAnswer, KickAnswer,
     KickRequest, NothingAnswer, PeekRequest,
+};
+pub use manager::{
+    ManagerAnswer, PLANS_TUBE, PlanLetter, QueueLoad, REPORTS_TUBE, SEAT_TUBE, Shares,
+    WorkerAnswer, WorkerReport, letter_of, letter_to_body,
 };
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use seconds::{moment_of, seconds_of};
@@ -71,7 +79,8 @@ pub use semaphores::{
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
 pub use task::{Form, ReasonAnswer, TaskAnswer};
 pub use tubes::{
-    AlterRequest, CallCounts, CreateAnswer, CreateRequest, TaskCounts, TubeAnswer, TubesAnswer,
+    AlterRequest, CallCounts, CreateAnswer, CreateRequest, NameRequest, TaskCounts, TubeAnswer,
+    TubesAnswer,
 };
 pub use whole::parse_whole;
 pub use words::{FinishWord, KindWord, OutcomeWord, StateWord};

@@ -155,6 +155,9 @@ pub struct SemaphoreAnswer {
     pub revoking: u64,
     /// How many events are not acknowledged.
     pub events: u64,
+    /// When the next of them is handed out, or could have been since, in seconds since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_event: Option<f64>,
 }
 
 impl SemaphoreAnswer {
@@ -180,6 +183,7 @@ impl SemaphoreAnswer {
             acquired: info.acquired,
             revoking: info.revoking,
             events: info.events,
+            next_event: info.next_event.and_then(moment_of),
         }
     }
 
@@ -206,6 +210,7 @@ impl SemaphoreAnswer {
             acquired: self.acquired,
             revoking: self.revoking,
             events: self.events,
+            next_event: optional_moment("next_event", self.next_event)?,
         })
     }
 }

@@ -141,11 +141,12 @@ impl TaskAnswer {
         let state = State::from(self.state);
         let lease = self.lease.map(Lease);
         let never = |applies: bool| applies.then_some(Timestamp::NEVER);
-        let due = optional_moment("due", self.due)?.or(never(state == State::Delayed));
-        let reason = match self.reason {
-            Some(reason) => reason.into_reason()?,
-            None => reason_told_by(state, due),
-        };
+        let named = self.reason.map(ReasonAnswer::into_reason).transpose()?;
+        // What waits for a semaphore has no time of its own.
+        let is_gated = matches!(named, Some(Reason::Semaphore | Reason::Expired));
+        let waits = state == State::Delayed && !is_gated;
+        let due = optional_moment("due", self.due)?.or(never(waits));
+        let reason = named.unwrap_or_else(|| reason_told_by(state, due));
         let data = one_of("data", self.data, self.data_base64)?;
         let meta = one_of("meta", self.meta, self.meta_base64)?.unwrap_or_default();
         Ok(Task {
@@ -200,6 +201,7 @@ impl ReasonAnswer {
             Reason::NotDue(until),
             Reason::TubePaused,
             Reason::SubqueueBusy,
+            Reason::Semaphore,
             Reason::Buried,
             Reason::AttemptsUsedUp,
             Reason::Expired,

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Calls, Command, Counts, Result, Span, TubeChange, TubeName, TubeOptions, TubeStats,
+    Calls, Command, Counts, Result, SemaphoreKey, Span, TubeChange, TubeName, TubeOptions,
+    TubeStats,
 };
 use utoipa::ToSchema;
 
@@ -48,6 +49,13 @@ pub struct CreateRequest {
     /// Begin without deliveries, until it is resumed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paused: bool,
+    /// The key of a semaphore: tasks are ready only while they hold a grant of it. Not for kinds with sub-queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 128)]
+    pub semaphore: Option<String>,
+    /// The permanent number of the queue of a contract that it is; no other tube has it.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub queue_num: Option<u32>,
     /// Leave an existing tube of that name as it is instead of refusing.
     #[serde(default, skip_serializing_if = "is_false")]
     pub if_not_exists: bool,
@@ -86,6 +94,17 @@ pub struct AlterRequest {
     #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>)]
     pub attempts_max: Option<Option<u32>>,
+}
+
+/// What a tube is called from now on. Its tasks stay, taken ones too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NameRequest {
+    /// The name; the one it has already is fine.
+    pub name: String,
+    /// Its permanent number, if it has none yet.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub queue_num: Option<u32>,
 }
 
 /// Whether the tube is new.
@@ -134,6 +153,12 @@ pub struct TubeAnswer {
     pub ttl_kills_taken: bool,
     /// Whether deliveries are stopped.
     pub paused: bool,
+    /// The key of the semaphore before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub semaphore: Option<String>,
+    /// The permanent number of the queue of a contract that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_num: Option<u32>,
     /// Ready tasks that could be delivered right now.
     pub takeable: u64,
     /// Consumers that wait for a task on this server.
@@ -206,6 +231,8 @@ impl CreateRequest {
             attempts_max: options.attempts_max,
             ttl_kills_taken: options.ttl_kills_taken,
             paused: options.paused,
+            semaphore: options.semaphore.as_ref().map(ToString::to_string),
+            queue_num: options.queue_num,
             if_not_exists,
             lenient: true,
         }
@@ -224,6 +251,8 @@ impl CreateRequest {
             attempts_max: self.attempts_max,
             ttl_kills_taken: self.ttl_kills_taken,
             paused: self.paused,
+            semaphore: self.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
+            queue_num: self.queue_num,
         };
         if !self.lenient {
             check_fitting(&options)?;
@@ -265,6 +294,19 @@ impl AlterRequest {
     }
 }
 
+impl NameRequest {
+    /// The request for this name, on the client's side.
+    pub fn new(name: &TubeName, queue_num: Option<u32>) -> Self {
+        NameRequest { name: name.to_string(), queue_num }
+    }
+
+    /// What is asked, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let name = TubeName::new(&self.name)?;
+        Ok(Command::NameTube { tube, name, queue_num: self.queue_num })
+    }
+}
+
 impl TubeAnswer {
     /// The tube as answers show it; `consumers` is how many wait on it.
     pub fn new(info: &TubeInfo, consumers: u64) -> Self {
@@ -282,6 +324,8 @@ impl TubeAnswer {
             attempts_max: options.attempts_max,
             ttl_kills_taken: options.ttl_kills_taken,
             paused: options.paused,
+            semaphore: options.semaphore.as_ref().map(ToString::to_string),
+            queue_num: options.queue_num,
             takeable: info.takeable,
             consumers,
             next_wakeup: info.next_wakeup.and_then(moment_of),
@@ -306,6 +350,8 @@ impl TubeAnswer {
                 attempts_max: self.attempts_max,
                 ttl_kills_taken: self.ttl_kills_taken,
                 paused: self.paused,
+                semaphore: self.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
+                queue_num: self.queue_num,
             },
             stats: TubeStats { tasks: self.tasks.into(), calls: self.calls.into() },
             takeable: self.takeable,

@@ -1,9 +1,10 @@
 //! What a call answers, in the shape the client asked for.
 
-use taskyard_core::{Body, SessionId, State, TaskId, TubeName, TubeStats};
+use taskyard_core::{Body, SemaphoreReply, SessionId, State, TaskId, TubeName, TubeStats};
 
 use super::pack::{self, Out};
 use super::reply::{Shape, write_ok};
+use super::semaphores;
 
 /// What a call answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +38,8 @@ pub enum Answer<'a> {
     AllStats(&'a [(TubeName, TubeStats)]),
     /// The names of tubes.
     Names(&'a [TubeName]),
+    /// What a semaphore says.
+    Semaphore(&'a SemaphoreReply),
 }
 
 /// Writes the reply with this answer.
@@ -52,6 +55,11 @@ pub fn write_answer(out: &mut Vec<u8>, sync: u64, shape: Shape, answer: &Answer<
             pack::array32(out, tasks.len());
             return write_tasks(out, tasks);
         }
+        if let (Shape::Call16, Answer::Semaphore(reply)) = (shape, answer)
+            && let Some(write) = semaphores::rows(reply)
+        {
+            return write(out);
+        }
         pack::array32(out, 1);
         // The old shape puts each result into a list, unless it is one.
         if shape == Shape::Call16 && !is_list(answer) {
@@ -62,7 +70,11 @@ pub fn write_answer(out: &mut Vec<u8>, sync: u64, shape: Shape, answer: &Answer<
 }
 
 const fn is_list(answer: &Answer<'_>) -> bool {
-    matches!(answer, Answer::Task { .. } | Answer::Tasks(_) | Answer::Names(_))
+    match answer {
+        Answer::Task { .. } | Answer::Tasks(_) | Answer::Names(_) => true,
+        Answer::Semaphore(reply) => semaphores::is_list(reply),
+        _ => false,
+    }
 }
 
 fn write_value(out: &mut Out, answer: &Answer<'_>) {
@@ -86,6 +98,7 @@ fn write_value(out: &mut Out, answer: &Answer<'_>) {
                 write_stats(out, stats);
             }
         }
+        Answer::Semaphore(reply) => semaphores::write(out, reply),
         Answer::Names(names) => {
             pack::array(out, names.len());
             names.iter().for_each(|name| pack::str(out, name.as_str()));

@@ -2,7 +2,8 @@
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Command, Finish, Kind, NewTask, SessionId, Span, TaskId, TubeName, TubeOptions,
+    Command, Finish, Kind, NewTask, SemaphoreCommand, SessionId, Span, TaskId, TubeName,
+    TubeOptions,
 };
 
 use super::args::{Args, list, task_id};
@@ -11,6 +12,7 @@ use super::native::{EXECUTE, decode_commands};
 use super::options::{read_cfg, read_create, read_put, read_release};
 use super::reader::Value;
 use super::reply::Fault;
+use super::semaphores;
 
 /// What is asked of the queue.
 #[derive(Clone, Debug, PartialEq)]
@@ -139,6 +141,8 @@ pub enum Ask {
         /// Its name, which need not be a good one.
         name: String,
     },
+    /// Ask a semaphore.
+    Semaphore(SemaphoreCommand),
     /// Our own call: any commands, in one batch.
     Execute(Vec<Command>),
 }
@@ -168,6 +172,7 @@ impl Ask {
             Ask::Cfg { .. } => "cfg",
             Ask::CreateTube { .. } => "create_tube",
             Ask::TubeNames | Ask::TubeExists { .. } => "tube",
+            Ask::Semaphore(_) => "semaphore",
             Ask::Execute(_) => "execute",
         }
     }
@@ -195,6 +200,7 @@ impl Ask {
             | Ask::Cfg { .. }
             | Ask::TubeNames
             | Ask::TubeExists { .. }
+            | Ask::Semaphore(_)
             | Ask::Execute(_) => None,
         }
     }
@@ -284,6 +290,9 @@ fn on_tube(tube: TubeName, method: &str, mut args: Args<'_>) -> Option<Result<As
 
 /// The functions of the queue; `None` for one that it does not have.
 fn on_queue(function: &str, mut args: Args<'_>) -> Option<Result<Ask, Fault>> {
+    if let Some(function) = function.strip_prefix("semaphore.") {
+        return semaphores::parse(function, args);
+    }
     Some(match function {
         "statistics" | "stats" => statistics(&mut args),
         "identify" => identify(&mut args),

@@ -23,6 +23,7 @@ mod options;
 mod pack;
 mod reader;
 mod schema;
+mod semaphores;
 
 pub use answer::{Answer, write_answer};
 pub use call::{Ask, RecentTubes, parse_call, parse_call_with, parse_method};

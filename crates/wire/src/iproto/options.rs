@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use taskyard_core::{Kind, NewTask, Span, TubeOptions};
+use taskyard_core::{Kind, NewTask, SemaphoreKey, Span, TubeOptions};
 
 use super::args::seconds;
 use super::faults::{lua, malformed, shown, wrong_pri};
@@ -11,7 +11,7 @@ use super::reply::Fault;
 
 /// Calls `each` for the pairs of a table with names for keys. A missing table, nil and a list have
 /// none: an empty table of PHP arrives as an empty list.
-fn pairs<'a>(
+pub(super) fn pairs<'a>(
     table: Option<&'a [u8]>,
     mut each: impl FnMut(&'a [u8], Value<'a>) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
@@ -86,6 +86,7 @@ pub(super) fn read_create(table: Option<&[u8]>, kind: Kind) -> Result<(TubeOptio
             b"capacity" if kind == Kind::LimFifoTtl => options.capacity = capacity(&value)?,
             b"ttl_kills_taken" => options.ttl_kills_taken = is_true(&value),
             b"attempts_max" => options.attempts_max = attempts_max(&value)?,
+            b"semaphore" => options.semaphore = Some(semaphore(&value)?),
             _ => {}
         }
         Ok(())
@@ -116,13 +117,13 @@ pub(super) fn read_cfg(table: Option<&[u8]>) -> Result<Option<Span>, Fault> {
     Ok(ttr)
 }
 
-fn invalid_value(name: &str, value: &Value<'_>) -> Fault {
+pub(super) fn invalid_value(name: &str, value: &Value<'_>) -> Fault {
     let value = to_text(value).unwrap_or_else(|_| value.lua_type().into());
     lua(format!("Invalid value of {name}: {}", shown(&value)))
 }
 
 /// What Lua takes for true: everything but false and nil.
-fn is_true(value: &Value<'_>) -> bool {
+pub(super) fn is_true(value: &Value<'_>) -> bool {
     !matches!(value, Value::Bool(false) | Value::Nil)
 }
 
@@ -138,6 +139,16 @@ fn attempts_max(value: &Value<'_>) -> Result<Option<u32>, Fault> {
     let count = value.unsigned().and_then(|count| u32::try_from(count).ok());
     let count = count.ok_or_else(|| invalid_value("attempts_max", value))?;
     Ok((count > 0).then_some(count))
+}
+
+/// The key of the semaphore before a tube.
+fn semaphore(value: &Value<'_>) -> Result<SemaphoreKey, Fault> {
+    let text = match *value {
+        Value::Str(bytes) | Value::Bin(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    };
+    let key = text.and_then(|text| SemaphoreKey::new(text).ok());
+    key.ok_or_else(|| invalid_value("semaphore", value))
 }
 
 /// The value as Lua's `tostring` writes it.

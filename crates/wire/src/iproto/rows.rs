@@ -251,7 +251,8 @@ fn write_options(out: &mut Out, options: &TubeOptions) {
     let count = 1
         + numbers.iter().filter(|pair| pair.1.is_some()).count()
         + times.iter().filter(|pair| pair.1.is_some()).count()
-        + flags.iter().filter(|pair| pair.1).count();
+        + flags.iter().filter(|pair| pair.1).count()
+        + usize::from(options.semaphore.is_some());
     pack::map(out, count);
     pack::str(out, "temporary");
     pack::bool(out, options.temporary);
@@ -266,6 +267,10 @@ fn write_options(out: &mut Out, options: &TubeOptions) {
     for (name, _) in flags.iter().filter(|flag| flag.1) {
         pack::str(out, name);
         pack::bool(out, true);
+    }
+    if let Some(key) = &options.semaphore {
+        pack::str(out, "semaphore");
+        pack::str(out, key.as_str());
     }
 }
 

@@ -1,7 +1,9 @@
 //! The spaces that can be read.
 
 use taskyard_core::command::TubeInfo;
-use taskyard_core::{Kind, SessionId, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeStats};
+use taskyard_core::{
+    Kind, SemaphoreKey, SessionId, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeStats,
+};
 use taskyard_wire::iproto::{ConsumerRow, Query, Rows, Space, TakenKey, TakenRow, write_rows};
 use taskyard_wire::msgpack_to_json;
 
@@ -40,6 +42,8 @@ fn tubes() -> Vec<TubeInfo> {
         attempts_max: Some(6),
         ttl_kills_taken: true,
         paused: true,
+        semaphore: Some(SemaphoreKey::new("yang").unwrap()),
+        queue_num: Some(7),
     };
     vec![info("a", 0, plain), info("b", 1, full)]
 }
@@ -80,7 +84,7 @@ fn rows_of_the_tubes() {
         concat!(
             r#"[["a",0,"a","fifo",{"temporary":false}],"#,
             r#"["b",1,"b","limfifottl",{"temporary":true,"capacity":5,"pri":4,"attempts_max":6,"#,
-            r#""ttl":1.5,"ttr":2.0,"delay":3.0,"ttl_kills_taken":true,"paused":true}]]"#,
+            r#""ttl":1.5,"ttr":2.0,"delay":3.0,"ttl_kills_taken":true,"paused":true,"semaphore":"yang"}]]"#,
         )
     );
 }

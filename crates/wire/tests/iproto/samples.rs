@@ -8,8 +8,8 @@ use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
-    Placed, Reason, Reply, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange,
-    TubeName, TubeOptions, TubeStats,
+    Placed, Reason, Reply, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets look further.
@@ -71,6 +71,8 @@ fn options() -> impl Strategy<Value = TubeOptions> {
         times,
         any::<u64>(),
         option::of(any::<u32>()),
+        option::of(prop::sample::select(vec!["yang", "a b"])),
+        option::of(any::<u32>()),
     )
         .prop_map(
             |(
@@ -80,6 +82,8 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                 [ttl, ttr, delay],
                 pri,
                 attempts_max,
+                semaphore,
+                queue_num,
             )| {
                 TubeOptions {
                     kind,
@@ -92,6 +96,8 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                     attempts_max,
                     ttl_kills_taken,
                     paused,
+                    semaphore: semaphore.map(|key| SemaphoreKey::new(key).unwrap()),
+                    queue_num,
                 }
             },
         )
@@ -167,6 +173,8 @@ pub fn command() -> impl Strategy<Value = Command> {
             Command::CreateTube { tube, options, if_not_exists }
         }),
         (tube(), change()).prop_map(|(tube, change)| Command::AlterTube { tube, change }),
+        (tube(), tube(), option::of(any::<u32>()))
+            .prop_map(|(tube, name, queue_num)| Command::NameTube { tube, name, queue_num }),
         tube().prop_map(|tube| Command::DropTube { tube }),
         option::of(tube()).prop_map(|tube| Command::Tubes { tube }),
         many(tube()).prop_map(|(tube, tasks, wait)| Command::Put { tube, tasks, wait }),
@@ -204,6 +212,7 @@ fn reason() -> impl Strategy<Value = Reason> {
             Reason::Running,
             Reason::TubePaused,
             Reason::SubqueueBusy,
+            Reason::Semaphore,
             Reason::Buried,
             Reason::AttemptsUsedUp,
             Reason::Expired,

@@ -5,12 +5,13 @@ use serde::de::DeserializeOwned;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
-    Placed, Reason, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeOptions,
-    TubeStats,
+    Placed, Reason, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions, TubeStats,
 };
 use taskyard_wire::http::{
     self, AlterRequest, CreateRequest, DeleteRequest, DeliveryAnswer, ErrorAnswer, FinishAnswer,
-    FinishRequest, Form, PeekRequest, PutAnswer, PutRequest, TakeRequest, TaskAnswer, TubeAnswer,
+    FinishRequest, Form, NameRequest, PeekRequest, PutAnswer, PutRequest, TakeRequest, TaskAnswer,
+    TubeAnswer,
 };
 
 use crate::answers::{taken_task, tube};
@@ -66,6 +67,7 @@ fn a_task_comes_back_whole() {
         (State::Taken, Reason::Running),
         (State::Ready, Reason::WaitsForConsumer),
         (State::Ready, Reason::SubqueueBusy),
+        (State::Delayed, Reason::Semaphore),
         (State::Ready, Reason::TubePaused),
         (State::Ready, Reason::Expired),
         (State::Delayed, Reason::NotDue(due)),
@@ -192,6 +194,17 @@ fn tubes_arrive_whole() {
     };
     let request = sent(AlterRequest::new(&change));
     assert_eq!(request.into_command(tube()), Ok(Command::AlterTube { tube: tube(), change }));
+}
+
+#[test]
+fn names_arrive_whole() {
+    let name = TubeName::new("letters").unwrap();
+    for queue_num in [None, Some(1), Some(u32::MAX)] {
+        let command = Command::NameTube { tube: tube(), name: name.clone(), queue_num };
+        assert_eq!(sent(NameRequest::new(&name, queue_num)).into_command(tube()), Ok(command));
+    }
+    let bad = NameRequest { name: "a/b".into(), queue_num: None };
+    assert!(matches!(bad.into_command(tube()), Err(Error::Invalid(_))));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use anyhow::Result;
 
 use super::Size;
 use super::report::{Report, Row, Target};
+pub use cluster::programs;
 use cluster::{Cluster, SETTINGS_NOTE};
 pub use ours::put_to_start;
 use ours::{BATCH, CLIENTS, Figures};
@@ -86,6 +87,29 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
 pub async fn measure_held(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     let Some(cluster) = start(folder)? else { return Ok(()) };
     held::measure(report, &cluster, Amounts::of(size)).await
+}
+
+/// A database for a part that needs one.
+pub enum Database {
+    Given(String),
+    Own(Cluster),
+}
+
+impl Database {
+    pub fn url(&self) -> String {
+        match self {
+            Database::Given(url) => url.clone(),
+            Database::Own(cluster) => cluster.url(),
+        }
+    }
+}
+
+/// The database that the user named, or else one of a server that is started for it, if it can be.
+pub fn database(folder: &Path, given: Option<&str>) -> Result<Option<Database>> {
+    match given {
+        Some(url) => Ok(Some(Database::Given(url.to_owned()))),
+        None => Ok(start(folder)?.map(Database::Own)),
+    }
 }
 
 fn start(folder: &Path) -> Result<Option<Cluster>> {

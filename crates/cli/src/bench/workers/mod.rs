@@ -1,5 +1,6 @@
 //! Typed workers with handlers that do nothing: what the runtime itself costs.
 
+mod apalis;
 mod note;
 
 use std::hint::black_box;
@@ -22,15 +23,17 @@ use super::report::{Report, Row, Target};
 use super::{Size, store_in};
 use note::{Note, note};
 
-/// What apalis with its SQLite store did on such a machine, one task at a time: no part of this run, because its
-/// SQLite and ours cannot be in one program.
-const APALIS: &str = "not in this run: apalis with SQLite, task by task, 5-13k";
 const PROCESSORS: usize = 4;
 const BATCH: usize = 100;
 
 /// Measures everything about workers.
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     codec(report)?;
+    let peer = apalis::measure(folder, size.tasks, PROCESSORS, BATCH).context("apalis")?;
+    let beside = |rate: f64| match &peer {
+        Some(peer) => format!("{:.0} times {}", rate / peer.drain, peer.name()),
+        None => "apalis was not there".into(),
+    };
     let client = Client::open(&store_in(folder, "workers"))?;
     let rate = drain(client.queue().clone(), size.tasks).await.context("in process")?;
     report.add(Row {
@@ -38,9 +41,9 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         figure: rate,
         unit: "tasks/s",
         target: Some(Target::AtLeast(150_000.0)),
-        note: format!("{PROCESSORS} processors, batches of {BATCH}; {APALIS}"),
+        note: format!("{PROCESSORS} processors, batches of {BATCH}; {}", beside(rate)),
     });
-    latency(report, client.queue().clone()).await?;
+    latency(report, client.queue().clone(), peer.as_ref()).await?;
     client.close().await?;
     let server = Running::start(&store_in(folder, "workers-network"))?;
     let rate = drain(Iproto::new(&server.address)?, size.tasks).await.context("over iproto")?;
@@ -50,7 +53,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         figure: rate,
         unit: "tasks/s",
         target: Some(Target::AtLeast(80_000.0)),
-        note: format!("the same over iproto, server in this process; {APALIS}"),
+        note: format!("the same over iproto, server in this process; {}", beside(rate)),
     });
     Ok(())
 }
@@ -97,7 +100,11 @@ async fn drain<E: Execute + Clone + 'static>(queue: E, tasks: usize) -> Result<f
 }
 
 /// From the beginning of a put to the beginning of its handler, on a worker with nothing else to do.
-async fn latency<E: Execute + Clone + 'static>(report: &mut Report, queue: E) -> Result<()> {
+async fn latency<E: Execute + Clone + 'static>(
+    report: &mut Report,
+    queue: E,
+    peer: Option<&apalis::Figures>,
+) -> Result<()> {
     let (begun, mut beginnings) = mpsc::unbounded_channel();
     let handler = Handler::new(move |_, store, notes: Vec<Note>| {
         let now = Instant::now();
@@ -123,12 +130,16 @@ async fn latency<E: Execute + Clone + 'static>(report: &mut Report, queue: E) ->
     worker.graceful_stop().await;
     running.await??;
     let millis = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+    let of = |peer: &apalis::Figures| {
+        format!("; apalis p50 {:.2} ms, p99 {:.2} ms", peer.start_p50, peer.start_p99)
+    };
+    let beside = peer.map(of).unwrap_or_default();
     report.add(Row {
         what: "put to handler on an idle worker, p50".into(),
         figure: millis(0.5),
         unit: "ms",
         target: Some(Target::AtMost(1.0)),
-        note: format!("durable, in process; p99 {:.2} ms", millis(0.99)),
+        note: format!("durable, in process; p99 {:.2} ms{beside}", millis(0.99)),
     });
     Ok(())
 }

@@ -12,7 +12,7 @@ pub struct Note {
 }
 
 impl TypedTask for Note {
-    const QUEUE: Queue = Queue { num: 1, name: "notes" };
+    const QUEUE: Queue = Queue { num: 1, name: "notes", was: &[] };
 
     fn encode(&self) -> Vec<u8> {
         let mut fields = FieldWriter::new(3);

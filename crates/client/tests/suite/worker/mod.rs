@@ -2,15 +2,20 @@
 
 mod beginning;
 mod config;
+mod everywhere;
 mod fair;
 mod generated;
+mod hostile;
+mod managed;
 mod matrix;
 mod planned;
 mod post;
 #[rustfmt::skip]
 mod queues;
+mod renamed;
 mod settled;
 mod stopping;
+mod traced;
 mod ways;
 #[rustfmt::skip]
 mod words;

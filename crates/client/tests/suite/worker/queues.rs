@@ -21,7 +21,8 @@ pub struct EmailsTask {
 }
 
 impl ::taskyard::worker::TypedTask for EmailsTask {
-    const QUEUE: ::taskyard::worker::Queue = ::taskyard::worker::Queue { num: 1, name: "emails" };
+    const QUEUE: ::taskyard::worker::Queue =
+        ::taskyard::worker::Queue { num: 1, name: "emails", was: &[] };
 
     fn encode(&self) -> ::std::vec::Vec<u8> {
         let mut fields = ::taskyard::worker::FieldWriter::new(4);
@@ -82,7 +83,8 @@ pub struct NotificationsTask {
 }
 
 impl ::taskyard::worker::TypedTask for NotificationsTask {
-    const QUEUE: ::taskyard::worker::Queue = ::taskyard::worker::Queue { num: 2, name: "notifications" };
+    const QUEUE: ::taskyard::worker::Queue =
+        ::taskyard::worker::Queue { num: 2, name: "notifications", was: &[] };
 
     fn encode(&self) -> ::std::vec::Vec<u8> {
         let mut fields = ::taskyard::worker::FieldWriter::new(3);

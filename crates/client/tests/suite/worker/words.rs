@@ -27,7 +27,8 @@ pub struct TypeTask {
 }
 
 impl ::taskyard::worker::TypedTask for TypeTask {
-    const QUEUE: ::taskyard::worker::Queue = ::taskyard::worker::Queue { num: 7, name: "type" };
+    const QUEUE: ::taskyard::worker::Queue =
+        ::taskyard::worker::Queue { num: 7, name: "type", was: &[] };
 
     fn encode(&self) -> ::std::vec::Vec<u8> {
         let mut fields = ::taskyard::worker::FieldWriter::new(7);

@@ -48,7 +48,7 @@ fn no_inversion(semaphore: &Semaphore, now: Timestamp) {
         |place: &Place| place.hold().is_some_and(|hold| hold.granted + options.min_hold <= now);
     let excused = line.held() != options.active as usize
         || line.revoking() >= options.revoking_limit()
-        || line.acquired() <= options.protected();
+        || line.unpinned() <= options.protected();
     assert!(!inverted || !ripe(holder) || excused, "I4: {waiter:?} waits behind {holder:?}");
 }
 

@@ -197,7 +197,7 @@ impl Naive {
             if !untold {
                 self.tell(now, at, EventKind::Expired, 0);
             }
-            if self.options.drop_expired {
+            if self.options.drop_expired && !in_time && !untold {
                 self.people.remove(at);
             } else {
                 self.leave(now, at, pause.unwrap_or(Span::ZERO));
@@ -247,19 +247,24 @@ impl Naive {
                 return true;
             }
         }
-        if revoking.len() >= self.options.revoking_limit() {
+        let mut unpinned = acquired.clone();
+        unpinned.retain(|at| !self.people[*at].pinned);
+        // The best are never asked.
+        let Some(worst) = unpinned.get(self.options.protected()..).and_then(|rest| rest.last())
+        else {
             return false;
-        }
-        let worst = acquired.iter().rev().find(|at| !self.people[**at].pinned).copied();
-        let Some(worst) = worst else { return false };
+        };
+        let worst = *worst;
         let for_waiter = held == active
-            && acquired.len() > self.options.protected()
+            && revoking.len() < self.options.revoking_limit()
             && waiting.get(revoking.len()).is_some_and(|waiter| {
-                let gap = self.people[*waiter].priority;
-                gap > self.people[worst].priority + self.options.margin.value()
+                let least = self.people[worst].priority + self.options.margin.value();
+                self.people[*waiter].priority > least
             })
             && self.people[worst].granted + self.options.min_hold <= now;
-        let for_shedding = self.options.shed && acquired.len() > active;
+        let for_shedding = self.options.shed
+            && acquired.len() > active
+            && revoking.len() < self.options.shedding_limit();
         if for_waiter || for_shedding {
             self.revoke(now, worst);
             return true;
@@ -286,10 +291,8 @@ impl Naive {
         }
         self.people[at].status = Status::TryRelease;
         self.people[at].moment = now + self.options.revoke_grace;
-        let keep = self.find(grant, EventKind::Keep).map(|event| self.events.remove(event));
-        if keep.is_none_or(|keep| keep.attempts > 0) {
-            self.tell(now, at, EventKind::TryRelease, 0);
-        }
+        self.events.retain(|event| event.grant != grant || event.kind != EventKind::Keep);
+        self.tell(now, at, EventKind::TryRelease, 0);
     }
 
     fn unrevoke(&mut self, now: Timestamp, at: usize) {

@@ -126,3 +126,18 @@ fn a_later_event_of_a_grant_waits_for_the_earlier() {
     assert!(rig.all.take_news());
     assert_eq!(rig.hear(), [(1, TryRelease)]);
 }
+
+// An extend says that the grant is known, so its event goes; the request behind it could be had at once, but nobody who
+// waited for events was woken.
+#[test]
+fn an_extend_wakes_those_who_wait_for_the_next_event() {
+    let mut rig = Rig::with_limits(1, 1);
+    let grant = rig.enqueue(1, 1.0).grant;
+    rig.fetch();
+    rig.enqueue(2, 2.0);
+    assert_eq!(rig.fetch(), [], "the request waits for the acknowledgement");
+    rig.all.take_news();
+    assert_eq!(rig.finish(1, grant, GrantFinish::Extend(secs(10))), GrantOutcome::Done);
+    assert!(rig.all.take_news());
+    assert_eq!(rig.hear(), [(1, TryRelease)]);
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fastrand::Rng;
 use taskyard_core::classes::*;
-use taskyard_core::estimate::{Means, Occupant, Simulation, Waiter};
+use taskyard_core::estimate::{Means, Occupant, Profile, Simulation, Waiter};
 use taskyard_core::{Span, Timestamp};
 
 use super::world::rules;
@@ -59,6 +59,36 @@ fn shorter_tasks_make_nobody_start_later() {
     }
 }
 
+/// Adding tasks one by one gives what playing the whole queue gives.
+#[test]
+fn one_task_more_starts_as_if_all_were_played_again() {
+    let mut compared = 0;
+    for seed in 0..500 {
+        let mut rng = Rng::with_seed(seed);
+        let (rules, backends) = rules(&mut rng);
+        let limits = rules.limits(backends);
+        let limits = limits.as_slice();
+        let waiters: Vec<_> = (0..40).map(|_| waiter(&mut rng, limits.len())).collect();
+        // Nested as the limits are, or there would be more running than may.
+        let running = rng.u32(0..=limits[limits.len() - 1]);
+        let occupants: Vec<_> = (0..running)
+            .map(|_| {
+                let class = rng.usize(..limits.len()) as u8;
+                Occupant { class, end: NOW + Span::from_micros(rng.i64(..30)) }
+            })
+            .collect();
+        let all = Simulation::new(NOW, limits, occupants.clone()).starts(waiters.clone());
+        let mut profile = Profile::new(NOW, limits, occupants);
+        for (at, waiter) in waiters.into_iter().enumerate() {
+            assert_eq!(profile.add(NOW, waiter), Some(all[at]), "seed {seed}, task {at}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 20_000);
+    let mut none = Profile::new(NOW, &[0], []);
+    assert_eq!(none.add(NOW, Waiter { class: 0, time: Span::from_secs(1) }), None);
+}
+
 /// When each task starts in a pool where all arrive at once and use all their time.
 fn starts(mut classes: Classes, wishes: &[Span]) -> Vec<Timestamp> {
     let mut starts = vec![Timestamp::NEVER; wishes.len()];
@@ -97,7 +127,11 @@ fn a_pool_of_explicit_tasks_starts_them_exactly_as_estimated() {
         for (ticket, wish) in wishes.iter().enumerate() {
             classes.arrive(NOW, Ticket(ticket as u64), Ask::Timed(*wish));
         }
-        for one in classes.waiting(NOW, Span::ZERO, &Means::default()) {
+        let means = Means::default();
+        let mut outlook = classes.outlook(NOW, Span::ZERO, &means);
+        for one in classes.waiting(NOW, Span::ZERO, &means) {
+            // Told one by one it is the same.
+            assert_eq!(classes.greet(NOW, one.ticket, &mut outlook), Some(one), "seed {seed}");
             let told = NOW + one.estimate.unwrap().max;
             assert_eq!(told, all[one.ticket.0 as usize], "seed {seed}, task {}", one.ticket);
         }

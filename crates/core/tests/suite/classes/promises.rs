@@ -33,6 +33,13 @@ fn they_hold_when_tasks_take_their_time_to_end() {
     run_all(Troubles { ending: Span::from_micros(300_000), ..Troubles::default() }, RUNS);
 }
 
+// Who waited behind a spared session was told the moment when a backend would have been free without it.
+#[test]
+fn they_hold_when_sessions_are_spared() {
+    let ending = Span::from_micros(300_000);
+    run_all(Troubles { ending, patient: true, ..Troubles::default() }, RUNS);
+}
+
 #[test]
 fn the_same_seed_gives_the_same_log() {
     for seed in 0..40 {

@@ -117,6 +117,30 @@ fn a_patient_pool_waits_for_a_lowered_task_instead_of_halting_a_shell() {
     }
 }
 
+// The first in the queue of a patient pool was told that it starts at once, in the place of a session that was spared.
+#[test]
+fn a_spared_shell_counts_until_the_lowered_task_has_ended() {
+    let mut rules = pool([2, 1, 1]).rules().clone();
+    rules.patient = true;
+    let mut classes = Classes::new(rules, 1);
+    classes.set_backends(NOW, 2);
+    classes.arrive(NOW, Ticket(0), Ask::Default);
+    classes.arrive(NOW, Ticket(1), Ask::Interactive);
+    let late = NOW + secs(5);
+    classes.arrive(late, Ticket(2), Ask::Timed(secs(3)));
+    classes.arrive(late, Ticket(3), Ask::Timed(secs(3)));
+    let told = |now, classes: &Classes| {
+        let waiting = classes.waiting(now, secs(2), &Means::default());
+        waiting.iter().map(|one| one.estimate.unwrap().max).collect::<Vec<_>>()
+    };
+    // Then one has the place of the lowered task, and the other that of the session.
+    assert_eq!(told(late, &classes), [secs(2), secs(2)]);
+    assert_eq!(told(late + secs(1), &classes), [secs(1), secs(1)]);
+    let decisions = classes.remove(late + secs(1), Ticket(0));
+    let halted = Decision::Halt { ticket: Ticket(1) };
+    assert_eq!(decisions, [started(2, 0, 3), halted, started(3, 0, 3)]);
+}
+
 #[test]
 fn a_client_may_lower_and_never_raise() {
     let mut classes = pool([1, 1, 1]);
@@ -174,6 +198,31 @@ fn more_than_the_queue_holds_is_denied() {
     assert_eq!(classes.arrive(NOW, Ticket(0), Ask::Default), []);
     let denied = Decision::Deny { ticket: Ticket(1), why: Denial::QueueFull };
     assert_eq!(classes.arrive(NOW, Ticket(1), Ask::Default), [denied]);
+}
+
+#[test]
+fn who_waited_as_long_as_it_may_is_turned_away() {
+    let mut rules = Rules::default();
+    rules.wait_max = Some(secs(5));
+    let mut classes = Classes::new(rules, 1);
+    assert_eq!(classes.next_expiry(), None);
+    classes.arrive(NOW, Ticket(0), Ask::Timed(secs(30)));
+    classes.arrive(NOW + secs(1), Ticket(1), Ask::Default);
+    assert_eq!(classes.next_expiry(), Some(NOW + secs(5)));
+    let early = Timestamp::from_micros((NOW + secs(5)).as_micros() - 1);
+    assert_eq!(classes.expire(early), []);
+    // Lowering keeps the place, and the time that was waited there.
+    assert_eq!(classes.lower(NOW + secs(4), Ticket(0), secs(3)), Ok(vec![]));
+    let denied = |ticket| Decision::Deny { ticket: Ticket(ticket), why: Denial::Overloaded };
+    assert_eq!(classes.expire(NOW + secs(5)), [denied(0)]);
+    // Who starts is no longer in danger; who lost its backend begins to wait anew.
+    assert_eq!(classes.set_backends(NOW + secs(5), 1), [started(1, 2, 30)]);
+    assert_eq!(classes.next_expiry(), None);
+    classes.set_backends(NOW + secs(20), 0);
+    classes.put_back(NOW + secs(20), Ticket(1));
+    assert_eq!(classes.expire(NOW + secs(24)), []);
+    assert_eq!(classes.expire(NOW + secs(25)), [denied(1)]);
+    assert_eq!((classes.queued(), classes.audit()), (0, Ok(())));
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub struct Troubles {
     pub leaving: bool,
     /// The longest a task takes to end when it is told to.
     pub ending: Span,
+    /// Interactive tasks are spared while others are about to end.
+    pub patient: bool,
 }
 
 pub struct World {
@@ -49,11 +51,11 @@ struct Run {
     end: Timestamp,
 }
 
-/// Random rules with two to four classes, and how many backends there are.
+/// Random rules with one to four classes, and how many backends there are.
 pub fn rules(rng: &mut Rng) -> (Rules, u32) {
     let mut duration = 0;
     let mut limit = 100;
-    let classes = (0..rng.usize(2..=4)).map(|at| {
+    let classes = (0..rng.usize(1..=4)).map(|at| {
         duration += rng.i64(1..=9) * 1_000_000;
         limit = if at == 0 { 100 } else { rng.u32(1..=limit) };
         Class::new(&format!("c{at}"), Span::from_micros(duration), Limit::Percent(limit))
@@ -66,6 +68,7 @@ impl World {
         let mut rng = Rng::with_seed(seed);
         let (mut rules, backends) = rules(&mut rng);
         rules.policy = [Policy::Random, Policy::Youngest, Policy::Oldest][rng.usize(..3)];
+        rules.patient = troubles.patient;
         let mut classes = Classes::new(rules, seed);
         let now = Timestamp::from_micros(1_000);
         assert_eq!(classes.set_backends(now, backends), []);
@@ -210,6 +213,7 @@ impl World {
 
     fn apply(&mut self, decisions: Vec<Decision>) {
         self.check_halts(&decisions);
+        self.check_limits(&decisions);
         for decision in decisions {
             self.log.push((self.now, decision));
             match decision {
@@ -224,6 +228,8 @@ impl World {
             }
         }
         self.classes.audit().unwrap();
+        let running = self.tasks.values().filter(|job| job.running.is_some()).count();
+        assert_eq!(running, self.classes.running(), "every start was told, and every end");
         self.check_waiting();
     }
 
@@ -234,6 +240,18 @@ impl World {
                 let later =
                     decisions[at..].iter().find(|other| !matches!(other, Decision::Halt { .. }));
                 assert!(matches!(later, Some(Decision::Start { .. })), "{decisions:?}");
+            }
+        }
+    }
+
+    /// Whatever starts is within the limit of its class and of all shorter ones.
+    fn check_limits(&self, decisions: &[Decision]) {
+        let load = self.classes.load();
+        for decision in decisions {
+            if let Decision::Start { class, .. } = decision {
+                for level in 0..=usize::from(class.unwrap_or(0)) {
+                    assert!(load.running(level) <= load.limit(level), "{decision:?}: {load:?}");
+                }
             }
         }
     }
@@ -288,6 +306,9 @@ impl World {
         let waiting = self.classes.waiting(self.now, self.troubles.ending, &Means::default());
         let count = self.tasks.values().filter(|job| job.running.is_none()).count();
         assert_eq!(waiting.len(), count);
+        if self.log.len().is_multiple_of(16) {
+            self.check_greetings(&waiting);
+        }
         for (ahead, one) in waiting.into_iter().enumerate() {
             assert_eq!(one.ahead, ahead);
             let class = self.admission(self.tasks[&one.ticket].ask).unwrap();
@@ -308,6 +329,15 @@ impl World {
                 assert!(told <= bound, "{} is told {told:?} after {bound:?}", one.ticket);
             }
             job.bound = job.bound.or(told);
+        }
+    }
+
+    /// Told one by one, those who wait are told the same.
+    fn check_greetings(&self, waiting: &[Waiting]) {
+        let mut outlook = self.classes.outlook(self.now, self.troubles.ending, &Means::default());
+        for one in waiting {
+            let greeted = self.classes.greet(self.now, one.ticket, &mut outlook);
+            assert_eq!(greeted.as_ref(), Some(one));
         }
     }
 }

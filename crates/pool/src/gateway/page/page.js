@@ -14,6 +14,8 @@ async function begin() {
     return;
   }
   programs = await answer.json();
+  const status = await (await fetch('/pool/status', { headers })).json();
+  at('duration').replaceChildren(at('duration').firstElementChild, ...status.classes.map(time));
   at('state').textContent = 'ready';
   at('program').replaceChildren(...programs.map((program) => option(program.name)));
   choose();
@@ -22,6 +24,12 @@ async function begin() {
 function option(name) {
   const made = document.createElement('option');
   made.textContent = name;
+  return made;
+}
+
+function time({ name, seconds }) {
+  const made = option(`${name}: ${seconds} s`);
+  made.value = seconds;
   return made;
 }
 
@@ -108,6 +116,8 @@ function hearTask(verb, body, bytes, text) {
     at('state').textContent = 'running';
     showQueue(null);
     at('output').textContent += text.decode(bytes, { stream: true });
+  } else if (verb === 'status') {
+    at('state').textContent = body.announcement;
   } else if (verb === 'result') {
     showResult(body, bytes);
   } else if (verb === 'complete' || verb === 'deny') {

@@ -8,6 +8,9 @@ async fn code_becomes_a_picture_and_a_mistake_becomes_a_message() {
     let Some(site) = site().await else { return };
     browse(&format!("http://{}/pool", site.address), async |page| {
         page.until("text('#state') === 'ready' && document.querySelector('#code').value").await;
+        let times =
+            "[...document.querySelectorAll('#duration option')].map((one) => one.value).join()";
+        page.until(&format!("{times} === ',3,10,30'")).await;
         // The shipped example itself is drawn.
         page.click("#run").await;
         page.until("text('#state') === 'done'").await;

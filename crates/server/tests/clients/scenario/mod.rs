@@ -7,6 +7,7 @@ mod kinds;
 mod life;
 mod payloads;
 mod refusals;
+mod semaphores;
 mod sessions;
 mod spaces;
 mod users;
@@ -99,6 +100,7 @@ pub fn cases(cannot: &[Ability]) -> Vec<Case> {
         payloads::cases(),
         creating::cases(),
         refusals::cases(),
+        semaphores::cases(),
         users::cases(),
     ];
     able(all.into_iter().flatten(), cannot)

@@ -7,7 +7,7 @@ mod twin;
 
 use std::collections::VecDeque;
 
-use taskyard_core::{Command, Kind, Reply, Span, TaskId, TubeOptions};
+use taskyard_core::{Command, Kind, Reply, SemaphoreCommand, Span, TaskId, TubeOptions};
 
 use super::Harness;
 use super::ask::brief;
@@ -34,20 +34,19 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
     for (tube, options) in script.first_tubes() {
         run.ask(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
     }
-    while run.asked < commands {
-        match script.step(run.twin.now()) {
-            Step::Ask(commands) => {
-                for (command, reply) in run.ask(commands).await {
-                    script.learn(&command, &reply);
-                }
-            }
-            Step::Advance(span) => run.advance(span),
-            Step::Restart => run = run.restart().await,
-        }
+    run.play(script, commands).await;
+}
+
+/// The same for tubes that each have a semaphore before them, which others ask as well.
+pub async fn replay_gated<H: Harness>(queue: H, seed: u64, commands: usize) {
+    let durable = queue.capabilities().durable;
+    let mut run = Run { seed, asked: 0, latest: VecDeque::new(), twin: Twin::new(queue) };
+    let mut script = Script::gated(seed, durable);
+    run.ask(script.first_semaphores()).await;
+    for (tube, options) in script.first_tubes() {
+        run.ask(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
     }
-    run.compare_all().await;
-    run.advance(Span::from_secs(24 * 3600));
-    run.compare_all().await;
+    run.play(script, commands).await;
 }
 
 /// One run: where it stands and what led there.
@@ -59,6 +58,24 @@ struct Run<H> {
 }
 
 impl<H: Harness> Run<H> {
+    /// Follows the script to its end.
+    async fn play(mut self, mut script: Script, commands: usize) {
+        while self.asked < commands {
+            match script.step(self.twin.now()) {
+                Step::Ask(commands) => {
+                    for (command, reply) in self.ask(commands).await {
+                        script.learn(&command, &reply);
+                    }
+                }
+                Step::Advance(span) => self.advance(span),
+                Step::Restart => self = self.restart().await,
+            }
+        }
+        self.compare_all().await;
+        self.advance(Span::from_secs(24 * 3600));
+        self.compare_all().await;
+    }
+
     /// Asks both, compares, and hands back what was asked with the machine's answers.
     async fn ask(&mut self, commands: Vec<Command>) -> Vec<(Command, Reply)> {
         for command in &commands {
@@ -80,6 +97,9 @@ impl<H: Harness> Run<H> {
     }
 
     async fn restart(mut self) -> Self {
+        // What is due happens before: a server may or may not have done it by itself, and its counters
+        // begin anew.
+        self.ask(vec![Command::Tubes { tube: None }]).await;
         self.remember("restart".into());
         let Run { seed, asked, latest, twin } = self;
         let mut run = Run { seed, asked, latest, twin: twin.restart().await };
@@ -104,6 +124,8 @@ impl<H: Harness> Run<H> {
     /// Compares everything that can be seen.
     async fn compare_all(&mut self) {
         let all = self.ask(vec![Command::Tubes { tube: None }]).await;
+        let list = SemaphoreCommand::List { key: None };
+        self.ask(vec![Command::Semaphore(list)]).await;
         let Some((_, Reply::Tubes(tubes))) = all.into_iter().next() else { return };
         for info in tubes {
             let tube = info.name;

@@ -5,11 +5,17 @@ use std::ops::RangeInclusive;
 
 use fastrand::Rng;
 use taskyard_core::{
-    Body, Command, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Reply, SessionId,
-    Span, State, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    Body, Command, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Lease, NewTask,
+    Outcome, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span, State, Take,
+    TaskId, Timestamp, TubeChange, TubeName, TubeOptions, Wish,
 };
 
 use crate::conformance::ask::{NO_LEASE, name, put, secs};
+
+/// The semaphore before the tube of this name.
+fn key(text: &str) -> SemaphoreKey {
+    SemaphoreKey::new(text).expect("names of tubes are good keys")
+}
 
 /// Tubes of a run: one of each kind, and more of the kinds with most rules.
 const TUBES: [(&str, Kind); 7] = [
@@ -21,6 +27,10 @@ const TUBES: [(&str, Kind); 7] = [
     ("other fifottl", Kind::FifoTtl),
     ("other utubettl", Kind::UtubeTtl),
 ];
+
+/// Tubes of a run with semaphores, each with one of its own.
+const GATED: [(&str, Kind); 3] =
+    [("fifo", Kind::Fifo), ("fifottl", Kind::FifoTtl), ("limfifottl", Kind::LimFifoTtl)];
 
 /// How many sessions there may be.
 const SESSIONS: u8 = 4;
@@ -42,6 +52,8 @@ pub(super) enum Step {
 pub(super) struct Script {
     rng: Rng,
     durable: bool,
+    /// Whether tubes have semaphores.
+    gated: bool,
     tubes: HashMap<TubeName, Known>,
 }
 
@@ -62,12 +74,24 @@ struct Delivery {
 
 impl Script {
     pub(super) fn new(seed: u64, durable: bool) -> Self {
-        Script { rng: Rng::with_seed(seed), durable, tubes: HashMap::new() }
+        Script { rng: Rng::with_seed(seed), durable, gated: false, tubes: HashMap::new() }
+    }
+
+    /// A run whose tubes have semaphores before them.
+    pub(super) fn gated(seed: u64, durable: bool) -> Self {
+        Script { gated: true, ..Script::new(seed, durable) }
+    }
+
+    /// The semaphores to begin with.
+    pub(super) fn first_semaphores(&mut self) -> Vec<Command> {
+        let keys = GATED.map(|(text, _)| key(text));
+        keys.map(|key| self.configure(key)).to_vec()
     }
 
     /// The tubes to begin with.
     pub(super) fn first_tubes(&mut self) -> Vec<(TubeName, TubeOptions)> {
-        TUBES.map(|(text, kind)| (name(text), self.options(kind))).to_vec()
+        let tubes = if self.gated { &GATED[..] } else { &TUBES[..] };
+        tubes.iter().map(|(text, kind)| (name(text), self.options_of(text, *kind))).collect()
     }
 
     /// The next step.
@@ -110,6 +134,10 @@ impl Script {
                     }
                 }
             }
+            (Command::NameTube { tube, name, .. }, Reply::Tubes(_)) => {
+                let known = self.tubes.remove(tube).unwrap_or_default();
+                self.tubes.insert(name.clone(), known);
+            }
             (Command::DropTube { tube }, Reply::Nothing) => {
                 // The leases stay: in a new tube of that name they must be worth nothing.
                 self.tubes.entry(tube.clone()).or_default().next_id = 0;
@@ -120,6 +148,9 @@ impl Script {
 
     fn command(&mut self, now: Timestamp) -> Command {
         let tube = self.tube();
+        if self.gated && self.one_in(6) {
+            return self.semaphore(&tube);
+        }
         match self.rng.u32(0..1000) {
             0..210 => self.put(tube, now),
             210..420 => self.take(tube),
@@ -134,7 +165,12 @@ impl Script {
             920..930 => Command::ReleaseAll { tube },
             930..935 => Command::DropTube { tube },
             935..950 => self.create(tube),
-            950..975 => Command::JoinSession { session: self.session(), create: self.likely() },
+            950..955 => Command::NameTube {
+                tube,
+                name: self.tube(),
+                queue_num: self.sometimes(|script| script.rng.u32(1..4)),
+            },
+            955..975 => Command::JoinSession { session: self.session(), create: self.likely() },
             975..995 => Command::LeaveSession { session: self.session() },
             _ => Command::ConfigureSessions { ttr: secs(self.rng.u64(0..3) * 5) },
         }
@@ -221,9 +257,57 @@ impl Script {
     }
 
     fn create(&mut self, tube: TubeName) -> Command {
-        let kind = Kind::ALL[self.rng.usize(0..5)];
+        let kind = Kind::ALL[self.rng.usize(0..if self.gated { 3 } else { 5 })];
         let if_not_exists = self.rng.bool();
-        Command::CreateTube { tube, options: self.options(kind), if_not_exists }
+        let options = self.options_of(tube.as_str(), kind);
+        Command::CreateTube { tube, options, if_not_exists }
+    }
+
+    /// Something asked of the semaphore of a tube by others.
+    fn semaphore(&mut self, tube: &TubeName) -> Command {
+        let (key, task) = (key(tube.as_str()), TaskId(self.rng.u64(0..3)));
+        Command::Semaphore(match self.rng.u8(0..10) {
+            0..3 => {
+                let priority = -f64::from(self.rng.u8(0..8)) / 2.0;
+                SemaphoreCommand::Enqueue { key, wishes: vec![Wish { task, priority }] }
+            }
+            3..5 => {
+                let finish =
+                    if self.rng.bool() { GrantFinish::Release } else { GrantFinish::Yield };
+                SemaphoreCommand::Finish {
+                    key,
+                    items: vec![GrantItem { task, grant: None, finish }],
+                }
+            }
+            5..7 => SemaphoreCommand::Events { key: Some(key), count: 3, wait: Span::ZERO },
+            7 => SemaphoreCommand::List { key: Some(key) },
+            _ => return self.configure(key),
+        })
+    }
+
+    fn configure(&mut self, key: SemaphoreKey) -> Command {
+        let change = Box::new(SemaphoreChange {
+            active: Some(self.rng.i64(0..5)),
+            try_release: self.sometimes(|_| 0),
+            margin: self.rarely(|script| f64::from(script.rng.u8(0..3))),
+            cool_down: self.rarely(|script| secs(script.rng.u64(0..2) * 5)),
+            max_revoking: self.rarely(|script| script.rarely(|script| script.rng.i64(0..3))),
+            revoke_grace: self.rarely(|script| secs(script.rng.u64(1..10))),
+            force: self.rarely(|script| script.rng.bool()),
+            lease: self.rarely(|script| script.sometimes(|script| secs(script.rng.u64(5..20)))),
+            shed: self.rarely(|script| script.rng.bool()),
+            drop_expired: self.rarely(|script| script.rng.bool()),
+            ..SemaphoreChange::default()
+        });
+        Command::Semaphore(SemaphoreCommand::Configure { key, change, only_new: false })
+    }
+
+    fn options_of(&mut self, tube: &str, kind: Kind) -> TubeOptions {
+        let options = self.options(kind);
+        if !self.gated {
+            return options;
+        }
+        TubeOptions { temporary: false, semaphore: Some(key(tube)), ..options }
     }
 
     fn options(&mut self, kind: Kind) -> TubeOptions {
@@ -238,6 +322,8 @@ impl Script {
             attempts_max: self.rarely(|script| script.rng.u32(1..4)),
             ttl_kills_taken: self.one_in(4),
             paused: self.one_in(20),
+            semaphore: None,
+            queue_num: self.rarely(|script| script.rng.u32(0..4)).filter(|num| *num > 0),
         }
     }
 
@@ -259,7 +345,8 @@ impl Script {
         if self.one_in(100) {
             return name("nowhere");
         }
-        name(TUBES[self.rng.usize(0..TUBES.len())].0)
+        let tubes = if self.gated { &GATED[..] } else { &TUBES[..] };
+        name(tubes[self.rng.usize(0..tubes.len())].0)
     }
 
     fn session(&mut self) -> SessionId {

@@ -12,19 +12,26 @@ macro_rules! semaphore_suite {
             admission: a_new_one_has_the_defaults, one_that_is_there_is_left_alone,
                 a_change_makes_one_too, all_are_shown_by_key, the_best_get_in,
                 of_equals_the_first_gets_in, a_release_lets_the_next_in,
-                a_higher_capacity_lets_more_in, who_waits_can_leave, a_batch_is_one_call,
+                a_higher_capacity_lets_more_in, many_get_in_by_turns, who_waits_can_leave, a_batch_is_one_call,
                 a_new_priority_keeps_the_seniority, grants_only_grow,
                 a_stale_release_frees_nothing, everything_survives_a_restart;
             eviction: one_better_waiter_asks_one_of_nine_hundred, the_first_hundred_are_never_asked,
-                flapping_within_the_margin_moves_nobody, a_lower_capacity_waits,
-                a_lower_capacity_sheds, who_declines_is_not_asked_again,
-                who_was_never_told_goes_back_silently, a_request_is_taken_back,
+                flapping_within_the_margin_moves_nobody, the_largest_numbers_are_numbers_too, a_lower_capacity_waits,
+                a_lower_capacity_sheds, no_capacity_sheds_all, who_declines_is_not_asked_again,
+                who_declines_leaves_the_best_alone,
+                who_was_never_told_goes_back_silently, a_request_is_taken_back, a_lost_request_is_made_again,
                 no_more_are_asked_than_allowed;
             times: a_young_grant_is_left_alone, who_yields_stands_back, a_lease_ends,
-                an_extended_lease_lasts, an_unacknowledged_grant_goes_to_another,
+                an_extended_lease_lasts, an_unacknowledged_grant_goes_to_another, only_leases_that_ran_out_drop_tasks,
                 who_does_not_release_is_asked_again, force_takes_the_grant_away;
             events: they_come_again_until_acknowledged, a_later_one_waits_for_the_earlier,
                 a_release_takes_them_back, each_semaphore_has_its_own, half_of_the_acks_are_lost;
+            gates: only_the_admitted_are_ready, every_end_frees_the_place,
+                a_better_task_takes_the_place_of_a_ready_one, a_better_task_waits_for_a_taken_one,
+                a_released_task_keeps_its_place, a_delay_gives_the_place_away,
+                a_holder_that_is_gone_keeps_nothing, who_waits_too_long_dies, one_line_for_all,
+                the_work_keeps_its_place, what_cannot_have_one_is_refused,
+                a_restart_keeps_the_line;
             input: priorities_must_be_numbers, limits_must_make_sense, an_absent_key_is_an_error,
                 a_command_has_its_limit;
         }
@@ -66,6 +73,7 @@ mod tests {
         include_str!("eviction.rs"),
         include_str!("times.rs"),
         include_str!("events.rs"),
+        include_str!("gates.rs"),
         include_str!("input.rs"),
     ];
 

@@ -1,7 +1,7 @@
 //! Who is asked to leave.
 
 use taskyard_core::EventKind::{Acquired, Keep, TryRelease};
-use taskyard_core::{GrantFinish, GrantOutcome, SemaphoreChange, Status};
+use taskyard_core::{GrantFinish, GrantOutcome, SemaphoreChange, Span, Status};
 
 use super::super::Harness;
 use super::SemaphoreAsk;
@@ -53,6 +53,28 @@ pub async fn flapping_within_the_margin_moves_nobody<H: Harness>(queue: H) {
     assert_eq!(queue.hear().await, [(1, Keep)]);
 }
 
+// PostgreSQL refused to add two such numbers: whatever met them failed, the tick of all semaphores and tubes with it.
+/// Numbers may be as large as there are.
+pub async fn the_largest_numbers_are_numbers_too<H: Harness>(queue: H) {
+    let change = SemaphoreChange {
+        margin: Some(1e308),
+        cool_down: Some(Span::from_secs(10)),
+        ..SemaphoreChange::limits(2, 2)
+    };
+    queue.change(change).await;
+    queue.enqueue_many(&[(1, 1e308), (2, 1e308)]).await;
+    queue.hear().await;
+    queue.finish_grant(2, None, GrantFinish::Yield).await;
+    queue.enqueue(3, 1e308).await;
+    queue.advance(Span::from_secs(10));
+    assert_eq!(queue.status(2).await, Some(Status::Wait));
+    assert_eq!(queue.hear().await, [(3, Acquired)]);
+    queue.enqueue(4, f64::MAX).await;
+    assert_eq!(queue.hear().await, [], "the gap is smaller than the margin");
+    queue.enqueue(1, f64::MIN).await;
+    assert_eq!(queue.hear().await, [(1, TryRelease)]);
+}
+
 /// A lower capacity waits.
 pub async fn a_lower_capacity_waits<H: Harness>(queue: H) {
     queue.limits(1000, 900).await;
@@ -74,13 +96,32 @@ pub async fn a_lower_capacity_sheds<H: Harness>(queue: H) {
     queue.limits(100, 90).await;
     queue.admit(100).await;
     queue.change(SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(10, 10) }).await;
-    assert_eq!(queue.hear().await.len(), 10, "no more at a time than may be asked");
+    assert_eq!(queue.hear().await.len(), 16, "no more at a time than may be asked");
     for task in (10..100).rev() {
         assert_eq!(queue.status(task).await, Some(Status::TryRelease), "task {task}");
         queue.release_task(task).await;
     }
     let info = queue.info().await;
     assert_eq!((info.acquired, info.revoking), (10, 0));
+}
+
+// At most `active` were asked at the same time, which is nobody when nobody may go on.
+/// A capacity of nothing sheds everybody, several at a time.
+pub async fn no_capacity_sheds_all<H: Harness>(queue: H) {
+    queue.limits(30, 30).await;
+    queue.admit(30).await;
+    let change = SemaphoreChange { active: Some(0), shed: Some(true), ..Default::default() };
+    queue.change(change).await;
+    assert_eq!(queue.hear().await.len(), 16);
+    for task in (0..30).rev() {
+        assert_eq!(queue.status(task).await, Some(Status::TryRelease), "task {task}");
+        queue.release_task(task).await;
+    }
+    assert_eq!(queue.info().await.revoking, 0);
+    queue.limits(5, 0).await;
+    queue.admit(5).await;
+    queue.limits(0, 0).await;
+    assert_eq!(queue.hear().await, [], "who may never be asked is not asked for this either");
 }
 
 /// Who declines is not asked again.
@@ -99,6 +140,23 @@ pub async fn who_declines_is_not_asked_again<H: Harness>(queue: H) {
     assert_eq!(queue.hear().await, []);
     let outcome = queue.finish_grant(7, None, GrantFinish::Decline).await;
     assert_eq!(outcome, GrantOutcome::Stale, "it only waits");
+}
+
+// One that declined was counted among those that stay, but is not one of the best: so one of the best was asked.
+/// The best are never asked, whoever declines.
+pub async fn who_declines_leaves_the_best_alone<H: Harness>(queue: H) {
+    queue.limits(2, 1).await;
+    queue.enqueue_many(&[(0, 2.0), (1, 1.0)]).await;
+    queue.hear().await;
+    queue.enqueue(7, 5.0).await;
+    assert_eq!(queue.hear().await, [(1, TryRelease)]);
+    queue.finish_grant(1, None, GrantFinish::Decline).await;
+    assert_eq!(queue.hear().await, []);
+    assert_eq!(queue.status(0).await, Some(Status::Acquired));
+    queue.release_task(1).await;
+    assert_eq!(queue.hear().await, [(7, Acquired)]);
+    queue.enqueue(8, 9.0).await;
+    assert_eq!(queue.hear().await, [(0, TryRelease)], "now it is the worst of two");
 }
 
 /// Who was never told goes back silently.
@@ -123,10 +181,24 @@ pub async fn a_request_is_taken_back<H: Harness>(queue: H) {
     assert_eq!(queue.status(0).await, Some(Status::Acquired));
     queue.enqueue(2, 2.0).await;
     assert_eq!(queue.status(0).await, Some(Status::TryRelease));
-    assert_eq!(queue.hear().await, [], "it still believes that it was asked");
+    assert_eq!(queue.hear().await, [(0, TryRelease)], "it need not have heard the first");
     // A holder that becomes more important need not go either.
     queue.enqueue(0, 2.0).await;
     assert_eq!(queue.hear().await, [(0, Keep)]);
+}
+
+// A request that was sent and lost was taken back, and asking anew only took back the news of that: the holder had never
+// heard of either, and with force it lost a grant that it was never asked for.
+/// A request that was lost is made again.
+pub async fn a_lost_request_is_made_again<H: Harness>(queue: H) {
+    queue.limits(1, 1).await;
+    queue.admit(1).await;
+    queue.enqueue(2, 2.0).await;
+    assert_eq!(queue.fetch(None).await.len(), 1, "it is lost on the way");
+    queue.release_task(2).await;
+    queue.enqueue(3, 2.0).await;
+    assert_eq!(queue.status(0).await, Some(Status::TryRelease));
+    assert_eq!(queue.hear().await, [(0, TryRelease)]);
 }
 
 /// No more are asked than allowed.

@@ -33,6 +33,7 @@ pub async fn limits_must_make_sense<H: Harness>(queue: H) {
         SemaphoreChange { margin: Some(-1.0), active: Some(9), ..Default::default() },
         SemaphoreChange { margin: Some(f64::NAN), ..Default::default() },
         SemaphoreChange { max_revoking: Some(Some(-1)), ..Default::default() },
+        SemaphoreChange { max_revoking: Some(Some(10_001)), ..Default::default() },
         SemaphoreChange { lease: Some(Some(Span::ZERO)), ..Default::default() },
     ];
     for change in wrong {

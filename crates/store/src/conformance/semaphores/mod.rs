@@ -11,6 +11,7 @@ pub mod admission;
 pub mod audit;
 pub mod events;
 pub mod eviction;
+pub mod gates;
 pub mod input;
 pub mod model;
 pub mod storm;

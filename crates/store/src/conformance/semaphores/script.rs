@@ -101,7 +101,7 @@ impl Script {
         let priority = match self.rng.u8(0..60) {
             0 => f64::NAN,
             1 => f64::from(self.rng.u8(0..12)) / 3.0,
-            2 => -1e300,
+            2 => [-1e300, 1e308, f64::MAX][self.rng.usize(0..3)],
             _ => f64::from(self.rng.u8(0..10)),
         };
         Wish { task: TaskId(self.rng.u64(0..TASKS)), priority }
@@ -130,7 +130,10 @@ impl Script {
         SemaphoreChange {
             active: rng.bool().then_some(active),
             try_release: rng.bool().then(|| rng.i64(0..6)),
-            margin: rng.bool().then(|| f64::from(rng.u8(0..5)) / 2.0),
+            margin: rng.bool().then(|| match rng.u8(0..12) {
+                0 => 1e308,
+                _ => f64::from(rng.u8(0..5)) / 2.0,
+            }),
             min_hold: rng.bool().then(|| span(rng)),
             cool_down: rng.bool().then(|| span(rng)),
             max_revoking: rng.bool().then(|| rng.bool().then(|| rng.i64(0..4))),

@@ -90,6 +90,38 @@ pub async fn an_unacknowledged_grant_goes_to_another<H: Harness>(queue: H) {
     assert_eq!(queue.status(1).await, Some(Status::Wait));
 }
 
+// While the consumer was down, grants ended that nobody had heard of, and with them their tasks left: the best of the
+// line were gone without a trace.
+/// Nobody leaves who never heard of its grant, or only did not acknowledge it.
+pub async fn only_leases_that_ran_out_drop_tasks<H: Harness>(queue: H) {
+    let change = SemaphoreChange {
+        lease: Some(Some(secs(40))),
+        ack_timeout: Some(Some(secs(10))),
+        drop_expired: Some(true),
+        ..SemaphoreChange::limits(1, 0)
+    };
+    queue.change(change).await;
+    queue.enqueue(1, 1.0).await;
+    queue.advance(secs(10));
+    assert_eq!(queue.status(1).await, Some(Status::Delayed), "nobody asked for events");
+    assert_eq!(queue.hear().await, [], "who heard nothing need not hear that it is over");
+    queue.advance(secs(10));
+    assert_eq!(queue.fetch(None).await.len(), 1);
+    queue.advance(secs(10));
+    assert_eq!(queue.status(1).await, Some(Status::Delayed), "the acknowledgement was lost");
+    assert_eq!(queue.hear().await, [(1, Expired)]);
+    queue.change(SemaphoreChange { ack_timeout: Some(None), ..Default::default() }).await;
+    queue.advance(secs(10));
+    let untold = queue.standing(1).await.expect("it is let in again").grant;
+    queue.advance(secs(40));
+    let next = queue.standing(1).await.expect("it stays").grant;
+    assert!(next > untold, "its lease ran out before anybody asked for events");
+    assert_eq!(queue.hear().await, [(1, Acquired)]);
+    queue.advance(secs(40));
+    assert_eq!(queue.hear().await, [(1, Expired)]);
+    assert_eq!(queue.standing(1).await, None);
+}
+
 /// Who does not release is asked again.
 pub async fn who_does_not_release_is_asked_again<H: Harness>(queue: H) {
     queue.limits(1, 1).await;

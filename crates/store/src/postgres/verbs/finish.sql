@@ -2,7 +2,8 @@
 --
 -- Answers begin with item 0: its outcome is a status (0 done, 1 no such tube, 6 more bytes than may be
 -- shown, as its id, 7 the kind has no touch), its id the room of a tube with a capacity, its lease
--- the number of the tube, its state 1 where a task that left may let another of its sub-queue run, its timer
+-- the number of the tube, its state 1 where a task that left may let another of its sub-queue run and 2 where one of its
+-- semaphore, its timer
 -- the next deadline that was set.
 
 -- Whether a session lives.
@@ -26,10 +27,12 @@ RETURNS boolean LANGUAGE sql STABLE AS $$
         END
 $$;
 
--- Acks. The ids are sorted and different; without _holders all are by lease. Besides item 0 there is a row for each item that is not done and, with _show, for each that is.
+-- Acks. The ids are sorted and different; without _holders all are by lease. Besides item 0 there is a row for
+-- each item that is not done and, with _show, for each that is. _lay has where the deliveries lay that these
+-- leases were given for, as far as the caller remembers; it has made sure that their ids are these.
 CREATE OR REPLACE FUNCTION taskyard.ack_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[],
-    _sessions bytea[], _show boolean, _bytes_max bigint)
+    _sessions bytea[], _show boolean, _bytes_max bigint, _lay tid[])
 RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -49,7 +52,10 @@ BEGIN
     END IF;
     _now := coalesce(_now, taskyard.clock());
     _head.lease := _t.number;
-    _head.state := _t.has_subqueues::integer;
+    _head.state := CASE WHEN _t.semaphore IS NOT NULL THEN 2 ELSE _t.has_subqueues::integer END;
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+    END IF;
     IF _show THEN
         _head.id := taskyard.shown_bytes(_t.number, _ids);
         IF _head.id > _bytes_max THEN
@@ -72,7 +78,16 @@ BEGIN
             WHERE taskyard.is_held(
                 t.task, _now, coalesce(i.holder, 0::smallint), i.lease, i.session);
     END IF;
-    IF _holders IS NULL THEN
+    IF _holders IS NULL AND _lay IS NOT NULL THEN
+        -- A lease is of one delivery for ever, so whatever lies there with it is meant. No condition that an
+        -- index serves: see lock_tasks.
+        WITH gone AS (
+            DELETE FROM taskyard.task t USING unnest(_lay, _leases) AS h(place, lease)
+            WHERE t.ctid = h.place AND t.lease = h.lease AND t.tube IS NOT DISTINCT FROM _t.number
+                AND coalesce(t.timer, 9223372036854775807) > _now
+            RETURNING t.id)
+        SELECT array_agg(g.id) INTO _done FROM gone g;
+    ELSIF _holders IS NULL THEN
         WITH gone AS (
             DELETE FROM taskyard.task t USING (
                 SELECT k.place, i.lease FROM unnest(_ids, _leases) AS i(id, lease)
@@ -113,9 +128,21 @@ BEGIN
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
     END IF;
+    IF _t.semaphore IS NOT NULL AND _done IS NOT NULL THEN
+        _head.timer := taskyard.regate(_t, _done, _now);
+    END IF;
     _head.id := taskyard.room(_t.number, _t.capacity);
     RETURN NEXT _head;
 END $$;
+
+-- The same without places, as servers of earlier versions ask.
+CREATE OR REPLACE FUNCTION taskyard.ack_tasks(
+    _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[],
+    _sessions bytea[], _show boolean, _bytes_max bigint)
+RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.ack_tasks(_tube, _now, _ids, _holders, _leases, _sessions, _show,
+        _bytes_max, NULL)
+$$;
 
 -- Ends or prolongs deliveries one after the other: _verbs has 0 ack, 1 release, 2 bury, 3 touch. There
 -- is a row for each item.
@@ -134,7 +161,10 @@ DECLARE
     _used_up boolean;
     _before smallint;
     -- How many more or less are in each state, from 0.
-    _more bigint[] := '[0:5]={0,0,0,0,0,0}';
+    _more bigint[] := '[0:6]={0,0,0,0,0,0,0}';
+    -- What a semaphore may still change is shown when it has.
+    _moved bigint[];
+    _shown taskyard.outcome[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
@@ -147,7 +177,10 @@ BEGIN
     END IF;
     _now := coalesce(_now, taskyard.clock());
     _head.lease := _t.number;
-    _head.state := _t.has_subqueues::integer;
+    _head.state := CASE WHEN _t.semaphore IS NOT NULL THEN 2 ELSE _t.has_subqueues::integer END;
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+    END IF;
     IF _show THEN
         _head.id := taskyard.shown_bytes(_t.number, _ids);
         IF _head.id > _bytes_max THEN
@@ -246,7 +279,12 @@ BEGIN
             _more[_before] := _more[_before] - 1;
             _more[_task.state] := _more[_task.state] + 1;
         END IF;
-        IF _show THEN
+        _moved := _moved || _ids[i];
+        IF _show AND _t.semaphore IS NOT NULL THEN
+            SELECT v.* INTO _row FROM
+                taskyard.view_task(i, _row.event, _task, _t.paused, _now, _verbs[i] = 0) v;
+            _shown := _shown || _row;
+        ELSIF _show THEN
             RETURN QUERY SELECT v.* FROM
                 taskyard.view_task(i, _row.event, _task, _t.paused, _now, _verbs[i] = 0) v;
         ELSE
@@ -256,9 +294,21 @@ BEGIN
         END IF;
     END LOOP;
     INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
-        VALUES (_t.number, _more[0], _more[5], _more[1], _more[2], _more[3] + _more[4]);
+        SELECT _t.number, _more[0], _more[5], _more[1], _more[2] + _more[6], _more[3] + _more[4]
+        WHERE _more <> '[0:6]={0,0,0,0,0,0,0}';
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
+    END IF;
+    IF _t.semaphore IS NOT NULL AND _moved IS NOT NULL THEN
+        _head.timer := least(_head.timer, taskyard.regate(_t, _moved, _now));
+        FOREACH _row IN ARRAY coalesce(_shown, '{}') LOOP
+            SELECT k.* INTO _task FROM taskyard.task k WHERE k.tube = _t.number AND k.id = _row.id;
+            IF FOUND AND _row.state = 0 AND _row.reason <> 8 THEN
+                SELECT v.* INTO _row FROM
+                    taskyard.view_task(_row.item, _row.event, _task, _t.paused, _now, false) v;
+            END IF;
+            RETURN NEXT _row;
+        END LOOP;
     END IF;
     _head.id := taskyard.room(_t.number, _t.capacity);
     RETURN NEXT _head;
@@ -286,7 +336,10 @@ BEGIN
     END IF;
     _now := coalesce(_now, taskyard.clock());
     _head.lease := _t.number;
-    _head.state := _t.has_subqueues::integer;
+    _head.state := CASE WHEN _t.semaphore IS NOT NULL THEN 2 ELSE _t.has_subqueues::integer END;
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+    END IF;
     IF _show THEN
         _head.id := taskyard.shown_bytes(_t.number, _ids);
         IF _head.id > _bytes_max THEN
@@ -313,10 +366,13 @@ BEGIN
     INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
         SELECT _t.number, -count(*) FILTER (WHERE g.state = 0),
             -count(*) FILTER (WHERE g.state = 5), -count(*) FILTER (WHERE g.state = 1),
-            -count(*) FILTER (WHERE g.state = 2), -count(*) FILTER (WHERE g.state IN (3, 4))
-        FROM gone g;
+            -count(*) FILTER (WHERE g.state IN (2, 6)), -count(*) FILTER (WHERE g.state IN (3, 4))
+        FROM gone g HAVING count(*) > 0;
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
+    END IF;
+    IF _t.semaphore IS NOT NULL THEN
+        _head.timer := taskyard.regate(_t, _ids, _now);
     END IF;
     _head.id := taskyard.room(_t.number, _t.capacity);
     RETURN NEXT _head;
@@ -324,7 +380,8 @@ END $$;
 
 -- Brings buried tasks back, lowest (pri, id) first.
 CREATE OR REPLACE FUNCTION taskyard.kick_tasks(
-    _tube text, _count bigint, OUT status smallint, OUT number integer, OUT kicked bigint)
+    _tube text, _count bigint, _now bigint, OUT status smallint, OUT number integer,
+    OUT kicked bigint, OUT wakeup bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -340,6 +397,9 @@ BEGIN
     END IF;
     status := 0;
     number := _t.number;
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+    END IF;
     _ids := ARRAY(SELECT t.id FROM taskyard.task t
         WHERE t.tube = _t.number AND t.state IN (3, 4) ORDER BY t.pri, t.id LIMIT _count);
     IF _t.has_subqueues THEN
@@ -352,8 +412,19 @@ BEGIN
         WHERE t.state IN (3, 4));
     UPDATE taskyard.task t SET state = 0 WHERE t.ctid = ANY (_places);
     GET DIAGNOSTICS kicked = ROW_COUNT;
-    INSERT INTO taskyard.count (tube, ready, buried) VALUES (_t.number, kicked, -kicked);
+    INSERT INTO taskyard.count (tube, ready, buried)
+        SELECT _t.number, kicked, -kicked WHERE kicked > 0;
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
     END IF;
+    IF _t.semaphore IS NOT NULL THEN
+        wakeup := taskyard.regate(_t, _ids, _now);
+    END IF;
 END $$;
+
+-- For servers of before there were semaphores.
+CREATE OR REPLACE FUNCTION taskyard.kick_tasks(
+    _tube text, _count bigint, OUT status smallint, OUT number integer, OUT kicked bigint)
+LANGUAGE sql VOLATILE AS $$
+    SELECT k.status, k.number, k.kicked FROM taskyard.kick_tasks(_tube, _count, NULL) k
+$$;

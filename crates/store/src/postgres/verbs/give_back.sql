@@ -3,11 +3,14 @@
 -- room a tube has now. 0 closes the answer.
 
 DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer);
+DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer, bigint);
 
 -- Gives back these deliveries of any tubes, as far as they are still under way: another delivery of the
--- same task has another lease. With _now only those whose time is over then: a touch keeps the lease.
+-- same task has another lease. With _over only those whose time is over then: a touch keeps the lease. Event 2 leaves
+-- semaphores to the caller.
 CREATE OR REPLACE FUNCTION taskyard.give_back(
-    _tubes integer[], _ids bigint[], _leases bigint[], _event integer, _now bigint)
+    _tubes integer[], _ids bigint[], _leases bigint[], _event integer, _over bigint,
+    _now bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -17,8 +20,9 @@ DECLARE
     _keys text[];
     _used_up bigint;
 BEGIN
+    PERFORM taskyard.lock_gates(_tubes);
     FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
-        SELECT array_agg(d.id), array_agg(d.lease) INTO _own, _own_leases
+        SELECT array_agg(d.id ORDER BY d.id), array_agg(d.lease ORDER BY d.id) INTO _own, _own_leases
             FROM unnest(_tubes, _ids, _leases) AS d(tube, id, lease) WHERE d.tube = _t.number;
         IF _t.has_subqueues THEN
             _keys := taskyard.lock_subqueues_of(_t.number, _own);
@@ -35,13 +39,17 @@ BEGIN
             FROM unnest(_own, _own_leases) AS d(id, lease)
             CROSS JOIN LATERAL (SELECT k.ctid AS place FROM taskyard.task k
                 WHERE k.tube = _t.number AND k.id = d.id OFFSET 0) k
-            WHERE t.ctid = k.place AND t.lease = d.lease AND (_now IS NULL OR t.timer <= _now)
+            WHERE t.ctid = k.place AND t.lease = d.lease AND (_over IS NULL OR t.timer <= _over)
             RETURNING t.state)
         SELECT count(*), count(*) FILTER (WHERE b.state = 4) INTO count, _used_up FROM back b;
         INSERT INTO taskyard.count (tube, ready, taken, buried)
-            VALUES (_t.number, give_back.count - _used_up, -give_back.count, _used_up);
+            SELECT _t.number, give_back.count - _used_up, -give_back.count, _used_up
+            WHERE give_back.count > 0;
         IF _t.has_subqueues THEN
             PERFORM taskyard.settle_subqueues(_t.number, _keys);
+        END IF;
+        IF _t.semaphore IS NOT NULL AND _event <> 2 THEN
+            PERFORM taskyard.regate(_t, _own, _now);
         END IF;
         event := _event;
         number := _t.number;
@@ -54,7 +62,7 @@ BEGIN
 END $$;
 
 -- Gives back every taken task of a tube. status: 0 done, 1 no such tube.
-CREATE OR REPLACE FUNCTION taskyard.release_all(_tube text)
+CREATE OR REPLACE FUNCTION taskyard.release_all(_tube text, _now bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -69,14 +77,21 @@ BEGIN
     IF _ids IS NOT NULL THEN
         RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
         FROM taskyard.give_back(array_fill(_number, ARRAY[cardinality(_ids)]), _ids, _leases, 5,
-            NULL) g;
+            NULL, _now) g;
     END IF;
     RETURN QUERY SELECT 0, _number, NULL::text, 0::bigint,
         (CASE WHEN _number IS NULL THEN 1 ELSE 0 END)::smallint;
 END $$;
 
+-- For servers of before there were semaphores.
+CREATE OR REPLACE FUNCTION taskyard.release_all(_tube text)
+RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
+LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.release_all(_tube, NULL)
+$$;
+
 -- Gives back what a session holds, and forgets it.
-CREATE OR REPLACE FUNCTION taskyard.end_session(_session bytea)
+CREATE OR REPLACE FUNCTION taskyard.end_session(_session bytea, _now bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -87,7 +102,7 @@ BEGIN
     SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
         FROM taskyard.task t WHERE t.session = _session;
     IF _ids IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM taskyard.give_back(_tubes, _ids, _leases, 5, NULL);
+        RETURN QUERY SELECT * FROM taskyard.give_back(_tubes, _ids, _leases, 5, NULL, _now);
     END IF;
     DELETE FROM taskyard.connection c WHERE c.session = _session;
     DELETE FROM taskyard.session s WHERE s.id = _session;

@@ -1,11 +1,28 @@
 -- How tasks come in.
 
+-- The next ids of a tube, for a put that follows: who puts on two connections at a time keeps the order so.
+CREATE OR REPLACE FUNCTION taskyard.reserve_ids(
+    _tube text, _count bigint, OUT number integer, OUT ids bigint[])
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
+    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    IF FOUND THEN
+        number := _t.number;
+        ids := ARRAY(SELECT nextval(_t.ids) FROM generate_series(1, _count));
+    END IF;
+END $$;
+
 -- The puts of several callers into one tube: _sizes has the number of tasks of each, the other arrays
 -- have the tasks of all; NULL instead of an array is NULL for every task. status: 0 done, 1 no such
--- tube; best is the lowest priority that was put. A put that does not fit into the tube's capacity is refused whole.
+-- tube, 8 somebody's open transaction holds what it must lock; best is the lowest priority that was put; delayed is NULL where none is. A put that does not fit into the
+-- tube's capacity is refused whole. Ids that were reserved in the tube with this number are used.
 CREATE OR REPLACE FUNCTION taskyard.put_tasks(
     _tube text, _now bigint, _sizes integer[], _payloads bytea[], _metas bytea[], _pris bigint[],
     _ttls bigint[], _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[],
+    _reserved_in integer, _reserved bigint[],
     OUT status smallint, OUT number integer, OUT capacity bigint, OUT accepted boolean[],
     OUT ids bigint[], OUT delayed boolean[], OUT wakeup bigint, OUT best bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -15,6 +32,9 @@ DECLARE
     _keep boolean[];
     _keys text[];
     _delayed bigint := 0;
+    _alike boolean;
+    _ttl bigint;
+    _expires bigint;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
@@ -25,6 +45,18 @@ BEGIN
     status := 0;
     number := _t.number;
     _now := coalesce(_now, taskyard.clock());
+    _alike := _t.capacity IS NULL AND NOT _t.has_subqueues AND _metas IS NULL;
+    IF _t.has_times THEN
+        _alike := _alike AND coalesce(_pris, _ttls, _ttrs, _delays, _ats) IS NULL
+            AND coalesce(_t.delay, 0) = 0;
+        _ttl := coalesce(_t.ttl, 3153600000000000);
+    END IF;
+    IF _reserved_in IS DISTINCT FROM _t.number OR _t.capacity IS NOT NULL THEN
+        _reserved := NULL;
+    END IF;
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+    END IF;
     IF _t.capacity IS NOT NULL THEN
         IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
             RAISE EXCEPTION 'tube ''%'' has a capacity, which a transaction that is % cannot count',
@@ -32,8 +64,19 @@ BEGIN
                 USING ERRCODE = 'feature_not_supported',
                     HINT = 'begin it with ISOLATION LEVEL READ COMMITTED';
         END IF;
+    END IF;
+    IF _t.has_subqueues THEN
+        _keys := ARRAY(SELECT DISTINCT coalesce(n.key, 'nil')
+            FROM unnest(_payloads, _subqueues) AS n(payload, key));
+    END IF;
+    IF (_t.capacity IS NOT NULL OR _t.has_subqueues)
+        AND NOT taskyard.lock_for_put(_t.number, _t.capacity, _keys)
+    THEN
+        status := 8;
+        RETURN;
+    END IF;
+    IF _t.capacity IS NOT NULL THEN
         -- Who comes second must count what the first has put, so the count is a later statement.
-        PERFORM 1 FROM taskyard.tube t WHERE t.number = _t.number FOR NO KEY UPDATE;
         capacity := _t.capacity;
         _room := taskyard.room(_t.number, _t.capacity);
         FOR i IN 1 .. cardinality(_sizes) LOOP
@@ -44,16 +87,23 @@ BEGIN
             _keep := _keep || array_fill(accepted[i], ARRAY[_sizes[i]]);
         END LOOP;
     END IF;
-    IF _t.has_subqueues THEN
-        _keys := ARRAY(SELECT DISTINCT coalesce(n.key, 'nil')
-            FROM unnest(_payloads, _subqueues) AS n(payload, key));
-        PERFORM taskyard.lock_subqueues(_t.number, _keys);
-    END IF;
-    IF _t.has_times THEN
+    IF _alike THEN
+        -- Most puts: nothing is computed for each task, and nothing has to be asked back.
+        best := CASE WHEN _t.has_times THEN _t.pri ELSE (-9223372036854775808)::bigint END;
+        _expires := taskyard.later(_now, coalesce(_ttl, 3153600000000000));
+        wakeup := taskyard.timer(_expires);
+        ids := coalesce(_reserved, ARRAY(
+            SELECT nextval(_t.ids) FROM generate_series(1, cardinality(_payloads))));
+        INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, timer, payload)
+            SELECT _t.number, n.id, 0, best, _now, _expires,
+                CASE WHEN _t.has_times THEN coalesce(_t.ttr, _ttl) ELSE 3153600000000000 END,
+                wakeup, n.payload
+            FROM unnest(ids, _payloads) AS n(id, payload);
+    ELSIF _t.has_times THEN
         WITH added AS (
             INSERT INTO taskyard.task
                 (tube, id, state, pri, created, expires, ttr, timer, subqueue, meta, payload)
-            SELECT _t.number, nextval(_t.ids), CASE WHEN d.due > _now THEN 2 ELSE 0 END,
+            SELECT _t.number, coalesce(_reserved[n.place], nextval(_t.ids)), CASE WHEN d.due > _now THEN 2 ELSE 0 END,
                 coalesce(n.pri, _t.pri), _now,
                 -- The time to live begins when the delay is over.
                 taskyard.later(greatest(d.due, _now), d.ttl),
@@ -76,7 +126,7 @@ BEGIN
         WITH added AS (
             INSERT INTO taskyard.task
                 (tube, id, state, pri, created, expires, ttr, subqueue, meta, payload)
-            SELECT _t.number, nextval(_t.ids), 0, (-9223372036854775808)::bigint, _now, 9223372036854775807,
+            SELECT _t.number, coalesce(_reserved[n.place], nextval(_t.ids)), 0, (-9223372036854775808)::bigint, _now, 9223372036854775807,
                 3153600000000000,
                 CASE WHEN _t.has_subqueues THEN coalesce(n.subqueue, 'nil') END,
                 n.meta, n.payload
@@ -94,4 +144,22 @@ BEGIN
     IF _t.has_subqueues THEN
         PERFORM taskyard.settle_subqueues(_t.number, _keys);
     END IF;
+    IF _t.semaphore IS NOT NULL AND ids IS NOT NULL THEN
+        wakeup := least(wakeup, taskyard.regate(_t, ids, _now));
+        delayed := ARRAY(SELECT k.state IN (2, 6) FROM unnest(ids) WITH ORDINALITY AS i(id, n)
+            CROSS JOIN LATERAL (SELECT k.state FROM taskyard.task k
+                WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) k
+            ORDER BY i.n);
+    END IF;
 END $$;
+
+-- The same without reserved ids, as servers of earlier versions and plain SQL ask.
+CREATE OR REPLACE FUNCTION taskyard.put_tasks(
+    _tube text, _now bigint, _sizes integer[], _payloads bytea[], _metas bytea[], _pris bigint[],
+    _ttls bigint[], _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[],
+    OUT status smallint, OUT number integer, OUT capacity bigint, OUT accepted boolean[],
+    OUT ids bigint[], OUT delayed boolean[], OUT wakeup bigint, OUT best bigint)
+LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.put_tasks(_tube, _now, _sizes, _payloads, _metas, _pris, _ttls, _ttrs,
+        _delays, _ats, _subqueues, NULL, NULL)
+$$;

@@ -1,12 +1,16 @@
 -- Making, changing and showing semaphores.
 
+DROP FUNCTION IF EXISTS taskyard.semaphore_show(text);
+DROP FUNCTION IF EXISTS taskyard.semaphore_configure(text, boolean, bigint, integer, integer, integer, float8,
+    bigint, bigint, boolean, integer, bigint, boolean, boolean, bigint, boolean, bigint, boolean, boolean);
+
 -- One semaphore or all, by key. How many wait is counted, so this is for people and pages.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_show(_key text)
 RETURNS TABLE (code smallint, deadline bigint, news boolean, key text, active integer,
     try_release integer, margin float8, min_hold bigint, cool_down bigint, max_revoking integer,
     revoke_grace bigint, force boolean, lease bigint, ack_timeout bigint, shed boolean,
     drop_expired boolean, waiting bigint, delayed bigint, acquired integer, revoking integer,
-    events bigint)
+    events bigint, next_event bigint)
 LANGUAGE sql VOLATILE AS $$
     SELECT 0::smallint, NULL::bigint, false, s.key::text, s.active, s.try_release, s.margin,
         s.min_hold, s.cool_down, s.max_revoking, s.revoke_grace, s.force, s.lease, s.ack_timeout,
@@ -16,7 +20,12 @@ LANGUAGE sql VOLATILE AS $$
         (SELECT count(*) FROM taskyard.semaphore_task k
             WHERE k.semaphore_id = s.id AND k.status = 'DELAYED'),
         t.acquired, t.revoking,
-        (SELECT count(*) FROM taskyard.semaphore_event e WHERE e.semaphore_id = s.id)
+        (SELECT count(*) FROM taskyard.semaphore_event e WHERE e.semaphore_id = s.id),
+        -- Of each grant only the first is handed out.
+        (SELECT min(e.next_at) FROM taskyard.semaphore_event e WHERE e.semaphore_id = s.id
+            AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_event f
+                WHERE f.semaphore_id = e.semaphore_id AND f.task_id = e.task_id
+                    AND f.grant_no = e.grant_no AND f.id < e.id))
     FROM taskyard.semaphore s JOIN taskyard.semaphore_state t ON t.semaphore_id = s.id
     WHERE _key IS NULL OR s.key = _key
     ORDER BY s.key
@@ -33,7 +42,7 @@ RETURNS TABLE (code smallint, deadline bigint, news boolean, key text, active in
     try_release integer, margin float8, min_hold bigint, cool_down bigint, max_revoking integer,
     revoke_grace bigint, force boolean, lease bigint, ack_timeout bigint, shed boolean,
     drop_expired boolean, waiting bigint, delayed bigint, acquired integer, revoking integer,
-    events bigint)
+    events bigint, next_event bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
@@ -45,6 +54,15 @@ DECLARE
     _news boolean := false;
 BEGIN
     _now := coalesce(_now, taskyard.clock());
+    IF _only_new THEN
+        -- One that is there is only shown. To count who waits takes the longer the more do, and the others must not wait
+        -- for that: so without the lock.
+        SELECT s.* INTO _s FROM taskyard.semaphore s WHERE s.key = _key;
+        IF _s.id IS NOT NULL AND coalesce(_try_release, 0) <= coalesce(_active, _s.active) THEN
+            RETURN QUERY SELECT * FROM taskyard.semaphore_show(_key);
+            RETURN;
+        END IF;
+    END IF;
     SELECT t.* INTO _state FROM taskyard.semaphore_state t WHERE t.semaphore_id =
         (SELECT s.id FROM taskyard.semaphore s WHERE s.key = _key) FOR UPDATE;
     -- Read after the lock: it may have changed while this waited.
@@ -94,6 +112,7 @@ BEGIN
     END IF;
     RETURN QUERY SELECT w.code, _deadline, _news, w.key, w.active, w.try_release,
         w.margin, w.min_hold, w.cool_down, w.max_revoking, w.revoke_grace, w.force, w.lease,
-        w.ack_timeout, w.shed, w.drop_expired, w.waiting, w.delayed, w.acquired, w.revoking, w.events
+        w.ack_timeout, w.shed, w.drop_expired, w.waiting, w.delayed, w.acquired, w.revoking, w.events,
+        w.next_event
         FROM taskyard.semaphore_show(_key) w;
 END $$;

@@ -19,6 +19,7 @@ DECLARE
     _until bigint;
     _back bigint;
     _earliest bigint;
+    _freed boolean := false;
 BEGIN
     _now := coalesce(_now, taskyard.clock());
     SELECT t.* INTO _state FROM taskyard.semaphore_state t WHERE t.semaphore_id =
@@ -31,6 +32,11 @@ BEGIN
         RETURN;
     END IF;
     outcomes := '{}';
+    IF cardinality(_tasks) > 1 THEN
+        -- An acknowledgement of several of them locks them in this order as well.
+        PERFORM 1 FROM taskyard.semaphore_event e
+            WHERE e.semaphore_id = _s.id AND e.task_id = ANY (_tasks) ORDER BY e.id FOR UPDATE;
+    END IF;
     _acquired := _state.acquired;
     _revoking := _state.revoking;
     FOR _place IN 1 .. cardinality(_tasks) LOOP
@@ -78,6 +84,10 @@ BEGIN
             DELETE FROM taskyard.semaphore_event e
                 WHERE e.semaphore_id = _s.id AND e.task_id = _tasks[_place]
                     AND e.grant_no = _row.grant_no AND e.kind = 'acquired';
+            -- A request that had to wait for it may be handed out now.
+            _freed := _freed OR (FOUND AND EXISTS (SELECT 1 FROM taskyard.semaphore_event e
+                WHERE e.semaphore_id = _s.id AND e.task_id = _tasks[_place]
+                    AND e.grant_no = _row.grant_no));
             _until := taskyard.timer(taskyard.later(_now, _spans[_place]));
             UPDATE taskyard.semaphore_task t SET lease_until = _until, ack_by = NULL
                 WHERE t.semaphore_id = _s.id AND t.task_id = _tasks[_place];
@@ -87,6 +97,6 @@ BEGIN
     SELECT d._deadline, d._news INTO _deadline, _news FROM taskyard.semaphore_settle(_s, _state, _acquired, _revoking, _now) d;
     code := 0;
     deadline := taskyard.timer(least(_earliest, _deadline));
-    news := _news;
+    news := _news OR _freed;
     RETURN NEXT;
 END $$;

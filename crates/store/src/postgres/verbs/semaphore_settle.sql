@@ -19,6 +19,32 @@ BEGIN
 END $$;
 
 -- Locks several semaphores in the order of their numbers, so that nobody waits for each other in a circle.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_lock_all(_keys text[], _tubes text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM 1 FROM taskyard.semaphore_state t
+        WHERE t.semaphore_id = ANY (ARRAY(
+            SELECT s.id FROM taskyard.semaphore s WHERE s.key = ANY (_keys)
+            UNION SELECT u.semaphore FROM taskyard.tube u WHERE u.name = ANY (_tubes)))
+        ORDER BY t.semaphore_id FOR UPDATE;
+END $$;
+
+-- The same with the semaphores of events whose acknowledgement changes a grant.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_lock_all(_keys text[], _tubes text[], _events bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM 1 FROM taskyard.semaphore_state t
+        WHERE t.semaphore_id = ANY (ARRAY(
+            SELECT s.id FROM taskyard.semaphore s WHERE s.key = ANY (_keys)
+            UNION SELECT u.semaphore FROM taskyard.tube u WHERE u.name = ANY (_tubes)
+            UNION SELECT e.semaphore_id FROM unnest(_events) AS n(id)
+                CROSS JOIN LATERAL (SELECT e.semaphore_id, e.kind FROM taskyard.semaphore_event e
+                    WHERE e.id = n.id OFFSET 0) e
+                JOIN taskyard.semaphore s ON s.id = e.semaphore_id
+                WHERE e.kind = 'acquired' AND s.ack_timeout IS NOT NULL))
+        ORDER BY t.semaphore_id FOR UPDATE;
+END $$;
+
 CREATE OR REPLACE FUNCTION taskyard.semaphore_lock_all(_keys text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -27,18 +53,27 @@ BEGIN
         ORDER BY t.semaphore_id FOR UPDATE;
 END $$;
 
--- Takes steps until none is left to take: admit, take a request back, ask to release. Writes the state if it changed.
+-- Takes steps until none is left to take, or so many were taken that others should have their turn: then the next tick
+-- goes on. Admit, take a request back, ask to release. Writes the state if it changed.
 -- _deadline is the earliest moment that was set, _news whether there are new events.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_settle(_s taskyard.semaphore, _old taskyard.semaphore_state,
     _acquired integer, _revoking integer, _now bigint, OUT _deadline bigint, OUT _news boolean)
-LANGUAGE plpgsql VOLATILE AS $$
+-- Plans are made once, perhaps on an empty table: they must not come to read the line of another semaphore.
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     _grant bigint := _old.grant_seq;
     _tail integer := least(_s.try_release, _s.active);
     _limit integer := least(coalesce(_s.max_revoking, 16), least(_s.try_release, _s.active));
+    -- Who is too many is asked also where hardly anybody may hold a grant any more.
+    _shed_limit integer := CASE WHEN _s.shed AND _s.try_release > 0 THEN coalesce(_s.max_revoking, 16) ELSE 0 END;
+    _pinned bigint;
     _lease bigint := taskyard.later(_now, _s.lease);
     _ack bigint := taskyard.later(_now, _s.ack_timeout);
+    -- How many steps may still be taken. A search behind as many who wait as were asked costs more.
+    _left integer := 20000;
+    _cost integer;
     _count integer;
+    _gated bigint[];
     _excess integer;
     _for_waiter boolean;
     _h record;
@@ -49,6 +84,10 @@ DECLARE
 BEGIN
     _news := false;
     LOOP
+        IF _left <= 0 THEN
+            _recheck := _now;
+            EXIT;
+        END IF;
         _recheck := NULL;
         -- The best who wait get the free places. Whether somebody waits is asked first: most releases find nobody,
         -- and to ask is much cheaper than to try.
@@ -57,27 +96,42 @@ BEGIN
             WHERE t.semaphore_id = _s.id AND t.status = 'WAIT')
         THEN
             WITH best AS MATERIALIZED (
-                SELECT b.task_id, row_number() OVER () AS n FROM (
-                    SELECT t.task_id FROM taskyard.semaphore_task t
+                SELECT b.place, row_number() OVER () AS n FROM (
+                    SELECT t.ctid AS place FROM taskyard.semaphore_task t
                     WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
                     ORDER BY t.rank, t.seq
-                    LIMIT least(_s.active - _acquired - _revoking, 20000)) b),
+                    LIMIT least(_s.active - _acquired - _revoking, _left)) b),
             granted AS (
                 UPDATE taskyard.semaphore_task t
-                SET status = 'ACQUIRED', grant_no = _grant + b.n, granted = _now, lease_until = _lease,
-                    ack_by = _ack, moment = NULL, pinned = false
-                FROM best b WHERE t.semaphore_id = _s.id AND t.task_id = b.task_id
-                RETURNING t.task_id, t.grant_no)
-            INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
-                SELECT _s.id, g.task_id, g.grant_no, 'acquired', _now FROM granted g ORDER BY g.grant_no;
-            GET DIAGNOSTICS _count = ROW_COUNT;
+                SET status = 'ACQUIRED', grant_no = _grant + b.n, granted = _now,
+                    -- Who works on a task of a tube has a lease there, which brings the task back: with one more
+                    -- here the place would go to another while the work goes on.
+                    lease_until = CASE WHEN t.task_id >= 0 THEN _lease END,
+                    ack_by = CASE WHEN t.task_id >= 0 THEN _ack END, moment = NULL, pinned = false
+                FROM best b WHERE t.ctid = b.place
+                RETURNING t.task_id, t.grant_no),
+            told AS (
+                INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
+                SELECT _s.id, g.task_id, g.grant_no, 'acquired', _now FROM granted g
+                -- A tube sees for itself that its task was let in.
+                WHERE g.task_id >= 0 ORDER BY g.grant_no)
+            SELECT count(*), array_agg(g.task_id ORDER BY g.grant_no) FILTER (WHERE g.task_id < 0)
+                INTO _count, _gated FROM granted g;
+            IF _gated IS NOT NULL THEN
+                PERFORM taskyard.move_gated(_gated, true);
+            END IF;
             IF _count > 0 THEN
                 _acquired := _acquired + _count;
                 _grant := _grant + _count;
-                _news := true;
-                _deadline := least(_deadline, _lease, _ack);
+                _left := _left - _count;
+                IF _count > coalesce(cardinality(_gated), 0) THEN
+                    _news := true;
+                    _deadline := least(_deadline, _lease, _ack);
+                END IF;
+                CONTINUE WHEN _left <= 0;
             END IF;
         END IF;
+        _cost := 1 + _revoking / 64;
         -- The best who was asked to release keeps its grant, when nobody better waits for it any more.
         IF _revoking > 0 THEN
             _excess := CASE WHEN _s.shed THEN greatest(_acquired + _revoking - _s.active, 0) ELSE 0 END;
@@ -103,15 +157,17 @@ BEGIN
                             VALUES (_s.id, _h.task_id, _h.grant_no, 'keep', _now);
                         _news := true;
                     END IF;
+                    _left := _left - _cost;
                     CONTINUE;
                 END IF;
             END IF;
         END IF;
         -- The worst holder is asked to release: for somebody better who waits, one for each of those, or because
         -- the capacity was lowered.
-        EXIT WHEN _revoking >= _limit;
-        _for_waiter := _acquired + _revoking = _s.active AND _acquired > _s.active - _tail;
-        EXIT WHEN NOT _for_waiter AND NOT (_s.shed AND _acquired > _s.active);
+        _for_waiter := _acquired + _revoking = _s.active AND _revoking < _limit;
+        EXIT WHEN NOT _for_waiter AND NOT (_acquired > _s.active AND _revoking < _shed_limit);
+        -- The best are never asked. Those that declined do not count: they are passed over, so the best are who is left.
+        EXIT WHEN _acquired <= _s.active - _tail;
         SELECT t.task_id, t.priority, t.grant_no, t.granted INTO _h FROM taskyard.semaphore_task t
             WHERE t.semaphore_id = _s.id AND t.status = 'ACQUIRED' AND NOT t.pinned
             ORDER BY t.rank DESC, t.seq DESC LIMIT 1;
@@ -120,13 +176,34 @@ BEGIN
             SELECT t.priority INTO _w FROM taskyard.semaphore_task t
                 WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
                 ORDER BY t.rank, t.seq OFFSET _revoking LIMIT 1;
-            EXIT WHEN _w IS NULL OR _w <= _h.priority + _s.margin;
+            -- The sum of two numbers may be beyond all numbers, which is an error here: so asked first.
+            EXIT WHEN _w IS NULL OR CASE WHEN _h.priority < 1.7976931348623157e308 - _s.margin
+                THEN _w <= _h.priority + _s.margin ELSE true END;
             IF taskyard.later(_h.granted, _s.min_hold) > _now THEN
                 _recheck := taskyard.timer(taskyard.later(_h.granted, _s.min_hold));
                 EXIT;
             END IF;
         END IF;
-        -- One that nobody told of its grant loses it without a word.
+        IF _s.active > _tail THEN
+            -- Who declined before this call is as many as before; asked late, because it is seldom so far.
+            _pinned := coalesce(_pinned, (SELECT count(*) FROM taskyard.semaphore_task t
+                WHERE t.semaphore_id = _s.id AND t.pinned));
+            EXIT WHEN _acquired - _pinned <= _s.active - _tail;
+        END IF;
+        -- One that nobody works on loses its grant without a word.
+        IF _h.task_id < 0 AND NOT EXISTS (SELECT 1 FROM taskyard.task k
+            WHERE k.tube = taskyard.gated_tube(_h.task_id) AND k.id = taskyard.gated_id(_h.task_id)
+                AND k.state = 1)
+        THEN
+            PERFORM taskyard.move_gated(ARRAY[_h.task_id], false);
+            UPDATE taskyard.semaphore_task t
+                SET status = 'WAIT', grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL
+                WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
+            _acquired := _acquired - 1;
+            _left := _left - _cost;
+            CONTINUE;
+        END IF;
+        -- So does one that nobody told of it.
         DELETE FROM taskyard.semaphore_event e
             WHERE e.semaphore_id = _s.id AND e.task_id = _h.task_id AND e.grant_no = _h.grant_no
                 AND e.kind = 'acquired' AND e.attempts = 0;
@@ -135,6 +212,7 @@ BEGIN
                 SET status = 'WAIT', grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL
                 WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
             _acquired := _acquired - 1;
+            _left := _left - _cost;
             CONTINUE;
         END IF;
         _again := taskyard.later(_now, _s.revoke_grace);
@@ -142,17 +220,15 @@ BEGIN
             WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
         _acquired := _acquired - 1;
         _revoking := _revoking + 1;
+        _left := _left - _cost;
         _deadline := least(_deadline, _again);
         DELETE FROM taskyard.semaphore_event e
             WHERE e.semaphore_id = _s.id AND e.task_id = _h.task_id AND e.grant_no = _h.grant_no
-                AND e.kind = 'keep'
-            RETURNING e.attempts INTO _attempts;
-        -- Who did not hear that it may stay still believes that it was asked.
-        IF coalesce(_attempts, 1) > 0 THEN
-            INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
-                VALUES (_s.id, _h.task_id, _h.grant_no, 'try_release', _now);
-            _news := true;
-        END IF;
+                AND e.kind = 'keep';
+        -- Also to one that did not hear yet that it may stay: it need not have heard that it was asked.
+        INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
+            VALUES (_s.id, _h.task_id, _h.grant_no, 'try_release', _now);
+        _news := true;
     END LOOP;
     IF (_acquired, _revoking, _grant) IS DISTINCT FROM (_old.acquired, _old.revoking, _old.grant_seq) THEN
         UPDATE taskyard.semaphore_state t

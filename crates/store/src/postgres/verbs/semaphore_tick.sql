@@ -9,6 +9,8 @@ DECLARE
     _acquired integer := _state.acquired;
     _revoking integer := _state.revoking;
     _over boolean;
+    _lease_over boolean;
+    _heard boolean;
     _kind text;
     _back bigint;
     _earliest bigint;
@@ -25,7 +27,8 @@ BEGIN
             CONTINUE;
         END IF;
         _over := coalesce(least(_k.lease_until, _k.ack_by) <= _now, false);
-        IF NOT _over AND NOT _s.force THEN
+        -- The place of a task that is worked on in its tube is free when the work ends, and not before.
+        IF NOT _over AND (NOT _s.force OR _k.task_id < 0) THEN
             -- Asked to release, and did not: once more, unless the first request still is on its way.
             IF NOT EXISTS (SELECT 1 FROM taskyard.semaphore_event e WHERE e.semaphore_id = _s.id
                 AND e.task_id = _k.task_id AND e.grant_no = _k.grant_no AND e.kind = 'try_release')
@@ -47,12 +50,15 @@ BEGIN
             _revoking := _revoking - 1;
         END IF;
         _kind := CASE WHEN _over THEN 'expired' ELSE 'revoked' END;
-        IF taskyard.semaphore_forget(_s.id, _k.task_id, _k.grant_no) OR NOT _over THEN
+        _heard := taskyard.semaphore_forget(_s.id, _k.task_id, _k.grant_no);
+        IF _heard OR NOT _over THEN
             INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
                 VALUES (_s.id, _k.task_id, _k.grant_no, _kind, _now);
             _told := true;
         END IF;
-        IF _over AND _s.drop_expired THEN
+        _lease_over := coalesce(_k.lease_until <= _now, false);
+        -- Who never heard of its grant did not let it run out.
+        IF _lease_over AND _heard AND _s.drop_expired THEN
             DELETE FROM taskyard.semaphore_task t
                 WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
             CONTINUE;
@@ -60,7 +66,7 @@ BEGIN
         -- Whoever should have heard of the grant may be down for a while.
         _back := CASE
             WHEN NOT _over THEN nullif(_s.cool_down, 0)
-            WHEN coalesce(_k.lease_until <= _now, false) THEN NULL
+            WHEN _lease_over THEN NULL
             ELSE _s.ack_timeout
         END;
         _back := taskyard.later(_now, _back);
@@ -87,6 +93,7 @@ DECLARE
     _s taskyard.semaphore;
     _state taskyard.semaphore_state;
     _ended record;
+    _failed boolean := false;
 BEGIN
     _moved := 0;
     _news := false;
@@ -103,13 +110,23 @@ BEGIN
             FOR UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
         SELECT s.* INTO _s FROM taskyard.semaphore s WHERE s.id = _id;
-        SELECT * INTO _ended FROM taskyard.semaphore_end_waits(_s, _state, _now);
-        _moved := _moved + 1;
-        _news := _news OR _ended._news;
+        BEGIN
+            SELECT * INTO _ended FROM taskyard.semaphore_end_waits(_s, _state, _now);
+            _moved := _moved + 1;
+            _news := _news OR _ended._news;
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+            -- Values that nobody thought of in one semaphore must not stop the time of all others and of all tubes.
+            RAISE WARNING 'the time of semaphore % stands still: %', _s.key, SQLERRM;
+            _failed := true;
+        END;
     END LOOP;
     SELECT least(
         (SELECT t.timer FROM taskyard.semaphore_task t WHERE t.timer IS NOT NULL ORDER BY t.timer LIMIT 1),
         (SELECT r.at FROM taskyard.semaphore_recheck r ORDER BY r.at LIMIT 1)) INTO _deadline;
+    IF _failed THEN
+        -- What could not be done is tried again, but not at once.
+        _deadline := greatest(_deadline, _now + 1000000);
+    END IF;
 END $$;
 
 -- The tick of tubes and semaphores together: the answer of taskyard.tick, with semaphores counted in, after a row
@@ -120,15 +137,27 @@ LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     _ticked record;
+    _row record;
+    _end record;
+    _clock record;
 BEGIN
+    FOR _row IN SELECT * FROM taskyard.tick(_now, _limit, _from) LOOP
+        IF _row.event = 0 THEN
+            _end := _row;
+        ELSIF _row.event = 6 THEN
+            _clock := _row;
+        ELSE
+            RETURN QUERY SELECT _row.event, _row.number, _row.name, _row.count, _row.status;
+        END IF;
+    END LOOP;
+    -- After the tubes: a task that is gone needs its place no more.
     SELECT * INTO _ticked FROM taskyard.semaphore_tick(coalesce(_now, taskyard.clock()), _limit);
     IF _ticked._news THEN
         RETURN QUERY SELECT 8, NULL::integer, NULL::text, NULL::bigint, 0::smallint;
     END IF;
-    RETURN QUERY SELECT t.event,
-        CASE WHEN t.event = 0 THEN t.number + _ticked._moved ELSE t.number END, t.name,
-        CASE WHEN t.event = 0 THEN least(t.count, _ticked._deadline) ELSE t.count END, t.status
-        FROM taskyard.tick(_now, _limit, _from) t;
+    RETURN QUERY SELECT 0, _end.number + _ticked._moved, NULL::text,
+        least(_end.count, _ticked._deadline), 0::smallint;
+    RETURN QUERY SELECT 6, _clock.number, NULL::text, _clock.count, 0::smallint;
 END $$;
 
 -- What is wrong with semaphores: no rows is as it should be. A place that is counted but not held would be lost for
@@ -148,4 +177,6 @@ CREATE OR REPLACE VIEW taskyard.semaphore_audit AS
     WHERE (t.acquired, t.revoking) <> (c.acquired, c.revoking)
         OR c.grants <> c.acquired + c.revoking
         OR c.newest > t.grant_seq
-        OR (c.waiting > 0 AND c.acquired + c.revoking < s.active);
+        -- Unless it was too much for one call, and the next tick goes on.
+        OR (c.waiting > 0 AND c.acquired + c.revoking < s.active AND NOT EXISTS (
+            SELECT 1 FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = s.id));

@@ -1,8 +1,10 @@
 -- Which servers are alive.
 
+DROP FUNCTION IF EXISTS taskyard.restart();
+
 -- What a stop of all servers and a new start do: taken tasks are given back, temporary tubes are
 -- empty, sessions are gone.
-CREATE OR REPLACE FUNCTION taskyard.restart() RETURNS void
+CREATE OR REPLACE FUNCTION taskyard.restart(_now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _tubes integer[];
@@ -12,7 +14,7 @@ BEGIN
     SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
         FROM taskyard.task t WHERE t.state = 1;
     IF _ids IS NOT NULL THEN
-        PERFORM taskyard.give_back(_tubes, _ids, _leases, 5, NULL);
+        PERFORM taskyard.give_back(_tubes, _ids, _leases, 5, NULL, _now);
     END IF;
     DELETE FROM taskyard.counter;
     DELETE FROM taskyard.connection;
@@ -104,7 +106,7 @@ BEGIN
         WHERE v.heartbeat >= taskyard.heard_after(_clock, _patience))
     THEN
         DELETE FROM taskyard.server;
-        PERFORM taskyard.restart();
+        PERFORM taskyard.restart(NULL);
     END IF;
     INSERT INTO taskyard.server (id, heartbeat) VALUES (_server, _clock);
 END $$;
@@ -120,6 +122,6 @@ BEGIN
     IF NOT EXISTS (SELECT 1 FROM taskyard.server v
         WHERE v.heartbeat >= taskyard.heard_after(_clock, _patience))
     THEN
-        PERFORM taskyard.restart();
+        PERFORM taskyard.restart(coalesce(_now, _clock));
     END IF;
 END $$;

@@ -7,6 +7,7 @@ RETURNS TABLE (event integer, number integer, name text, count bigint, status sm
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     _now := coalesce(_now, taskyard.clock());
+    PERFORM taskyard.lock_gates_of(_session);
     PERFORM 1 FROM taskyard.session s WHERE s.id = _session FOR UPDATE;
     IF NOT taskyard.is_alive(_session, _now) THEN
         IF NOT _create THEN
@@ -15,7 +16,7 @@ BEGIN
         END IF;
         -- Its time was over, though no tick has said so yet.
         RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
-            FROM taskyard.end_session(_session) g;
+            FROM taskyard.end_session(_session, _now) g;
     END IF;
     INSERT INTO taskyard.session AS s (id) VALUES (_session)
         ON CONFLICT (id) DO UPDATE SET ends = NULL WHERE s.ends IS NOT NULL;
@@ -32,6 +33,7 @@ DECLARE
     _ends bigint;
 BEGIN
     _now := coalesce(_now, taskyard.clock());
+    PERFORM taskyard.lock_gates_of(_session);
     PERFORM 1 FROM taskyard.session s WHERE s.id = _session FOR UPDATE;
     IF NOT taskyard.is_alive(_session, _now) THEN
         RETURN QUERY SELECT 0, NULL::integer, NULL::text, NULL::bigint, 2::smallint;
@@ -44,7 +46,7 @@ BEGIN
         SELECT s.session_ttr INTO _ttr FROM taskyard.setting s;
         IF _ttr = 0 THEN
             RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
-                FROM taskyard.end_session(_session) g;
+                FROM taskyard.end_session(_session, _now) g;
         ELSE
             _ends := taskyard.later(_now, _ttr);
             UPDATE taskyard.session s SET ends = _ends WHERE s.id = _session;

@@ -22,10 +22,11 @@ BEGIN
     FOR _session, _count IN
         SELECT k.id, k.count FROM unnest(_sessions, _counts) AS k(id, count) ORDER BY k.id
     LOOP
+        PERFORM taskyard.lock_gates_of(_session);
         PERFORM 1 FROM taskyard.session s WHERE s.id = _session FOR UPDATE;
         IF NOT taskyard.is_alive(_session, _now) THEN
             -- It ended meanwhile. It goes on without what it held.
-            PERFORM taskyard.end_session(_session);
+            PERFORM taskyard.end_session(_session, _now);
         END IF;
         INSERT INTO taskyard.session AS s (id) VALUES (_session)
             ON CONFLICT (id) DO UPDATE SET ends = NULL WHERE s.ends IS NOT NULL;

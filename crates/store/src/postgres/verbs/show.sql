@@ -13,6 +13,7 @@ RETURNS SETOF taskyard.outcome LANGUAGE sql STABLE AS $$
             WHEN (_task).state = 1 THEN 1
             WHEN (_task).state = 2 THEN 2
             WHEN (_task).expires <= _now THEN 7
+            WHEN (_task).state = 6 THEN 9
             WHEN (_task).state = 4 THEN 6
             WHEN (_task).state = 3 THEN 5
             WHEN _paused THEN 3

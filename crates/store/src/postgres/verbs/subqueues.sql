@@ -29,6 +29,38 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Locks what a put needs: the row of a tube with a capacity, and the sub-queues _keys. Answers whether it could: where
+-- the connection has the setting taskyard.lock_wait, somebody's open transaction is waited for no longer than
+-- that, and what was locked is free again.
+CREATE OR REPLACE FUNCTION taskyard.lock_for_put(_number integer, _capacity bigint, _keys text[])
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _wait text := nullif(current_setting('taskyard.lock_wait', true), '');
+    _before text := current_setting('lock_timeout');
+BEGIN
+    IF _wait IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', _wait, true);
+    END IF;
+    BEGIN
+        IF _capacity IS NOT NULL THEN
+            PERFORM 1 FROM taskyard.tube t WHERE t.number = _number FOR NO KEY UPDATE;
+        END IF;
+        IF _keys IS NOT NULL THEN
+            PERFORM taskyard.lock_subqueues(_number, _keys);
+        END IF;
+    EXCEPTION WHEN lock_not_available THEN
+        IF _wait IS NULL THEN
+            RAISE;
+        END IF;
+        PERFORM set_config('lock_timeout', _before, true);
+        RETURN false;
+    END;
+    IF _wait IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', _before, true);
+    END IF;
+    RETURN true;
+END $$;
+
 -- Locks all that a batch is going to lock in a tube: its row, if it has a capacity and there are puts, then
 -- the sub-queues of what is put, _keys, and of these tasks. Only the former are made; the put that
 -- follows says who stands first in them.
@@ -39,8 +71,11 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
-    IF _t.capacity IS NOT NULL AND _keys IS NOT NULL THEN
-        PERFORM 1 FROM taskyard.tube t WHERE t.number = _t.number FOR NO KEY UPDATE;
+    IF _t.capacity IS NOT NULL AND _keys IS NOT NULL
+        AND NOT taskyard.lock_for_put(_t.number, _t.capacity, NULL)
+    THEN
+        -- The put will say so.
+        RETURN;
     END IF;
     IF _t.has_subqueues THEN
         _keys := ARRAY(SELECT DISTINCT coalesce(k.key, 'nil') FROM unnest(_keys) AS k(key));

@@ -2,19 +2,20 @@
 
 -- Delivers up to _count tasks, to the caller's session if it names one, for the time of _lease or else
 -- each task's ttr. A row with status 0 is a delivery; the others are 1 no such tube, 2 the session is unknown, 3
--- there is more than was asked for, 4 everything was looked at. Rows are in no order: that of a queue is
+-- there is more than was asked for or fits into one answer, 4 everything was looked at. Rows are in no order: that of a queue is
 -- (pri, id).
 --
 -- Where the caller knows of nothing ready before a place, it may say so: then what lies before it is only
 -- looked at if there is not enough behind it and _may_sweep. How long that took, in microseconds, is then the
 -- column created of a row with status 4, and its pri and id are those that the next put will have at least.
-CREATE OR REPLACE FUNCTION taskyard.take_tasks(
+-- place is where the delivery lies in the table: an ack that names it finds it at once.
+CREATE OR REPLACE FUNCTION taskyard.deliver_tasks(
     _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
     _from_pri bigint, _from_id bigint, _may_sweep boolean)
 RETURNS TABLE (
     status smallint, number integer, id bigint, pri bigint, created bigint, expires bigint,
     ttr bigint, attempts bigint, previous_start bigint, subqueue text, start bigint, lease bigint,
-    timer bigint, meta bytea, payload bytea)
+    timer bigint, meta bytea, payload bytea, place tid)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -22,6 +23,7 @@ DECLARE
     _given bigint := 0;
     _skipped bigint := 0;
     _bytes bigint := 0;
+    _cut boolean := false;
     _found bigint[];
     _places tid[];
     _pris bigint[];
@@ -47,6 +49,13 @@ BEGIN
         RETURN;
     END IF;
     _now := coalesce(_now, taskyard.clock());
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+        -- Its tasks become ready in any order, so that no hint holds.
+        _from_pri := NULL;
+        _from_id := NULL;
+        _hinted := false;
+    END IF;
     _from_pri := coalesce(_from_pri, -9223372036854775808);
     _from_id := coalesce(_from_id, 0);
     -- Who ends the session meanwhile waits, and then gives back what this takes as well.
@@ -109,10 +118,13 @@ BEGIN
                 _bytes := _bytes + _sizes[i];
                 IF _bytes > _bytes_max AND _count - _left + cardinality(_given_places) > 0 THEN
                     _left := cardinality(_given_places);
+                    _cut := true;
                     EXIT;
                 END IF;
                 _given_places := _given_places || _places[i];
             END LOOP;
+        ELSE
+            _bytes := _bytes + _sum;
         END IF;
         RETURN QUERY
             UPDATE taskyard.task t SET
@@ -126,7 +138,8 @@ BEGIN
                     CASE WHEN _t.ttl_kills_taken THEN t.expires END))
             WHERE t.ctid = ANY (_given_places)
             RETURNING 0::smallint, _t.number, t.id, t.pri, t.created, t.expires, t.ttr, t.attempts,
-                t.previous_start, t.subqueue::text, t.start, t.lease, t.timer, t.meta, t.payload;
+                t.previous_start, t.subqueue::text, t.start, t.lease, t.timer, t.meta, t.payload,
+                t.ctid;
         IF _t.has_subqueues THEN
             UPDATE taskyard.subqueue s SET head_pri = NULL, head_id = NULL
                 WHERE s.ctid = ANY (_rows[1:cardinality(_given_places)]);
@@ -147,7 +160,10 @@ BEGIN
         INSERT INTO taskyard.count (tube, ready, passed, taken)
             VALUES (_t.number, -_given - _skipped, _skipped, _given);
     END IF;
-    IF _left = 0 AND _last_id IS NOT NULL THEN
+    IF _cut THEN
+        status := 3;
+        RETURN NEXT;
+    ELSIF _left = 0 AND _last_id IS NOT NULL THEN
         -- Behind the last one: those before it are this transaction's own, or another's.
         IF _t.has_subqueues THEN
             PERFORM 1 FROM taskyard.subqueue s
@@ -171,3 +187,18 @@ BEGIN
         RETURN NEXT;
     END IF;
 END $$;
+
+-- The same as servers of earlier versions know it.
+CREATE OR REPLACE FUNCTION taskyard.take_tasks(
+    _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
+    _from_pri bigint, _from_id bigint, _may_sweep boolean)
+RETURNS TABLE (
+    status smallint, number integer, id bigint, pri bigint, created bigint, expires bigint,
+    ttr bigint, attempts bigint, previous_start bigint, subqueue text, start bigint, lease bigint,
+    timer bigint, meta bytea, payload bytea)
+LANGUAGE sql VOLATILE AS $$
+    SELECT d.status, d.number, d.id, d.pri, d.created, d.expires, d.ttr, d.attempts,
+        d.previous_start, d.subqueue, d.start, d.lease, d.timer, d.meta, d.payload
+    FROM taskyard.deliver_tasks(_tube, _now, _count, _session, _lease, _bytes_max, _from_pri,
+        _from_id, _may_sweep) d
+$$;

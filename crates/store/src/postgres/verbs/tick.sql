@@ -18,6 +18,35 @@ BEGIN
     END LOOP;
 END $$;
 
+-- When time next moves something in each tube that has anything to wait for, without moments before _from; a tube
+-- may stand there twice. Found by going from one tube to the next, so that ten thousand without any cost nothing. Who
+-- passes over the past, because it is full of the dead, asks all.
+CREATE OR REPLACE FUNCTION taskyard.first_timers(_from bigint)
+RETURNS TABLE (number integer, timer bigint) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF _from IS NOT NULL THEN
+        RETURN QUERY SELECT f.number, f.timer FROM (
+            SELECT u.number, taskyard.next_timer(u.number, _from) AS timer FROM taskyard.tube u) f
+            WHERE f.timer IS NOT NULL;
+        RETURN;
+    END IF;
+    LOOP
+        SELECT t.tube, t.timer INTO number, timer FROM taskyard.task t
+            WHERE t.state = 1 AND t.tube > coalesce(number, -1) ORDER BY t.tube, t.timer LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        IF timer IS NOT NULL THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+    LOOP
+        SELECT t.tube, t.timer INTO number, timer FROM taskyard.task t
+            WHERE t.timer IS NOT NULL AND t.state <> 1 AND t.tube > coalesce(number, -1)
+            ORDER BY t.tube, t.timer LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
 -- Lets time do what is due, for about _limit tasks. The row with event 0 closes the answer: number is
 -- how many tasks and sessions moved, count the next deadline, status 0; then one with event 6 whose count
 -- is this clock and number the microseconds this took. One server at a time does it; the others have
@@ -33,6 +62,7 @@ DECLARE
     _ids bigint[];
     _leases bigint[];
     _states smallint[];
+    _timers bigint[];
     _t taskyard.tube;
     _own bigint[];
     _due_places tid[];
@@ -42,6 +72,9 @@ DECLARE
     _gone bigint;
     _begun bigint := taskyard.clock();
     _past bigint := coalesce(_from, -9223372036854775808);
+    _timed integer[];
+    _next bigint;
+    _idle boolean := false;
 BEGIN
     _now := coalesce(_now, _begun);
     IF _from IS NULL AND pg_try_advisory_xact_lock(1952543593) THEN
@@ -49,41 +82,52 @@ BEGIN
     END IF;
     WHILE pg_try_advisory_xact_lock(1952543593) AND _moved < _limit LOOP
         SELECT s.id INTO _session FROM taskyard.session s WHERE s.ends <= _now
+            ORDER BY s.ends, s.id LIMIT 1;
+        IF FOUND THEN
+            PERFORM taskyard.lock_gates_of(_session);
+        END IF;
+        SELECT s.id INTO _session FROM taskyard.session s WHERE s.ends <= _now
             ORDER BY s.ends, s.id LIMIT 1 FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
             SELECT 1 + count(*) INTO _found FROM taskyard.task t WHERE t.session = _session;
             _moved := _moved + _found;
             RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
-                FROM taskyard.end_session(_session) g;
+                FROM taskyard.end_session(_session, _now) g;
             CONTINUE;
         END IF;
-        SELECT array_agg(d.tube), array_agg(d.id), array_agg(d.lease), array_agg(d.state)
-            INTO _tubes, _ids, _leases, _states
-            FROM (SELECT k.* FROM taskyard.tube u CROSS JOIN LATERAL (
-                    (SELECT t.tube, t.id, t.lease, t.state FROM taskyard.task t
+        SELECT array_agg(DISTINCT f.number) FILTER (WHERE f.timer <= _now), min(f.timer)
+            INTO _timed, _next FROM taskyard.first_timers(_from) f;
+        _idle := _timed IS NULL;
+        EXIT WHEN _idle;
+        SELECT array_agg(d.tube), array_agg(d.id), array_agg(d.lease), array_agg(d.state),
+            array_agg(d.timer)
+            INTO _tubes, _ids, _leases, _states, _timers
+            FROM (SELECT k.* FROM unnest(_timed) AS u(number) CROSS JOIN LATERAL (
+                    (SELECT t.tube, t.id, t.lease, t.state, t.timer FROM taskyard.task t
                     WHERE t.tube = u.number AND t.timer BETWEEN _past AND _now AND t.state = 1
                     ORDER BY t.timer LIMIT _limit - _moved)
                     UNION ALL
-                    (SELECT t.tube, t.id, t.lease, t.state FROM taskyard.task t
+                    (SELECT t.tube, t.id, t.lease, t.state, t.timer FROM taskyard.task t
                     WHERE t.tube = u.number AND t.timer BETWEEN _past AND _now AND t.state <> 1
                     ORDER BY t.timer LIMIT _limit - _moved)) k
                 LIMIT _limit - _moved) d;
         EXIT WHEN _ids IS NULL;
+        PERFORM taskyard.lock_gates(_tubes);
         IF 1 = ANY (_states) THEN
             RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
-                FROM taskyard.give_back(_tubes, _ids, _leases, 2, _now) g;
+                FROM taskyard.give_back(_tubes, _ids, _leases, 2, _now, _now) g;
         END IF;
         FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
             _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)
                 WHERE d.tube = _t.number AND d.state <> 1);
-            CONTINUE WHEN _own = '{}';
+            CONTINUE WHEN _own = '{}' AND _t.semaphore IS NULL;
             IF _t.has_subqueues THEN
                 _keys := taskyard.lock_subqueues_of(_t.number, _own);
             END IF;
             PERFORM taskyard.lock_tasks(_t.number, _own);
             -- What was delayed until now is looked at again in the next round.
             SELECT array_agg(k.place) FILTER (WHERE k.state = 2 AND k.timer <= _now),
-                array_agg(k.place) FILTER (WHERE k.state IN (0, 3, 4, 5) AND k.expires <= _now)
+                array_agg(k.place) FILTER (WHERE k.state IN (0, 3, 4, 5, 6) AND k.expires <= _now)
                 INTO _due_places, _gone_places FROM unnest(_own) AS i(id)
                 CROSS JOIN LATERAL (SELECT t.ctid AS place, t.state, t.timer, t.expires
                     FROM taskyard.task t WHERE t.tube = _t.number AND t.id = i.id OFFSET 0) k;
@@ -95,12 +139,17 @@ BEGIN
             counted AS (
                 INSERT INTO taskyard.count (tube, ready, passed, delayed, buried)
                 SELECT _t.number, _due - count(*) FILTER (WHERE g.state = 0),
-                    -count(*) FILTER (WHERE g.state = 5), -_due,
+                    -count(*) FILTER (WHERE g.state = 5), -_due - count(*) FILTER (WHERE g.state = 6),
                     -count(*) FILTER (WHERE g.state IN (3, 4))
-                FROM gone g)
+                FROM gone g HAVING _due + count(*) > 0)
             SELECT count(*) INTO _gone FROM gone g;
             IF _t.has_subqueues THEN
                 PERFORM taskyard.settle_subqueues(_t.number, _keys);
+            END IF;
+            IF _t.semaphore IS NOT NULL THEN
+                PERFORM taskyard.regate(_t, ARRAY(
+                    SELECT d.id FROM unnest(_tubes, _ids, _timers) AS d(tube, id, timer)
+                    WHERE d.tube = _t.number ORDER BY d.timer, d.id), _now);
             END IF;
             RETURN QUERY SELECT e.event, _t.number, _t.name::text, e.count, 0::smallint
                 FROM (VALUES (1, _due), (4, _gone), (7, taskyard.room(_t.number, _t.capacity)))
@@ -109,8 +158,10 @@ BEGIN
         END LOOP;
         _moved := _moved + cardinality(_ids);
     END LOOP;
-    RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(
-        (SELECT min(taskyard.next_timer(u.number, _past)) FROM taskyard.tube u),
+    IF NOT _idle THEN
+        SELECT min(f.timer) INTO _next FROM taskyard.first_timers(_from) f;
+    END IF;
+    RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(_next,
         (SELECT min(s.ends) FROM taskyard.session s
             WHERE s.ends IS NOT NULL AND s.ends < 9223372036854775807)), 0::smallint;
     RETURN QUERY SELECT 6, least(taskyard.clock() - _begun, 2000000000)::integer, NULL::text, _now,

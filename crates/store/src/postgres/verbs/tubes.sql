@@ -1,5 +1,5 @@
 -- The registry of tubes. status: 0 done, 1 no such tube, 3 it is there already, 4 too many tubes,
--- 5 it has taken tasks.
+-- 5 it has taken tasks, 8 no such semaphore.
 
 -- Waits for all who work on the tube and keeps others away until the end of the transaction. Those
 -- who work on it take the same lock shared.
@@ -11,10 +11,11 @@ $$;
 CREATE OR REPLACE FUNCTION taskyard.create_tube(
     _tube text, _kind text, _temporary boolean, _capacity bigint, _ttl bigint, _ttr bigint,
     _delay bigint, _pri bigint, _attempts_max bigint, _ttl_kills_taken boolean, _paused boolean,
-    _tubes_max bigint, OUT status smallint, OUT number integer)
+    _tubes_max bigint, _semaphore text, OUT status smallint, OUT number integer)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _ids text;
+    _gate integer;
 BEGIN
     IF EXISTS (SELECT 1 FROM taskyard.tube t WHERE t.name = _tube) THEN
         status := 3;
@@ -31,13 +32,24 @@ BEGIN
         status := 4;
         RETURN;
     END IF;
+    IF _semaphore IS NOT NULL THEN
+        SELECT s.id INTO _gate FROM taskyard.semaphore s WHERE s.key = _semaphore;
+        IF NOT FOUND THEN
+            status := 8;
+            RETURN;
+        END IF;
+    END IF;
     number := nextval('taskyard.tube_number');
+    -- What fits beside the id of a task.
+    IF _gate IS NOT NULL AND number >= 1048576 THEN
+        RAISE EXCEPTION 'too many tubes were made here for one with a semaphore';
+    END IF;
     _ids := 'taskyard.ids_' || number;
     EXECUTE format('CREATE SEQUENCE %s MINVALUE 0 START 0', _ids);
     INSERT INTO taskyard.tube (number, name, kind, temporary, capacity, ttl, ttr, delay, pri,
-            attempts_max, ttl_kills_taken, paused, ids)
+            attempts_max, ttl_kills_taken, paused, ids, semaphore)
         VALUES (create_tube.number, _tube, _kind, _temporary, _capacity, _ttl, _ttr, _delay, _pri,
-            _attempts_max, _ttl_kills_taken, _paused, _ids::regclass);
+            _attempts_max, _ttl_kills_taken, _paused, _ids::regclass, _gate);
     status := 0;
 END $$;
 
@@ -53,7 +65,9 @@ LANGUAGE sql VOLATILE AS $$
                 WHERE s.tube = t.number AND s.head_id IS NOT NULL)
             ELSE coalesce(c.takeable, 0)
         END,
-        taskyard.next_timer(t.number, -9223372036854775808)
+        taskyard.next_timer(t.number, -9223372036854775808),
+        (SELECT s.key::text FROM taskyard.semaphore s WHERE s.id = t.semaphore),
+        t.queue_num
     FROM taskyard.tube t
     CROSS JOIN LATERAL (
         SELECT sum(k.ready + k.passed)::bigint AS ready, sum(k.ready)::bigint AS takeable,
@@ -84,41 +98,86 @@ BEGIN
     RETURN QUERY SELECT * FROM taskyard.show_tubes(_tube);
 END $$;
 
-CREATE OR REPLACE FUNCTION taskyard.drop_tube(_tube text, OUT status smallint, OUT number integer)
+CREATE OR REPLACE FUNCTION taskyard.drop_tube(
+    _tube text, _now bigint, OUT status smallint, OUT number integer, OUT wakeup bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    _ids text;
+    _t taskyard.tube;
+    _stood bigint[];
 BEGIN
     PERFORM taskyard.lock_tube(_tube);
-    SELECT t.number, t.ids::text INTO number, _ids FROM taskyard.tube t WHERE t.name = _tube;
+    SELECT t.* INTO _t FROM taskyard.tube t WHERE t.name = _tube;
     IF NOT FOUND THEN
         status := 1;
         RETURN;
+    END IF;
+    number := _t.number;
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
     END IF;
     IF EXISTS (SELECT 1 FROM taskyard.task t WHERE t.tube = drop_tube.number AND t.state = 1) THEN
         status := 5;
         RETURN;
     END IF;
+    IF _t.semaphore IS NOT NULL THEN
+        _stood := ARRAY(SELECT t.id FROM taskyard.task t WHERE t.tube = drop_tube.number);
+    END IF;
     DELETE FROM taskyard.task t WHERE t.tube = drop_tube.number;
     DELETE FROM taskyard.subqueue s WHERE s.tube = drop_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = drop_tube.number;
     DELETE FROM taskyard.tube t WHERE t.number = drop_tube.number;
-    EXECUTE 'DROP SEQUENCE ' || _ids;
+    EXECUTE 'DROP SEQUENCE ' || _t.ids::text;
+    IF _stood IS NOT NULL THEN
+        wakeup := taskyard.regate(_t, _stood, _now);
+    END IF;
     status := 0;
 END $$;
 
 CREATE OR REPLACE FUNCTION taskyard.truncate_tube(
-    _tube text, OUT status smallint, OUT number integer, OUT room bigint)
+    _tube text, _now bigint, OUT status smallint, OUT number integer, OUT room bigint, OUT wakeup bigint)
 LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+    _stood bigint[];
 BEGIN
     PERFORM taskyard.lock_tube(_tube);
-    SELECT t.number, t.capacity INTO number, room FROM taskyard.tube t WHERE t.name = _tube;
+    SELECT t.* INTO _t FROM taskyard.tube t WHERE t.name = _tube;
     IF NOT FOUND THEN
         status := 1;
         RETURN;
     END IF;
+    number := _t.number;
+    room := _t.capacity;
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+        _stood := ARRAY(SELECT t.id FROM taskyard.task t WHERE t.tube = truncate_tube.number);
+    END IF;
     DELETE FROM taskyard.task t WHERE t.tube = truncate_tube.number;
     DELETE FROM taskyard.subqueue s WHERE s.tube = truncate_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = truncate_tube.number;
+    IF _stood IS NOT NULL THEN
+        wakeup := taskyard.regate(_t, _stood, _now);
+    END IF;
     status := 0;
 END $$;
+
+-- For servers of before there were semaphores.
+CREATE OR REPLACE FUNCTION taskyard.create_tube(
+    _tube text, _kind text, _temporary boolean, _capacity bigint, _ttl bigint, _ttr bigint,
+    _delay bigint, _pri bigint, _attempts_max bigint, _ttl_kills_taken boolean, _paused boolean,
+    _tubes_max bigint, OUT status smallint, OUT number integer)
+LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.create_tube(_tube, _kind, _temporary, _capacity, _ttl, _ttr, _delay, _pri,
+        _attempts_max, _ttl_kills_taken, _paused, _tubes_max, NULL)
+$$;
+
+CREATE OR REPLACE FUNCTION taskyard.drop_tube(_tube text, OUT status smallint, OUT number integer)
+LANGUAGE sql VOLATILE AS $$
+    SELECT d.status, d.number FROM taskyard.drop_tube(_tube, NULL) d
+$$;
+
+CREATE OR REPLACE FUNCTION taskyard.truncate_tube(
+    _tube text, OUT status smallint, OUT number integer, OUT room bigint)
+LANGUAGE sql VOLATILE AS $$
+    SELECT d.status, d.number, d.room FROM taskyard.truncate_tube(_tube, NULL) d
+$$;

@@ -140,7 +140,10 @@ fn value(kind: i64, bytes: &[u8]) -> Option<(Value, usize)> {
                 if text { Value::Text(String::from_utf8(bytes).ok()?) } else { Value::Blob(bytes) };
             Some((value, length))
         }
-        // None of our columns is a fraction.
+        7 => {
+            let bytes = bytes.get(..8)?.try_into().ok()?;
+            Some((Value::Real(f64::from_be_bytes(bytes)), 8))
+        }
         _ => None,
     }
 }

@@ -5,14 +5,14 @@ use rusqlite::{Connection, Row, params_from_iter};
 use taskyard_core::record::Record;
 use taskyard_core::{Body, TubeRecord};
 
-use super::super::codec::{self, Head, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT};
+use super::super::codec::{self, Head, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT, TUBE_COLUMNS};
 use super::super::folder::MIGRATIONS;
+use super::super::semaphores::Found;
 use super::cells::Cell;
 use super::pages::Pages;
 
 /// The columns of each table, in the order of `migrations/0001.sql`.
 const STORE_COLUMNS: usize = 7;
-const TUBE_COLUMNS: usize = 14;
 const TASK_ROW: [&str; 14] = [
     "key",
     "state",
@@ -59,8 +59,10 @@ impl Judge {
 
     /// A tube and its number.
     pub fn tube(&self, row: &Cell<'_>, pages: &Pages) -> Option<(u32, TubeRecord)> {
-        let values = row.all(pages, TUBE_COLUMNS)?;
-        let sql = "SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?";
+        let columns = [TUBE_COLUMNS + 2, TUBE_COLUMNS + 1, TUBE_COLUMNS];
+        let mut values = columns.into_iter().find_map(|columns| row.all(pages, columns))?;
+        values.resize(TUBE_COLUMNS + 2, Value::Null);
+        let sql = "SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?";
         self.ask(sql, values, |row| codec::read_tube(row).ok())
     }
 
@@ -77,6 +79,15 @@ impl Judge {
             let (number, record) = codec::read_task(found).ok()?;
             let body = codec::read_body(found, row.key, TASK_COLUMNS_COUNT).ok()?;
             Some((number, record, body))
+        })
+    }
+
+    /// A row of semaphores.
+    pub fn semaphores(&self, row: &Cell<'_>, pages: &Pages) -> Option<Found> {
+        Found::COLUMNS.into_iter().find_map(|columns| {
+            let values = row.all(pages, columns)?;
+            let places = vec!["?"; columns].join(",");
+            self.ask(&format!("SELECT {places}"), values, |row| Found::read(columns, row))
         })
     }
 

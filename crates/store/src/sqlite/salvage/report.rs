@@ -19,6 +19,8 @@ pub struct Report {
     pub commits: Option<u64>,
     /// Tasks among the saved that may have been finished before.
     pub doubtful: u64,
+    /// Semaphores in the new database, who stands there, and events.
+    pub semaphores: [u64; 3],
     /// How many pages were read for it.
     pub steps: u64,
 }
@@ -35,6 +37,10 @@ impl Report {
                 _ => None,
             },
             doubtful: rescue.doubtful,
+            semaphores: {
+                let saved = &rescue.semaphores;
+                [saved.semaphores, saved.tasks, saved.events]
+            },
             steps: old.pages.steps(),
         }
     }
@@ -60,6 +66,11 @@ impl Display for Report {
         }
         if self.doubtful > 0 {
             write!(f, "; {} of the saved may have been finished before", self.doubtful)?;
+        }
+        let [semaphores, tasks, events] = self.semaphores;
+        if semaphores > 0 {
+            let (semaphores, tasks) = (of(semaphores, "semaphore"), of(tasks, "task"));
+            write!(f, "; also saved: {semaphores} with {tasks} and {}", of(events, "event"))?;
         }
         Ok(())
     }

@@ -205,8 +205,15 @@ fn the_report_counts_what_is_lost() {
 
 #[test]
 fn the_report_in_words() {
-    let report =
-        Report { tasks: 1, tubes: 2, lost: Some(3), commits: Some(4), doubtful: 5, steps: 0 };
+    let report = Report {
+        tasks: 1,
+        tubes: 2,
+        lost: Some(3),
+        commits: Some(4),
+        doubtful: 5,
+        semaphores: [0; 3],
+        steps: 0,
+    };
     assert_eq!(
         report.to_string(),
         "saved 1 task in 2 tubes; lost: 3 tasks, and all that the newest 4 commits changed; \

@@ -2,6 +2,7 @@
 
 mod codec;
 mod head;
+mod rescue;
 
 use rusqlite::Connection;
 use taskyard_core::Machine;
@@ -11,6 +12,7 @@ use super::codec::RowError;
 use super::writer::WriteError;
 
 pub(super) use head::SemaphoreHead;
+pub(super) use rescue::{Found, Rescued};
 
 /// Writes what a batch changed.
 pub(super) fn write(

@@ -25,6 +25,7 @@ const LEAVE: u64 = 14;
 const CONFIGURE: u64 = 15;
 const TICK: u64 = 16;
 const SEMAPHORE: u64 = 17;
+const NAME: u64 = 18;
 
 pub(super) fn write(out: &mut Out, command: &Command) {
     let number = number(command);
@@ -35,6 +36,9 @@ pub(super) fn write(out: &mut Out, command: &Command) {
         }
         Command::AlterTube { tube, change } => {
             row.tube(tube).field(|out| tube::write_change(out, change));
+        }
+        Command::NameTube { tube, name, queue_num } => {
+            row.tube(tube).tube(name).optional(queue_num.map(u64::from), pack::uint);
         }
         Command::DropTube { tube } | Command::Truncate { tube } | Command::ReleaseAll { tube } => {
             row.tube(tube);
@@ -84,6 +88,7 @@ const fn number(command: &Command) -> u64 {
     match command {
         Command::CreateTube { .. } => CREATE,
         Command::AlterTube { .. } => ALTER,
+        Command::NameTube { .. } => NAME,
         Command::DropTube { .. } => DROP,
         Command::Tubes { .. } => TUBES,
         Command::Put { .. } => PUT,
@@ -111,6 +116,11 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Command> {
             if_not_exists: row.bool()?,
         },
         ALTER => Command::AlterTube { tube: row.tube()?, change: row.row(tube::read_change)? },
+        NAME => Command::NameTube {
+            tube: row.tube()?,
+            name: row.tube()?,
+            queue_num: row.optional_uint()?.map(tube::queue_num).transpose()?,
+        },
         DROP => Command::DropTube { tube: row.tube()? },
         TUBES => Command::Tubes { tube: row.optional_tube()? },
         PUT => {

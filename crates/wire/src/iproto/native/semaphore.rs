@@ -3,7 +3,7 @@
 use taskyard_core::{
     EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Priority, SemaphoreChange,
     SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
-    SemaphoreReply, Span, Standing, Status, TaskId, Wish,
+    SemaphoreReply, Span, Standing, Status, TaskId, TubeName, Wish,
 };
 
 use super::row::{Result, RowReader, RowWriter, Wrong, write_span, write_time};
@@ -75,7 +75,7 @@ fn write_key(out: &mut Out, key: &SemaphoreKey) {
     pack::str(out, key.as_str());
 }
 
-fn key_of(text: &str) -> Result<SemaphoreKey> {
+pub(super) fn key_of(text: &str) -> Result<SemaphoreKey> {
     SemaphoreKey::new(text).map_err(|_| Wrong("not the key of a semaphore"))
 }
 
@@ -246,6 +246,7 @@ fn write_info(out: &mut Out, info: &SemaphoreInfo) {
         .uint(info.acquired)
         .uint(info.revoking)
         .uint(info.events)
+        .optional(info.next_event, write_time)
         .end();
 }
 
@@ -258,6 +259,7 @@ fn read_info(row: &mut RowReader<'_, '_>) -> Result<SemaphoreInfo> {
         acquired: row.uint()?,
         revoking: row.uint()?,
         events: row.uint()?,
+        next_event: row.optional_time()?,
     })
 }
 
@@ -336,6 +338,7 @@ fn write_event(out: &mut Out, event: &SemaphoreEvent) {
         .uint(event.grant.0)
         .text(event.kind.name())
         .uint(u64::from(event.attempt))
+        .optional(event.tube.as_ref().map(TubeName::as_str), pack::str)
         .end();
 }
 
@@ -347,5 +350,6 @@ fn read_event(row: &mut RowReader<'_, '_>) -> Result<SemaphoreEvent> {
         grant: Grant(row.uint()?),
         kind: EventKind::from_name(row.text()?).ok_or(Wrong("an unknown kind of event"))?,
         attempt: row.u32()?,
+        tube: row.optional_tube()?,
     })
 }

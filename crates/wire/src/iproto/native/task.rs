@@ -169,6 +169,7 @@ fn write_reason(out: &mut Out, reason: Reason) {
         Reason::AttemptsUsedUp => (6, None),
         Reason::Expired => (7, None),
         Reason::Finished => (8, None),
+        Reason::Semaphore => (9, None),
         // The core's list may grow before this one does.
         _ => (0, None),
     };
@@ -186,6 +187,7 @@ fn read_reason(row: &mut RowReader<'_, '_>) -> Result<Reason> {
         6 => Reason::AttemptsUsedUp,
         7 => Reason::Expired,
         8 => Reason::Finished,
+        9 => Reason::Semaphore,
         _ => return Err(Wrong("a reason that this version does not know")),
     })
 }

@@ -1,9 +1,10 @@
 //! Tubes: what they do, what to change, what they have.
 
 use taskyard_core::command::TubeInfo;
-use taskyard_core::{Calls, Counts, Kind, Span, TubeChange, TubeOptions, TubeStats};
+use taskyard_core::{Calls, Counts, Kind, SemaphoreKey, Span, TubeChange, TubeOptions, TubeStats};
 
 use super::row::{Result, RowReader, RowWriter, Wrong, write_span, write_time};
+use super::semaphore::key_of;
 use crate::iproto::pack::{self, Out};
 use crate::iproto::reader::Value;
 
@@ -19,6 +20,8 @@ pub(super) fn write_options(out: &mut Out, options: &TubeOptions) {
         .optional(options.ttr, write_span)
         .optional(options.delay, write_span)
         .optional(options.attempts_max.map(u64::from), pack::uint)
+        .optional(options.semaphore.as_ref().map(SemaphoreKey::as_str), pack::str)
+        .optional(options.queue_num.map(u64::from), pack::uint)
         .end();
 }
 
@@ -34,7 +37,13 @@ pub(super) fn read_options(row: &mut RowReader<'_, '_>) -> Result<TubeOptions> {
     options.ttr = row.optional_span()?;
     options.delay = row.optional_span()?;
     options.attempts_max = row.optional_uint()?.map(attempts).transpose()?;
+    options.semaphore = row.optional_text()?.map(key_of).transpose()?;
+    options.queue_num = row.optional_uint()?.map(queue_num).transpose()?;
     Ok(options)
+}
+
+pub(super) fn queue_num(num: u64) -> Result<u32> {
+    u32::try_from(num).map_err(|_| Wrong("a queue number is too large"))
 }
 
 fn attempts(count: u64) -> Result<u32> {

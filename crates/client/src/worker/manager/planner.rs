@@ -39,14 +39,12 @@ impl Planner {
             // Somebody goes without: everybody's turn comes, so this is no flapping.
             self.turn = self.turn.wrapping_add(processors);
         }
-        let too_many =
-            self.current.as_ref().is_some_and(|now| now.values().sum::<usize>() > processors);
         match &self.current {
             Some(current) if *current == share => {
                 self.wanted = 0;
                 return None;
             }
-            Some(_) if !crowded && !too_many => {
+            Some(current) if !crowded && fits(current, queues, processors) => {
                 self.wanted += 1;
                 if self.wanted < PATIENCE {
                     return None;
@@ -58,6 +56,19 @@ impl Planner {
         self.current = Some(share.clone());
         Some(share)
     }
+
+    /// The plan that holds.
+    pub(super) fn current(&self) -> Option<&BTreeMap<u32, usize>> {
+        self.current.as_ref()
+    }
+}
+
+/// Whether a plan can wait to be changed: it gives work to exactly the processors there are, and no queue with
+/// work is without one.
+fn fits(plan: &BTreeMap<u32, usize>, queues: &BTreeMap<u32, Demand>, processors: usize) -> bool {
+    let served = |num| plan.get(num).is_some_and(|count| *count > 0);
+    plan.values().sum::<usize>() == processors
+        && queues.iter().all(|(num, demand)| demand.ready == 0 || served(num))
 }
 
 /// One processor for each queue with work while they last, the rest by demand, largest remainders first.
@@ -176,6 +187,17 @@ mod tests {
         assert_eq!(planner.evaluate(&uneven, 4), None);
         assert_eq!(planner.evaluate(&uneven, 4), Some(BTreeMap::from([(1, 3), (2, 1)])));
         assert!(planner.evaluate(&uneven, 2).is_some(), "too many is corrected at once");
+        assert!(planner.evaluate(&uneven, 5).is_some(), "nobody idles");
+    }
+
+    /// A queue that was empty for a while waited three evaluations for its first processor.
+    #[test]
+    fn a_queue_with_work_and_nobody_is_served_at_once() {
+        let mut planner = Planner::default();
+        let share = |a, b| Some(BTreeMap::from([(1, a), (2, b)]));
+        assert_eq!(planner.evaluate(&queues(&[10, 0]), 4), share(4, 0));
+        assert_eq!(planner.evaluate(&queues(&[10, 1]), 4), share(3, 1));
+        assert_eq!(planner.evaluate(&queues(&[10, 0]), 4), None, "but it is not left at once");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! A manager: looks at the queues and at its workers, and tells them where their processors go.
+//! A manager: looks at the queues and at its workers, and tells them where their processors go. [`Manager`] does it
+//! for workers of its own process, [`ManagerService`] for all that report to a store.
 //!
 //! It may die at any time: workers go on with the last plan, and without any they go round robin.
 
@@ -7,14 +8,21 @@ use std::time::Duration;
 
 use taskyard_core::{Span, Timestamp};
 
-use super::planner::{Demand, Planner};
 use super::roster::Plan;
+use super::settings::TARGET_LATENCY;
 use super::worker::Worker;
 
+mod groups;
+mod planner;
+mod service;
+mod term;
+
+pub use planner::{Demand, Planner};
+pub use service::ManagerService;
+pub(super) use term::{carried, letters_tube, put_letter, tube};
+
 /// How often it looks.
-const PERIOD: Span = Span::from_secs(5);
-/// How soon a task should be done unless said otherwise.
-const TARGET_LATENCY: Duration = Duration::from_secs(1);
+pub(super) const PERIOD: Span = Span::from_secs(5);
 
 /// Plans for workers of one store in this process.
 pub struct Manager {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::tls::Security;
+
 /// Where to connect, and as whom.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Conninfo {
@@ -21,6 +23,10 @@ pub struct Conninfo {
     pub sslmode: SslMode,
     /// Whom to trust, as a file of certificates.
     pub sslrootcert: Option<String>,
+    /// Our own certificate, as a file.
+    pub sslcert: Option<String>,
+    /// The key to it, as a file.
+    pub sslkey: Option<String>,
     /// Settings of the session, as the server's command line takes them.
     pub options: Option<String>,
     /// How long connecting may take, in seconds; zero is as long as usual.
@@ -41,6 +47,20 @@ pub enum SslMode {
     VerifyCa,
     /// Always, with a certificate of somebody trusted, for this very host.
     VerifyFull,
+}
+
+impl SslMode {
+    /// The mode of this name, if there is one.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "disable" => SslMode::Disable,
+            "allow" | "prefer" => SslMode::Prefer,
+            "require" => SslMode::Require,
+            "verify-ca" => SslMode::VerifyCa,
+            "verify-full" => SslMode::VerifyFull,
+            _ => return None,
+        })
+    }
 }
 
 /// What the text is not.
@@ -68,6 +88,47 @@ pub enum ConninfoError {
     Uri(&'static str),
 }
 
+impl ConninfoError {
+    /// Without what was written, which may be a piece of a password.
+    fn hidden(self) -> Self {
+        match self {
+            ConninfoError::NoValue(name) if !is_known(&name) => {
+                ConninfoError::NoValue(HIDDEN.into())
+            }
+            ConninfoError::Option(_) => ConninfoError::Option(HIDDEN.into()),
+            ConninfoError::Value { name, .. } => {
+                ConninfoError::Value { name, value: HIDDEN.into() }
+            }
+            error => error,
+        }
+    }
+}
+
+/// What stands where something is not shown.
+const HIDDEN: &str = "***";
+
+fn is_known(name: &str) -> bool {
+    IGNORED.contains(&name) || KNOWN.contains(&name)
+}
+
+/// Options that mean something here.
+const KNOWN: &[&str] = &[
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "passfile",
+    "password",
+    "port",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "target_session_attrs",
+    "user",
+];
+
 /// Options that other programs know and that change nothing here.
 const IGNORED: &[&str] = &[
     "application_name",
@@ -94,11 +155,31 @@ impl Conninfo {
     pub fn parse(text: &str) -> Result<Self, ConninfoError> {
         let mut conninfo = Conninfo::default();
         let scheme = ["postgresql://", "postgres://"].iter().find(|s| text.starts_with(**s));
-        match scheme {
-            Some(scheme) => conninfo.read_uri(&text[scheme.len()..])?,
-            None => conninfo.read_pairs(text)?,
+        let (read, secret) = match scheme {
+            Some(scheme) => {
+                let text = &text[scheme.len()..];
+                // A password with a stroke in it is taken for all kinds of things.
+                let after = text.find(['/', '?']).map_or("", |at| &text[at..]);
+                (conninfo.read_uri(text), after.contains('@'))
+            }
+            None => {
+                let read = conninfo.read_pairs(text);
+                // One with a space in it goes on as options.
+                let secret = conninfo.password.is_some();
+                (read, secret)
+            }
+        };
+        match read {
+            Ok(()) => Ok(conninfo),
+            Err(error) if secret => Err(error.hidden()),
+            Err(error) => Err(error),
         }
-        Ok(conninfo)
+    }
+
+    /// Whether files of this machine are named in it.
+    pub fn names_files(&self) -> bool {
+        let files = [&self.sslrootcert, &self.sslcert, &self.sslkey, &self.passfile];
+        files.into_iter().any(Option::is_some)
     }
 
     /// Fills what is missing from the environment, as given by `look`.
@@ -135,6 +216,17 @@ impl Conninfo {
             places.push((found.unwrap_or_else(|| "localhost".into()), port(0)));
         }
         places
+    }
+
+    /// How connections to it are protected.
+    pub fn security(&self) -> Security {
+        let file = |name: &Option<String>| name.as_ref().map(Into::into);
+        Security {
+            mode: self.sslmode,
+            root: file(&self.sslrootcert),
+            cert: file(&self.sslcert),
+            key: file(&self.sslkey),
+        }
     }
 
     fn read_pairs(&mut self, text: &str) -> Result<(), ConninfoError> {
@@ -201,8 +293,13 @@ impl Conninfo {
             "passfile" => self.passfile = text(),
             "dbname" => self.dbname = text(),
             "options" => self.options = text(),
-            "sslmode" => self.sslmode = ssl_mode(value)?,
+            "sslmode" => {
+                let mode = SslMode::from_name(value);
+                self.sslmode = mode.ok_or_else(|| wrong("sslmode", value))?;
+            }
             "sslrootcert" => self.sslrootcert = text(),
+            "sslcert" => self.sslcert = text(),
+            "sslkey" => self.sslkey = text(),
             "connect_timeout" => {
                 let wrong = || wrong("connect_timeout", value);
                 self.connect_timeout = value.trim().parse().map_err(|_| wrong())?;
@@ -274,23 +371,12 @@ fn port_of(text: &str) -> Result<u16, ConninfoError> {
     text.trim().parse().ok().filter(|port| *port > 0).ok_or_else(|| wrong("port", text))
 }
 
-fn ssl_mode(text: &str) -> Result<SslMode, ConninfoError> {
-    Ok(match text {
-        "disable" => SslMode::Disable,
-        "allow" | "prefer" => SslMode::Prefer,
-        "require" => SslMode::Require,
-        "verify-ca" => SslMode::VerifyCa,
-        "verify-full" => SslMode::VerifyFull,
-        _ => return Err(wrong("sslmode", text)),
-    })
-}
-
 fn wrong(name: &'static str, value: &str) -> ConninfoError {
     ConninfoError::Value { name, value: value.into() }
 }
 
 /// Undoes the percent signs of a URI.
-fn decoded(text: &str) -> Result<String, ConninfoError> {
+pub fn decoded(text: &str) -> Result<String, ConninfoError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -330,6 +416,20 @@ mod tests {
     }
 
     #[test]
+    fn certificates_are_files() {
+        let read = parse("host=h sslmode=verify-full sslrootcert=/r sslcert=/c sslkey=/k");
+        let expected = Security {
+            mode: SslMode::VerifyFull,
+            root: Some("/r".into()),
+            cert: Some("/c".into()),
+            key: Some("/k".into()),
+        };
+        assert_eq!(read.security(), expected);
+        let uri = "postgres://h/?sslmode=verify-full&sslrootcert=%2Fr&sslcert=/c&sslkey=/k";
+        assert_eq!(parse(uri).security(), expected);
+    }
+
+    #[test]
     fn uris() {
         let read =
             parse("postgres://ann:p%40ss@[::1]:5433,db/sh%2Fop?sslmode=require&options=-c%20a");
@@ -356,6 +456,27 @@ mod tests {
         ] {
             assert_eq!(Conninfo::parse(text).unwrap_err().to_string(), said);
         }
+    }
+
+    #[test]
+    fn pieces_of_passwords_are_not_shown_when_something_is_wrong() {
+        // What follows a space or a stroke in a password is taken for something else, and was named in the error that
+        // everybody may read.
+        for text in [
+            "host=h password=my secret",
+            "host=h password=my secret=x",
+            "password=my port=secret",
+            "password=my sslmode=secret",
+            "postgres://u:secret/ss@h/d",
+            "postgres://u:p@a:secret/ss@h/d",
+            "postgres://u:p?secret=x@h/d",
+            "postgres://u:1?port=secret@h/d",
+        ] {
+            let said = Conninfo::parse(text).unwrap_err().to_string();
+            assert!(!said.contains("secret") && said.contains("***"), "{text}: {said}");
+        }
+        let said = Conninfo::parse("password=x user").unwrap_err().to_string();
+        assert_eq!(said, "missing \"=\" after \"user\" in connection info string");
     }
 
     #[test]

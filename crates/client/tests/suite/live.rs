@@ -1,0 +1,62 @@
+//! A live server as one more store: what it is asked goes to it by the network client.
+
+use std::sync::Arc;
+
+use taskyard::Iproto;
+use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
+use taskyard_engine::{Clock, HandClock};
+use taskyard_server::Config;
+use taskyard_store::conformance::Harness;
+use taskyard_store::{Capabilities, Store};
+
+use crate::rig::{self, Rig};
+
+/// Opens the store of a server, again after a restart.
+type Open = Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>;
+
+/// A live server over a store of its own.
+pub struct Live {
+    rig: Rig,
+    queue: Iproto,
+    open: Open,
+}
+
+impl Live {
+    /// One whose store is opened so.
+    pub async fn over(open: impl Fn() -> Box<dyn Store> + Send + Sync + 'static) -> Self {
+        Live::start(Arc::new(open), rig::clock()).await
+    }
+
+    async fn start(open: Open, clock: Arc<HandClock>) -> Self {
+        let config = Config { strict_tubes: true, ..rig::config() };
+        let rig = Rig::start(open(), clock, config).await;
+        let queue = rig.connect().strict_tubes();
+        Live { rig, queue, open }
+    }
+}
+
+impl Execute for Live {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        self.queue.execute(commands).await
+    }
+}
+
+impl Harness for Live {
+    fn capabilities(&self) -> Capabilities {
+        self.rig.engine.capabilities()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.rig.clock.now()
+    }
+
+    fn advance(&self, span: Span) {
+        self.rig.clock.advance(span);
+    }
+
+    async fn restart(self) -> Self {
+        let (clock, open) = (self.rig.clock.clone(), self.open);
+        self.rig.stop().await;
+        Live::start(open, clock).await
+    }
+}

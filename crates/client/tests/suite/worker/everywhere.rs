@@ -1,0 +1,238 @@
+//! What upstream's tests leave out, on every way to a queue: order and fairness, handlers that fail and panic, poison,
+//! stale acks, clocks that jump, and both ways to stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use taskyard::worker::kit::{HandTimer, Running};
+use taskyard::worker::{Settings, TypedTask, Worker};
+use taskyard::{Client, Execute, NewTask, TubeInfo};
+use taskyard_core::Body;
+use taskyard_engine::{Engine, Settings as EngineSettings};
+use taskyard_store::{OpenOptions, open};
+use tokio::task::yield_now;
+
+use super::post::{Act, Post, mail, metric, notify, put};
+use crate::rig::{self, Rig, block_on};
+
+const EMAILS: &str = "{queue_num=\"1\"}";
+
+/// A queue on some way, and its time.
+struct Way<E> {
+    queue: E,
+    timer: Arc<HandTimer>,
+}
+
+impl<E: Execute + Clone + 'static> Way<E> {
+    fn worker(&self, post: &Post, processors: usize, batch_size: usize) -> Worker {
+        let settings = Settings { max_processors: processors, batch_size, ..Settings::default() };
+        let worker = Worker::builder("everywhere", self.queue.clone(), post.handlers());
+        worker.settings(settings).timer(self.timer.clone()).build().unwrap()
+    }
+
+    async fn start(&self, worker: &Worker) -> Running {
+        Running::start(worker, self.timer.clone()).await
+    }
+
+    async fn until(&self, tube: &str, fulfilled: impl Fn(&TubeInfo) -> bool) {
+        let client = Client::new(self.queue.clone());
+        while !fulfilled(&client.tube(tube).await.unwrap()) {
+            yield_now().await;
+        }
+    }
+
+    async fn empty(&self, tube: &str) {
+        self.until(tube, |tube| tube.stats.tasks.total() == 0).await;
+    }
+
+    async fn everything(&self) {
+        self.order_and_fairness().await;
+        for act in [Act::Panic, Act::Fail, Act::Forget] {
+            self.a_batch_that_is_not_settled_returns(act).await;
+        }
+        self.poison_does_not_stop_its_neighbours().await;
+        self.a_stale_ack_is_refused().await;
+        self.a_graceful_stop_waits().await;
+        self.a_shutdown_cancels().await;
+    }
+
+    async fn order_and_fairness(&self) {
+        let post = Post::new(Act::Done);
+        let worker = self.worker(&post, 1, 2);
+        worker.init().await.unwrap();
+        for n in 0..20 {
+            put(&self.queue, &n.to_string()).await;
+            notify(&self.queue, "x").await;
+        }
+        let running = self.start(&worker).await;
+        self.empty("emails").await;
+        self.empty("notifications").await;
+        running.stop().await;
+        let wanted: Vec<_> = (0..20).map(|n| n.to_string()).collect();
+        assert_eq!(post.receivers(), wanted, "in order of arrival");
+        let (mut emails, mut others) = (0_i32, 0_i32);
+        for queue in post.visits() {
+            *(if queue == 1 { &mut emails } else { &mut others }) += 1;
+            assert!((emails - others).abs() <= 1, "{:?}", post.visits());
+        }
+        assert_eq!((emails, others), (10, 10));
+    }
+
+    async fn a_batch_that_is_not_settled_returns(&self, act: Act) {
+        let post = Post::new(act);
+        let worker = self.worker(&post, 1, 10);
+        let running = self.start(&worker).await;
+        put(&self.queue, "ann").await;
+        post.begun().await;
+        post.now(Act::Done);
+        while worker.report()[0].errors + u64::from(act == Act::Forget) == 0 {
+            yield_now().await;
+        }
+        // The clock jumps: what was taken returns, once.
+        self.timer.advance(Duration::from_secs(24 * 3600));
+        self.empty("emails").await;
+        running.stop().await;
+        let attempts: Vec<_> = post.mails().iter().map(|mail| mail.attempts).collect();
+        assert_eq!(attempts, [0, 1], "{act:?}");
+        let text = worker.metrics().text();
+        let name = match act {
+            Act::Panic => "queue_handler_panics_total",
+            Act::Fail => "queue_handler_errors_total",
+            _ => "queue_tasks_unsettled_total",
+        };
+        assert_eq!(metric(&text, &format!("{name}{EMAILS}")), 1.0, "{act:?}");
+    }
+
+    async fn poison_does_not_stop_its_neighbours(&self) {
+        let post = Post::new(Act::Done);
+        let worker = self.worker(&post, 1, 10);
+        let client = Client::new(self.queue.clone());
+        put(&self.queue, "before").await;
+        client.put("emails", &("a", 7)).await.unwrap();
+        put(&self.queue, "after").await;
+        let running = self.start(&worker).await;
+        self.until("emails", |tube| tube.stats.tasks.total() == 1).await;
+        self.until("emails", |tube| tube.stats.tasks.delayed == 1).await;
+        running.stop().await;
+        assert_eq!(post.receivers(), ["before", "after"]);
+        let text = worker.metrics().text();
+        assert_eq!(metric(&text, &format!("queue_tasks_poison_total{EMAILS}")), 1.0);
+        client.truncate("emails").await.unwrap();
+    }
+
+    async fn a_stale_ack_is_refused(&self) {
+        let post = Post::new(Act::Wait);
+        let worker = self.worker(&post, 2, 1);
+        let running = self.start(&worker).await;
+        put(&self.queue, "ann").await;
+        post.begun().await;
+        Client::new(self.queue.clone()).release_all("emails").await.unwrap();
+        post.begun().await;
+        post.gate.add_permits(1);
+        // The first delivery ends first, and has lost its task to the second.
+        while metric(&worker.metrics().text(), &format!("queue_tasks_fenced_total{EMAILS}")) == 0.0
+        {
+            yield_now().await;
+        }
+        self.until("emails", |tube| tube.stats.tasks.taken == 1).await;
+        post.gate.add_permits(1);
+        self.empty("emails").await;
+        running.stop().await;
+        assert_eq!(post.mails().len(), 2);
+    }
+
+    async fn a_graceful_stop_waits(&self) {
+        let post = Post::new(Act::WaitUntilCancelled);
+        let worker = self.worker(&post, 1, 1);
+        let running = self.start(&worker).await;
+        put(&self.queue, "ann").await;
+        put(&self.queue, "ben").await;
+        post.begun().await;
+        let stopped = worker.graceful_stop();
+        post.gate.add_permits(1);
+        running.stop().await;
+        stopped.await;
+        assert_eq!(post.receivers(), ["ann"], "it was not cancelled, and no more was taken");
+        self.until("emails", |tube| tube.stats.tasks.ready == 1).await;
+        Client::new(self.queue.clone()).truncate("emails").await.unwrap();
+    }
+
+    async fn a_shutdown_cancels(&self) {
+        let post = Post::new(Act::WaitUntilCancelled);
+        let worker = self.worker(&post, 1, 1);
+        let running = self.start(&worker).await;
+        put(&self.queue, "ann").await;
+        post.begun().await;
+        let stopping = worker.clone();
+        let stopping = tokio::spawn(async move { stopping.shutdown(Duration::from_secs(5)).await });
+        running.stop().await;
+        stopping.await.unwrap().expect("the handler heeds it");
+        self.until("emails", |tube| tube.stats.tasks.total() == 1).await;
+        Client::new(self.queue.clone()).truncate("emails").await.unwrap();
+    }
+}
+
+#[test]
+fn over_http() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let timer = Arc::new(HandTimer::new(rig.clock.clone()));
+        Way { queue: rig.http.clone(), timer }.everything().await;
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn over_iproto() {
+    block_on(async {
+        let rig = Rig::in_memory().await;
+        let timer = Arc::new(HandTimer::new(rig.clock.clone()));
+        Way { queue: rig.connect(), timer }.everything().await;
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn on_memory_and_sqlite_in_this_process() {
+    let folder = tempfile::tempdir().unwrap();
+    for url in ["memory:".into(), format!("sqlite:{}", folder.path().display())] {
+        block_on(async {
+            let clock = rig::clock();
+            let store = open(&url, &OpenOptions::default()).unwrap();
+            let engine = Engine::start(store, clock.clone(), EngineSettings::default());
+            let timer = Arc::new(HandTimer::new(clock));
+            Way { queue: engine.clone(), timer }.everything().await;
+            engine.stop().await.unwrap();
+        });
+    }
+}
+
+/// Many tasks through sqlite, counted: each is handled once and nothing is left. `taskyard bench` does it with a million.
+#[test]
+fn fifty_thousand_tasks() {
+    let folder = tempfile::tempdir().unwrap();
+    block_on(async {
+        let clock = rig::clock();
+        let url = format!("sqlite:{}", folder.path().display());
+        let store = open(&url, &OpenOptions::default()).unwrap();
+        let engine = Engine::start(store, clock.clone(), EngineSettings::default());
+        let way = Way { queue: engine.clone(), timer: Arc::new(HandTimer::new(clock)) };
+        let post = Post::new(Act::Done);
+        let worker = way.worker(&post, 4, 100);
+        let running = way.start(&worker).await;
+        let client = Client::new(engine.clone());
+        let task = NewTask::new(Body::new(&mail("x").encode()));
+        for _ in 0..50 {
+            let tasks = vec![task.clone(); 1000];
+            client.put_tasks("emails", tasks, Duration::ZERO).await.unwrap();
+        }
+        way.empty("emails").await;
+        running.stop().await;
+        let mut ids: Vec<_> = post.mails().iter().map(|mail| mail.task_id).collect();
+        assert_eq!(ids.len(), 50_000, "each once");
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 50_000, "each of them");
+        engine.stop().await.unwrap();
+    });
+}

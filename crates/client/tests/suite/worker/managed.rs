@@ -1,0 +1,342 @@
+//! Workers that report to the manager of their store and follow its plan, on every way to the queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use taskyard::worker::kit::{HandTimer, Running};
+use taskyard::worker::{ManagerService, Settings, Worker};
+use taskyard::{Client, Execute, TubeStats};
+use taskyard_core::service::Service;
+use taskyard_core::{Command, Error, Reply};
+use taskyard_engine::Engine;
+use taskyard_wire::http::{ManagerAnswer, REPORTS_TUBE, SEAT_TUBE};
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+
+use super::post::{Act, Post, notify, put};
+use crate::rig::{Rig, block_on};
+
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// A server, its time, and the workers that report to it.
+struct Yard {
+    rig: Rig,
+    timer: Arc<HandTimer>,
+    workers: u64,
+}
+
+impl Yard {
+    async fn new() -> Self {
+        let rig = Rig::in_memory().await;
+        let timer = Arc::new(HandTimer::new(rig.clock.clone()));
+        Yard { rig, timer, workers: 0 }
+    }
+
+    fn manager(&self, queue: impl Execute + 'static, name: &str) -> ManagerService {
+        ManagerService::start_by(queue, name, self.timer.clone())
+    }
+
+    async fn start(
+        &mut self,
+        name: &str,
+        queue: impl Execute + 'static,
+        post: &Post,
+        processors: usize,
+    ) -> (Worker, Running) {
+        let settings =
+            Settings { max_processors: processors, batch_size: 1, ..Settings::default() };
+        let worker = Worker::builder(name, queue, post.handlers()).settings(settings).managed();
+        let worker = worker.timer(self.timer.clone()).build().unwrap();
+        let before = self.stats(REPORTS_TUBE).await.calls.put;
+        let running = Running::start(&worker, self.timer.clone()).await;
+        while self.stats(REPORTS_TUBE).await.calls.put == before {
+            yield_now().await;
+        }
+        self.workers += 1;
+        (worker, running)
+    }
+
+    async fn stats(&self, tube: &str) -> TubeStats {
+        Client::new(self.rig.engine.clone()).stats(tube).await.unwrap_or_default()
+    }
+
+    /// Lets five seconds pass, and waits until every worker has reported.
+    async fn period(&self) {
+        let before = self.stats(REPORTS_TUBE).await.calls.put;
+        self.timer.advance(PERIOD);
+        let reported = before + self.workers;
+        self.patiently(REPORTS_TUBE, |stats| stats.calls.put >= reported).await;
+    }
+
+    /// The same, and the leader has looked.
+    async fn led_period(&self) {
+        let before = self.stats(SEAT_TUBE).await.calls.touch;
+        self.period().await;
+        self.patiently(SEAT_TUBE, |stats| stats.calls.touch > before).await;
+    }
+
+    /// Waits; who has lost its seat because this machine was slow looks again a second later, so now and then one
+    /// has to pass.
+    async fn patiently(&self, tube: &str, fulfilled: impl Fn(&TubeStats) -> bool) {
+        for round in 1.. {
+            if fulfilled(&self.stats(tube).await) {
+                return;
+            }
+            yield_now().await;
+            if round % 300 == 0 {
+                self.timer.advance(Duration::from_secs(1));
+            }
+        }
+    }
+
+    /// Until a manager has taken the seat.
+    async fn led(&self) {
+        while self.stats(SEAT_TUBE).await.calls.touch == 0 {
+            self.timer.advance(Duration::from_millis(100));
+            self.shown().await;
+        }
+    }
+
+    async fn shown(&self) -> ManagerAnswer {
+        self.rig.http.look("/v1/manager").await.unwrap()
+    }
+}
+
+async fn follows(yard: &Yard, worker: &Worker, newer_than: u64) {
+    while worker.plan_version() <= newer_than {
+        yard.led_period().await;
+    }
+}
+
+#[test]
+fn workers_on_all_ways_follow_one_plan() {
+    block_on(async {
+        let mut yard = Yard::new().await;
+        assert_eq!(yard.shown().await, ManagerAnswer::default());
+        let manager = yard.manager(yard.rig.engine.clone(), "first");
+        let post = Post::new(Act::Wait);
+        let (http, a) = yard.start("http", yard.rig.http.clone(), &post, 2).await;
+        let (iproto, b) = yard.start("iproto", yard.rig.connect(), &post, 2).await;
+        let (engine, c) = yard.start("engine", yard.rig.engine.clone(), &post, 1).await;
+        for _ in 0..20 {
+            put(&yard.rig.engine, "x").await;
+        }
+        yard.led().await;
+        for worker in [&http, &iproto, &engine] {
+            follows(&yard, worker, 0).await;
+        }
+        let shown = yard.shown().await;
+        assert!(shown.led && manager.leads());
+        assert_eq!(shown.leader.as_deref(), Some("first"));
+        let names: Vec<_> = shown.workers.iter().map(|worker| worker.name.as_str()).collect();
+        assert_eq!(names, ["engine", "http", "iproto"]);
+        let planned = |num: u32| -> u32 {
+            let shares = shown.workers.iter().filter_map(|worker| worker.planned.as_ref());
+            shares.filter_map(|shares| shares.get(&num)).sum()
+        };
+        assert_eq!((planned(1), planned(2)), (5, 0), "all are where the tasks are");
+        post.gate.add_permits(100);
+        while yard.stats("emails").await.tasks.total() > 0 {
+            yield_now().await;
+        }
+        // A queue that nobody was planned for is served as soon as somebody looks.
+        notify(&yard.rig.engine, "x").await;
+        while yard.stats("notifications").await.tasks.total() > 0 {
+            yard.led_period().await;
+        }
+        let metrics = manager.metrics();
+        let value =
+            |name: &str| metrics.iter().find(|found| found.name == name).unwrap().values[0].1;
+        assert_eq!(value("taskyard_manager_leader"), 1.0);
+        assert_eq!(value("taskyard_manager_workers"), 3.0);
+        assert!(value("taskyard_manager_plans_total") >= 2.0);
+        for running in [a, b, c] {
+            running.stop().await;
+        }
+        manager.stop().await;
+        yard.rig.stop().await;
+    });
+}
+
+/// A queue that does not answer while its server is frozen.
+#[derive(Clone)]
+struct Freezing {
+    engine: Engine,
+    frozen: Arc<AtomicBool>,
+    thawed: Arc<Notify>,
+}
+
+impl Freezing {
+    fn new(engine: Engine) -> Self {
+        Freezing { engine, frozen: Arc::default(), thawed: Arc::default() }
+    }
+
+    fn thaw(&self) {
+        self.frozen.store(false, Ordering::SeqCst);
+        self.thawed.notify_waiters();
+    }
+}
+
+impl Execute for Freezing {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        loop {
+            let thawed = self.thawed.notified();
+            if !self.frozen.load(Ordering::SeqCst) {
+                return self.engine.execute(commands).await;
+            }
+            thawed.await;
+        }
+    }
+}
+
+/// Two servers share a store. The leader freezes: its workers go on by its plan, the other server takes over when
+/// the seat is free, and the first one, awake again, sees that it no longer leads.
+#[test]
+fn a_leader_that_freezes_is_followed_by_another() {
+    block_on(async {
+        let mut yard = Yard::new().await;
+        let first = Freezing::new(yard.rig.engine.clone());
+        let (one, post) = (yard.manager(first.clone(), "one"), Post::new(Act::Done));
+        let (worker, running) = yard.start("w", yard.rig.http.clone(), &post, 2).await;
+        put(&yard.rig.engine, "x").await;
+        yard.led().await;
+        let other = yard.manager(yard.rig.engine.clone(), "other");
+        follows(&yard, &worker, 0).await;
+        assert!(one.leads() && !other.leads());
+
+        first.frozen.store(true, Ordering::SeqCst);
+        let version = worker.plan_version();
+        for _ in 0..2 {
+            yard.period().await;
+            put(&yard.rig.engine, "x").await;
+            while yard.stats("emails").await.tasks.total() > 0 {
+                yield_now().await;
+            }
+        }
+        assert_eq!(worker.plan_version(), version, "it goes on as it was");
+
+        while !other.leads() {
+            yard.period().await;
+        }
+        follows(&yard, &worker, version).await;
+        assert_eq!(yard.shown().await.leader.as_deref(), Some("other"));
+        let version = worker.plan_version();
+        first.thaw();
+        while one.leads() {
+            yard.period().await;
+        }
+        yard.led_period().await;
+        assert!(other.leads());
+        assert_eq!(yard.shown().await.leader.as_deref(), Some("other"));
+        assert!(worker.plan_version() >= version);
+        running.stop().await;
+        yard.rig.stop().await;
+    });
+}
+
+#[test]
+fn a_leader_that_stops_leaves_at_once() {
+    block_on(async {
+        let mut yard = Yard::new().await;
+        let (one, post) = (yard.manager(yard.rig.engine.clone(), "one"), Post::new(Act::Done));
+        let (worker, running) = yard.start("w", yard.rig.connect(), &post, 1).await;
+        yard.led().await;
+        follows(&yard, &worker, 0).await;
+        let other = yard.manager(yard.rig.engine.clone(), "other");
+        one.stop().await;
+        while !other.leads() {
+            yard.timer.advance(Duration::from_millis(100));
+            yard.shown().await;
+        }
+        let version = worker.plan_version();
+        follows(&yard, &worker, version).await;
+        running.stop().await;
+        other.stop().await;
+        yard.rig.stop().await;
+    });
+}
+
+#[test]
+fn who_leaves_and_who_dies_is_planned_for_no_longer() {
+    block_on(async {
+        let mut yard = Yard::new().await;
+        let (manager, post) = (yard.manager(yard.rig.engine.clone(), "m"), Post::new(Act::Done));
+        let (stays, a) = yard.start("stays", yard.rig.http.clone(), &post, 1).await;
+        let (_, b) = yard.start("leaves", yard.rig.http.clone(), &post, 1).await;
+        let (_, c) = yard.start("dies", yard.rig.http.clone(), &post, 1).await;
+        yard.led().await;
+        while yard.shown().await.workers.len() < 3 {
+            yard.led_period().await;
+        }
+        yard.workers = 2;
+        b.stop().await;
+        while yard.shown().await.workers.len() > 2 {
+            yard.led_period().await;
+        }
+        yard.workers = 1;
+        c.crash().await;
+        while yard.shown().await.workers.len() > 1 {
+            yard.led_period().await;
+        }
+        assert_eq!(yard.shown().await.workers[0].worker, stays.id());
+        a.stop().await;
+        manager.stop().await;
+        yard.rig.stop().await;
+    });
+}
+
+/// Nobody plans, so nobody reads the reports: they must not pile up, and the worker goes round robin.
+#[test]
+fn without_a_manager_it_goes_round_robin() {
+    block_on(async {
+        let mut yard = Yard::new().await;
+        let post = Post::new(Act::Done);
+        let (worker, running) = yard.start("alone", yard.rig.http.clone(), &post, 1).await;
+        for _ in 0..20 {
+            yard.period().await;
+        }
+        assert!(yard.stats(REPORTS_TUBE).await.tasks.total() <= 4);
+        post.now(Act::Wait);
+        for _ in 0..5 {
+            put(&yard.rig.engine, "x").await;
+            notify(&yard.rig.engine, "x").await;
+        }
+        post.gate.add_permits(100);
+        while post.visits().len() < 10 {
+            yield_now().await;
+        }
+        let visits = post.visits();
+        let emails = visits.iter().filter(|num| **num == 1).count();
+        assert_eq!((emails, visits.len()), (5, 10), "{visits:?}");
+        assert_eq!(worker.plan_version(), 0);
+        running.stop().await;
+        yard.rig.stop().await;
+    });
+}
+
+/// Anybody may put anything into the manager's tubes.
+#[test]
+fn what_is_no_report_is_removed() {
+    block_on(async {
+        let mut yard = Yard::new().await;
+        let (manager, post) = (yard.manager(yard.rig.engine.clone(), "m"), Post::new(Act::Done));
+        let (worker, running) = yard.start("w", yard.rig.http.clone(), &post, 1).await;
+        let client = Client::new(yard.rig.engine.clone());
+        client.put(REPORTS_TUBE, "hello").await.unwrap();
+        yard.led().await;
+        client.put("taskyard.manager.plans", &[1, 2, 3]).await.unwrap();
+        follows(&yard, &worker, 0).await;
+        assert_eq!(yard.shown().await.workers.len(), 1);
+        assert_eq!(yard.stats(REPORTS_TUBE).await.tasks.buried, 0);
+        // Another plan removes what is none.
+        let (_, more) = yard.start("more", yard.rig.http.clone(), &post, 1).await;
+        let version = worker.plan_version();
+        follows(&yard, &worker, version).await;
+        assert_eq!(yard.stats("taskyard.manager.plans").await.tasks.total(), 1);
+        more.stop().await;
+        running.stop().await;
+        manager.stop().await;
+        yard.rig.stop().await;
+    });
+}

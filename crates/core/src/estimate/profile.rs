@@ -1,0 +1,90 @@
+//! The simulated future as steps, so that one more task can be added without playing it all again.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::estimate::{Occupant, Waiter};
+use crate::limits::CLASSES_MAX;
+use crate::time::Timestamp;
+
+/// How many tasks of each class and longer run from a moment on.
+type Counts = [u32; CLASSES_MAX];
+
+/// How many tasks run at each moment to come.
+///
+/// It is right as long as everything happens as foreseen: tasks are added behind all others and nothing else
+/// changes. Whoever ends early, leaves or loses its backend asks for a new one.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    limits: Vec<u32>,
+    /// What runs from each moment to the next one; the first is the beginning, and at the last nothing runs.
+    steps: BTreeMap<Timestamp, Counts>,
+    /// Before this moment there is no room for another task of the class, and never will be.
+    full_until: [Timestamp; CLASSES_MAX],
+}
+
+impl Profile {
+    /// Begins now, with these limits for each class and longer, and these tasks running.
+    pub fn new(
+        now: Timestamp,
+        limits: &[u32],
+        occupants: impl IntoIterator<Item = Occupant>,
+    ) -> Self {
+        let steps = BTreeMap::from([(now, [0; CLASSES_MAX])]);
+        let mut this = Profile { limits: limits.to_vec(), steps, full_until: [now; CLASSES_MAX] };
+        for occupant in occupants {
+            this.occupy(now, occupant);
+        }
+        this
+    }
+
+    /// Adds a task behind all others; answers when it starts, or nothing if it never can. That may be before
+    /// earlier tasks of longer classes do, and none of them starts later for it.
+    pub fn add(&mut self, now: Timestamp, waiter: Waiter) -> Option<Timestamp> {
+        let class = usize::from(waiter.class);
+        let begin = self.full_until[class].max(now);
+        let start = self.first_room(begin, class)?;
+        self.full_until[class] = start;
+        self.occupy(start, Occupant { class: waiter.class, end: start + waiter.time });
+        Some(start)
+    }
+
+    /// The first moment from this one on with room for another task of the class.
+    fn first_room(&self, begin: Timestamp, class: usize) -> Option<Timestamp> {
+        let limits = &self.limits[..=class];
+        let has_room =
+            |counts: &Counts| limits.iter().zip(counts).all(|(limit, count)| count < limit);
+        let current = self.steps.range(..=begin).next_back();
+        if current.is_some_and(|(_, counts)| has_room(counts)) {
+            return Some(begin);
+        }
+        let later = self.steps.range((Bound::Excluded(begin), Bound::Unbounded));
+        let found = later.into_iter().find(|(_, counts)| has_room(counts));
+        found.map(|(moment, _)| *moment)
+    }
+
+    /// Whether something was foreseen to begin or end after the first moment and up to the second.
+    pub fn has_step(&self, after: Timestamp, until: Timestamp) -> bool {
+        after < until
+            && self.steps.range((Bound::Excluded(after), Bound::Included(until))).next().is_some()
+    }
+
+    fn occupy(&mut self, start: Timestamp, occupant: Occupant) {
+        if occupant.end <= start {
+            return;
+        }
+        self.split(start);
+        self.split(occupant.end);
+        for (_, counts) in self.steps.range_mut(start..occupant.end) {
+            for count in &mut counts[..=usize::from(occupant.class)] {
+                *count += 1;
+            }
+        }
+    }
+
+    /// Lets a step begin at this moment.
+    fn split(&mut self, moment: Timestamp) {
+        let before = self.steps.range(..=moment).next_back().map(|(_, counts)| *counts);
+        self.steps.entry(moment).or_insert(before.unwrap_or_default());
+    }
+}

@@ -1,0 +1,89 @@
+//! What a task has for itself while it runs: a folder, and perhaps a user.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+
+use super::folder::Folder;
+use super::lanes::Lane;
+use super::sweep::{Mark, sweep};
+use super::{Host, Plan};
+
+/// A folder and a user. Both are cleared when the last handle is dropped, on a thread that nobody waits for:
+/// programs may leave a lot behind.
+#[derive(Clone, Debug)]
+pub(super) struct Room(Arc<Cleared>);
+
+#[derive(Debug)]
+struct Cleared(Option<Contents>);
+
+/// Processes go first, then the folder, then the user is free.
+#[derive(Debug)]
+struct Contents {
+    mark: Mark,
+    folder: Folder,
+    lane: Lane,
+}
+
+impl Drop for Contents {
+    fn drop(&mut self) {
+        if !sweep(&self.mark) {
+            tracing::error!(mark = ?self.mark, "processes of a task cannot be killed");
+        }
+    }
+}
+
+impl Room {
+    /// A room with the files of the task in it.
+    pub async fn open(host: Arc<Host>, plan: Arc<Plan>, lane: Lane) -> io::Result<Self> {
+        off(move || {
+            let folder = host.folders.make(lane.uid, &plan.files)?;
+            let mark = match lane.uid {
+                _ if host.isolation.has_bubblewrap() => Mark::Argument(folder.path().into()),
+                Some(uid) => Mark::User(uid),
+                None => Mark::Home(folder.path().into()),
+            };
+            Ok(Room(Arc::new(Cleared(Some(Contents { mark, folder, lane })))))
+        })
+        .await
+    }
+
+    fn contents(&self) -> &Contents {
+        self.0.0.as_ref().expect("it is there until it is dropped")
+    }
+
+    pub fn path(&self) -> &Path {
+        self.contents().folder.path()
+    }
+
+    pub fn uid(&self) -> Option<u32> {
+        self.contents().lane.uid
+    }
+
+    /// The result, if there is one.
+    pub async fn read(&self, name: &str, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+        let (this, name) = (self.clone(), name.to_owned());
+        off(move || this.contents().folder.read(&name, bytes_max)).await
+    }
+}
+
+impl Drop for Cleared {
+    fn drop(&mut self) {
+        let contents = self.0.take();
+        match Handle::try_current() {
+            // Where the runtime is ending it drops them all the same.
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(contents))),
+            Err(_) => drop(contents),
+        }
+    }
+}
+
+/// Does something that waits for the disk, away from the threads that serve clients.
+async fn off<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}

@@ -1,0 +1,86 @@
+//! Users for programs that no other pool of this machine has at the same time: where they share one, the end of a
+//! task of one pool would be the end of a program of the other.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Where a file for each user stands that a pool has; whoever has it locked has the user.
+const LOCKS: &str = "/run/taskyard-pool";
+/// How many users to try at most.
+const TRIES_MAX: u32 = 20_000;
+/// What the system itself means by nobody.
+const NOBODY: [u32; 2] = [65_534, 65_535];
+
+/// Users in a row, which are free for other pools when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Users {
+    first: u32,
+    _locks: Vec<File>,
+}
+
+impl Users {
+    /// So many users, from `first` on or behind those that other pools have.
+    pub fn claim(first: u32, count: u32) -> io::Result<Self> {
+        Users::claim_in(Path::new(LOCKS), first, count)
+    }
+
+    fn claim_in(folder: &Path, wanted: u32, count: u32) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let (mut first, mut locks) = (wanted, Vec::new());
+        for user in (wanted..=u32::MAX - 1).take(TRIES_MAX as usize) {
+            match lock(folder.join(user.to_string()))? {
+                Some(file) if !NOBODY.contains(&user) => locks.push(file),
+                _ => {
+                    first = user + 1;
+                    locks.clear();
+                }
+            }
+            if locks.len() == count as usize {
+                return Ok(Users { first, _locks: locks });
+            }
+        }
+        Err(io::Error::other(format!("no {count} users in a row are free from {wanted} on")))
+    }
+
+    /// The first of them.
+    pub fn first(&self) -> u32 {
+        self.first
+    }
+}
+
+/// The locked file; nothing if another one has it locked.
+fn lock(path: PathBuf) -> io::Result<Option<File>> {
+    let file =
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Two pools as root ran their programs under the same users, and without bubblewrap each end of a task killed
+    // what the other pool ran.
+    #[test]
+    fn two_pools_have_different_users() {
+        let folder = tempfile::tempdir().unwrap();
+        let claim = |first, count| Users::claim_in(folder.path(), first, count).unwrap();
+        let one = claim(60_600, 8);
+        let two = claim(60_600, 4);
+        let three = claim(60_605, 4);
+        assert_eq!([&one, &two, &three].map(Users::first), [60_600, 60_608, 60_612]);
+        drop(one);
+        assert_eq!(claim(60_600, 9).first(), 60_616, "nine in a row are free only there");
+        assert_eq!(claim(60_602, 6).first(), 60_602);
+        assert_eq!(claim(65_530, 6).first(), 65_536, "nobody is not for programs");
+        assert!(Users::claim_in(folder.path(), u32::MAX - 2, 8).is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! The manager of workers: who leads, who reported, what is planned. Any server of the store can tell.
+
+use axum::extract::State;
+use axum::http::Method;
+use axum::response::Response;
+use serde::de::DeserializeOwned;
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{Command, Error, Reply, Result as CoreResult, Task, TubeName};
+use taskyard_wire::http::{
+    ManagerAnswer, PLANS_TUBE, PlanLetter, REPORTS_TUBE, SEAT_TUBE, WorkerAnswer, WorkerReport,
+    letter_of,
+};
+
+use super::{Refusal, Route, ok};
+use crate::app::{App, Shared};
+
+/// The addresses of this file.
+pub(crate) fn routes() -> Vec<Route> {
+    let show = ("manager", "Show who plans for the workers, who reported, and what is planned");
+    let route = Route::new(Method::GET, "/v1/manager", show, self::show);
+    vec![route.answers::<ManagerAnswer>("The manager and the workers").commands()]
+}
+
+async fn show(State(app): State<Shared>) -> Result<Response, Refusal> {
+    let led = !taken(&app, SEAT_TUBE).await?.is_empty();
+    let plans = letters::<PlanLetter>(&app, PLANS_TUBE).await?;
+    let plan = plans.into_iter().max_by_key(|plan| plan.version);
+    let reports = letters::<WorkerReport>(&app, REPORTS_TUBE).await?;
+    // While a newer report of a worker arrives, the older one is there for a moment: the last one counts.
+    let mut workers: Vec<WorkerAnswer> = Vec::new();
+    for report in reports {
+        workers.retain(|known| known.worker != report.worker);
+        workers.push(WorkerAnswer::new(report, plan.as_ref()));
+    }
+    workers.sort_by(|a, b| (&a.name, &a.worker).cmp(&(&b.name, &b.worker)));
+    let version = plan.as_ref().map(|plan| plan.version);
+    ok(&ManagerAnswer { led, leader: plan.map(|plan| plan.leader), version, workers })
+}
+
+/// What the leader holds there, by id.
+async fn letters<T: DeserializeOwned>(app: &App, tube: &str) -> CoreResult<Vec<T>> {
+    let ids: Vec<_> = taken(app, tube).await?.into_iter().map(|task| task.id).collect();
+    let peek = Command::Peek { tube: TubeName::new(tube)?, ids };
+    let tasks = tasks_of(app.ask(peek).await)?;
+    Ok(tasks.iter().filter_map(|task| letter_of(task.body.as_ref()?)).collect())
+}
+
+async fn taken(app: &App, tube: &str) -> CoreResult<Vec<Task>> {
+    let held = Command::Deliveries { tube: TubeName::new(tube)?, count: BATCH_TASKS_MAX };
+    tasks_of(app.ask(held).await)
+}
+
+/// Where nobody ever reported, the tubes are not there.
+fn tasks_of(reply: CoreResult<Reply>) -> CoreResult<Vec<Task>> {
+    match reply {
+        Ok(Reply::Tasks(tasks)) => Ok(tasks),
+        Ok(_) => Err(Error::Store("the engine answered something else than was asked".into())),
+        Err(Error::TubeNotFound(_)) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}

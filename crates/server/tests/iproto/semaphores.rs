@@ -1,0 +1,108 @@
+//! Semaphores by CALL.
+
+use serde_json::json;
+
+use crate::rig::Rig;
+
+#[tokio::test]
+async fn every_verb_of_a_semaphore() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    let made = talk
+        .done("queue.semaphore.create", json!(["yang", { "active": 1, "try_release": 1 }]))
+        .await;
+    let shown = json!({ "key": "yang", "active": 1, "try_release": 1, "waiting": 0, "delayed": 0,
+        "acquired": 0, "revoking": 0, "events": 0 });
+    assert_eq!(made, json!([[shown]]));
+    assert_eq!(talk.done("queue.semaphore.create", json!(["yang"])).await, made, "it stays");
+    let stands = talk.done("queue.semaphore.enqueue", json!(["yang", 7, 2.5])).await;
+    assert_eq!(stands, json!([[[7, "acquired", 2.5, 1]]]));
+    let stands =
+        talk.done("queue.semaphore.enqueue_many", json!(["yang", [[8, 1], [9, 0.5]]])).await;
+    assert_eq!(stands, json!([[[8, "wait", 1.0, null], [9, "wait", 0.5, null]]]));
+    let events = talk.done("queue.semaphore.events", json!(["yang", 10, 0.0])).await;
+    let id = events[0][0][0].clone();
+    assert_eq!(events, json!([[[id, "yang", 7, 1, "acquired", 1, null]]]));
+    assert_eq!(talk.done("queue.semaphore.ack", json!([[id]])).await, json!([1]));
+    for (verb, args, outcome) in [
+        ("decline", json!(["yang", 8]), "stale"),
+        ("extend", json!(["yang", 7, 30, 1]), "done"),
+        ("yield", json!(["yang", 7, 99]), "stale"),
+        ("yield", json!(["yang", 7, 1]), "done"),
+        ("release", json!(["yang", 7]), "done"),
+        ("release", json!(["yang", 7]), "missing"),
+    ] {
+        let said = talk.done(&format!("queue.semaphore.{verb}"), args).await;
+        assert_eq!(said, json!([[outcome]]), "{verb}");
+    }
+    let stands = talk.done("queue.semaphore.look", json!(["yang", [7, 8]])).await;
+    assert_eq!(stands, json!([[[8, "acquired", 1.0, 3]]]));
+    let said = talk.done("queue.semaphore.release_many", json!(["yang", [[8, 3], 9, 10]])).await;
+    assert_eq!(said, json!([["done", "done", "missing"]]));
+    let set = talk.done("queue.semaphore.set", json!(["yang", { "active": 0, "lease": 5 }])).await;
+    assert_eq!(set[0][0]["active"], 0);
+    assert_eq!(talk.done("queue.semaphore.show", json!(["yang"])).await, set);
+    assert_eq!(talk.done("queue.semaphore.list", json!([])).await, set);
+}
+
+#[tokio::test]
+async fn a_call_waits_for_events() {
+    let rig = Rig::new().await;
+    let (mut listener, mut talk) = (rig.connect().await, rig.connect().await);
+    talk.done("queue.semaphore.create", json!(["yang"])).await;
+    let sync = listener.post("queue.semaphore.events", json!([null, 1, 60])).await;
+    talk.done("queue.semaphore.enqueue", json!(["yang", 3, 0])).await;
+    let events = listener.answer_to(sync).await.expect("events came");
+    assert_eq!(events[0][0][2], 3);
+}
+
+/// A tube that a semaphore stands before, made as Tarantool's clients make tubes.
+#[tokio::test]
+async fn a_tube_with_a_semaphore() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    talk.done("queue.semaphore.create", json!(["yang", { "active": 1, "try_release": 1 }])).await;
+    talk.done("queue.create_tube", json!(["mail", "fifottl", { "semaphore": "yang" }])).await;
+    assert_eq!(talk.done("queue.tube.mail:put", json!(["a"])).await, json!([[0, "r", "a"]]));
+    assert_eq!(talk.done("queue.tube.mail:put", json!(["b"])).await, json!([[1, "~", "b"]]));
+    talk.done("queue.tube.mail:take", json!([0])).await;
+    talk.done("queue.tube.mail:ack", json!([0])).await;
+    assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await, json!([[1, "t", "b"]]));
+    let missing = json!(["jobs", "fifo", { "semaphore": "nowhere" }]);
+    talk.refused("queue.create_tube", missing, 32, "does not exist").await;
+    talk.refused(
+        "queue.create_tube",
+        json!(["jobs", "utube", { "semaphore": "yang" }]),
+        32,
+        "sub-queues",
+    )
+    .await;
+    talk.refused("queue.create_tube", json!(["jobs", "fifo", { "semaphore": 7 }]), 32, "semaphore")
+        .await;
+}
+
+#[tokio::test]
+async fn wrong_calls_are_refused() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    talk.done("queue.semaphore.create", json!(["yang"])).await;
+    for (verb, args, text) in [
+        ("create", json!([7]), "must be text"),
+        ("create", json!(["a/b"]), "must not contain"),
+        ("set", json!(["yang", { "actve": 1 }]), "has no option"),
+        ("set", json!(["yang", { "active": -1 }]), "active"),
+        ("set", json!(["yang", { "active": "many" }]), "active"),
+        ("enqueue", json!(["yang", 1]), "priority"),
+        ("enqueue", json!(["nowhere", 1, 1]), "does not exist"),
+        ("enqueue_many", json!(["yang", 7]), "must be a list"),
+        ("extend", json!(["yang", 1]), "seconds"),
+        ("release", json!(["yang", 1, "x"]), "grant"),
+        ("events", json!([null, -1]), "whole number"),
+        ("ack", json!([["x"]]), "whole number"),
+        ("jump", json!([]), "not defined"),
+    ] {
+        let name = format!("queue.semaphore.{verb}");
+        let code = if verb == "jump" { 33 } else { 32 };
+        talk.refused(&name, args, code, text).await;
+    }
+}

@@ -1,0 +1,187 @@
+//! Large batches on two connections at a time.
+//!
+//! One connection is one process of the database, and so one core. Where a batch has several large commands that do
+//! not concern each other, the later half of them goes by a second connection, as a transaction of its own. That is
+//! for puts, acks by lease and takes without a session in tubes that have neither sub-queues nor a capacity, and
+//! never for puts and takes of one tube. No command is torn apart.
+//!
+//! What callers see is the same: the ids of the first half are reserved before the second begins, and what was taken is
+//! dealt out in the order of the queue.
+
+use std::collections::{BTreeMap, HashSet};
+
+use taskyard_core::limits::BATCH_BYTES_MAX;
+use taskyard_core::{Command, Error, Finish, FinishItem, Holder, Reply, Span, Task, TubeName};
+
+use super::plan::{Ask, Group, Part, Step};
+use super::statements::{self as sql, Call, param};
+
+/// Fewer tasks than this are not worth a second transaction.
+const TASKS_MIN: usize = 1_000;
+
+/// What a task costs in each verb, beside the others.
+const PUT: usize = 7;
+const TAKE: usize = 11;
+const ACK: usize = 3;
+
+/// What a command is about and what it costs, if it may go by either connection.
+struct Load<'a> {
+    tube: &'a TubeName,
+    tasks: usize,
+    each: usize,
+}
+
+fn load(command: &Command) -> Option<Load<'_>> {
+    match command {
+        Command::Put { tube, tasks, .. } => Some(Load { tube, tasks: tasks.len(), each: PUT }),
+        // Sessions are told which leases are theirs by one connection alone: there they only grow.
+        Command::Take(take) if take.session.is_none() => {
+            Some(Load { tube: &take.tube, tasks: take.count, each: TAKE })
+        }
+        Command::Finish { tube, items, show: false } if items.iter().all(is_ack_by_lease) => {
+            Some(Load { tube, tasks: items.len(), each: ACK })
+        }
+        _ => None,
+    }
+}
+
+fn is_ack_by_lease(item: &FinishItem) -> bool {
+    item.finish == Finish::Ack && matches!(item.holder, Holder::Lease(_))
+}
+
+fn cost(command: &Command) -> usize {
+    load(command).map_or(0, |load| load.tasks * load.each)
+}
+
+/// Takes out what is to go by the second connection; nothing where one is enough.
+pub(super) fn split(groups: &mut Vec<Group>, plain: &HashSet<TubeName>) -> Vec<Group> {
+    if !may_split(groups, plain) {
+        return Vec::new();
+    }
+    let half = groups.iter().flat_map(|group| &group.commands).map(cost).sum::<usize>() / 2;
+    let (mut side, mut moved) = (Vec::new(), 0);
+    while let Some(group) = groups.last_mut() {
+        let mut left = group.commands.len();
+        while left > 0 && moved + cost(&group.commands[left - 1]) <= half {
+            moved += cost(&group.commands[left - 1]);
+            left -= 1;
+        }
+        if left > 0 {
+            if left < group.commands.len() {
+                side.push(group.split_off(left));
+            }
+            break;
+        }
+        side.extend(groups.pop());
+    }
+    side.reverse();
+    side
+}
+
+fn may_split(groups: &[Group], plain: &HashSet<TubeName>) -> bool {
+    let (mut commands, mut tasks, mut kinds) = (0, 0, HashSet::new());
+    for group in groups {
+        for command in &group.commands {
+            let Some(load) = load(command).filter(|load| plain.contains(load.tube)) else {
+                return false;
+            };
+            commands += 1;
+            tasks += load.tasks;
+        }
+        let Some(load) = group.commands.first().and_then(load) else { return false };
+        // Two calls with acks in one tube name the same task twice, or are more than enough for one.
+        if !kinds.insert((load.tube, load.each)) && load.each == ACK {
+            return false;
+        }
+    }
+    let mixed = |(tube, each): &(&TubeName, usize)| *each == PUT && kinds.contains(&(*tube, TAKE));
+    commands > 1 && tasks >= TASKS_MIN && !kinds.iter().any(mixed)
+}
+
+/// The calls that reserve ids for puts of the first half, where the second half has puts into the same tube.
+pub(super) fn reservations(main: &Part, side: &Part) -> (Vec<TubeName>, Vec<Call>) {
+    let later: HashSet<&TubeName> = puts(&side.steps).map(|(tube, _)| tube).collect();
+    let mut counts = BTreeMap::<&TubeName, usize>::new();
+    for (tube, count) in puts(&main.steps).filter(|(tube, _)| later.contains(tube)) {
+        *counts.entry(tube).or_default() += count;
+    }
+    let call = |(tube, count): (&TubeName, usize)| {
+        let name = tube.as_str().to_owned();
+        (tube.clone(), Call::new(&sql::RESERVE_IDS, [param(name), param(count as i64)]))
+    };
+    counts.into_iter().map(call).unzip()
+}
+
+fn puts(steps: &[Step]) -> impl Iterator<Item = (&TubeName, usize)> {
+    steps.iter().filter_map(|step| match &step.ask {
+        Ask::Put { tube, sizes, .. } => Some((tube, sizes.iter().sum())),
+        _ => None,
+    })
+}
+
+/// Lets the puts into a tube use ids that were reserved in the one with this number.
+pub(super) fn use_ids(part: &mut Part, tube: &TubeName, number: i32, ids: Vec<i64>) {
+    let mut ids = ids.into_iter();
+    let asked = part.steps.iter().filter(|step| !matches!(step.ask, Ask::Refused(_)));
+    for (step, call) in asked.zip(&mut part.calls) {
+        let Ask::Put { tube: into, sizes, .. } = &step.ask else { continue };
+        if into == tube {
+            let own: Vec<i64> = ids.by_ref().take(sizes.iter().sum()).collect();
+            call.params.truncate(call.params.len() - 2);
+            call.params.extend([param(Some(number)), param(Some(own))]);
+        }
+    }
+}
+
+/// The place of a take in its batch, and how many it asks for.
+type Wish = (usize, usize);
+
+/// Takes of one tube for the same time, which could as well have got what the others got.
+#[derive(Default)]
+pub(super) struct Takes(BTreeMap<(TubeName, Option<Span>), Vec<Wish>>);
+
+impl Takes {
+    /// Those among these steps, which have no session.
+    pub fn of<'a>(steps: impl Iterator<Item = &'a Step>) -> Self {
+        let mut takes = Takes::default();
+        for step in steps {
+            if let Ask::Take { tube, lease, counts, .. } = &step.ask {
+                let alike = takes.0.entry((tube.clone(), *lease)).or_default();
+                alike.extend(step.places.iter().copied().zip(counts.iter().copied()));
+            }
+        }
+        takes
+    }
+
+    /// Deals out what they got in the order of the queue, the first first.
+    pub fn deal(self, replies: &mut [Result<Reply, Error>]) {
+        for mut alike in self.0.into_values().filter(|alike| alike.len() > 1) {
+            alike.sort_unstable();
+            let taken = alike.iter().map(|(place, _)| match &replies[*place] {
+                Ok(Reply::Taken(tasks)) => Some(tasks.iter().map(bytes).sum::<usize>()),
+                _ => None,
+            });
+            // One answer must not get more than it can hold.
+            if taken.sum::<Option<usize>>().is_none_or(|bytes| bytes > BATCH_BYTES_MAX) {
+                continue;
+            }
+            let mut tasks: Vec<Task> = Vec::new();
+            for (place, _) in &alike {
+                if let Ok(Reply::Taken(part)) = &mut replies[*place] {
+                    tasks.append(part);
+                }
+            }
+            tasks.sort_unstable_by_key(|task| (task.pri, task.id));
+            let mut tasks = tasks.into_iter();
+            for (place, count) in alike {
+                replies[place] = Ok(Reply::Taken(tasks.by_ref().take(count).collect()));
+            }
+        }
+    }
+}
+
+fn bytes(task: &Task) -> usize {
+    let size =
+        |body: &taskyard_core::Body| body.payload().len() + body.meta().map_or(0, <[u8]>::len);
+    task.body.as_ref().map_or(0, size)
+}

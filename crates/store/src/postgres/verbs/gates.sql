@@ -1,0 +1,199 @@
+-- Tubes with a semaphore before them. Whatever is asked of such a tube locks the state row of its semaphore first, so
+-- that nothing moves its tasks at the same time.
+--
+-- A task stands in the semaphore exactly while it is ready, taken, or would be ready with a grant (state 6).
+
+-- The number of a tube's task in its semaphore: below zero, where no caller's own numbers are.
+CREATE OR REPLACE FUNCTION taskyard.gated(_tube integer, _id bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT (-9223372036854775808)::bigint + (_tube::bigint << 43) + _id
+$$;
+
+-- The way back: the number of the tube, and the id.
+CREATE OR REPLACE FUNCTION taskyard.gated_tube(_task bigint) RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN _task < 0 THEN ((_task & 9223372036854775807) >> 43)::integer END
+$$;
+
+CREATE OR REPLACE FUNCTION taskyard.gated_id(_task bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT _task & 8796093022207
+$$;
+
+CREATE OR REPLACE FUNCTION taskyard.lock_gate(_semaphore integer) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM 1 FROM taskyard.semaphore_state s WHERE s.semaphore_id = _semaphore FOR UPDATE;
+END $$;
+
+-- Locks the semaphores of these tubes, in the order of their numbers.
+CREATE OR REPLACE FUNCTION taskyard.lock_gates(_tubes integer[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM taskyard.tube u WHERE u.number = ANY (_tubes) AND u.semaphore IS NOT NULL) THEN
+        PERFORM 1 FROM taskyard.semaphore_state s
+            WHERE s.semaphore_id = ANY (ARRAY(SELECT u.semaphore FROM taskyard.tube u
+                WHERE u.number = ANY (_tubes) AND u.semaphore IS NOT NULL))
+            ORDER BY s.semaphore_id FOR UPDATE;
+    END IF;
+END $$;
+
+-- Locks the semaphores of what a session holds; to be called before its row is locked, because a take locks in that order.
+CREATE OR REPLACE FUNCTION taskyard.lock_gates_of(_session bytea) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM taskyard.lock_gates(ARRAY(
+        SELECT DISTINCT t.tube FROM taskyard.task t WHERE t.session = _session));
+END $$;
+
+-- What semaphores do beside what was asked (tasks become ready in this or another tube, events are written, deadlines
+-- set) is noted until the transaction ends, and read by its last call: so the server that did it tells those who wait. A
+-- notice from here would make all commits of the database stand in one line.
+CREATE OR REPLACE FUNCTION taskyard.note_ready(_tube text, _count bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    -- The name of a tube has neither a slash nor a colon.
+    PERFORM set_config('taskyard.ready',
+        concat(current_setting('taskyard.ready', true), '/', _count, ':', _tube), true);
+END $$;
+
+CREATE OR REPLACE FUNCTION taskyard.note_settled(_news boolean, _deadline bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF _news THEN
+        PERFORM set_config('taskyard.news', 'yes', true);
+    END IF;
+    IF _deadline IS NOT NULL THEN
+        PERFORM set_config('taskyard.deadline', least(_deadline,
+            nullif(current_setting('taskyard.deadline', true), '')::bigint)::text, true);
+    END IF;
+END $$;
+
+-- What was noted in this transaction: new events, the earliest deadline, and how many tasks became ready where.
+CREATE OR REPLACE FUNCTION taskyard.moved(OUT news boolean, OUT deadline bigint, OUT tubes text[], OUT counts bigint[])
+LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(current_setting('taskyard.news', true), '') <> '',
+        nullif(current_setting('taskyard.deadline', true), '')::bigint,
+        array_agg(split_part(r.noted, ':', 2)), array_agg(split_part(r.noted, ':', 1)::bigint)
+    FROM unnest(string_to_array(substr(current_setting('taskyard.ready', true), 2), '/')) AS r(noted)
+$$;
+
+-- Who was let in is ready, who lost its grant is not.
+CREATE OR REPLACE FUNCTION taskyard.move_gated(_tasks bigint[], _in boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _tube record;
+BEGIN
+    FOR _tube IN
+        WITH moved AS (
+            UPDATE taskyard.task t SET state = CASE WHEN _in THEN 0 ELSE 6 END
+            FROM unnest(_tasks) AS g(task)
+            CROSS JOIN LATERAL (SELECT k.ctid AS place, k.state FROM taskyard.task k
+                WHERE k.tube = taskyard.gated_tube(g.task) AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
+            WHERE t.ctid = k.place AND CASE WHEN _in THEN k.state = 6 ELSE k.state IN (0, 5) END
+            RETURNING t.tube, k.state AS before),
+        counted AS (
+            INSERT INTO taskyard.count (tube, ready, passed, delayed)
+            SELECT m.tube, count(*) FILTER (WHERE _in) - count(*) FILTER (WHERE m.before = 0),
+                -count(*) FILTER (WHERE m.before = 5),
+                count(*) FILTER (WHERE NOT _in) - count(*) FILTER (WHERE m.before = 6)
+            FROM moved m GROUP BY m.tube RETURNING count.tube, count.ready)
+        SELECT u.name, c.ready FROM counted c JOIN taskyard.tube u ON u.number = c.tube WHERE _in ORDER BY u.name
+    LOOP
+        PERFORM taskyard.note_ready(_tube.name, _tube.ready);
+    END LOOP;
+END $$;
+
+-- After tasks of a tube moved, brings them to where its semaphore has them, and settles it. The ids are in the order in
+-- which they come to stand in line. Answers the next deadline of the semaphore that was set.
+CREATE OR REPLACE FUNCTION taskyard.regate(_t taskyard.tube, _ids bigint[], _now bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    _s taskyard.semaphore;
+    _state taskyard.semaphore_state;
+    _stand bigint[];
+    _leave bigint[];
+    _asked bigint[];
+    _back bigint;
+    _acquired integer;
+    _revoking integer;
+    _settled record;
+BEGIN
+    SELECT s.* INTO _state FROM taskyard.semaphore_state s WHERE s.semaphore_id = _t.semaphore FOR UPDATE;
+    SELECT s.* INTO _s FROM taskyard.semaphore s WHERE s.id = _t.semaphore;
+    IF _s.id IS NULL THEN
+        RETURN NULL;
+    END IF;
+    _now := coalesce(_now, taskyard.clock());
+    _acquired := _state.acquired;
+    _revoking := _state.revoking;
+    SELECT array_agg(taskyard.gated(_t.number, i.id) ORDER BY i.n) FILTER (WHERE k.state IN (0, 5, 6)),
+        array_agg(taskyard.gated(_t.number, i.id)) FILTER (WHERE coalesce(k.state, 3) IN (2, 3, 4))
+        INTO _stand, _leave
+        FROM (SELECT u.id, min(u.n) AS n FROM unnest(_ids) WITH ORDINALITY AS u(id, n) GROUP BY u.id) i
+        LEFT JOIN LATERAL (SELECT k.state FROM taskyard.task k
+            WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) k ON true;
+    IF _leave IS NOT NULL THEN
+        DELETE FROM taskyard.semaphore_event e USING unnest(_leave) AS g(task)
+            WHERE e.semaphore_id = _s.id AND e.task_id = g.task;
+        WITH gone AS (
+            DELETE FROM taskyard.semaphore_task p USING unnest(_leave) AS g(task)
+            WHERE p.semaphore_id = _s.id AND p.task_id = g.task
+            RETURNING p.status)
+        SELECT _acquired - count(*) FILTER (WHERE g.status = 'ACQUIRED'),
+            _revoking - count(*) FILTER (WHERE g.status = 'TRY_RELEASE')
+            INTO _acquired, _revoking FROM gone g;
+    END IF;
+    IF _stand IS NOT NULL THEN
+        -- Who was asked to release and is not worked on any more does so.
+        SELECT array_agg(p.task_id) INTO _asked FROM unnest(_stand) AS g(task)
+            CROSS JOIN LATERAL (SELECT p.task_id FROM taskyard.semaphore_task p
+                WHERE p.semaphore_id = _s.id AND p.task_id = g.task AND p.status = 'TRY_RELEASE' OFFSET 0) p;
+        IF _asked IS NOT NULL THEN
+            DELETE FROM taskyard.semaphore_event e USING unnest(_asked) AS g(task)
+                WHERE e.semaphore_id = _s.id AND e.task_id = g.task;
+            _back := CASE WHEN _s.cool_down > 0 THEN taskyard.later(_now, _s.cool_down) END;
+            UPDATE taskyard.semaphore_task p
+                SET status = CASE WHEN _back IS NULL THEN 'WAIT' ELSE 'DELAYED' END::taskyard.semaphore_status,
+                    moment = _back, grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL,
+                    pinned = false
+                FROM unnest(_asked) AS g(task) WHERE p.semaphore_id = _s.id AND p.task_id = g.task;
+            _revoking := _revoking - cardinality(_asked);
+        END IF;
+        INSERT INTO taskyard.semaphore_task AS p (semaphore_id, task_id, priority, seq, enqueued)
+            SELECT _s.id, g.task, 0 - (k.pri::numeric + 9223372036854775808)::float8,
+                nextval('taskyard.semaphore_seq'), _now
+            FROM unnest(_stand) AS g(task)
+            CROSS JOIN LATERAL (SELECT k.pri FROM taskyard.task k
+                WHERE k.tube = _t.number AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
+            ON CONFLICT (semaphore_id, task_id) DO NOTHING;
+        PERFORM taskyard.move_gated(ARRAY(SELECT g.task FROM unnest(_stand) AS g(task)
+            CROSS JOIN LATERAL (SELECT p.status FROM taskyard.semaphore_task p
+                WHERE p.semaphore_id = _s.id AND p.task_id = g.task OFFSET 0) p
+            WHERE p.status IN ('WAIT', 'DELAYED')), false);
+    END IF;
+    SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _acquired, _revoking, _now);
+    _back := taskyard.timer(least(_back, _settled._deadline));
+    PERFORM taskyard.note_settled(_settled._news, _back);
+    RETURN _back;
+END $$;
+
+-- What is wrong with tubes that have a semaphore: no rows is as it should be. A task is ready without a grant, or stands in
+-- the semaphore and need not, or is gone and left its place behind.
+CREATE OR REPLACE VIEW taskyard.gate_audit AS
+    SELECT u.name AS tube, k.id, k.state, p.status
+    FROM taskyard.tube u
+    JOIN taskyard.task k ON k.tube = u.number
+    LEFT JOIN taskyard.semaphore_task p
+        ON p.semaphore_id = u.semaphore AND p.task_id = taskyard.gated(k.tube, k.id)
+    WHERE u.semaphore IS NOT NULL AND NOT CASE
+        WHEN k.state IN (0, 5) THEN coalesce(p.status = 'ACQUIRED', false)
+        WHEN k.state = 6 THEN coalesce(p.status IN ('WAIT', 'DELAYED'), false)
+        WHEN k.state = 1 THEN p.status IS NOT NULL
+        ELSE p.status IS NULL
+    END
+    UNION ALL
+    SELECT NULL, taskyard.gated_id(p.task_id), NULL, p.status FROM taskyard.semaphore_task p
+    WHERE p.task_id < 0 AND NOT EXISTS (SELECT 1 FROM taskyard.task k
+        WHERE k.tube = taskyard.gated_tube(p.task_id) AND k.id = taskyard.gated_id(p.task_id));

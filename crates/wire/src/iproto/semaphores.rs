@@ -1,0 +1,288 @@
+//! Semaphores by CALL: `queue.semaphore.enqueue(key, task, priority)` and the others.
+
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::semaphore::{Standing, Wish};
+use taskyard_core::{
+    EventId, Grant, GrantFinish, GrantItem, SemaphoreChange, SemaphoreCommand, SemaphoreEvent,
+    SemaphoreInfo, SemaphoreKey, SemaphoreReply, Span, TubeName,
+};
+
+use super::args::{Args, list, seconds, task_id};
+use super::call::Ask;
+use super::faults::lua;
+use super::options::{invalid_value, is_true, pairs};
+use super::pack::{self, Out};
+use super::reader::Value;
+use super::reply::Fault;
+
+/// How many events one call fetches that names no number.
+const EVENTS_USUAL: usize = 100;
+
+/// The functions of semaphores; `None` for one that there is not. The name is without `semaphore.`.
+pub(super) fn parse(function: &str, mut args: Args<'_>) -> Option<Result<Ask, Fault>> {
+    let args = &mut args;
+    let command = match function {
+        "create" => configure(args, true),
+        "set" => configure(args, false),
+        "enqueue" => enqueue(args),
+        "enqueue_many" => enqueue_many(args),
+        "release" => finish(args, |_| Ok(GrantFinish::Release)),
+        "yield" => finish(args, |_| Ok(GrantFinish::Yield)),
+        "decline" => finish(args, |_| Ok(GrantFinish::Decline)),
+        "extend" => finish(args, extension),
+        "release_many" => release_many(args),
+        "look" => look(args),
+        "list" => Ok(SemaphoreCommand::List { key: None }),
+        "show" => key(args).map(|key| SemaphoreCommand::List { key: Some(key) }),
+        "events" => events(args),
+        "ack" => acknowledge(args),
+        _ => return None,
+    };
+    Some(command.map(Ask::Semaphore))
+}
+
+fn key(args: &mut Args<'_>) -> Result<SemaphoreKey, Fault> {
+    key_of(&args.value()?)
+}
+
+fn key_of(value: &Value<'_>) -> Result<SemaphoreKey, Fault> {
+    let text = match value {
+        Value::Str(bytes) | Value::Bin(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    };
+    let text = text.ok_or_else(|| lua("the key of a semaphore must be text"))?;
+    SemaphoreKey::new(text).map_err(|error| lua(error.to_string()))
+}
+
+fn priority(value: &Value<'_>) -> Result<f64, Fault> {
+    value.number().ok_or_else(|| lua("a priority must be a number"))
+}
+
+fn grant(args: &mut Args<'_>) -> Result<Option<Grant>, Fault> {
+    match args.value()? {
+        Value::Nil => Ok(None),
+        value => {
+            let number = value.unsigned().map(Grant);
+            number.map(Some).ok_or_else(|| lua("the number of a grant must be a whole number"))
+        }
+    }
+}
+
+fn configure(args: &mut Args<'_>, only_new: bool) -> Result<SemaphoreCommand, Fault> {
+    let key = key(args)?;
+    let mut change = SemaphoreChange::default();
+    pairs(args.raw()?, |name, value| {
+        let whole = || integer(name, &value);
+        let span = || seconds(&value).map(Option::unwrap_or_default);
+        // What is taken away is false.
+        let settable = || -> Result<Option<Span>, Fault> {
+            if value == Value::Bool(false) { Ok(None) } else { seconds(&value) }
+        };
+        match name {
+            b"active" => change.active = Some(whole()?),
+            b"try_release" => change.try_release = Some(whole()?),
+            b"margin" => change.margin = Some(priority(&value)?),
+            b"max_revoking" => {
+                let most = if value == Value::Bool(false) { None } else { Some(whole()?) };
+                change.max_revoking = Some(most);
+            }
+            b"min_hold" => change.min_hold = Some(span()?),
+            b"cool_down" => change.cool_down = Some(span()?),
+            b"revoke_grace" => change.revoke_grace = Some(span()?),
+            b"lease" => change.lease = Some(settable()?),
+            b"ack_timeout" => change.ack_timeout = Some(settable()?),
+            b"force" => change.force = Some(is_true(&value)),
+            b"shed" => change.shed = Some(is_true(&value)),
+            b"drop_expired" => change.drop_expired = Some(is_true(&value)),
+            // What is mistyped here would be missed much later.
+            _ => {
+                let name = String::from_utf8_lossy(name);
+                return Err(lua(format!(
+                    "a semaphore has no option {}",
+                    super::faults::shown(&name)
+                )));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(SemaphoreCommand::Configure { key, change: Box::new(change), only_new })
+}
+
+fn integer(name: &[u8], value: &Value<'_>) -> Result<i64, Fault> {
+    let number = match *value {
+        Value::Uint(number) => i64::try_from(number).ok(),
+        Value::Int(number) => Some(number),
+        _ => None,
+    };
+    number.ok_or_else(|| invalid_value(&String::from_utf8_lossy(name), value))
+}
+
+fn enqueue(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
+    let key = key(args)?;
+    let wish = Wish { task: args.id(1)?, priority: priority(&args.value()?)? };
+    Ok(SemaphoreCommand::Enqueue { key, wishes: vec![wish] })
+}
+
+fn enqueue_many(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
+    let key = key(args)?;
+    let (mut items, _) = many(args, "the second argument of enqueue_many")?;
+    let mut wishes = Vec::new();
+    while let Some(item) = items.raw()? {
+        let (mut item, _) = list(item, "each entry of enqueue_many", 2)?;
+        wishes.push(Wish { task: item.id(1)?, priority: priority(&item.value()?)? });
+    }
+    Ok(SemaphoreCommand::Enqueue { key, wishes })
+}
+
+fn many<'a>(args: &mut Args<'a>, what: &str) -> Result<(Args<'a>, usize), Fault> {
+    list(args.raw()?.unwrap_or_default(), what, BATCH_TASKS_MAX)
+}
+
+fn finish(
+    args: &mut Args<'_>,
+    how: impl FnOnce(&mut Args<'_>) -> Result<GrantFinish, Fault>,
+) -> Result<SemaphoreCommand, Fault> {
+    let (key, task) = (key(args)?, args.id(1)?);
+    let finish = how(args)?;
+    let items = vec![GrantItem { task, grant: grant(args)?, finish }];
+    Ok(SemaphoreCommand::Finish { key, items })
+}
+
+fn extension(args: &mut Args<'_>) -> Result<GrantFinish, Fault> {
+    let time = args.seconds()?.ok_or_else(|| lua("extend needs a number of seconds"))?;
+    Ok(GrantFinish::Extend(time))
+}
+
+/// Tasks, or pairs of a task and its grant.
+fn release_many(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
+    let key = key(args)?;
+    let (mut entries, _) = many(args, "the second argument of release_many")?;
+    let mut items = Vec::new();
+    while let Some(entry) = entries.raw()? {
+        let (task, grant) = match list(entry, "an entry of release_many", 2) {
+            Ok((mut pair, _)) => (pair.id(1)?, grant(&mut pair)?),
+            Err(_) => {
+                let value = super::reader::Reader::new(entry).value();
+                let value = value.map_err(|_| super::faults::malformed())?;
+                (task_id(&value)?, None)
+            }
+        };
+        items.push(GrantItem { task, grant, finish: GrantFinish::Release });
+    }
+    Ok(SemaphoreCommand::Finish { key, items })
+}
+
+fn look(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
+    let key = key(args)?;
+    let (mut items, count) = many(args, "the second argument of look")?;
+    let tasks = (0..count).map(|_| task_id(&items.value()?)).collect::<Result<_, _>>()?;
+    Ok(SemaphoreCommand::Look { key, tasks })
+}
+
+fn events(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
+    let key = match args.value()? {
+        Value::Nil => None,
+        value => Some(key_of(&value)?),
+    };
+    let count = match args.value()? {
+        Value::Nil => EVENTS_USUAL,
+        value => {
+            let count = value.unsigned().and_then(|count| usize::try_from(count).ok());
+            count.ok_or_else(|| lua("the number of events must be a whole number"))?
+        }
+    };
+    let wait = args.seconds()?.unwrap_or_default();
+    Ok(SemaphoreCommand::Events { key, count, wait })
+}
+
+fn acknowledge(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
+    let (mut items, count) = many(args, "the argument of ack")?;
+    let number = |items: &mut Args<'_>| {
+        let number = items.value()?.unsigned().map(EventId);
+        number.ok_or_else(|| lua("the number of an event must be a whole number"))
+    };
+    let events = (0..count).map(|_| number(&mut items)).collect::<Result<_, _>>()?;
+    Ok(SemaphoreCommand::Acknowledge { events })
+}
+
+/// Whether the answer is a list of its own.
+pub(super) const fn is_list(reply: &SemaphoreReply) -> bool {
+    !matches!(reply, SemaphoreReply::Acknowledged(_))
+}
+
+/// Writes the rows of a list of rows, where there are some: the old shape wants each by itself.
+pub(super) fn rows(reply: &SemaphoreReply) -> Option<impl Fn(&mut Out) + '_> {
+    let SemaphoreReply::Standings(standings) = reply else { return None };
+    let write = |out: &mut Out| {
+        pack::array32(out, standings.len());
+        standings.iter().for_each(|standing| write_standing(out, standing));
+    };
+    (!standings.is_empty()).then_some(write)
+}
+
+/// Writes what a semaphore says: rows of plain values, in the order that the document names.
+pub(super) fn write(out: &mut Out, reply: &SemaphoreReply) {
+    match reply {
+        SemaphoreReply::Semaphores(infos) => {
+            pack::array(out, infos.len());
+            infos.iter().for_each(|info| write_info(out, info));
+        }
+        SemaphoreReply::Standings(standings) => {
+            pack::array(out, standings.len());
+            standings.iter().for_each(|standing| write_standing(out, standing));
+        }
+        SemaphoreReply::Finished(outcomes) => {
+            pack::array(out, outcomes.len());
+            outcomes.iter().for_each(|outcome| pack::str(out, outcome.name()));
+        }
+        SemaphoreReply::Events(events) => {
+            pack::array(out, events.len());
+            events.iter().for_each(|event| write_event(out, event));
+        }
+        SemaphoreReply::Acknowledged(count) => pack::uint(out, *count),
+    }
+}
+
+fn write_info(out: &mut Out, info: &SemaphoreInfo) {
+    let numbers = [
+        ("active", u64::from(info.options.active)),
+        ("try_release", u64::from(info.options.try_release)),
+        ("waiting", info.waiting),
+        ("delayed", info.delayed),
+        ("acquired", info.acquired),
+        ("revoking", info.revoking),
+        ("events", info.events),
+    ];
+    pack::map(out, 1 + numbers.len());
+    pack::str(out, "key");
+    pack::str(out, info.key.as_str());
+    for (name, number) in numbers {
+        pack::str(out, name);
+        pack::uint(out, number);
+    }
+}
+
+fn write_standing(out: &mut Out, standing: &Standing) {
+    pack::array(out, 4);
+    pack::uint(out, standing.task.0);
+    pack::str(out, standing.status.name());
+    pack::float(out, standing.priority.value());
+    match standing.grant {
+        Some(grant) => pack::uint(out, grant.0),
+        None => pack::nil(out),
+    }
+}
+
+fn write_event(out: &mut Out, event: &SemaphoreEvent) {
+    pack::array(out, 7);
+    pack::uint(out, event.id.0);
+    pack::str(out, event.semaphore.as_str());
+    pack::uint(out, event.task.0);
+    pack::uint(out, event.grant.0);
+    pack::str(out, event.kind.name());
+    pack::uint(out, u64::from(event.attempt));
+    match event.tube.as_ref().map(TubeName::as_str) {
+        Some(tube) => pack::str(out, tube),
+        None => pack::nil(out),
+    }
+}
