@@ -4,9 +4,9 @@ use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
     Command, Error, Outcome, Placed, Reply, State, Task, TaskId, Timestamp, TubeName,
 };
+use taskyard_redis::Value;
 
 use super::codec::{Bytes, Unreadable, read_info, read_task};
-use super::resp::Value;
 
 /// How a tube stands after a call.
 #[derive(Clone, Debug)]

@@ -1,8 +1,6 @@
 //! What Redis does to keep what it was told, as its own settings say.
 
-use super::connection::Failure;
-use super::link::Link;
-use super::resp::Value;
+use taskyard_redis::{Failure, Link, Value};
 
 /// When what was acknowledged is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,14 +8,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
-    Command, Effects, Error, Holder, Reply, SessionId, Timestamp, TubeName, TubeOptions, check_tasks,
+    Command, Effects, Error, Holder, Reply, SessionId, Timestamp, TubeName, TubeOptions,
+    check_tasks,
 };
+
+use taskyard_redis::{Call, Failure, Link, Value};
 
 use super::answers::{Head, Parts};
 use super::codec::{self, Unreadable};
-use super::connection::Failure;
-use super::link::{Call, Link};
-use super::resp::Value;
+use super::failure::error;
 use super::{Clock, Shared};
 use crate::Executed;
 
@@ -54,7 +55,7 @@ impl Shared {
         match batch.settle().await {
             Ok(()) => batch.run(commands).await,
             Err(failure) => {
-                let error = Failure::Unreachable(failure.text()).error();
+                let error = error(&Failure::Unreachable(failure.text()));
                 batch.replies.fill(Some(Err(error)));
             }
         }
@@ -98,7 +99,7 @@ impl Batch<'_> {
         let done = if self.lost { Err(unasked()) } else { self.try_alone(command).await };
         let reply = done.unwrap_or_else(|failure| {
             self.note(&failure);
-            Err(failure.error())
+            Err(error(&failure))
         });
         self.answer(place, reply);
     }
@@ -148,7 +149,7 @@ impl Batch<'_> {
             Err(failure) => {
                 self.note(&failure);
                 // The tubes were not even asked.
-                let error = Failure::Unreachable(failure.text()).error();
+                let error = error(&Failure::Unreachable(failure.text()));
                 for (place, _) in groups.into_iter().flat_map(|group| group.commands) {
                     self.answer(place, Err(error.clone()));
                 }
@@ -330,7 +331,7 @@ impl Batch<'_> {
         group.commands.retain(|(place, command)| {
             let is_put = matches!(command, Command::Put { .. });
             if is_put {
-                self.replies[*place] = Some(Err(Failure::Full.error()));
+                self.replies[*place] = Some(Err(error(&Failure::Full)));
             }
             !is_put
         });
@@ -345,7 +346,7 @@ impl Batch<'_> {
         }
         self.note(failure);
         for place in group.places() {
-            self.answer(place, Err(failure.error()));
+            self.answer(place, Err(error(failure)));
         }
     }
 }

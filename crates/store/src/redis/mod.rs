@@ -6,13 +6,10 @@
 //! tubes (their names, sessions, servers, lease numbers) has a tag of its own, and no function touches keys of two.
 //!
 //! Start reading at `lua/call.lua`, `lua/tube.lua` and `lua/put.lua`. On this side `execute` turns a batch into calls and
-//! `registry` does what concerns more than one tube, `codec` and `answers` know the layouts, `link` finds the node,
-//! `presence` tells the other servers that this one lives.
+//! `registry` does what concerns more than one tube, `codec` and `answers` know the layouts,
+//! `presence` tells the other servers that this one lives. How Redis is reached is `taskyard_redis`.
 //!
 //! Choices that could have been others:
-//! - Connections are our own (`connection`, `resp`), not those of the crate `redis`: one batch is under way at a time, so
-//!   that nothing of its multiplexing is used, and it does not say whether what failed can have been done; its
-//!   cluster client repeats requests by itself, and a put must not be.
 //! - That a tube exists is what its own keys say. The registry lists a name before the tube is made and until it is gone.
 //! - When all servers were gone, no tube is touched: an epoch is counted up, and each tube that hears of it for the first time gives
 //!   back what was taken. So a start takes as long with ten thousand tubes as with one.
@@ -21,18 +18,13 @@
 
 mod answers;
 mod codec;
-mod connection;
 mod durability;
 mod execute;
+mod failure;
 mod known;
 mod library;
-mod link;
 mod presence;
 mod registry;
-mod resp;
-mod slots;
-mod tls;
-mod url;
 
 use std::collections::hash_map::RandomState;
 use std::future::ready;
@@ -41,19 +33,16 @@ use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
+use taskyard_redis::{Failure, Link, Place, Reach, Value};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::{BodyKey, Capabilities, Executed, OpenError, Pending, Store, Watcher};
-use connection::Failure;
 use durability::Durability;
 use known::Known;
 use library::FORMAT;
-use link::{Link, Reach};
 use presence::Presence;
-use resp::Value;
-use url::Place;
 
 pub use presence::HEARTBEAT;
 
@@ -180,7 +169,9 @@ impl Shared {
         let server = identity();
         let presence = Presence::new(&server);
         let name = format!("taskyard-{}", presence.name());
-        let reach = Arc::new(Reach::new(place, name).map_err(|error| unavailable(&error))?);
+        let reach = Arc::new(
+            Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
+        );
         let link = Mutex::new(Link::new(Arc::clone(&reach)));
         let known = Lock::default();
         let mut shared = Shared { reach, clock, server, link, known, presence, durability: None };
@@ -232,7 +223,7 @@ impl Shared {
         let call = self.registry_call("end", words);
         let answer = self.link.lock().await.call(&[call]).await.pop();
         match answer {
-            Some(Err(failure)) => Err(failure.error()),
+            Some(Err(failure)) => Err(failure::error(&failure)),
             _ => Ok(()),
         }
     }

@@ -10,14 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::TubeName;
+use taskyard_redis::{Connection, Failure, Link, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::Shared;
-use super::connection::{Connection, Failure};
 use super::execute::unreadable_registry;
-use super::link::Link;
-use super::resp::Value;
 use crate::{Elsewhere, Watcher};
 
 /// How often a server says that it lives. The sessions of one that has not for two of these are ended by

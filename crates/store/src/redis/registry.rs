@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 
 use taskyard_core::{Error, Reply, SessionId, TubeName, TubeOptions};
+use taskyard_redis::{Call, Failure, Value};
 
 use super::Shared;
 use super::answers::Parts;
 use super::codec::{self, Unreadable};
-use super::connection::Failure;
 use super::execute::{Batch, unreadable_registry};
-use super::link::Call;
-use super::resp::Value;
 
 /// What the registry answers first.
 const OK: i64 = 0;

@@ -15,7 +15,7 @@ const SYSTEM: [&str; 3] =
 
 /// What encrypts connections and looks at certificates: the host must be the one that was asked for, and vouched
 /// for by `root` or by those whom the system trusts.
-pub(super) fn connector(root: Option<&Path>) -> Result<TlsConnector, String> {
+pub fn connector(root: Option<&Path>) -> Result<TlsConnector, String> {
     let advice = "name another with sslrootcert=FILE in the URL";
     let path = match root {
         Some(path) => path.to_owned(),

@@ -6,11 +6,16 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
 /// One answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub enum Value {
+    /// Nothing.
     Nil,
+    /// A number.
     Int(i64),
+    /// Bytes, or a short word.
     Text(Vec<u8>),
+    /// What Redis says when it refuses.
     Error(String),
+    /// Several answers.
     List(Vec<Value>),
 }
 
@@ -21,7 +26,7 @@ const SIZE_MAX: i64 = 512 << 20;
 const DEPTH_MAX: usize = 8;
 
 /// Appends a command.
-pub(super) fn pack<T: AsRef<[u8]>>(bytes: &mut Vec<u8>, words: &[T]) {
+pub fn pack<T: AsRef<[u8]>>(bytes: &mut Vec<u8>, words: &[T]) {
     bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
         let word = word.as_ref();
@@ -32,7 +37,7 @@ pub(super) fn pack<T: AsRef<[u8]>>(bytes: &mut Vec<u8>, words: &[T]) {
 }
 
 /// Reads one answer.
-pub(super) async fn read<R: AsyncBufRead + Unpin + Send>(from: &mut R) -> Result<Value> {
+pub async fn read<R: AsyncBufRead + Unpin + Send>(from: &mut R) -> Result<Value> {
     read_value(from, DEPTH_MAX).await
 }
 

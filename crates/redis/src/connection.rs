@@ -6,16 +6,15 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use taskyard_core::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::library::Library;
-use super::resp::{self, Value};
-use super::url::{Address, Place};
+use crate::library::Library;
+use crate::resp::{self, Value};
+use crate::url::{Address, Place};
 
 /// How long opening a connection may take in all.
 const OPEN_MAX: Duration = Duration::from_secs(5);
@@ -26,7 +25,7 @@ const VERSION_MIN: u32 = 7;
 
 /// Why something was not done, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub enum Failure {
     /// Redis cannot be reached, or cannot answer for now. Nothing was done.
     Unreachable(String),
     /// It said no. Nothing was done.
@@ -58,27 +57,6 @@ impl Failure {
         }
     }
 
-    /// What to tell those who asked.
-    pub fn error(&self) -> Error {
-        match self {
-            Failure::Unreachable(text) | Failure::Moved(text) => Error::StoreAway(format!(
-                "Redis cannot be reached for now ({text}); nothing was done, try again"
-            )),
-            Failure::Refused(text) => Error::Store(format!("Redis said no: {text}")),
-            Failure::Unloaded => Error::Store("Redis does not keep our functions".into()),
-            Failure::Full => Error::Overloaded(
-                "Redis has used up its memory (maxmemory), so nothing was put; take and ack tasks, or raise the limit",
-            ),
-            Failure::Lost(text) => Error::OutcomeUnknown(format!(
-                "Redis was lost before it answered ({text}): it was done or it was not; look before you \
-                 try again"
-            )),
-            Failure::Unreplicated(text) => {
-                Error::OutcomeUnknown(format!("it was done, but {text}: a failover may undo it"))
-            }
-        }
-    }
-
     /// In words.
     pub fn text(&self) -> String {
         match self {
@@ -97,17 +75,20 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> Stream for T {}
 
 /// A connection, and who it is to Redis.
-pub(super) struct Connection {
+pub struct Connection {
     stream: BufReader<Box<dyn Stream>>,
     /// The same socket, to be looked at.
     socket: std::net::TcpStream,
+    /// Who we are to Redis on it.
     pub client: Client,
 }
 
 /// How Redis tells connections apart. Numbers begin again when it starts, names are ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Client {
+pub struct Client {
+    /// Its number since Redis started.
     pub id: i64,
+    /// What we called it.
     pub name: String,
 }
 
@@ -201,11 +182,11 @@ impl Connection {
 
     /// Sees to it that our functions are there. Answers whether they were not.
     pub async fn load(&mut self, library: &Library) -> Result<bool, Failure> {
-        let there = self.ask(&["FUNCTION", "LIST", "LIBRARYNAME", &library.name]).await?;
+        let there = self.ask(&["FUNCTION", "LIST", "LIBRARYNAME", library.name()]).await?;
         if there.list().is_some_and(|found| !found.is_empty()) {
             return Ok(false);
         }
-        match self.ask(&["FUNCTION", "LOAD", &library.text]).await {
+        match self.ask(&["FUNCTION", "LOAD", library.text()]).await {
             // Another server was quicker.
             Err(Failure::Refused(text)) if text.contains("already exists") => Ok(false),
             other => other.map(|_| true),
@@ -297,9 +278,9 @@ mod tests {
             assert_eq!(Failure::of(text), Failure::Moved(text.into()));
         }
         for text in ["LOADING Redis is loading the dataset", "CLUSTERDOWN Hash slot not served"] {
-            assert!(matches!(Failure::of(text).error(), Error::StoreAway(_)), "{text}");
+            assert_eq!(Failure::of(text), Failure::Unreachable(text.into()));
         }
         let text = "MISCONF Errors writing to the AOF file: No space left on device";
-        assert!(matches!(Failure::of(text).error(), Error::Store(_)));
+        assert_eq!(Failure::of(text), Failure::Refused(text.into()));
     }
 }

@@ -4,28 +4,36 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where Redis is and how to get there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+#[derive(Clone, PartialEq, Eq)]
+pub struct Place {
     /// The server, or some of a cluster.
     pub nodes: Vec<Address>,
+    /// Whether it is a cluster, which is asked who has what.
     pub cluster: bool,
+    /// Whether connections are encrypted.
     pub tls: bool,
+    /// Who we are; without it `default`.
     pub user: Option<String>,
+    /// How we prove it.
     pub password: Option<String>,
+    /// Which of its numbered databases.
     pub database: u32,
     /// What all keys begin with.
     pub prefix: String,
     /// Who must have signed the certificate; without it those whom the system trusts.
     pub root: Option<PathBuf>,
-    /// How many replicas must have what is written before it is answered, and how long to wait for them.
+    /// How many replicas must have what is written before it is answered.
     pub replicas: u32,
+    /// How long to wait for them.
     pub replicas_wait: Duration,
 }
 
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Address {
+pub struct Address {
+    /// A name or an address.
     pub host: String,
+    /// Its port.
     pub port: u16,
 }
 
@@ -113,6 +121,16 @@ impl Place {
     }
 }
 
+/// Without the password, which belongs into no log.
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Place");
+        shown.field("nodes", &self.nodes).field("cluster", &self.cluster);
+        shown.field("database", &self.database).field("prefix", &self.prefix);
+        shown.finish_non_exhaustive()
+    }
+}
+
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
@@ -182,6 +200,7 @@ mod tests {
         assert_eq!((&place.nodes[..], place.database), (&[at("::1", 7000)][..], 3));
         assert_eq!((place.user.as_deref(), place.password.as_deref()), (Some("me"), Some("p@s@s")));
         assert_eq!((place.tls, place.prefix.as_str(), place.replicas), (true, "mail", 1));
+        assert!(!format!("{place:?}").contains("p@s"), "a password is not shown");
         let place = Place::read("redis+cluster://:secret@a,b:7001").unwrap();
         assert_eq!(place.nodes, [at("a", 6379), at("b", 7001)]);
         assert_eq!((place.user, place.password.as_deref()), (None, Some("secret")));

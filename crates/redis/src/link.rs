@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use super::connection::{Client, Connection, Failure};
-use super::library::Library;
-use super::resp::{self, Value};
-use super::slots::{self, Slots};
-use super::tls;
-use super::url::{Address, Place};
+use crate::connection::{Client, Connection, Failure};
+use crate::library::Library;
+use crate::resp::{self, Value};
+use crate::slots::{self, Slots};
+use crate::tls;
+use crate::url::{Address, Place};
 
 /// How often a call is made that was not done because another node has the key, or for lack of functions.
 const TRIES: usize = 5;
@@ -24,37 +24,41 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What all connections have in common.
-pub(super) struct Reach {
+pub struct Reach {
+    /// Where it is.
     pub place: Place,
-    pub library: Library,
+    library: Library,
     tls: Option<TlsConnector>,
     /// What connections are called.
     name: String,
 }
 
 impl Reach {
-    pub fn new(place: Place, name: String) -> Result<Self, String> {
+    /// Connections to this place, which have this name in Redis and find this library there.
+    pub fn new(place: Place, name: String, library: Library) -> Result<Self, String> {
         let tls = place.tls.then(|| tls::connector(place.root.as_deref())).transpose()?;
-        Ok(Reach { place, library: Library::new(), tls, name })
+        Ok(Reach { place, library, tls, name })
     }
 }
 
 /// One call of a function.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
+pub struct Call {
+    /// Which function of the library.
     pub function: &'static str,
     /// The tag with what begins all keys, which is where the call goes.
     pub key: String,
+    /// What it is told.
     pub args: Vec<Vec<u8>>,
     /// Whether replicas are to have what it did before it is answered.
     pub replicate: bool,
 }
 
 /// What came of a call.
-pub(super) type Answer = Result<Value, Failure>;
+pub type Answer = Result<Value, Failure>;
 
 /// The connections of one who asks.
-pub(super) struct Link {
+pub struct Link {
     reach: Arc<Reach>,
     nodes: HashMap<Address, Connection>,
     slots: Option<Slots>,
@@ -72,6 +76,7 @@ struct Away {
 }
 
 impl Link {
+    /// Nothing is connected yet.
     pub fn new(reach: Arc<Reach>) -> Self {
         let (nodes, away) = (HashMap::new(), HashMap::new());
         Link { reach, nodes, slots: None, away, lost: Vec::new() }

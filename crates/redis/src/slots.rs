@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::resp::Value;
-use super::url::Address;
+use crate::resp::Value;
+use crate::url::Address;
 
 /// The masters, by the slots they have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Slots {
+pub struct Slots {
     /// First and last slot, and who has them.
     ranges: Vec<(u16, u16, Address)>,
 }
@@ -46,7 +46,7 @@ impl Slots {
 }
 
 /// The slot of a key: that of what stands between its first braces, if anything does.
-pub(super) fn slot(key: &str) -> u16 {
+pub fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let text = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
     checksum(text.as_bytes()) % 16384
