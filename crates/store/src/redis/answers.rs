@@ -1,5 +1,6 @@
 //! What a tube answered to the commands of one call.
 
+use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
     Command, Error, Outcome, Placed, Reply, State, Task, TaskId, Timestamp, TubeName,
@@ -13,6 +14,8 @@ use super::codec::{Bytes, Unreadable, read_info, read_task};
 pub(super) struct Head {
     /// Whether there is such a tube.
     pub present: bool,
+    /// Whether one of another name lives there.
+    pub elsewhere: bool,
     /// The clock of the tasks.
     pub clock: i64,
     pub takeable: u64,
@@ -23,6 +26,8 @@ pub(super) struct Head {
     pub number: u32,
     /// Whether it lost its capacity.
     pub unlimited: bool,
+    /// What it is called, where it was asked without a name.
+    pub name: Option<TubeName>,
 }
 
 /// The parts of an answer, one after the other.
@@ -47,6 +52,16 @@ impl Parts {
         let mut bytes = Bytes(&text);
         // Where there is no tube there was nothing to count.
         if bytes.byte()? == 0 { bytes.count() } else { Ok(0) }
+    }
+
+    /// How a tube looks, or the status with which it refuses.
+    pub fn info(&mut self) -> Result<Result<TubeInfo, u8>, Unreadable> {
+        let text = self.text()?;
+        let mut bytes = Bytes(&text);
+        match bytes.byte()? {
+            0 => read_info(bytes).map(Ok),
+            status => Ok(Err(status)),
+        }
     }
 
     /// A status alone.
@@ -75,8 +90,8 @@ impl Parts {
                 Reply::Finished(self.outcomes(bytes.rest(), *show)?)
             }
             Command::Kick { .. } => Reply::Kicked(bytes.count()?),
-            Command::AlterTube { .. } | Command::Tubes { .. } => {
-                Reply::Tubes(vec![read_info(tube, bytes)?])
+            Command::AlterTube { .. } | Command::NameTube { .. } | Command::Tubes { .. } => {
+                Reply::Tubes(vec![read_info(bytes)?])
             }
             _ => Reply::Nothing,
         }))
@@ -110,13 +125,16 @@ impl Parts {
 
 fn read_head(text: &[u8]) -> Result<Head, Unreadable> {
     let mut bytes = Bytes(text);
-    let present = bytes.byte()? == 1;
+    let present = bytes.byte()?;
     let (clock, takeable) = (bytes.number()? as i64, bytes.count()?);
     let (room, next) = (bytes.number()?, bytes.moment()?);
     let (number, _) = (bytes.small()?, bytes.byte()?);
     let room = (room >= 0.0).then_some(room as u64);
     let next = (next != Timestamp::NEVER).then(|| next.as_micros());
-    Ok(Head { present, clock, takeable, room, next, number, unlimited: bytes.byte()? == 1 })
+    let unlimited = bytes.byte()? == 1;
+    let name = std::str::from_utf8(bytes.rest()).ok().and_then(|name| TubeName::new(name).ok());
+    let (present, elsewhere) = (present == 1, present == 2);
+    Ok(Head { present, elsewhere, clock, takeable, room, next, number, unlimited, name })
 }
 
 fn placed(mut bytes: Bytes<'_>) -> Result<Reply, Unreadable> {

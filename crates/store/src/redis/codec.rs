@@ -6,8 +6,8 @@ use std::sync::Arc;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, Lease, NewTask, Reason,
-    SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
-    TubeStats,
+    SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions, TubeStats,
 };
 
 /// A moment that never comes: later ones are not exact as doubles, and count as this.
@@ -64,9 +64,15 @@ pub(super) fn unhear(first: u64, last: u64) -> Vec<u8> {
     [&b"U"[..], &first.to_be_bytes(), &last.to_be_bytes()].concat()
 }
 
-/// A tube begins.
-pub(super) fn create(number: u32, options: &TubeOptions) -> Vec<u8> {
-    let mut header = vec![b'C', kind_number(options.kind)];
+/// A tube begins, unless it is later than this.
+pub(super) fn create(
+    number: u32,
+    name: &TubeName,
+    options: &TubeOptions,
+    deadline: i64,
+) -> Vec<u8> {
+    let mut header = with_count(b'C', deadline.unsigned_abs());
+    header.push(kind_number(options.kind));
     let flags = [options.temporary, options.ttl_kills_taken, options.paused]
         .into_iter()
         .chain([options.capacity.is_some()]);
@@ -78,7 +84,23 @@ pub(super) fn create(number: u32, options: &TubeOptions) -> Vec<u8> {
     header.extend(options.attempts_max.unwrap_or(0).to_le_bytes());
     header.extend(options.pri.to_be_bytes());
     header.extend(options.capacity.unwrap_or(0).to_be_bytes());
+    header.extend(options.queue_num.unwrap_or(0).to_le_bytes());
+    header.extend(short_text(name.as_str()));
+    header.extend(short_text(options.semaphore.as_ref().map_or("", SemaphoreKey::as_str)));
     header
+}
+
+/// A tube is called something else, unless it is later than this.
+pub(super) fn rename(name: &TubeName, queue_num: Option<u32>, deadline: i64) -> Vec<u8> {
+    let mut header = with_count(b'M', deadline.unsigned_abs());
+    header.extend(queue_num.unwrap_or(0).to_le_bytes());
+    header.extend(short_text(name.as_str()));
+    header
+}
+
+/// A text behind its length.
+fn short_text(text: &str) -> Vec<u8> {
+    [&(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
 }
 
 fn bits(flags: impl Iterator<Item = bool>) -> u8 {
@@ -251,6 +273,14 @@ impl<'a> Bytes<'a> {
         Ok((span >= 0.0).then(|| Span::from_micros(span as i64)))
     }
 
+    /// A text behind its length.
+    fn short_text(&mut self) -> Result<&'a str, Unreadable> {
+        let size = usize::from(u16::from_le_bytes(self.array()?));
+        let (text, rest) = self.0.split_at_checked(size).ok_or(Unreadable("a text is cut"))?;
+        self.0 = rest;
+        std::str::from_utf8(text).map_err(|_| Unreadable("a text is no text"))
+    }
+
     /// What is left.
     pub fn rest(self) -> &'a [u8] {
         self.0
@@ -326,13 +356,19 @@ fn read_reason(reason: u8, due: Option<Timestamp>) -> Result<Reason, Unreadable>
 }
 
 /// A tube as it is shown.
-pub(super) fn read_info(name: &TubeName, mut bytes: Bytes<'_>) -> Result<TubeInfo, Unreadable> {
+pub(super) fn read_info(mut bytes: Bytes<'_>) -> Result<TubeInfo, Unreadable> {
     let (kind, flags) = (bytes.kind()?, bytes.byte()?);
     let number = bytes.small()?;
     let (ttl, ttr) = (bytes.optional_span()?, bytes.optional_span()?);
     let delay = bytes.optional_span()?;
     let attempts_max = Some(bytes.small()?).filter(|max| *max > 0);
     let (pri, capacity) = (bytes.big()?, bytes.big()?);
+    let queue_num = Some(bytes.small()?).filter(|number| *number > 0);
+    let name = TubeName::new(bytes.short_text()?).map_err(|_| Unreadable("a tube has no name"))?;
+    let semaphore = match bytes.short_text()? {
+        "" => None,
+        key => Some(SemaphoreKey::new(key).map_err(|_| Unreadable("a semaphore has no key"))?),
+    };
     let options = TubeOptions {
         kind,
         temporary: flags & 1 != 0,
@@ -344,8 +380,8 @@ pub(super) fn read_info(name: &TubeName, mut bytes: Bytes<'_>) -> Result<TubeInf
         attempts_max,
         ttl_kills_taken: flags & 2 != 0,
         paused: flags & 4 != 0,
-        semaphore: None,
-        queue_num: None,
+        semaphore,
+        queue_num,
     };
     let (ready, taken) = (bytes.count()?, bytes.count()?);
     let (buried, delayed) = (bytes.count()?, bytes.count()?);
@@ -357,7 +393,7 @@ pub(super) fn read_info(name: &TubeName, mut bytes: Bytes<'_>) -> Result<TubeInf
     let tasks = Counts { ready, taken, buried, delayed, done: numbers[3] };
     let stats = TubeStats { tasks, calls: read_calls(&numbers) };
     let next_wakeup = (next != Timestamp::NEVER).then_some(next);
-    Ok(TubeInfo { name: name.clone(), number, options, stats, takeable, next_wakeup })
+    Ok(TubeInfo { name, number, options, stats, takeable, next_wakeup })
 }
 
 fn read_calls(numbers: &[u64; 15]) -> Calls {

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
-    Command, Effects, Error, Holder, Reply, SessionId, Timestamp, TubeName, TubeOptions,
-    check_tasks,
+    Command, Effects, Error, Holder, Reply, SemaphoreCommand, SemaphoreReply, SessionId, Timestamp,
+    TubeName, TubeOptions, check_tasks,
 };
 
 use taskyard_redis::{Call, Failure, Link, Value};
@@ -17,6 +17,7 @@ use taskyard_redis::{Call, Failure, Link, Value};
 use super::answers::{Head, Parts};
 use super::codec::{self, Unreadable};
 use super::failure::error;
+use super::tubes::Home;
 use super::{Clock, Shared};
 use crate::Executed;
 
@@ -42,6 +43,8 @@ struct Group {
     commands: Vec<(usize, Command)>,
     tasks: usize,
     bytes: usize,
+    /// Whether the registry was asked where it lives.
+    sought: bool,
 }
 
 impl Shared {
@@ -109,6 +112,9 @@ impl Batch<'_> {
             Command::CreateTube { tube, options, if_not_exists } => {
                 self.create_tube(tube, &options, if_not_exists).await
             }
+            Command::NameTube { tube, name, queue_num } => {
+                self.name_tube(tube, name, queue_num).await
+            }
             Command::DropTube { tube } => self.drop_tube(tube).await,
             Command::Tubes { .. } => self.show_tubes().await,
             Command::JoinSession { session, create } => self.join(session, create).await,
@@ -117,6 +123,9 @@ impl Batch<'_> {
                 let ttr = ttr.as_micros().to_string().into_bytes();
                 self.registry_again("configure", vec![ttr]).await?;
                 Ok(Ok(Reply::Nothing))
+            }
+            Command::Semaphore(SemaphoreCommand::List { key: None }) => {
+                Ok(Ok(Reply::Semaphore(SemaphoreReply::Semaphores(Vec::new()))))
             }
             Command::Tick { limit } => Ok(Ok(Reply::Ticked(self.tick(limit).await?))),
             other => {
@@ -158,17 +167,50 @@ impl Batch<'_> {
         };
         let mut answers = self.link.call(&calls).await;
         self.look_again(&groups, &calls, &mut answers).await;
-        let mut smaller = Vec::new();
+        let mut again = Vec::new();
+        let mut absent = Vec::new();
         for ((group, answer), range) in groups.into_iter().zip(answers).zip(ranges) {
-            match answer {
-                Ok(value) => self.read(&group, value),
-                Err(Failure::Full) if group.has_put() => smaller.extend(self.without_puts(group)),
+            match answer.map(Parts::new) {
+                Ok(Ok((head, _))) if !head.present && !group.sought => absent.push((group, head)),
+                Ok(Ok((head, parts))) => self.read(&group, &head, parts),
+                Ok(Err(why)) => self.misread(&group, &why),
+                Err(Failure::Full) if group.has_put() => again.extend(self.without_puts(group)),
                 Err(failure) => self.fail(&group, &failure, range),
             }
         }
-        if !smaller.is_empty() {
-            Box::pin(self.wave(smaller)).await;
+        again.extend(self.seek(absent).await);
+        if !again.is_empty() {
+            Box::pin(self.wave(again)).await;
         }
+    }
+
+    /// Tubes that were not found may live elsewhere: answers whom to ask again.
+    async fn seek(&mut self, absent: Vec<(Group, Head)>) -> Vec<Group> {
+        let mut again = Vec::new();
+        if absent.is_empty() {
+            return again;
+        }
+        let names: Vec<TubeName> = absent.iter().map(|(group, _)| group.tube.clone()).collect();
+        let moved = self.has_moved(&names).await;
+        for (place, (mut group, head)) in absent.into_iter().enumerate() {
+            match &moved {
+                Ok(moved) if moved[place] => {
+                    group.sought = true;
+                    again.push(group);
+                }
+                Ok(_) => {
+                    let missing = Error::TubeNotFound(group.tube.clone());
+                    group.places().for_each(|place| self.answer(place, Err(missing.clone())));
+                    self.learn(&group.tube, &head, false);
+                }
+                Err(failure) => {
+                    self.note(failure);
+                    let error = error(&Failure::Unreachable(failure.text()));
+                    group.places().for_each(|place| self.answer(place, Err(error.clone())));
+                }
+            }
+        }
+        again
     }
 
     /// What only looks is asked again when its answer was lost.
@@ -214,7 +256,7 @@ impl Batch<'_> {
             lease = context.lease;
             ranges.push((first, lease));
             let function = if group.has_put() { "ask" } else { "free" };
-            let mut call = self.shared.tube_call(function, &group.tube, words);
+            let mut call = self.shared.tube_call(function, &self.shared.whom(&group.tube), words);
             call.replicate = !group.only_looks();
             calls.push(call);
         }
@@ -251,22 +293,23 @@ impl Batch<'_> {
         groups: &[Group],
         alive: &HashMap<SessionId, bool>,
     ) -> Result<(), Failure> {
-        let mut new: HashMap<SessionId, Vec<TubeName>> = HashMap::new();
+        let mut new: HashMap<SessionId, Vec<Home>> = HashMap::new();
         for group in groups {
+            let home = self.shared.whom(&group.tube).home;
             let known = self.shared.known();
             for (_, command) in &group.commands {
                 if let Command::Take(take) = command
                     && let Some(session) = take.session
                     && alive.get(&session) == Some(&true)
-                    && known.sessions.is_new_to(session, &group.tube)
+                    && known.sessions.is_new_to(session, &home)
                 {
-                    new.entry(session).or_default().push(group.tube.clone());
+                    new.entry(session).or_default().push(home.clone());
                 }
             }
         }
-        for (session, tubes) in new {
-            self.tell_held(session, &tubes).await?;
-            self.shared.known().sessions.held.entry(session).or_default().extend(tubes);
+        for (session, homes) in new {
+            self.tell_held(session, &homes).await?;
+            self.shared.known().sessions.held.entry(session).or_default().extend(homes);
         }
         Ok(())
     }
@@ -287,26 +330,25 @@ impl Batch<'_> {
     }
 
     /// Reads what a tube answered.
-    fn read(&mut self, group: &Group, answer: Value) {
-        let error = |error: &Unreadable| {
-            tracing::error!(%error, "an answer of Redis could not be read");
-            let what = "it was done, but the answer of Redis could not be read; see the log";
-            Err(Error::Store(what.into()))
-        };
-        let (head, mut parts) = match Parts::new(answer) {
-            Ok(parts) => parts,
-            Err(why) => {
-                group.places().for_each(|place| self.answer(place, error(&why)));
-                return;
-            }
-        };
+    fn read(&mut self, group: &Group, head: &Head, mut parts: Parts) {
         let mut changed = false;
         for (place, command) in &group.commands {
-            let reply = parts.reply(&group.tube, command).unwrap_or_else(|why| error(&why));
+            let reply = parts.reply(&group.tube, command).unwrap_or_else(|why| misread(&why));
             changed |= has_changed(command, &reply);
             self.answer(*place, reply);
         }
-        self.learn(&group.tube, &head, changed);
+        self.learn(&group.tube, head, changed);
+    }
+
+    fn misread(&mut self, group: &Group, why: &Unreadable) {
+        group.places().for_each(|place| self.answer(place, misread(why)));
+    }
+
+    /// Takes in how a tube stands that was asked without its name, and changed.
+    pub fn learn_unnamed(&mut self, head: &Head) {
+        if let Some(name) = head.name.clone() {
+            self.learn(&name, head, true);
+        }
     }
 
     /// Takes in how a tube stands after a call that changed something, or did not.
@@ -341,7 +383,7 @@ impl Batch<'_> {
     fn fail(&mut self, group: &Group, failure: &Failure, (first, end): (u64, u64)) {
         let unheard = matches!(failure, Failure::Lost(_) | Failure::Unreplicated(_));
         if unheard && first < end {
-            let delivery = (group.tube.clone(), first, end - 1);
+            let delivery = (self.shared.whom(&group.tube).home, first, end - 1);
             self.shared.known().doubt().unheard.push(delivery);
         }
         self.note(failure);
@@ -352,19 +394,6 @@ impl Batch<'_> {
 }
 
 impl Shared {
-    /// A call of a tube with these words.
-    pub fn tube_call(&self, function: &'static str, tube: &TubeName, words: Vec<Vec<u8>>) -> Call {
-        let channel = if self.presence.is_accompanied() { self.channel() } else { String::new() };
-        let message = self.presence.notice(tube);
-        let epoch = self.known().epoch.to_string();
-        let mut args =
-            vec![self.now_word(), epoch.into_bytes(), channel.into_bytes(), message.into_bytes()];
-        args.extend(words);
-        let prefix = &self.reach.place.prefix;
-        let key = format!("{{{prefix}:{tube}}}");
-        Call { function, key, args, replicate: false }
-    }
-
     /// The moment as functions are told: nothing is the clock of Redis.
     pub fn now_word(&self) -> Vec<u8> {
         match self.clock {
@@ -376,7 +405,7 @@ impl Shared {
 
 impl Group {
     fn new(tube: TubeName) -> Self {
-        Group { tube, commands: Vec::new(), tasks: 0, bytes: 0 }
+        Group { tube, commands: Vec::new(), tasks: 0, bytes: 0, sought: false }
     }
 
     /// Whether one more would make it too large for one call, which nobody else gets between.
@@ -508,9 +537,10 @@ fn refusal(command: &Command) -> Option<Error> {
         Some(Error::Invalid(message.into()))
     };
     match command {
-        Command::CreateTube { options: o, .. } => {
-            options(o.capacity, o.attempts_max).or_else(|| refuse_gate(o))
-        }
+        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
+            .or_else(|| refuse_queue_num(o.queue_num))
+            .or_else(|| refuse_gate(o)),
+        Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
         Command::AlterTube { change, .. } => {
             options(change.capacity.flatten(), change.attempts_max.flatten())
         }
@@ -523,21 +553,25 @@ fn refusal(command: &Command) -> Option<Error> {
     }
 }
 
+fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
+    let message = "a queue number must be at least 1";
+    (queue_num == Some(0)).then(|| Error::Invalid(message.into()))
+}
+
 fn refuse_gate(options: &TubeOptions) -> Option<Error> {
-    let what = if options.semaphore.is_some() {
-        "a tube with a semaphore"
-    } else if options.queue_num.is_some() {
-        "a tube with a queue number"
-    } else {
-        return None;
-    };
-    let refusal = format!("{what} is not on Redis yet; use SQLite or PostgreSQL for it");
-    Some(Error::Invalid(refusal))
+    let refusal = "a tube with a semaphore is not on Redis yet; use SQLite or PostgreSQL for it";
+    options.semaphore.is_some().then(|| Error::Invalid(refusal.into()))
 }
 
 fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
     let (limit, advice) = (BATCH_TASKS_MAX, "use several batches");
     (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
+}
+
+fn misread(why: &Unreadable) -> Result<Reply, Error> {
+    tracing::error!(%why, "an answer of Redis could not be read");
+    let what = "it was done, but the answer of Redis could not be read; see the log";
+    Err(Error::Store(what.into()))
 }
 
 fn unasked() -> Failure {

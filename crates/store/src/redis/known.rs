@@ -6,6 +6,7 @@ use std::ops::Range;
 use taskyard_core::{SessionId, Timestamp, TubeName};
 
 use super::answers::Head;
+use super::tubes::Home;
 
 /// Other servers may have set moments that this one knows nothing about: all tubes are asked this often, in
 /// microseconds.
@@ -19,6 +20,8 @@ pub(super) struct Known {
     /// Lease numbers that are this server's.
     pub leases: Range<u64>,
     pub sessions: Sessions,
+    /// Where tubes live that do not live under their name.
+    pub homes: HashMap<TubeName, Home>,
     pub moments: Moments,
     /// When the next session without connections ends, by the clock of the tasks.
     pub session_end: Option<i64>,
@@ -37,15 +40,15 @@ pub(super) struct Known {
 pub(super) struct Sessions {
     /// How many connections of each.
     pub connections: HashMap<SessionId, i64>,
-    /// The tubes that each took from, as the registry was told.
-    pub held: HashMap<SessionId, HashSet<TubeName>>,
+    /// Where the tubes live that each took from, as the registry was told.
+    pub held: HashMap<SessionId, HashSet<Home>>,
 }
 
 /// Why Redis may believe something else.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disorder {
-    /// Deliveries that nobody may have heard of: the tube, and the first and last of their numbers.
-    pub unheard: Vec<(TubeName, u64, u64)>,
+    /// Deliveries that nobody may have heard of: where the tube lives, and the first and last of their numbers.
+    pub unheard: Vec<(Home, u64, u64)>,
 }
 
 /// When each tube next wants a tick.
@@ -143,8 +146,8 @@ impl Sessions {
     }
 
     /// Whether the registry does not know yet that this session takes from this tube.
-    pub fn is_new_to(&self, session: SessionId, tube: &TubeName) -> bool {
-        !self.held.get(&session).is_some_and(|tubes| tubes.contains(tube))
+    pub fn is_new_to(&self, session: SessionId, home: &Home) -> bool {
+        !self.held.get(&session).is_some_and(|homes| homes.contains(home))
     }
 }
 

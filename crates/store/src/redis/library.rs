@@ -13,6 +13,7 @@ const FILES: &[&str] = &[
     include_str!("lua/tick.lua"),
     include_str!("lua/tubes.lua"),
     include_str!("lua/call.lua"),
+    include_str!("lua/names.lua"),
     include_str!("lua/registry.lua"),
 ];
 

@@ -1,7 +1,8 @@
 -- The way in: one call asks a tube for any number of things, one after the other.
 
 local VERBS = { P = put, T = take, F = finish, D = delete, K = kick, E = peek, L = deliveries, N = info, A = release_all,
-    S = part, U = unhear, I = tick, R = alter, X = drop, Z = truncate }
+    S = part, U = unhear, I = tick, R = alter, M = name_tube, X = drop,
+    Z = truncate }
 
 local Call = {}
 Call.__index = Call
@@ -10,18 +11,13 @@ function Call:answer(text)
     self.answers[#self.answers + 1] = text
 end
 
-local function clock()
-    local time = redis.call('TIME')
-    return time[1] * 1000000 + time[2]
-end
-
--- What the caller learns of the tube besides: whether it is there, this clock, how many can be taken, how much room there is
+-- What the caller learns of the tube besides: whether it is there (or another is), this clock, how many can be taken, how much room there is
 -- (less than none: no limit), the next moment, its number, whether it is plain, and whether it lost its limit.
 local HEAD = '<BddddI4BB'
 
-local function head_of(tube, now)
+local function head_of(tube, now, other)
     if not tube or tube.dropped then
-        return struct.pack(HEAD, 0, now, 0, -1, NEVER, tube and tube.options.number or 0, 0, 0)
+        return struct.pack(HEAD, other and 2 or 0, now, 0, -1, NEVER, tube and tube.options.number or 0, 0, 0)
     end
     local room = -1
     if tube.options.capacity then
@@ -32,12 +28,13 @@ local function head_of(tube, now)
         tube.unlimited and 1 or 0)
 end
 
--- The first arguments are the moment (or nothing), the epoch, and where to tell the others what (or nothing).
+-- The first arguments are the moment (or nothing), the epoch, where to tell the others (or nothing) and who tells them, and
+-- what the tube is called (or nothing: then that is answered).
 local function ask(keys, args)
     local base = keys[1]
-    local now, epoch, channel, message = tonumber(args[1]) or clock(), tonumber(args[2]), args[3], args[4]
-    local call = setmetatable({ args = args, next = 5, answers = { '' } }, Call)
-    local tube = open_tube(base, now, epoch)
+    local now, epoch, channel, server, name = tonumber(args[1]) or clock(), tonumber(args[2]), args[3], args[4], args[5]
+    local call = setmetatable({ args = args, next = 6, answers = { '' } }, Call)
+    local tube, other = open_tube(base, now, epoch, name)
     while call.next <= #args do
         local header = args[call.next]
         local verb = string.sub(header, 1, 1)
@@ -46,8 +43,9 @@ local function ask(keys, args)
             tube = nil
         end
         if verb == 'C' then
-            call:answer(tube and '\6' or '\0')
-            tube = tube or create(base, now, epoch, header)
+            local refused = tube and '\6' or other and '\11' or clock() > struct.unpack('<d', header, 2) and '\12'
+            call:answer(refused or '\0')
+            tube = tube or not refused and create(base, now, epoch, header) or nil
         elseif tube then
             VERBS[verb](tube, header, call)
         else
@@ -61,10 +59,10 @@ local function ask(keys, args)
         flush(tube)
         write_numbers(tube)
         if channel ~= '' and tube.news then
-            redis.call('PUBLISH', channel, message)
+            redis.call('PUBLISH', channel, server .. ':' .. tube.options.name)
         end
     end
-    call.answers[1] = head_of(tube, now)
+    call.answers[1] = head_of(tube, now, other) .. (name == '' and tube and tube.options.name or '')
     return call.answers
 end
 

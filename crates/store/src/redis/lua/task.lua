@@ -32,6 +32,11 @@ local function decode(record)
     return task
 end
 
+local function clock()
+    local time = redis.call('TIME')
+    return time[1] * 1000000 + time[2]
+end
+
 -- A moment moved by a length of time.
 local function later(moment, span)
     if span >= FOREVER then

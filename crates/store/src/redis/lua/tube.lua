@@ -7,7 +7,10 @@
 -- Most values of one command; Lua's stack has room for a few thousand.
 local VALUES_MAX = 1000
 
+-- What can be altered; behind it the number of the queue, the name, and the semaphore.
 local OPTIONS = '<BBI4dddI4c8c8'
+local OPTIONS_BYTES = 50
+local TAIL = '<I4I2c0I2c0'
 local TEMPORARY, TTL_KILLS_TAKEN, PAUSED, HAS_CAPACITY = 1, 2, 4, 8
 
 -- Epoch, next id, delayed tasks, done, then how often each thing was done.
@@ -20,8 +23,9 @@ local function has(flags, flag)
 end
 
 local function read_options(raw)
-    local o = { raw = raw }
+    local o = { raw = raw, tail = string.sub(raw, OPTIONS_BYTES + 1) }
     o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri, o.capacity_bytes = struct.unpack(OPTIONS, raw)
+    o.queue, o.name, o.semaphore = struct.unpack(TAIL, o.tail)
     o.times = o.kind == 1 or o.kind == 2 or o.kind == 4
     o.subqueues = o.kind >= 3
     o.paused = has(o.flags, PAUSED)

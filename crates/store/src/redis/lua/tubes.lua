@@ -8,7 +8,8 @@ local function write_numbers(tube)
 end
 
 local function write_options(tube, o)
-    local raw = struct.pack(OPTIONS, o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri, o.capacity_bytes)
+    local raw = struct.pack(OPTIONS, o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri,
+        o.capacity_bytes) .. o.tail
     redis.call('SET', tube.base .. ':o', raw)
     tube.options = options_of(raw)
 end
@@ -26,11 +27,14 @@ local function restart(tube, epoch)
     tube.numbers[EPOCH] = epoch
 end
 
--- The tube, or nothing where there is none.
-local function open_tube(base, now, epoch)
+-- The tube, or nothing where there is none, or one of another name. Who does not name it means whichever is there.
+local function open_tube(base, now, epoch, name)
     local raw = redis.call('MGET', base .. ':o', base .. ':n')
     if not raw[1] then
         return nil
+    end
+    if name ~= '' and options_of(raw[1]).name ~= name then
+        return nil, true
     end
     local tube = new_tube(base, now, raw[1], { struct.unpack(NUMBERS, raw[2]) })
     tube.numbers_before = raw[2]
@@ -40,14 +44,14 @@ local function open_tube(base, now, epoch)
     return tube
 end
 
--- The options follow in the header.
+-- Until when this may still be done, and the options.
 local function create(base, now, epoch, header)
     local numbers = {}
     for number = 1, 15 do
         numbers[number] = 0
     end
     numbers[EPOCH] = epoch
-    local raw = string.sub(header, 2)
+    local raw = string.sub(header, 10)
     redis.call('SET', base .. ':o', raw)
     return new_tube(base, now, raw, numbers)
 end
@@ -78,6 +82,22 @@ local function alter(tube, header, call)
     o.attempts_max = has(given, 64) and attempts_max or o.attempts_max
     write_options(tube, o)
     tube.news, tube.unlimited = true, unlimited
+    info(tube, header, call)
+end
+
+-- Until when this may still be done, the number of the queue (or none), the name.
+local function name_tube(tube, header, call)
+    local deadline, queue, name = struct.unpack('<dI4I2c0', header, 2)
+    if clock() > deadline then
+        return call:answer('\12')
+    end
+    local o = {}
+    for key, value in pairs(tube.options) do
+        o[key] = value
+    end
+    o.tail = struct.pack(TAIL, queue > 0 and queue or o.queue, #name, name, #o.semaphore, o.semaphore)
+    write_options(tube, o)
+    tube.news = true
     info(tube, header, call)
 end
 
