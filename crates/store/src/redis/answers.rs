@@ -3,7 +3,7 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
-    Command, Error, Outcome, Placed, Reply, State, Task, TaskId, Timestamp, TubeName,
+    Command, Error, Outcome, Placed, Reply, SemaphoreKey, State, Task, TaskId, TubeName,
 };
 use taskyard_redis::Value;
 
@@ -24,10 +24,37 @@ pub(super) struct Head {
     /// When time next changes something.
     pub next: Option<i64>,
     pub number: u32,
+    /// Whether a semaphore stands before it.
+    pub gated: bool,
     /// Whether it lost its capacity.
     pub unlimited: bool,
     /// What it is called, where it was asked without a name.
     pub name: Option<TubeName>,
+}
+
+/// How a tube or a semaphore stands after a call that was not for it.
+#[derive(Clone, Debug)]
+pub(super) enum Other {
+    /// How many can be taken, and when time next changes something.
+    Tube {
+        name: TubeName,
+        takeable: u64,
+        next: Option<i64>,
+    },
+    Semaphore(SemaphoreHead),
+}
+
+/// How a semaphore stands after a call.
+#[derive(Clone, Debug)]
+pub(super) struct SemaphoreHead {
+    pub key: SemaphoreKey,
+    pub number: u32,
+    /// When time next changes something.
+    pub next: Option<i64>,
+    /// When the next event may be handed out.
+    pub next_event: Option<i64>,
+    /// Whether there are new events.
+    pub news: bool,
 }
 
 /// The parts of an answer, one after the other.
@@ -40,6 +67,12 @@ impl Parts {
         let mut parts = Parts(list.into_iter());
         let head = read_head(&parts.text()?)?;
         Ok((head, parts))
+    }
+
+    /// The answer to a call of a semaphore.
+    pub fn all(answer: Value) -> Result<Self, Unreadable> {
+        let list = answer.list().ok_or(Unreadable("an answer has no parts"))?;
+        Ok(Parts(list.into_iter()))
     }
 
     fn text(&mut self) -> Result<Vec<u8>, Unreadable> {
@@ -62,6 +95,21 @@ impl Parts {
             0 => read_info(bytes).map(Ok),
             status => Ok(Err(status)),
         }
+    }
+
+    /// How others stand that were changed beside what was asked, when all answers are read.
+    pub fn others(&mut self) -> Result<Vec<Other>, Unreadable> {
+        let Some(text) = self.0.next().and_then(Value::text) else { return Ok(Vec::new()) };
+        let (mut bytes, mut others) = (Bytes(&text), Vec::new());
+        while bytes.has_more() {
+            others.push(read_other(&mut bytes)?);
+        }
+        Ok(others)
+    }
+
+    /// The answer to one command, as bytes.
+    pub fn bytes(&mut self) -> Result<Vec<u8>, Unreadable> {
+        self.text()
     }
 
     /// A status alone.
@@ -127,14 +175,27 @@ fn read_head(text: &[u8]) -> Result<Head, Unreadable> {
     let mut bytes = Bytes(text);
     let present = bytes.byte()?;
     let (clock, takeable) = (bytes.number()? as i64, bytes.count()?);
-    let (room, next) = (bytes.number()?, bytes.moment()?);
-    let (number, _) = (bytes.small()?, bytes.byte()?);
+    let (room, next) = (bytes.number()?, bytes.maybe_moment()?);
+    let (number, gated) = (bytes.small()?, bytes.byte()? == 1);
     let room = (room >= 0.0).then_some(room as u64);
-    let next = (next != Timestamp::NEVER).then(|| next.as_micros());
     let unlimited = bytes.byte()? == 1;
     let name = std::str::from_utf8(bytes.rest()).ok().and_then(|name| TubeName::new(name).ok());
     let (present, elsewhere) = (present == 1, present == 2);
-    Ok(Head { present, elsewhere, clock, takeable, room, next, number, unlimited, name })
+    Ok(Head { present, elsewhere, clock, takeable, room, next, number, gated, unlimited, name })
+}
+
+fn read_other(bytes: &mut Bytes<'_>) -> Result<Other, Unreadable> {
+    let kind = bytes.byte()?;
+    let name = bytes.short_text()?;
+    if kind == 0 {
+        let name = TubeName::new(name).map_err(|_| Unreadable("a tube has no name"))?;
+        let (takeable, next) = (bytes.count()?, bytes.maybe_moment()?);
+        return Ok(Other::Tube { name, takeable, next });
+    }
+    let key = SemaphoreKey::new(name).map_err(|_| Unreadable("a semaphore has no key"))?;
+    let (next, next_event) = (bytes.maybe_moment()?, bytes.maybe_moment()?);
+    let (news, number) = (bytes.byte()? == 1, bytes.small()?);
+    Ok(Other::Semaphore(SemaphoreHead { key, number, next, next_event, news }))
 }
 
 fn placed(mut bytes: Bytes<'_>) -> Result<Reply, Unreadable> {

@@ -10,7 +10,7 @@ use taskyard_core::{
     TubeOptions, TubeStats,
 };
 
-/// A moment that never comes: later ones are not exact as doubles, and count as this.
+/// Until when a moment is one: later ones are not exact as doubles, and count as this.
 const NEVER: f64 = 9_007_199_254_740_992.0;
 const NO_SESSION: [u8; 16] = [0; 16];
 
@@ -103,17 +103,17 @@ fn short_text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
 }
 
-fn bits(flags: impl Iterator<Item = bool>) -> u8 {
+pub(super) fn bits(flags: impl Iterator<Item = bool>) -> u8 {
     flags.enumerate().map(|(place, flag)| u8::from(flag) << place).sum()
 }
 
-fn with_count(verb: u8, count: u64) -> Vec<u8> {
+pub(super) fn with_count(verb: u8, count: u64) -> Vec<u8> {
     // More than this many there never are.
     let count = count.min(1 << 53) as f64;
     [&[verb][..], &count.to_le_bytes()].concat()
 }
 
-fn with_ids(mut header: Vec<u8>, ids: &[TaskId]) -> Vec<u8> {
+pub(super) fn with_ids(mut header: Vec<u8>, ids: &[TaskId]) -> Vec<u8> {
     header.extend((ids.len() as u32).to_le_bytes());
     header.extend(ids.iter().flat_map(|id| id.0.to_be_bytes()));
     header
@@ -123,11 +123,11 @@ fn moment(at: Timestamp) -> [u8; 8] {
     (at.as_micros() as f64).min(NEVER).to_le_bytes()
 }
 
-fn span_bytes(span: Span) -> [u8; 8] {
+pub(super) fn span_bytes(span: Span) -> [u8; 8] {
     (span.as_micros() as f64).to_le_bytes()
 }
 
-fn optional_span(span: Option<Span>) -> [u8; 8] {
+pub(super) fn optional_span(span: Option<Span>) -> [u8; 8] {
     span.map_or_else(|| (-1.0f64).to_le_bytes(), span_bytes)
 }
 
@@ -232,7 +232,7 @@ fn kind_number(kind: Kind) -> u8 {
 pub(super) struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Unreadable> {
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Unreadable> {
         let (first, rest) = self.0.split_first_chunk().ok_or(Unreadable("a text is too short"))?;
         self.0 = rest;
         Ok(*first)
@@ -264,21 +264,32 @@ impl<'a> Bytes<'a> {
         Ok(if at >= NEVER { Timestamp::NEVER } else { Timestamp::from_micros(at as i64) })
     }
 
-    fn span(&mut self) -> Result<Span, Unreadable> {
+    /// A moment in microseconds, unless it never comes.
+    pub fn maybe_moment(&mut self) -> Result<Option<i64>, Unreadable> {
+        let at = self.number()?;
+        Ok((at < NEVER).then_some(at as i64))
+    }
+
+    pub fn span(&mut self) -> Result<Span, Unreadable> {
         Ok(Span::from_micros(self.number()? as i64))
     }
 
-    fn optional_span(&mut self) -> Result<Option<Span>, Unreadable> {
+    pub fn optional_span(&mut self) -> Result<Option<Span>, Unreadable> {
         let span = self.number()?;
         Ok((span >= 0.0).then(|| Span::from_micros(span as i64)))
     }
 
     /// A text behind its length.
-    fn short_text(&mut self) -> Result<&'a str, Unreadable> {
+    pub fn short_text(&mut self) -> Result<&'a str, Unreadable> {
         let size = usize::from(u16::from_le_bytes(self.array()?));
         let (text, rest) = self.0.split_at_checked(size).ok_or(Unreadable("a text is cut"))?;
         self.0 = rest;
         std::str::from_utf8(text).map_err(|_| Unreadable("a text is no text"))
+    }
+
+    /// Whether something is left.
+    pub fn has_more(&self) -> bool {
+        !self.0.is_empty()
     }
 
     /// What is left.
@@ -336,6 +347,7 @@ fn read_state(state: u8) -> Result<State, Unreadable> {
         1 => State::Taken,
         2 => State::Delayed,
         3 | 4 => State::Buried,
+        5 => State::Delayed,
         _ => return Err(Unreadable("a task is in no state")),
     })
 }
@@ -351,6 +363,7 @@ fn read_reason(reason: u8, due: Option<Timestamp>) -> Result<Reason, Unreadable>
         6 => Reason::AttemptsUsedUp,
         7 => Reason::Expired,
         8 => Reason::Finished,
+        9 => Reason::Semaphore,
         _ => return Err(Unreadable("a task waits for no reason")),
     })
 }

@@ -4,12 +4,12 @@
 //! all tubes, or about sessions, stands between such rounds. Each call is atomic, the batch is not: when Redis is lost in
 //! the middle of it, what was answered before is answered.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
-    Command, Effects, Error, Holder, Reply, SemaphoreCommand, SemaphoreReply, SessionId, Timestamp,
-    TubeName, TubeOptions, check_tasks,
+    Command, Effects, Error, Holder, Reply, SessionId, Timestamp, TubeName, TubeOptions,
+    check_gate, check_tasks,
 };
 
 use taskyard_redis::{Call, Failure, Link, Value};
@@ -17,6 +17,7 @@ use taskyard_redis::{Call, Failure, Link, Value};
 use super::answers::{Head, Parts};
 use super::codec::{self, Unreadable};
 use super::failure::error;
+use super::semaphores::Pending;
 use super::tubes::Home;
 use super::{Clock, Shared};
 use crate::Executed;
@@ -30,11 +31,13 @@ const LEASES: u64 = 1 << 20;
 pub(super) struct Batch<'a> {
     pub shared: &'a Shared,
     pub link: &'a mut Link,
-    replies: Vec<Option<Result<Reply, Error>>>,
+    pub replies: Vec<Option<Result<Reply, Error>>>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
+    /// Whether there may be new events of semaphores.
+    pub events: bool,
     /// Redis was lost: what comes after is not asked.
-    lost: bool,
+    pub lost: bool,
 }
 
 /// Commands of a batch that ask the same tube, with their places.
@@ -54,7 +57,8 @@ impl Shared {
         self.known().now = now.as_micros();
         let replies = vec![None; commands.len()];
         let (ready, room) = (BTreeMap::new(), BTreeMap::new());
-        let mut batch = Batch { shared: self, link: &mut link, replies, ready, room, lost: false };
+        let (events, lost) = (false, false);
+        let mut batch = Batch { shared: self, link: &mut link, replies, ready, room, events, lost };
         match batch.settle().await {
             Ok(()) => batch.run(commands).await,
             Err(failure) => {
@@ -68,18 +72,23 @@ impl Shared {
 
 impl Batch<'_> {
     async fn run(&mut self, commands: Vec<Command>) {
-        let mut together = Vec::new();
+        let cluster = self.shared.reach.place.cluster;
+        let (mut tubes, mut semaphores) = (Vec::new(), Pending::default());
         for (place, command) in commands.into_iter().enumerate() {
-            if let Some(refusal) = refusal(&command) {
+            if let Some(refusal) = refusal(&command, cluster) {
                 self.answer(place, Err(refusal));
             } else if tube_of(&command).is_some() {
-                together.push((place, command));
+                self.ask_semaphores(std::mem::take(&mut semaphores)).await;
+                tubes.push((place, command));
             } else {
-                self.ask_tubes(std::mem::take(&mut together)).await;
+                self.ask_tubes(std::mem::take(&mut tubes)).await;
+                let Some(command) = semaphores.add(place, command) else { continue };
+                self.ask_semaphores(std::mem::take(&mut semaphores)).await;
                 self.ask_alone(place, command).await;
             }
         }
-        self.ask_tubes(together).await;
+        self.ask_semaphores(semaphores).await;
+        self.ask_tubes(tubes).await;
     }
 
     fn end(self) -> Executed {
@@ -88,7 +97,7 @@ impl Batch<'_> {
         let effects = Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
-            events: false,
+            events: self.events,
             next_wakeup: self.shared.known().next_wakeup(),
         };
         Executed { replies, effects, unloaded: Vec::new() }
@@ -124,14 +133,11 @@ impl Batch<'_> {
                 self.registry_again("configure", vec![ttr]).await?;
                 Ok(Ok(Reply::Nothing))
             }
-            Command::Semaphore(SemaphoreCommand::List { key: None }) => {
-                Ok(Ok(Reply::Semaphore(SemaphoreReply::Semaphores(Vec::new()))))
-            }
+            Command::Semaphore(command) => self.ask_all_semaphores(command).await,
             Command::Tick { limit } => Ok(Ok(Reply::Ticked(self.tick(limit).await?))),
             other => {
-                let verb = other.verb();
-                let what = format!("'{verb}' is not on Redis yet; use SQLite or PostgreSQL for it");
-                Ok(Err(Error::Invalid(what)))
+                let what = format!("'{}' is asked of a tube", other.verb());
+                Ok(Err(Error::Store(what)))
             }
         }
     }
@@ -145,7 +151,8 @@ impl Batch<'_> {
     }
 
     async fn ask_tubes(&mut self, commands: Vec<(usize, Command)>) {
-        for groups in waves(commands) {
+        let gated = self.shared.known().gated.clone();
+        for groups in waves(commands, &gated) {
             self.wave(groups).await;
         }
     }
@@ -338,6 +345,9 @@ impl Batch<'_> {
             self.answer(*place, reply);
         }
         self.learn(&group.tube, head, changed);
+        if head.gated {
+            self.learn_others(&mut parts);
+        }
     }
 
     fn misread(&mut self, group: &Group, why: &Unreadable) {
@@ -357,14 +367,19 @@ impl Batch<'_> {
         if !changed {
             return;
         }
-        self.ready.remove(tube);
         self.room.remove(tube);
-        if head.takeable > 0 {
-            self.ready.insert(tube.clone(), head.takeable);
-        }
+        self.set_ready(tube, head.takeable);
         let room = if head.unlimited { Some(u64::MAX) } else { head.room };
         if let Some(room) = room.filter(|room| *room > 0) {
             self.room.insert(tube.clone(), room);
+        }
+    }
+
+    /// Says how many tasks of a tube can be taken.
+    pub fn set_ready(&mut self, tube: &TubeName, takeable: u64) {
+        self.ready.remove(tube);
+        if takeable > 0 {
+            self.ready.insert(tube.clone(), takeable);
         }
     }
 
@@ -455,17 +470,24 @@ impl Group {
 }
 
 /// Puts commands together by tube; those that do not fit into one call come in the next round.
-fn waves(commands: Vec<(usize, Command)>) -> Vec<Vec<Group>> {
+fn waves(commands: Vec<(usize, Command)>, gated: &HashSet<TubeName>) -> Vec<Vec<Group>> {
     let mut waves: Vec<Vec<Group>> = Vec::new();
     let mut open: HashMap<TubeName, (usize, usize)> = HashMap::new();
+    let mut before: Option<TubeName> = None;
     for (place, command) in commands {
         let Some(tube) = tube_of(&command).cloned() else { continue };
         let (tasks, bytes) = (tasks_in(&command), command.payload_bytes());
+        // Tubes may have one semaphore, where the order of arrival counts.
+        let behind_other = gated.contains(&tube)
+            && before.replace(tube.clone()).is_some_and(|before| before != tube);
         let found = open.get(&tube).copied();
         let (wave, group) = match found {
-            Some((wave, group)) if !waves[wave][group].is_full(tasks, bytes) => (wave, group),
+            Some((wave, group)) if !behind_other && !waves[wave][group].is_full(tasks, bytes) => {
+                (wave, group)
+            }
             other => {
-                let wave = other.map_or(0, |(wave, _)| wave + 1);
+                let next = other.map_or(0, |(wave, _)| wave + 1);
+                let wave = if behind_other { waves.len() } else { next };
                 if waves.len() <= wave {
                     waves.push(Vec::new());
                 }
@@ -525,7 +547,7 @@ fn has_changed(command: &Command, reply: &Result<Reply, Error>) -> bool {
 }
 
 /// What can be refused without asking.
-fn refusal(command: &Command) -> Option<Error> {
+fn refusal(command: &Command, cluster: bool) -> Option<Error> {
     let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
         let message = if capacity == Some(0) {
             "a capacity must be at least 1; leave it out for no limit"
@@ -539,12 +561,13 @@ fn refusal(command: &Command) -> Option<Error> {
     match command {
         Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
             .or_else(|| refuse_queue_num(o.queue_num))
-            .or_else(|| refuse_gate(o)),
+            .or_else(|| refuse_gate(o, cluster)),
         Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
         Command::AlterTube { change, .. } => {
             options(change.capacity.flatten(), change.attempts_max.flatten())
         }
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
+        Command::Semaphore(command) => command.check().err(),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
         Command::Finish { .. } | Command::Delete { .. } | Command::Peek { .. } => {
             refuse_count("the number of tasks in one command", tasks_in(command))
@@ -558,9 +581,12 @@ fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
     (queue_num == Some(0)).then(|| Error::Invalid(message.into()))
 }
 
-fn refuse_gate(options: &TubeOptions) -> Option<Error> {
-    let refusal = "a tube with a semaphore is not on Redis yet; use SQLite or PostgreSQL for it";
-    options.semaphore.is_some().then(|| Error::Invalid(refusal.into()))
+/// Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
+fn refuse_gate(options: &TubeOptions, cluster: bool) -> Option<Error> {
+    let refusal =
+        "a tube cannot have a semaphore on a cluster of Redis; use a single Redis, or PostgreSQL";
+    let refusal = (cluster && options.semaphore.is_some()).then(|| Error::Invalid(refusal.into()));
+    refusal.or_else(|| check_gate(options).err())
 }
 
 fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
@@ -568,7 +594,7 @@ fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
     (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
 }
 
-fn misread(why: &Unreadable) -> Result<Reply, Error> {
+pub(super) fn misread(why: &Unreadable) -> Result<Reply, Error> {
     tracing::error!(%why, "an answer of Redis could not be read");
     let what = "it was done, but the answer of Redis could not be read; see the log";
     Err(Error::Store(what.into()))

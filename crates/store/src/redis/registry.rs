@@ -99,6 +99,7 @@ impl Batch<'_> {
             let (head, mut parts) = read(answer?)?;
             back += parts.counted().map_err(unreadable)? as usize;
             self.learn_unnamed(&head);
+            self.learn_others(&mut parts);
         }
         self.registry_again("ended", vec![session.0.to_vec()]).await?;
         self.shared.known().sessions.held.remove(&session);
@@ -134,9 +135,11 @@ impl Batch<'_> {
                 if let Some(name) = &whom.name {
                     self.learn(name, &head, here > 0);
                 }
+                self.learn_others(&mut parts);
                 moved += here;
             }
         }
+        moved += self.tick_semaphores(limit.saturating_sub(moved), sweep).await?;
         if sweep {
             self.shared.known().swept();
         }
@@ -200,8 +203,10 @@ impl Batch<'_> {
         for (home, first, last) in disorder.unheard {
             let words = vec![codec::unhear(first, last)];
             let call = self.shared.tube_call("free", &Whom::at(home), words);
-            let (head, _) = read(self.call_again(&call).await?)?;
+            let (head, mut parts) = read(self.call_again(&call).await?)?;
+            parts.status().map_err(unreadable)?;
             self.learn_unnamed(&head);
+            self.learn_others(&mut parts);
         }
         self.shared.known().disorder = None;
         self.shared.presence.look_around();

@@ -20,6 +20,8 @@ const TOO_MANY: i64 = 4;
 /// What a tube that is to be made or named answers when it is there, and when it is too late.
 const EXISTS: u8 = 6;
 const LATE: u8 = 12;
+/// What it answers when its semaphore is not there.
+const NO_SEMAPHORE: u8 = 13;
 
 /// A moment that never comes.
 pub(super) const NEVER: i64 = 1 << 53;
@@ -131,6 +133,10 @@ impl Batch<'_> {
                 }
                 EXISTS => return Ok(exists(tube, if_not_exists)),
                 LATE => return Err(too_late()),
+                NO_SEMAPHORE => {
+                    self.unlist(&tube, number).await?;
+                    return Ok(Err(missing_semaphore(options)));
+                }
                 // Another tube got this home meanwhile.
                 _ => {}
             }
@@ -287,8 +293,10 @@ impl Batch<'_> {
             return Ok(Err(Error::TubeNotFound(tube)));
         };
         let (head, mut parts) = self.change("free", &whom, b"X".to_vec()).await?;
+        let status = parts.status().map_err(unreadable)?;
         self.learn(&tube, &head, true);
-        match parts.status().map_err(unreadable)? {
+        self.learn_others(&mut parts);
+        match status {
             0 => {
                 self.unlist(&tube, head.number).await?;
                 self.move_out(&tube);
@@ -441,6 +449,13 @@ pub(super) fn read(answer: Value) -> Result<(Head, Parts), Failure> {
 
 pub(super) fn unreadable(error: Unreadable) -> Failure {
     Failure::Refused(error.to_string())
+}
+
+fn missing_semaphore(options: &TubeOptions) -> Error {
+    match &options.semaphore {
+        Some(key) => Error::SemaphoreNotFound(key.clone()),
+        None => Error::Store("Redis misses a semaphore that nobody named".into()),
+    }
 }
 
 /// Nothing was done.

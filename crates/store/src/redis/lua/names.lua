@@ -1,5 +1,5 @@
 -- Names of tubes, under the same tag as the registry: tubes has their numbers, homes where each lives that does not live under its name,
--- queues whose a number of a queue is, pending names that are being given.
+-- queues whose a number of a queue is, pending names that are being given, semaphores the numbers of those.
 --
 -- A tube lives where it was made, under the tag of its first name, also when it is called something else later. That it
 -- exists, what it is called and which number it has is what its own keys say; what stands here is written before those
@@ -122,6 +122,26 @@ function names.tubes(base)
         found[#found + 1] = homes[name] or name
     end
     return found
+end
+
+local SEMAPHORES_MAX = 100000
+
+-- The number of a semaphore, which it gets before it is made.
+function names.semaphore(base, _, key)
+    local number = redis.call('HGET', base .. ':semaphores', key)
+    if number then
+        return { OK, tonumber(number) }
+    elseif redis.call('HLEN', base .. ':semaphores') >= SEMAPHORES_MAX then
+        return { TOO_MANY, SEMAPHORES_MAX }
+    end
+    number = redis.call('INCR', base .. ':semaphore')
+    redis.call('HSET', base .. ':semaphores', key, number)
+    return { OK, number }
+end
+
+-- All keys of semaphores, each with its number.
+function names.semaphores(base)
+    return redis.call('HGETALL', base .. ':semaphores')
 end
 
 -- The tube that lives here is about to get the number of a queue. Where another has it, this asks to look; `seen` is

@@ -13,7 +13,7 @@ local OPTIONS_BYTES = 50
 local TAIL = '<I4I2c0I2c0'
 local TEMPORARY, TTL_KILLS_TAKEN, PAUSED, HAS_CAPACITY = 1, 2, 4, 8
 
--- Epoch, next id, delayed tasks, done, then how often each thing was done.
+-- Epoch, next id, delayed and gated tasks, done, then how often each thing was done.
 local NUMBERS = '<ddddddddddddddd'
 local EPOCH, NEXT_ID, DELAYED_COUNT, DONE = 1, 2, 3, 4
 local CALLS = { ack = 5, bury = 6, delete = 7, kick = 8, put = 9, release = 10, take = 11, touch = 12, ttl = 13, ttr = 14, delay = 15 }
@@ -96,7 +96,7 @@ local function leave(tube, id, task)
         if task.flags >= HAS_SESSION then
             tube.s[task.session .. id] = false
         end
-    elseif task.state == DELAYED then
+    elseif task.state == DELAYED or task.state == GATED then
         tube.numbers[DELAYED_COUNT] = tube.numbers[DELAYED_COUNT] - 1
     else
         tube.d[task.pri .. id] = false
@@ -120,7 +120,7 @@ local function enter(tube, id, task)
         if task.flags >= HAS_SESSION then
             tube.s[task.session .. id] = true
         end
-    elseif task.state == DELAYED then
+    elseif task.state == DELAYED or task.state == GATED then
         tube.numbers[DELAYED_COUNT] = tube.numbers[DELAYED_COUNT] + 1
     else
         tube.d[task.pri .. id] = true
