@@ -136,10 +136,10 @@ impl Semaphores {
 
     /// There is a semaphore of this number.
     pub fn list(&mut self, number: u32, key: &SemaphoreKey) {
-        if !self.keys.contains_key(&number) {
-            self.keys.insert(number, key.clone());
+        self.keys.entry(number).or_insert_with(|| {
             self.numbers.insert(key.clone(), number);
-        }
+            key.clone()
+        });
     }
 
     /// Another server did something to this one: it is looked at with the next tick. Answers whether it is known at all.

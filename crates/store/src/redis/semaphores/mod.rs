@@ -1,4 +1,4 @@
-//! Semaphores: each is whole on one node, and all that a batch asks of one is one call.
+//! Semaphores: each is whole on one node, and a call is about one of them.
 //!
 //! Whoever wants events of all semaphores is given them in order: what is due is looked at first, then the first of it is handed
 //! out. Which semaphores to look at a server knows from its own calls, from notices of others, and from a look at all of them now and then.
@@ -32,11 +32,11 @@ const UNNUMBERED: u8 = 3;
 /// How many semaphores a server looks at in a second, for what other servers did.
 const SWEPT_TOGETHER: usize = 1000;
 
-/// Commands that ask one semaphore each, in order, until they are asked.
+/// Commands that ask one semaphore each, in order, until they are asked. They leave together; only neighbours share a call,
+/// since events of all semaphores are told in the order in which they came about.
 #[derive(Default)]
 pub(super) struct Pending {
     groups: Vec<Group>,
-    by_key: HashMap<SemaphoreKey, usize>,
     items: usize,
 }
 
@@ -57,11 +57,10 @@ impl Pending {
             return Some(Command::Semaphore(command));
         };
         self.items += command.items();
-        let group = *self.by_key.entry(key.clone()).or_insert_with(|| {
-            self.groups.push(Group { key: key.clone(), commands: Vec::new() });
-            self.groups.len() - 1
-        });
-        self.groups[group].commands.push((place, command));
+        match self.groups.last_mut().filter(|group| group.key == key) {
+            Some(group) => group.commands.push((place, command)),
+            None => self.groups.push(Group { key, commands: vec![(place, command)] }),
+        }
         None
     }
 }
