@@ -34,7 +34,10 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("WishRequest", "task", task.clone()),
         ("GrantRequest", "task", task.clone()),
         ("LookRequest", "tasks/items", task),
-        ("StandingAnswer", "priority", any),
+        ("StandingAnswer", "priority", any.clone()),
+        ("PutRequest", "semaphore_priority", any.clone()),
+        ("PutTask", "semaphore_priority", any.clone()),
+        ("TaskAnswer", "semaphore_priority", any),
         ("EventsRequest", "semaphore", key.clone()),
         ("TakeRequest", "wait", wait.clone()),
         ("EventsRequest", "wait", wait.clone()),
@@ -99,8 +102,18 @@ fn carrying_one_or_several() -> Value {
     for one in choices.as_array_mut().into_iter().flatten() {
         one["properties"]["tasks"] = json!({ "type": "null" });
     }
-    let of_one =
-        ["data_base64", "pri", "ttl", "ttr", "delay", "at", "subqueue", "meta", "meta_base64"];
+    let of_one = [
+        "data_base64",
+        "pri",
+        "ttl",
+        "ttr",
+        "delay",
+        "at",
+        "subqueue",
+        "semaphore_priority",
+        "meta",
+        "meta_base64",
+    ];
     let absent = of_one.map(|field| (field.to_owned(), json!({ "type": "null" })));
     let mut several = Map::from_iter(absent);
     several.insert("data".into(), false.into());

@@ -18,10 +18,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0005_gates.sql"),
     include_str!("migrations/0006_semaphore_indexes.sql"),
     include_str!("migrations/0007_queues.sql"),
+    include_str!("migrations/0008_semaphore_priority.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 11;
+const FUNCTIONS: i32 = 12;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),

@@ -82,26 +82,40 @@ $$;
 CREATE OR REPLACE FUNCTION taskyard.move_gated(_tasks bigint[], _in boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    _tube record;
+    _numbers integer[];
+    _ready bigint[];
+    _keyed integer[];
+    _keys text[];
+    _number integer;
 BEGIN
-    FOR _tube IN
-        WITH moved AS (
-            UPDATE taskyard.task t SET state = CASE WHEN _in THEN 0 ELSE 6 END
-            FROM unnest(_tasks) AS g(task)
-            CROSS JOIN LATERAL (SELECT k.ctid AS place, k.state FROM taskyard.task k
-                WHERE k.tube = taskyard.gated_tube(g.task) AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
-            WHERE t.ctid = k.place AND CASE WHEN _in THEN k.state = 6 ELSE k.state IN (0, 5) END
-            RETURNING t.tube, k.state AS before),
-        counted AS (
-            INSERT INTO taskyard.count (tube, ready, passed, delayed)
-            SELECT m.tube, count(*) FILTER (WHERE _in) - count(*) FILTER (WHERE m.before = 0),
-                -count(*) FILTER (WHERE m.before = 5),
-                count(*) FILTER (WHERE NOT _in) - count(*) FILTER (WHERE m.before = 6)
-            FROM moved m GROUP BY m.tube RETURNING count.tube, count.ready)
-        SELECT u.name, c.ready FROM counted c JOIN taskyard.tube u ON u.number = c.tube WHERE _in ORDER BY u.name
-    LOOP
-        PERFORM taskyard.note_ready(_tube.name, _tube.ready);
+    WITH moved AS (
+        UPDATE taskyard.task t SET state = CASE WHEN _in THEN 0 ELSE 6 END
+        FROM unnest(_tasks) AS g(task)
+        CROSS JOIN LATERAL (SELECT k.ctid AS place, k.state FROM taskyard.task k
+            WHERE k.tube = taskyard.gated_tube(g.task) AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
+        WHERE t.ctid = k.place AND CASE WHEN _in THEN k.state = 6 ELSE k.state IN (0, 5) END
+        RETURNING t.tube, t.subqueue, k.state AS before),
+    counted AS (
+        INSERT INTO taskyard.count (tube, ready, passed, delayed)
+        SELECT m.tube, count(*) FILTER (WHERE _in) - count(*) FILTER (WHERE m.before = 0),
+            -count(*) FILTER (WHERE m.before = 5),
+            count(*) FILTER (WHERE NOT _in) - count(*) FILTER (WHERE m.before = 6)
+        FROM moved m GROUP BY m.tube RETURNING count.tube, count.ready),
+    keyed AS (SELECT DISTINCT m.tube, m.subqueue AS key FROM moved m WHERE m.subqueue IS NOT NULL)
+    SELECT (SELECT array_agg(c.tube ORDER BY c.tube) FROM counted c),
+        (SELECT array_agg(c.ready ORDER BY c.tube) FROM counted c),
+        (SELECT array_agg(k.tube ORDER BY k.tube, k.key) FROM keyed k),
+        (SELECT array_agg(k.key ORDER BY k.tube, k.key) FROM keyed k)
+        INTO _numbers, _ready, _keyed, _keys;
+    -- Who stands first in their sub-queues now? Nobody else touches these: that needs the lock of the semaphore.
+    FOR _number IN SELECT DISTINCT k.tube FROM unnest(_keyed) AS k(tube) ORDER BY 1 LOOP
+        PERFORM taskyard.settle_subqueues(_number, ARRAY(
+            SELECT k.key FROM unnest(_keyed, _keys) AS k(tube, key) WHERE k.tube = _number));
     END LOOP;
+    IF _in THEN
+        PERFORM taskyard.note_ready(u.name, c.ready) FROM unnest(_numbers, _ready) AS c(tube, ready)
+            JOIN taskyard.tube u ON u.number = c.tube;
+    END IF;
 END $$;
 
 -- After tasks of a tube moved, brings them to where its semaphore has them, and settles it. The ids are in the order in
@@ -162,10 +176,11 @@ BEGIN
             _revoking := _revoking - cardinality(_asked);
         END IF;
         INSERT INTO taskyard.semaphore_task AS p (semaphore_id, task_id, priority, seq, enqueued)
-            SELECT _s.id, g.task, 0 - (k.pri::numeric + 9223372036854775808)::float8,
+            SELECT _s.id, g.task,
+                coalesce(k.semaphore_priority, 0 - (k.pri::numeric + 9223372036854775808)::float8),
                 nextval('taskyard.semaphore_seq'), _now
             FROM unnest(_stand) AS g(task)
-            CROSS JOIN LATERAL (SELECT k.pri FROM taskyard.task k
+            CROSS JOIN LATERAL (SELECT k.pri, k.semaphore_priority FROM taskyard.task k
                 WHERE k.tube = _t.number AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
             ON CONFLICT (semaphore_id, task_id) DO NOTHING;
         PERFORM taskyard.move_gated(ARRAY(SELECT g.task FROM unnest(_stand) AS g(task)

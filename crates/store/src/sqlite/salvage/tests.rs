@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use taskyard_core::record::StoredState;
-use taskyard_core::{Span, TaskId, Timestamp};
+use taskyard_core::{Priority, Span, TaskId, Timestamp};
 use tempfile::TempDir;
 
 use super::pages::PAGE;
@@ -117,6 +117,9 @@ fn task(id: u64) -> (i64, Record, Body) {
         attempts: 0,
         previous_start: None,
         subqueue: None,
+        semaphore_priority: id
+            .is_multiple_of(7)
+            .then(|| Priority::new(id as f64).expect("a number")),
         body_bytes: long as u32,
         body: None,
     };
