@@ -27,7 +27,8 @@ pub struct Report {
 
 impl Report {
     pub(super) fn new(rescue: &Rescue<'_>, old: &Old, sealed: &Sealed) -> Report {
-        let (tasks, head) = (rescue.head.tasks, old.head);
+        let newest = old.batches.last().map(|batch| batch.head);
+        let (tasks, head) = (rescue.head.tasks, newest.or(old.head));
         Report {
             tasks,
             tubes: rescue.head.tubes,

@@ -9,8 +9,8 @@ use taskyard_core::{Body, Error, Finish, Kind, NewTask, Reply, TubeOptions};
 use taskyard_store::sqlite::SqliteStore;
 
 use crate::yard::{
-    Content, ask, close, content, create, finish, finish_now, must, open, put_now, put_one,
-    take_now,
+    Content, ask, close, content, create, finish, finish_now, must, open, open_straight, put_now,
+    put_one, take_now,
 };
 
 /// Large, so that the log is also copied into the database while there is no room.
@@ -39,7 +39,7 @@ fn a_full_disk_is_survived() {
 #[test]
 fn a_full_database_is_survived() {
     let folder = tempfile::tempdir().expect("a folder");
-    let store = open(folder.path());
+    let store = open_straight(folder.path());
     store.limit_pages(1000).expect("a limit can be set");
     let put = fill(&store);
     let limitless = |store: &SqliteStore| store.limit_pages(u32::MAX >> 1).expect("no limit");
