@@ -39,7 +39,7 @@ mod subqueue;
 mod tasks;
 
 pub use command::{Command, Finish, FinishItem, Holder, NewTask, Outcome, Placed, Reply, Take};
-pub use effects::Effects;
+pub use effects::{Effects, News};
 pub use error::{Error, Result};
 pub use estimate::Estimate;
 pub use execute::Execute;

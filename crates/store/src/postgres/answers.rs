@@ -387,7 +387,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             if event == 6 || event == 8 {
-                self.tally.events |= event == 8;
+                self.tally.news(event == 8, None);
                 continue;
             }
             let count = count_from_sql(get(row, 3)?);

@@ -27,6 +27,8 @@ pub(super) const MIGRATIONS: &[&str] = &[
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
+/// The format since which tasks have a priority of their own in a semaphore.
+const WITH_PRIORITIES: i64 = 5;
 /// "yard" in ASCII: says that the file is ours.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -184,7 +186,8 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     let mut machine = Machine::default();
     machine.set_next_lease(head.lease_ceiling);
     let next_ids = read_tubes(&db, &mut machine).map_err(|error| row_error(folder, error))?;
-    let mut found = read_tasks(&db, &mut machine).map_err(|error| row_error(folder, error))?;
+    let mut found =
+        read_tasks(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;
     found.tubes = next_ids.len() as u64;
     check::counts(folder, &head, &found)?;
     if thorough {
@@ -252,9 +255,11 @@ fn read_tubes(db: &Connection, machine: &mut Machine) -> Result<Vec<(u32, u64)>,
 }
 
 /// Fills the machine with tasks; returns what was found, to be compared with what was written.
-fn read_tasks(db: &Connection, machine: &mut Machine) -> Result<Head, RowError> {
+fn read_tasks(db: &Connection, format: i64, machine: &mut Machine) -> Result<Head, RowError> {
     let (mut found, mut last) = (Head::default(), None);
-    let mut statement = db.prepare(&format!("SELECT {TASK_COLUMNS} FROM task ORDER BY key"))?;
+    let lacking = if format < WITH_PRIORITIES { ", NULL AS semaphore_priority" } else { "" };
+    let task = format!("(SELECT *{lacking} FROM task)");
+    let mut statement = db.prepare(&format!("SELECT {TASK_COLUMNS} FROM {task} ORDER BY key"))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (number, record) = codec::read_task(row)?;

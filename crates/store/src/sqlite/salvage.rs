@@ -15,13 +15,13 @@ mod report;
 mod tests;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use rusqlite::Connection;
 use taskyard_core::record::Record;
-use taskyard_core::{Body, Kind, TubeName, TubeOptions, TubeRecord};
+use taskyard_core::{Body, Kind, SemaphoreKey, TubeName, TubeOptions, TubeRecord};
 
 use super::codec::{self, Head, RowError};
 use super::folder::{
@@ -172,13 +172,16 @@ struct Rescue<'a> {
     /// How many of the tasks come from pages that may have been free.
     doubtful: u64,
     semaphores: SemaphoreHead,
+    /// The semaphores that tubes name, and in the end those that are lost.
+    gates: BTreeSet<SemaphoreKey>,
 }
 
 impl<'a> Rescue<'a> {
     fn new(new: &'a Connection, batch: u64) -> Self {
         let head = Head { batch, ..Head::default() };
         let semaphores = SemaphoreHead::default();
-        Rescue { new, head, tubes: BTreeMap::new(), doubtful: 0, semaphores }
+        let (tubes, gates) = (BTreeMap::new(), BTreeSet::new());
+        Rescue { new, head, tubes, doubtful: 0, semaphores, gates }
     }
 
     fn save(&mut self, old: &Old) -> Result<(), RowError> {
@@ -224,6 +227,7 @@ impl<'a> Rescue<'a> {
         let taken = self.tubes.values().any(|(name, _)| *name == record.name);
         if !taken && !self.tubes.contains_key(&number) && generation::fits(number) {
             codec::write_tube(self.new, number, &record)?;
+            self.gates.extend(record.options.semaphore);
             self.tubes.insert(number, (record.name, record.options.kind));
         }
         Ok(())
@@ -270,7 +274,10 @@ impl<'a> Rescue<'a> {
             let rows = cells::rows(&page).filter_map(|row| old.judge.semaphores(&row, &old.pages));
             rows.for_each(|row| found.add(row));
         }
-        self.semaphores = found.write(self.new)?;
+        let known = found.keys();
+        self.gates.retain(|key| !known.contains(key));
+        let gates = &mut self.gates;
+        self.semaphores = found.write(self.new, |key| _ = gates.insert(key))?;
         Ok(())
     }
 
