@@ -58,13 +58,19 @@ pub(super) struct Shared {
 /// Batches that are in the journal only.
 #[derive(Debug)]
 struct Queue {
-    batches: VecDeque<Batch>,
+    batches: VecDeque<Waiting>,
     bytes: usize,
-    /// When the first of them came.
+    /// Since when there are any, or since the latest failure.
     since: Option<Instant>,
     /// How long they wait for others.
     patience: Duration,
     stopped: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    batch: Batch,
+    bytes: usize,
 }
 
 impl Follower {
@@ -95,7 +101,7 @@ impl Follower {
     pub fn push(&self, batch: Batch, bytes: usize) {
         let mut queue = lock(&self.shared.queue);
         let first = queue.batches.is_empty();
-        queue.batches.push_back(batch);
+        queue.batches.push_back(Waiting { batch, bytes });
         let before = queue.bytes;
         queue.bytes += bytes;
         if first {
@@ -126,9 +132,9 @@ impl Follower {
         lock(&self.shared.database)
     }
 
-    /// The database with all that was handed over.
-    pub fn caught_up(&self) -> Result<MutexGuard<'_, Database>, Error> {
-        self.shared.caught_up()
+    /// The database with all that was handed over, up to a batch.
+    pub fn caught_up(&self, newest: u64) -> Result<MutexGuard<'_, Database>, Error> {
+        self.shared.caught_up(newest)
     }
 
     /// The same, for somebody who cannot keep the follower borrowed meanwhile.
@@ -153,10 +159,10 @@ impl Drop for Follower {
 }
 
 impl Shared {
-    /// The database with all that was handed over.
-    pub fn caught_up(&self) -> Result<MutexGuard<'_, Database>, Error> {
+    /// The database with all that was handed over, up to a batch.
+    pub fn caught_up(&self, newest: u64) -> Result<MutexGuard<'_, Database>, Error> {
         let mut database = lock(&self.database);
-        self.catch_up(&mut database).map_err(|error| Error::Store(error.describe()))?;
+        self.catch_up(&mut database, newest).map_err(|error| Error::Store(error.describe()))?;
         Ok(database)
     }
 
@@ -170,7 +176,10 @@ impl Shared {
 
     fn run(&self) {
         while self.wait() {
-            if let Err(error) = self.catch_up(&mut lock(&self.database)) {
+            // Not all at once: the writer may want the database too.
+            let some =
+                lock(&self.queue).batches.front().map_or(0, |waiting| waiting.batch.head.batch);
+            if let Err(error) = self.catch_up(&mut lock(&self.database), some) {
                 tracing::warn!(
                     error = error.describe(),
                     "cannot bring the journal into the database"
@@ -205,35 +214,59 @@ impl Shared {
         }
     }
 
-    /// Writes what is in the queue, in one transaction. What cannot be written stays there.
-    fn catch_up(&self, database: &mut Database) -> Result<(), WriteError> {
-        let batches = {
-            let mut queue = lock(&self.queue);
-            (queue.bytes, queue.since) = (0, None);
-            std::mem::take(&mut queue.batches)
-        };
-        let (batches, mut head) = (Vec::from(batches), database.head);
-        if batches.is_empty() {
-            return Ok(());
+    /// Writes what is in the queue, up to a batch.
+    fn catch_up(&self, database: &mut Database, newest: u64) -> Result<(), WriteError> {
+        while database.head.batch < newest {
+            let batches = lock(&self.queue).take();
+            if batches.is_empty() {
+                break;
+            }
+            self.write(database, batches)?;
         }
-        let written = transaction(&database.db, |db| rows::write_all(db, &batches, &mut head));
+        Ok(())
+    }
+
+    /// Writes batches in one transaction. If that fails they go back to the queue.
+    fn write(&self, database: &mut Database, batches: Vec<Waiting>) -> Result<(), WriteError> {
+        let mut head = database.head;
+        let written = transaction(&database.db, |db| {
+            rows::write_all(db, batches.iter().map(|waiting| &waiting.batch), &mut head)
+        });
         self.failed.store(written.is_err(), Ordering::Relaxed);
-        match written {
-            Ok(()) => {
-                self.wrote(database, head);
-                Ok(())
+        if let Err(error) = &written {
+            if error.is_lasting() {
+                self.refusal.set(&error.describe());
             }
-            Err(error) => {
-                if error.is_lasting() {
-                    self.refusal.set(&error.describe());
-                }
-                let mut queue = lock(&self.queue);
-                queue.since = Some(Instant::now());
-                for batch in batches.into_iter().rev() {
-                    queue.batches.push_front(batch);
-                }
-                Err(error)
-            }
+            lock(&self.queue).put_back(batches);
+        } else {
+            self.wrote(database, head);
+        }
+        written
+    }
+}
+
+impl Queue {
+    /// The oldest ones, enough for a transaction.
+    fn take(&mut self) -> Vec<Waiting> {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        while bytes < BYTES_WANTED
+            && let Some(waiting) = self.batches.pop_front()
+        {
+            bytes += waiting.bytes;
+            taken.push(waiting);
+        }
+        self.bytes -= bytes;
+        if self.batches.is_empty() {
+            self.since = None;
+        }
+        taken
+    }
+
+    fn put_back(&mut self, batches: Vec<Waiting>) {
+        self.since = Some(Instant::now());
+        for waiting in batches.into_iter().rev() {
+            self.bytes += waiting.bytes;
+            self.batches.push_front(waiting);
         }
     }
 }

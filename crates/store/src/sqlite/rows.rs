@@ -146,9 +146,9 @@ impl Rows {
 }
 
 /// Writes the batches into the database, within a transaction; `head` becomes that of the last.
-pub(super) fn write_all(
+pub(super) fn write_all<'a>(
     db: &Connection,
-    batches: &[Batch],
+    batches: impl IntoIterator<Item = &'a Batch>,
     head: &mut Head,
 ) -> Result<(), WriteError> {
     for batch in batches {

@@ -172,7 +172,11 @@ impl Writer {
 
     /// Brings everything into the database.
     pub fn catch_up(&self) -> Result<(), Error> {
-        self.follower.caught_up().map(|_| ())
+        self.catch_up_to(u64::MAX)
+    }
+
+    fn catch_up_to(&self, newest: u64) -> Result<(), Error> {
+        self.follower.caught_up(newest).map(|_| ())
     }
 
     /// Notes the `next_id` that is on disk for a tube.
@@ -233,7 +237,7 @@ impl Writer {
         let needed = self.journal.prepare(head, rows).map_err(Failure::Write)?;
         if self.follower.written() < needed {
             // The disk is faster than the database: this is where the writer waits for it.
-            self.catch_up().map_err(|error| WriteError::Behind(error.to_string()))?;
+            self.catch_up_to(needed).map_err(|error| WriteError::Behind(error.to_string()))?;
         }
         self.step()?;
         if self.fault == Some(Fault::Sync) {
@@ -250,7 +254,7 @@ impl Writer {
         mut head: Head,
     ) -> Result<(), Error> {
         let shared = self.follower.shared();
-        let mut database = shared.caught_up()?;
+        let mut database = shared.caught_up(u64::MAX)?;
         let mut semaphores = self.semaphores;
         let written = self.write(&database.db, machine, plan, &mut head, &mut semaphores);
         if let Err(error) = written {
@@ -266,7 +270,7 @@ impl Writer {
     /// Empties the journal and the log into the database, after which one file holds everything.
     pub fn close(&mut self) -> Result<(), Error> {
         self.refusal.check()?;
-        let database = self.follower.caught_up()?;
+        let database = self.follower.caught_up(u64::MAX)?;
         let emptied =
             database.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0));
         drop(database);

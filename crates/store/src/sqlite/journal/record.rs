@@ -228,3 +228,116 @@ impl<'a> Reader<'a> {
         Some((key, record))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const SALT: u64 = 0x1234_5678_9abc_def0;
+
+    #[test]
+    fn a_batch_comes_back_as_it_was() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..300 {
+            let batch = batch(&mut random);
+            let mut bytes = Vec::new();
+            encode(&mut bytes, SALT, &batch.head, &batch.rows);
+            let length = bytes.len();
+            // What stands behind it does not matter.
+            bytes.extend((0..random.usize(..50)).map(|_| random.u8(..)));
+            assert_eq!(decode(&bytes, SALT), Some((batch, length)));
+            assert_eq!(length % ALIGN, 0);
+            assert_eq!(decode(&bytes, SALT + 1), None, "it belongs to another journal");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_was_damaged_is_none() {
+        let mut random = fastrand::Rng::with_seed(8);
+        for _ in 0..50 {
+            let batch = batch(&mut random);
+            let mut whole = Vec::new();
+            encode(&mut whole, SALT, &batch.head, &batch.rows);
+            let length = u32::from_le_bytes([whole[8], whole[9], whole[10], whole[11]]) as usize;
+            for _ in 0..200 {
+                let bit = random.usize(..length * 8);
+                let mut bytes = whole.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(decode(&bytes, SALT), None, "bit {bit}");
+                assert_eq!(decode(&whole[..random.usize(..length)], SALT), None);
+            }
+        }
+    }
+
+    /// A checksum does not make sense of what never was a batch.
+    #[test]
+    fn bytes_with_a_good_checksum_that_are_no_batch() {
+        let mut random = fastrand::Rng::with_seed(9);
+        for _ in 0..5000 {
+            let length = PREFIX_BYTES + HEAD_BYTES + random.usize(..60);
+            let mut bytes: Vec<u8> = (0..length).map(|_| random.u8(..8)).collect();
+            bytes[..8].copy_from_slice(&SALT.to_le_bytes());
+            bytes[8..12].copy_from_slice(&(length as u32).to_le_bytes());
+            let sum = checksum(&bytes);
+            bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+            // It ends, and takes no more memory than there are bytes.
+            _ = decode(&bytes, SALT);
+        }
+    }
+
+    fn batch(random: &mut fastrand::Rng) -> Batch {
+        let mut number = || random.u64(..);
+        let head = Head {
+            batch: number(),
+            lease_ceiling: number(),
+            tubes: number(),
+            tasks: number(),
+            task_keys: number(),
+        };
+        let mut rows = Rows::default();
+        for _ in 0..random.usize(..5) {
+            rows.inserts.push(task(random, true));
+            rows.updates.push(task(random, false));
+            rows.removed.push(random.i64(0..));
+            rows.next_ids.push((random.u32(..), random.u64(..)));
+        }
+        Batch { head, rows }
+    }
+
+    fn task(random: &mut fastrand::Rng, with_body: bool) -> (i64, Record) {
+        let key = random.i64(0..);
+        let time = |random: &mut fastrand::Rng| Timestamp::from_micros(random.i64(0..1 << 50));
+        let text = |random: &mut fastrand::Rng| -> Vec<u8> {
+            (0..random.usize(..30)).map(|_| random.u8(..)).collect()
+        };
+        let body = with_body.then(|| Body::with_meta(&text(random), &text(random)));
+        let record = Record {
+            id: codec::split_key(key).1,
+            standing: match random.u8(..4) {
+                0 => StoredState::Ready,
+                1 => StoredState::Delayed(time(random)),
+                2 => StoredState::Buried,
+                _ => StoredState::DeadLetter,
+            },
+            pri: random.u64(..),
+            created: time(random),
+            expires: if random.bool() { Timestamp::NEVER } else { time(random) },
+            ttr: if random.bool() {
+                Span::FOREVER
+            } else {
+                Span::from_micros(random.i64(0..1 << 50))
+            },
+            attempts: random.u32(..),
+            previous_start: random.bool().then(|| time(random)),
+            subqueue: random.bool().then(|| Arc::from(["", "red", "зелёный"][random.usize(..3)])),
+            semaphore_priority: random
+                .bool()
+                .then(|| Priority::new(random.f64()).expect("a number")),
+            body_bytes: body.as_ref().map_or(0, Body::bytes),
+            body,
+        };
+        (key, record)
+    }
+}
