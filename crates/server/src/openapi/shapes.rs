@@ -65,11 +65,7 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("GrantsRequest", "items", batch.clone()),
         ("AcknowledgeRequest", "events", batch),
     ] {
-        let place = format!("/properties/{field}");
-        let found = shapes.get_mut(shape).and_then(|shape| shape.pointer_mut(&place));
-        if let (Some(Value::Object(fields)), Value::Object(more)) = (found, more) {
-            fields.extend(more);
-        }
+        refine(shapes, (shape, field), more);
     }
     let one_or_several = one_or_several();
     for (shape, choices) in [
@@ -155,6 +151,15 @@ fn finishing() -> Value {
             }
         }
     ])
+}
+
+/// Says more about a field of a shape.
+fn refine(shapes: &mut Map<String, Value>, (shape, field): (&str, &str), more: Value) {
+    let place = format!("/properties/{field}");
+    let found = shapes.get_mut(shape).and_then(|shape| shape.pointer_mut(&place));
+    if let (Some(Value::Object(fields)), Value::Object(more)) = (found, more) {
+        fields.extend(more);
+    }
 }
 
 /// Every number on the wire is a time or a count: none is below zero, and counts fit their type. A
