@@ -1,6 +1,6 @@
 //! Tasks, new and as answers show them.
 
-use taskyard_core::{Body, Lease, NewTask, Reason, State, Task, TaskId};
+use taskyard_core::{Body, Lease, NewTask, Priority, Reason, State, Task, TaskId};
 
 use super::row::{Result, RowReader, RowWriter, Wrong, write_session, write_span, write_time};
 use crate::iproto::pack::{self, Out};
@@ -16,7 +16,22 @@ pub(super) fn write_new(out: &mut Out, task: &NewTask) {
         .optional(task.delay, write_span)
         .optional(task.at, write_time)
         .optional(task.subqueue.as_deref(), pack::str)
+        .optional(task.semaphore_priority, write_priority)
         .end();
+}
+
+fn write_priority(out: &mut Out, priority: Priority) {
+    pack::float(out, priority.value());
+}
+
+fn read_priority(row: &mut RowReader<'_, '_>) -> Result<Option<Priority>> {
+    match row.value()? {
+        Value::Nil => Ok(None),
+        Value::Float(number) => {
+            Priority::new(number).map(Some).map_err(|_| Wrong("a priority must be a finite number"))
+        }
+        _ => Err(Wrong("not a priority")),
+    }
 }
 
 pub(super) fn read_new(row: &mut RowReader<'_, '_>) -> Result<NewTask> {
@@ -30,6 +45,7 @@ pub(super) fn read_new(row: &mut RowReader<'_, '_>) -> Result<NewTask> {
         delay: row.optional_span()?,
         at: row.optional_time()?,
         subqueue: row.optional_key()?,
+        semaphore_priority: read_priority(row)?,
     })
 }
 
@@ -87,6 +103,7 @@ pub(super) fn write(out: &mut Out, task: &Task) {
         .optional(task.previous_start, write_time)
         .optional(task.due, write_time)
         .optional(task.subqueue.as_deref(), pack::str)
+        .optional(task.semaphore_priority, write_priority)
         .end();
 }
 
@@ -105,6 +122,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Task> {
         start: None,
         previous_start: None,
         subqueue: None,
+        semaphore_priority: None,
         session: None,
         lease: None,
         lease_until: None,
@@ -113,6 +131,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Task> {
     task.previous_start = row.optional_time()?;
     task.due = row.optional_time()?;
     task.subqueue = row.optional_key()?;
+    task.semaphore_priority = read_priority(row)?;
     Ok(task)
 }
 
