@@ -4,10 +4,11 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
     Command, Error, Outcome, Placed, Reply, SemaphoreKey, State, Task, TaskId, TubeName,
+    no_semaphore,
 };
 use taskyard_redis::Value;
 
-use super::codec::{Bytes, Unreadable, read_info, read_task};
+use super::codec::{Bytes, Unreadable, read_info, read_peeked, read_task};
 
 /// How a tube stands after a call.
 #[derive(Clone, Debug)]
@@ -131,9 +132,9 @@ impl Parts {
         }
         Ok(Ok(match command {
             Command::Put { .. } => placed(bytes)?,
-            Command::Take(_) => Reply::Taken(self.tasks(bytes, true)?),
-            Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, true)?),
-            Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, false)?),
+            Command::Take(_) => Reply::Taken(self.tasks(bytes, true, read_task)?),
+            Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, true, read_peeked)?),
+            Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, false, read_task)?),
             Command::Finish { show, .. } | Command::Delete { show, .. } => {
                 Reply::Finished(self.outcomes(bytes.rest(), *show)?)
             }
@@ -145,12 +146,17 @@ impl Parts {
         }))
     }
 
-    fn tasks(&mut self, mut bytes: Bytes<'_>, bodies: bool) -> Result<Vec<Task>, Unreadable> {
+    fn tasks(
+        &mut self,
+        mut bytes: Bytes<'_>,
+        bodies: bool,
+        read: impl Fn(&[u8], Option<&[u8]>) -> Result<Task, Unreadable>,
+    ) -> Result<Vec<Task>, Unreadable> {
         let count = bytes.small()?;
         let tasks = (0..count).map(|_| {
             let text = self.text()?;
             let body = bodies.then(|| self.text()).transpose()?;
-            read_task(&text, body.as_deref())
+            read(&text, body.as_deref())
         });
         tasks.collect()
     }
@@ -229,6 +235,7 @@ fn refusal(
         (5, _) => Error::Unsupported { kind: bytes.kind()?.name(), verb: "touch" },
         (6, _) => Error::TubeExists(tube),
         (7, _) => Error::TubeHasTaken(tube),
+        (14, _) => no_semaphore(&tube),
         (8, Command::Take(take)) => match take.session {
             Some(session) => Error::SessionUnknown(session),
             None => return Err(Unreadable("a session that nobody named is unknown")),

@@ -5,14 +5,18 @@ use std::sync::Arc;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, Lease, NewTask, Reason,
-    SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeName,
-    TubeOptions, TubeStats,
+    Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, Lease, NewTask, Priority,
+    Reason, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange,
+    TubeName, TubeOptions, TubeStats,
 };
 
 /// Until when a moment is one: later ones are not exact as doubles, and count as this.
 const NEVER: f64 = 9_007_199_254_740_992.0;
 const NO_SESSION: [u8; 16] = [0; 16];
+/// What every task that is shown has: its id, the reason, and its record up to what it may have besides.
+const SHOWN_BYTES: usize = 8 + 1 + 90;
+/// What begins a priority for a semaphore, and that.
+const OWN_BYTES: usize = 1 + 8;
 
 /// What an answer has that no answer of ours can have.
 #[derive(Debug, thiserror::Error)]
@@ -134,11 +138,13 @@ pub(super) fn optional_span(span: Option<Span>) -> [u8; 8] {
 fn put(tasks: &[NewTask]) -> Vec<Vec<u8>> {
     let mut header = vec![b'P'];
     header.extend((tasks.len() as u32).to_le_bytes());
+    header.push(u8::from(tasks.iter().any(|task| task.semaphore_priority.is_some())));
     let mut words = vec![Vec::new()];
     for task in tasks {
-        let NewTask { body, pri, ttl, ttr, delay, at, subqueue } = task;
+        let NewTask { body, pri, ttl, ttr, delay, at, subqueue, semaphore_priority } = task;
         let given = [pri.is_some(), ttl.is_some(), ttr.is_some(), delay.is_some(), at.is_some()];
-        header.push(bits(given.into_iter().chain([subqueue.is_some()])));
+        let rest = [subqueue.is_some(), semaphore_priority.is_some()];
+        header.push(bits(given.into_iter().chain(rest)));
         header.extend(pri.map(u64::to_be_bytes).into_iter().flatten());
         header.extend([ttl, ttr, delay].into_iter().flatten().flat_map(|span| span_bytes(*span)));
         header.extend(at.map(moment).into_iter().flatten());
@@ -146,6 +152,7 @@ fn put(tasks: &[NewTask]) -> Vec<Vec<u8>> {
             header.extend((key.len() as u16).to_le_bytes());
             header.extend(key.as_bytes());
         }
+        header.extend(semaphore_priority.map(|own| own.value().to_le_bytes()).iter().flatten());
         words.push(body_bytes(body));
     }
     words[0] = header;
@@ -303,6 +310,16 @@ impl<'a> Bytes<'a> {
     }
 }
 
+/// A task as a peek shows it.
+pub(super) fn read_peeked(text: &[u8], body: Option<&[u8]>) -> Result<Task, Unreadable> {
+    let own = text.get(SHOWN_BYTES..).and_then(|rest| rest.strip_prefix(b"*"));
+    let priority = own.map(|own| {
+        let priority = Priority::new(Bytes(own).number()?);
+        priority.map_err(|_| Unreadable("a priority is no number"))
+    });
+    Ok(Task { semaphore_priority: priority.transpose()?, ..read_task(text, body)? })
+}
+
 /// A task as it is shown, with its body if there is one.
 pub(super) fn read_task(text: &[u8], body: Option<&[u8]>) -> Result<Task, Unreadable> {
     let mut bytes = Bytes(text);
@@ -314,7 +331,11 @@ pub(super) fn read_task(text: &[u8], body: Option<&[u8]>) -> Result<Task, Unread
     let (created, expires, ttr) = (bytes.moment()?, bytes.moment()?, bytes.span()?);
     let (previous, moment) = (bytes.moment()?, bytes.moment()?);
     let (lease, start, session) = (bytes.big()?, bytes.moment()?, bytes.array()?);
-    let key = std::str::from_utf8(bytes.rest()).map_err(|_| Unreadable("a key is no text"))?;
+    let mut key = bytes.rest();
+    if key.starts_with(b"*") {
+        key = key.get(OWN_BYTES..).ok_or(Unreadable("a priority is cut"))?;
+    }
+    let key = std::str::from_utf8(key).map_err(|_| Unreadable("a key is no text"))?;
     let taken = state == 1;
     let due = (state == 2).then_some(moment);
     Ok(Task {
@@ -330,6 +351,7 @@ pub(super) fn read_task(text: &[u8], body: Option<&[u8]>) -> Result<Task, Unread
         previous_start: (previous != Timestamp::NEVER).then_some(previous),
         // A plus tells one without a name from none.
         subqueue: key.strip_prefix('+').map(Arc::from),
+        semaphore_priority: None,
         session: (taken && flags & 2 != 0).then_some(SessionId(session)),
         lease: taken.then_some(Lease(lease)),
         lease_until: taken.then_some(moment),

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
-    Command, Effects, Error, Holder, Reply, SessionId, Timestamp, TubeName, TubeOptions,
-    check_gate, check_tasks,
+    Command, Effects, Error, Holder, News, Reply, SessionId, Timestamp, TubeName, TubeOptions,
+    check_tasks,
 };
 
 use taskyard_redis::{Call, Failure, Link, Value};
@@ -34,8 +34,8 @@ pub(super) struct Batch<'a> {
     pub replies: Vec<Option<Result<Reply, Error>>>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
-    /// Whether there may be new events of semaphores.
-    pub events: bool,
+    /// Of which semaphores there may be new events.
+    pub events: News,
     /// Redis was lost: what comes after is not asked.
     pub lost: bool,
 }
@@ -57,7 +57,7 @@ impl Shared {
         self.known().now = now.as_micros();
         let replies = vec![None; commands.len()];
         let (ready, room) = (BTreeMap::new(), BTreeMap::new());
-        let (events, lost) = (false, false);
+        let (events, lost) = (News::Nothing, false);
         let mut batch = Batch { shared: self, link: &mut link, replies, ready, room, events, lost };
         match batch.settle().await {
             Ok(()) => batch.run(commands).await,
@@ -585,8 +585,7 @@ fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
 fn refuse_gate(options: &TubeOptions, cluster: bool) -> Option<Error> {
     let refusal =
         "a tube cannot have a semaphore on a cluster of Redis; use a single Redis, or PostgreSQL";
-    let refusal = (cluster && options.semaphore.is_some()).then(|| Error::Invalid(refusal.into()));
-    refusal.or_else(|| check_gate(options).err())
+    (cluster && options.semaphore.is_some()).then(|| Error::Invalid(refusal.into()))
 }
 
 fn refuse_count(what: &'static str, size: usize) -> Option<Error> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::ops::{Bound, Range};
 
-use taskyard_core::{SemaphoreKey, SessionId, Timestamp, TubeName};
+use taskyard_core::{News, SemaphoreKey, SessionId, Timestamp, TubeName};
 
 use super::answers::{Head, SemaphoreHead};
 use super::tubes::Home;
@@ -99,6 +99,12 @@ impl<K: Clone + Ord + Hash> Moments<K> {
         self.order.first_key_value().map(|(moment, _)| *moment)
     }
 
+    /// Those whose moment comes after the first of these two, and not after the second.
+    fn between(&self, after: i64, last: i64) -> impl Iterator<Item = &K> {
+        let range = (Bound::Excluded(after), Bound::Included(last.max(after)));
+        self.order.range(range).flat_map(|(_, names)| names)
+    }
+
     /// The first moment after this one.
     fn first_after(&self, moment: i64) -> Option<i64> {
         let after = (Bound::Excluded(moment), Bound::Unbounded);
@@ -153,11 +159,14 @@ impl Semaphores {
         number.is_some()
     }
 
-    /// Whether events became due since the last call.
-    pub fn tell(&mut self, clock: i64) -> bool {
-        let due = self.events.first_after(self.told).is_some_and(|at| at <= clock);
+    /// Of which semaphores events became due since the last call.
+    pub fn tell(&mut self, clock: i64) -> News {
+        let mut news = News::Nothing;
+        for (_, key) in self.events.between(self.told, clock) {
+            news.add_key(key);
+        }
         self.told = self.told.max(clock);
-        due
+        news
     }
 }
 
@@ -257,6 +266,20 @@ mod tests {
         assert_eq!(moments.due(3), [name("a"), name("b")]);
         moments.set(&name("a"), None);
         assert_eq!(moments.first(), Some(3));
+    }
+
+    #[test]
+    fn events_are_told_once_when_they_are_due() {
+        let mut semaphores = Semaphores::default();
+        let key = |text: &str| SemaphoreKey::new(text).unwrap();
+        for (number, text, at) in [(1, "a", 5), (2, "b", 7), (3, "c", 5)] {
+            semaphores.events.set(&(number, key(text)), Some(at));
+        }
+        assert_eq!(semaphores.tell(4), News::Nothing);
+        assert_eq!(semaphores.tell(5), News::Of([key("a"), key("c")].into()));
+        assert_eq!(semaphores.tell(5), News::Nothing);
+        assert_eq!(semaphores.tell(3), News::Nothing, "a clock may be set back");
+        assert_eq!(semaphores.tell(9), News::of(key("b")));
     }
 
     #[test]

@@ -24,7 +24,9 @@ for place = 1, #tasks, 2 do
     local id, record = tasks[place], tasks[place + 1]
     local state, flags, _, bytes, pri, _, expires, _, _, moment, _, _, session =
         struct.unpack('<BBI4I4c8dddddc8dc16', record)
-    local key, member = string.sub(record, 91), pri .. id
+    -- A star begins a priority for the semaphore.
+    local rest = string.byte(record, 91) == 42 and 100 or 91
+    local key, member = string.sub(record, rest), pri .. id
     local timer = (state == 1 or state == 2) and moment or expires
     sizes.all = sizes.all + 1
     keys[key] = true

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use taskyard_core::{
     Body, Command, Effects, Error, Execute, Finish, FinishItem, GrantFinish, GrantItem, Holder,
-    Kind, NewTask, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take, Task,
+    Kind, NewTask, News, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take, Task,
     TaskId, TubeName, TubeOptions, Wish,
 };
 use taskyard_store::conformance::semaphores::{SemaphoreAsk, storm};
@@ -174,11 +174,11 @@ fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
         effects(&store, vec![take_from(&one, 1)]);
         effects(&store, vec![put(&other)]);
         let after = effects(&store, vec![finish(&one, 0, Finish::Ack)]);
-        assert_eq!((after.ready, after.events), (vec![(other.clone(), 1)], false));
+        assert_eq!((after.ready, after.events), (vec![(other.clone(), 1)], News::Nothing));
         // The other way round: a task of a caller waits behind one of the tube.
         let delete = Command::Delete { tube: other, ids: vec![TaskId(0)], show: false };
-        assert!(!effects(&store, vec![enqueue(7, -1e12)]).events);
-        assert!(effects(&store, vec![delete]).events, "its grant is told");
+        assert_eq!(effects(&store, vec![enqueue(7, -1e12)]).events, News::Nothing);
+        assert_eq!(effects(&store, vec![delete]).events, News::of(yang()), "its grant is told");
     });
 }
 

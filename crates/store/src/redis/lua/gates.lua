@@ -24,6 +24,16 @@ local function tube_of(call, home, task)
     end
 end
 
+-- Opens the tube of a task, if it is one. Answers whether that brought the tube, and so this semaphore, in order after all
+-- servers were gone: whoever is about to decide decides again.
+function gates.rouse(s, task, place)
+    if #task == 8 or s.call.tubes[place.home] then
+        return false
+    end
+    local tube = gates.tube(s.call, place.home)
+    return tube and tube.restarted
+end
+
 -- Whether this is a task of a tube that nobody works on: it can lose its grant without a word.
 function gates.is_idle(s, task, place)
     if #task == 8 then
@@ -61,13 +71,21 @@ function gates.follow(s)
     end
 end
 
+-- How important a task is: what its put said, or the less the larger its number.
+local function priority_of(record)
+    if record.own then
+        return (struct.unpack('<d', record.own))
+    end
+    return 0 - struct.unpack('>I8', record.pri)
+end
+
 -- What a tube wants for one of its tasks.
 local function want(s, tube, id)
     local task, record = gated_task(tube, id), tube.tasks[id]
     local place, state = sem.place(s, task), record and record.state
     if state == READY or state == GATED then
         if not place then
-            sem.stand_in_line(s, task, 0 - struct.unpack('>I8', record.pri), tube.home)
+            sem.stand_in_line(s, task, priority_of(record), tube.home)
         elseif place.status == ASKED then
             outbox.forget(s, task, place.grant)
             sem.stand_back(s, task, place, s.rules.cool_down)

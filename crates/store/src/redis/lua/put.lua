@@ -1,6 +1,6 @@
 -- How tasks come in.
 
-local GIVES_PRI, GIVES_TTL, GIVES_TTR, GIVES_DELAY, GIVES_AT, GIVES_SUBQUEUE = 1, 2, 4, 8, 16, 32
+local GIVES_PRI, GIVES_TTL, GIVES_TTR, GIVES_DELAY, GIVES_AT, GIVES_SUBQUEUE, GIVES_OWN = 1, 2, 4, 8, 16, 32, 64
 
 -- What a put says about one task, from this place of its header, and where the next one begins.
 local function read_new(header, place)
@@ -27,6 +27,9 @@ local function read_new(header, place)
     if has(given, GIVES_SUBQUEUE) then
         new.subqueue, place = struct.unpack('<I2c0', header, place)
     end
+    if has(given, GIVES_OWN) then
+        new.own, place = struct.unpack('c8', header, place)
+    end
     return new, place
 end
 
@@ -40,7 +43,7 @@ end
 local function make_task(tube, new, body)
     local o, now = tube.options, tube.now
     local task = { state = READY, flags = 0, attempts = 0, bytes = #body - 4, pri = NO_PRI, created = now, expires = NEVER,
-        ttr = FOREVER, previous = NEVER, moment = 0, lease = NO_LEASE, start = 0, session = NO_SESSION,
+        ttr = FOREVER, previous = NEVER, moment = 0, lease = NO_LEASE, start = 0, session = NO_SESSION, own = new.own,
         subqueue = o.subqueues and '+' .. (new.subqueue or 'nil') or '' }
     if not o.times then
         return task
@@ -58,11 +61,15 @@ local function make_task(tube, new, body)
     return task
 end
 
--- All or none. The bodies follow the header.
+-- All or none: how many, whether one says how important it is to a semaphore, and what is said of each. The bodies follow the
+-- header.
 local function put(tube, header, call)
-    local size = struct.unpack('<I4', header, 2)
+    local size, owned = struct.unpack('<I4B', header, 2)
     local first = call.next
     call.next = first + size
+    if owned == 1 and tube.options.semaphore == '' then
+        return call:answer('\14')
+    end
     local capacity = tube.options.capacity
     if capacity and size > math.max(capacity - total(tube), 0) then
         return call:answer('\2' .. tube.options.capacity_bytes)
@@ -72,7 +79,7 @@ local function put(tube, header, call)
     if id + size > TASK_ID_MAX then
         return call:answer('\3')
     end
-    local states, names, place = {}, {}, 6
+    local states, names, place = {}, {}, 7
     for item = 1, size do
         local new, body = nil, call.args[first + item - 1]
         new, place = read_new(header, place)

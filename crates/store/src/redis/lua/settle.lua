@@ -74,7 +74,9 @@ function settle.revoke(s)
         s.recheck = ripe_at
         return false
     end
-    ask_to_release(s, holder, place)
+    if not gates.rouse(s, holder, place) then
+        ask_to_release(s, holder, place)
+    end
     return true
 end
 
@@ -88,7 +90,10 @@ function settle.shed(s)
     if not holder then
         return false
     end
-    ask_to_release(s, holder, sem.place(s, holder))
+    local place = sem.place(s, holder)
+    if not gates.rouse(s, holder, place) then
+        ask_to_release(s, holder, place)
+    end
     return true
 end
 

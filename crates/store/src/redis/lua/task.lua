@@ -21,20 +21,28 @@ local NO_LEASE, NO_PRI = '\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0\0\0'
 local NO_SESSION = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
 -- State, flags, attempts, bytes of the body, priority, created, expires, ttr, previous start, moment (of a delayed task its
--- due, of a taken one its end), lease, start, session; then a plus and the name of the sub-queue, which may be empty, where there is one.
+-- due, of a taken one its end), lease, start, session; then a star and how important it is to its semaphore, where its put
+-- said so; then a plus and the name of the sub-queue, which may be empty, where there is one.
 local RECORD = '<BBI4I4c8dddddc8dc16'
 local RECORD_BYTES = 90
+local STAR = 42
+local OWN_BYTES = 9
 
 local function encode(task)
     return struct.pack(RECORD, task.state, task.flags, task.attempts, task.bytes, task.pri, task.created, task.expires,
-        task.ttr, task.previous, task.moment, task.lease, task.start, task.session) .. task.subqueue
+        task.ttr, task.previous, task.moment, task.lease, task.start, task.session) .. (task.own and '*' .. task.own or '') .. task.subqueue
 end
 
 local function decode(record)
     local task = {}
     task.state, task.flags, task.attempts, task.bytes, task.pri, task.created, task.expires, task.ttr, task.previous,
         task.moment, task.lease, task.start, task.session = struct.unpack(RECORD, record)
-    task.subqueue = string.sub(record, RECORD_BYTES + 1)
+    local place = RECORD_BYTES + 1
+    if string.byte(record, place) == STAR then
+        task.own = string.sub(record, place + 1, place + OWN_BYTES - 1)
+        place = place + OWN_BYTES
+    end
+    task.subqueue = string.sub(record, place)
     return task
 end
 

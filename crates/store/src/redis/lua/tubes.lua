@@ -16,8 +16,11 @@ end
 
 -- All servers were gone for a while: taken tasks are given back, a temporary tube is empty, numbers begin again.
 local function restart(tube, epoch)
+    tube.restarted = true
     if has(tube.options.flags, TEMPORARY) then
+        local ids = gates.all_ids(tube)
         empty(tube)
+        gates.regate(tube, ids)
     else
         give_back_all(tube, redis.call('SMEMBERS', tube.base .. ':x'), true)
     end

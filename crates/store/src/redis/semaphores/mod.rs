@@ -174,7 +174,9 @@ impl Batch<'_> {
     }
 
     fn learn_semaphore(&mut self, head: &SemaphoreHead) {
-        self.events |= head.news;
+        if head.news {
+            self.events.add_key(&head.key);
+        }
         self.shared.known().semaphores.learn(head);
     }
 
@@ -414,7 +416,7 @@ impl Batch<'_> {
         }
         let mut known = self.shared.known();
         let clock = known.clock();
-        self.events |= known.semaphores.tell(clock);
+        self.events.add(known.semaphores.tell(clock));
         Ok(moved)
     }
 
