@@ -23,8 +23,9 @@ const FILES: &[&str] = &[
     concat!("do\n", include_str!("lua/registry.lua"), "end\n"),
 ];
 
-/// The version of what is kept in Redis. Whoever finds a later one there leaves it alone.
-pub(super) const FORMAT: i64 = 1;
+/// The version of what is kept in Redis. Whoever finds a later one there leaves it alone. In the second one tasks may have a priority
+/// for their semaphore; what the first one kept is read as it is.
+pub(super) const FORMAT: i64 = 2;
 
 /// The library of this version.
 pub(super) fn library() -> Library {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use taskyard_core::{
     Body, Command, Effects, Error, Execute, Finish, FinishItem, GrantFinish, GrantItem, Holder,
-    Kind, NewTask, News, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take, Task,
-    TaskId, TubeName, TubeOptions, Wish,
+    Kind, NewTask, News, Priority, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span,
+    Status, Take, Task, TaskId, TubeName, TubeOptions, Wish,
 };
 use taskyard_store::conformance::semaphores::{SemaphoreAsk, storm};
 use taskyard_store::conformance::{Harness, StoreHarness, block_on};
@@ -123,18 +123,25 @@ fn yang() -> SemaphoreKey {
     SemaphoreKey::new("yang").expect("a good key")
 }
 
-/// Two tubes behind one semaphore.
+/// Two tubes behind one semaphore, of which one has sub-queues.
 fn gated_tubes(store: &RedisStore, active: i64) -> [TubeName; 2] {
+    limit(store, active);
+    let tubes = [("one", Kind::FifoTtl), ("other", Kind::UtubeTtl)];
+    tubes.map(|(text, kind)| gated_tube(store, text, TubeOptions::new(kind)))
+}
+
+fn limit(store: &RedisStore, active: i64) {
     let change = Box::new(SemaphoreChange::limits(active, active));
     let configure = SemaphoreCommand::Configure { key: yang(), change, only_new: false };
     effects(store, vec![Command::Semaphore(configure)]);
-    ["one", "other"].map(|text| {
-        let tube = TubeName::new(text).expect("a good name");
-        let options = TubeOptions { semaphore: Some(yang()), ..TubeOptions::new(Kind::FifoTtl) };
-        let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
-        effects(store, vec![create]);
-        tube
-    })
+}
+
+fn gated_tube(store: &RedisStore, text: &str, options: TubeOptions) -> TubeName {
+    let tube = TubeName::new(text).expect("a good name");
+    let options = TubeOptions { semaphore: Some(yang()), ..options };
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    effects(store, vec![create]);
+    tube
 }
 
 /// Runs a batch of which the first must work; what others may be waiting for.
@@ -179,6 +186,32 @@ fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
         let delete = Command::Delete { tube: other, ids: vec![TaskId(0)], show: false };
         assert_eq!(effects(&store, vec![enqueue(7, -1e12)]).events, News::Nothing);
         assert_eq!(effects(&store, vec![delete]).events, News::of(yang()), "its grant is told");
+    });
+}
+
+// All servers were gone, and the first thing that is asked is the semaphore. It found the place of a task that its temporary tube
+// had yet to forget, had it forgotten, and then put that task in line again: a place that nobody would ever have left.
+#[test]
+fn who_was_forgotten_does_not_stand_in_line() {
+    run(async {
+        for (temporary, left) in [(true, 0), (false, 1)] {
+            let url = own(&instance().url());
+            let store = open(&url);
+            limit(&store, 1);
+            let options = TubeOptions { temporary, ..TubeOptions::new(Kind::FifoTtl) };
+            let tube = gated_tube(&store, "notes", options);
+            effects(&store, vec![put(&tube)]);
+            effects(&store, vec![take_from(&tube, 1)]);
+            store.close().await.expect("it closes");
+            drop(store);
+            let store = open(&url);
+            effects(&store, vec![enqueue(7, 5.0)]);
+            let queue = harness(&url);
+            let info = SemaphoreAsk::info(&queue).await;
+            assert_eq!((info.acquired, info.revoking, info.waiting), (1, 0, left), "{temporary}");
+            assert_eq!(queue.standing(7).await.map(|place| place.status), Some(Status::Acquired));
+            audit(instance(), &url);
+        }
     });
 }
 
@@ -257,6 +290,9 @@ async fn work(queue: &Server<'_>, seed: u64, tubes: &[TubeName]) {
         let tube = &tubes[rng.usize(0..tubes.len())];
         let mut task = NewTask::new(Body::new(&[0xc0]));
         task.pri = Some(rng.u64(0..4));
+        task.subqueue = Some(["a", "b", "c"][rng.usize(0..3)].into());
+        let own = f64::from(rng.i8(-6..6)) / 2.0;
+        task.semaphore_priority = rng.bool().then(|| Priority::new(own).expect("a number"));
         let id = rng.u64(0..60);
         let release = Finish::Release { delay: Span::ZERO, counted: true };
         let command = match rng.u8(0..8) {
