@@ -36,6 +36,11 @@ pub enum Error {
     /// The store has as many tubes as it may have.
     #[error("the store has {0} tubes, the most it may have; drop some first")]
     TooManyTubes(usize),
+    /// The tube has no semaphore to which a task could be important.
+    #[error(
+        "tube '{0}' has no semaphore, so a task there cannot have a semaphore_priority; use pri"
+    )]
+    NoSemaphore(TubeName),
     /// No semaphore of this key.
     #[error("semaphore '{0}' does not exist; create it first")]
     SemaphoreNotFound(SemaphoreKey),

@@ -231,11 +231,6 @@ impl Machine {
         slot.is_some_and(|slot| slot.body.is_none())
     }
 
-    /// Whether the task is there.
-    pub fn has_task(&self, number: u32, id: TaskId) -> bool {
-        self.tubes.get(number).is_some_and(|tube| tube.tasks.get(id).is_some())
-    }
-
     /// The tasks to be taken next, as far as that can be told, at most `window`.
     pub fn upcoming(&self, number: u32, window: usize) -> Vec<TaskId> {
         self.tubes.get(number).map_or_else(Vec::new, |tube| tube.tasks.upcoming(window))

@@ -123,9 +123,7 @@ pub fn refuse_priorities(tube: &TubeName, tasks: &[NewTask]) -> Result<()> {
 
 /// What a tube without a semaphore answers to such tasks.
 pub fn no_semaphore(tube: &TubeName) -> Error {
-    Error::Invalid(format!(
-        "tube '{tube}' has no semaphore, so a task there cannot have a semaphore_priority; use pri"
-    ))
+    Error::NoSemaphore(tube.clone())
 }
 
 /// Refuses tasks that no store keeps: too many at once, or with too large a part. Stores that decide in a

@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Vec<Route> {
     let route = Route::new(Method::POST, "/v1/tubes/{tube}/put", about, put)
         .reads::<PutRequest>()
         .answers::<PutAnswer>("The tasks that were added, in the order of the request")
-        .refuses([Code::TubeFull, Code::TooManyTubes])
+        .refuses([Code::TubeFull, Code::TooManyTubes, Code::NoSemaphore])
         .commands();
     vec![route]
 }

@@ -65,16 +65,17 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenE
     let mut sealed = Seal::read(&seal_file(folder)).map_err(unavailable(folder))?;
     if is_new(folder, &sealed) {
         make(folder)?;
-        sealed = Sealed::Batch(0);
+        sealed = Sealed::Batch { newest: 0, in_database: 0 };
     }
     let content = match read(folder, &sealed, options.accept_loss) {
         Ok(content) => content,
         Err(OpenError::Damaged { what, .. }) if options.accept_loss => {
             tracing::warn!(%what, "opening what is left of a damaged store");
             // Beyond the old seal, so that a crash before the new one does no harm.
-            let batch = if let Sealed::Batch(batch) = sealed { batch.saturating_add(1) } else { 1 };
+            let newest = if let Sealed::Batch { newest, .. } = sealed { newest } else { 0 };
+            let batch = newest.saturating_add(1);
             salvage::rebuild(folder, batch, &sealed)?;
-            read(folder, &Sealed::Batch(batch), true)?
+            read(folder, &Sealed::Batch { newest: batch, in_database: batch }, true)?
         }
         Err(error) => return Err(error),
     };
@@ -97,7 +98,7 @@ fn lock(folder: &Path) -> Result<File, OpenError> {
 fn is_new(folder: &Path, sealed: &Sealed) -> bool {
     let had_one = log(folder).exists()
         || journal::paths(folder).iter().any(|path| path.exists())
-        || !matches!(sealed, Sealed::Absent | Sealed::Batch(0));
+        || !matches!(sealed, Sealed::Absent | Sealed::Batch { newest: 0, .. });
     !had_one && !database(folder).exists()
 }
 
@@ -178,7 +179,9 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     let format = check::format(folder, &db)?;
     let mut head = Head::read(&db).map_err(|error| row_error(folder, error))?;
     let batches = journal::read(folder).map_err(unavailable(folder))?.after(head.batch);
-    check::seal(folder, batches.last().map_or(&head, |batch| &batch.head), sealed)?;
+    let batches = batches.map_err(|what| damaged(folder, what))?;
+    let newest = batches.last().map_or(head.batch, |batch| batch.head.batch);
+    check::seal(folder, head.batch, newest, sealed)?;
     // Committed when all is found to be sound: a look must not change anything.
     if !batches.is_empty() {
         bring_over(&db, &batches, &mut head).map_err(|error| row_error(folder, error))?;
@@ -209,7 +212,23 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
         bring_up_to_date(&db, format)
     };
     finish().map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
+    settle(folder, &db)?;
     Ok(Content { db, head, semaphores, machine, next_ids })
+}
+
+/// Makes durable what was found in the log. SQLite believes commits there that were never synced, and after this the
+/// journal, which may have the only copy on disk, is begun anew. Copied into the database as well: after a sync that
+/// failed, the system takes what it did not write for written.
+fn settle(folder: &Path, db: &Connection) -> Result<(), OpenError> {
+    match db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+        // There is room for the log at least, as it is there.
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {}
+        copied => copied.map_err(|error| row_error(folder, RowError::Sqlite(error)))?,
+    }
+    match File::options().write(true).open(log(folder)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        file => file.and_then(|file| file.sync_data()).map_err(unavailable(folder)),
+    }
 }
 
 /// Writes what the journal has more than the database, in a transaction that stays open.

@@ -16,11 +16,16 @@ use taskyard_core::Error;
 
 use super::checkpoint::Checkpointer;
 use super::codec::Head;
-use super::rows::{self, Batch};
+use super::rows::{self, Batch, Rows};
+use super::seal::Seal;
 use super::writer::{Refusal, WriteError};
 
-/// So many bytes are brought over together.
-const BYTES_WANTED: usize = 512 << 10;
+/// Batches of so much weight are brought over together.
+const WEIGHT_WANTED: usize = 1 << 20;
+/// With more than this the writer stops and helps: who opens the store after a crash has all of it in memory.
+const WEIGHT_MAX: usize = 16 << 20;
+/// What a row weighs beside its bytes: one that changes or goes may be alone on its page.
+const ROW_WEIGHT: usize = 256;
 /// Or what is there after this time.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// When it is tried again after a failure, a full disk for example.
@@ -33,6 +38,7 @@ pub(super) struct Database {
     /// As it is in there.
     pub head: Head,
     pub checkpointer: Checkpointer,
+    pub seal: Arc<Seal>,
 }
 
 /// The thread.
@@ -59,7 +65,7 @@ pub(super) struct Shared {
 #[derive(Debug)]
 struct Queue {
     batches: VecDeque<Waiting>,
-    bytes: usize,
+    weight: usize,
     /// Since when there are any, or since the latest failure.
     since: Option<Instant>,
     /// How long they wait for others.
@@ -70,7 +76,7 @@ struct Queue {
 #[derive(Debug)]
 struct Waiting {
     batch: Batch,
-    bytes: usize,
+    weight: usize,
 }
 
 impl Follower {
@@ -80,7 +86,7 @@ impl Follower {
             database: Mutex::new(database),
             queue: Mutex::new(Queue {
                 batches: VecDeque::new(),
-                bytes: 0,
+                weight: 0,
                 since: None,
                 patience: PATIENCE,
                 stopped: false,
@@ -97,19 +103,21 @@ impl Follower {
         Ok(Follower { shared, thread: Some(thread) })
     }
 
-    /// Hands over a batch that is in the journal.
-    pub fn push(&self, batch: Batch, bytes: usize) {
+    /// Hands over a batch that takes so many bytes in the journal; tells whether too much waits by now.
+    pub fn push(&self, batch: Batch, bytes: usize) -> bool {
         let mut queue = lock(&self.shared.queue);
         let first = queue.batches.is_empty();
-        queue.batches.push_back(Waiting { batch, bytes });
-        let before = queue.bytes;
-        queue.bytes += bytes;
+        let weight = bytes + weight(&batch.rows);
+        queue.batches.push_back(Waiting { batch, weight });
+        let before = queue.weight;
+        queue.weight += weight;
         if first {
             queue.since = Some(Instant::now());
         }
-        if first || (before < BYTES_WANTED && queue.bytes >= BYTES_WANTED) {
+        if first || (before < WEIGHT_WANTED && queue.weight >= WEIGHT_WANTED) {
             self.shared.wake.notify_one();
         }
+        queue.weight > WEIGHT_MAX
     }
 
     /// Lets batches wait so long for others.
@@ -169,6 +177,9 @@ impl Shared {
     /// After a commit: notes how far the database is, and keeps the log short.
     pub fn wrote(&self, database: &mut Database, head: Head) {
         database.head = head;
+        if let Err(error) = database.seal.write_in_database(head.batch) {
+            tracing::warn!(%error, "cannot write the seal file");
+        }
         self.written.store(head.batch, Ordering::Release);
         let Database { db, checkpointer, .. } = database;
         checkpointer.after_commit(db, &self.refusal);
@@ -199,7 +210,7 @@ impl Shared {
             let patience = if failed { RETRY } else { queue.patience };
             let rest = match queue.since.filter(|_| !self.refusal.is_set()) {
                 None => Duration::MAX,
-                Some(_) if queue.bytes >= BYTES_WANTED && !failed => return true,
+                Some(_) if queue.weight >= WEIGHT_WANTED && !failed => return true,
                 Some(since) => patience.saturating_sub(since.elapsed()),
             };
             if rest.is_zero() {
@@ -216,14 +227,20 @@ impl Shared {
 
     /// Writes what is in the queue, up to a batch.
     fn catch_up(&self, database: &mut Database, newest: u64) -> Result<(), WriteError> {
-        while database.head.batch < newest {
+        loop {
+            // After a failed sync nothing is written.
+            if let Some(why) = self.refusal.why() {
+                return Err(WriteError::Behind(why));
+            }
+            if database.head.batch >= newest {
+                return Ok(());
+            }
             let batches = lock(&self.queue).take();
             if batches.is_empty() {
-                break;
+                return Ok(());
             }
             self.write(database, batches)?;
         }
-        Ok(())
     }
 
     /// Writes batches in one transaction. If that fails they go back to the queue.
@@ -248,14 +265,14 @@ impl Shared {
 impl Queue {
     /// The oldest ones, enough for a transaction.
     fn take(&mut self) -> Vec<Waiting> {
-        let (mut taken, mut bytes) = (Vec::new(), 0);
-        while bytes < BYTES_WANTED
+        let (mut taken, mut weight) = (Vec::new(), 0);
+        while weight < WEIGHT_WANTED
             && let Some(waiting) = self.batches.pop_front()
         {
-            bytes += waiting.bytes;
+            weight += waiting.weight;
             taken.push(waiting);
         }
-        self.bytes -= bytes;
+        self.weight -= weight;
         if self.batches.is_empty() {
             self.since = None;
         }
@@ -265,10 +282,14 @@ impl Queue {
     fn put_back(&mut self, batches: Vec<Waiting>) {
         self.since = Some(Instant::now());
         for waiting in batches.into_iter().rev() {
-            self.bytes += waiting.bytes;
+            self.weight += waiting.weight;
             self.batches.push_front(waiting);
         }
     }
+}
+
+fn weight(rows: &Rows) -> usize {
+    (rows.updates.len() + rows.removed.len() + rows.next_ids.len()) * ROW_WEIGHT
 }
 
 /// Commits what `write` writes, or leaves everything as it was.

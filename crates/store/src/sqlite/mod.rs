@@ -125,13 +125,11 @@ impl SqliteStore {
     /// Reads bodies, and finds out what it means when one is not there.
     async fn load_current(&self, keys: Vec<BodyKey>) -> Vec<Result<Option<Body>, Error>> {
         let mut bodies = self.reader.load(keys.clone()).await;
-        let state = self.state();
         for (key, body) in keys.into_iter().zip(&mut bodies) {
             let number = generation::number(key);
-            // The row may outlive the task for a moment.
-            if !self.generations.is_current(key) || !state.machine.has_task(number, key.id) {
+            if !self.generations.is_current(key) {
                 *body = Ok(None);
-            } else if *body == Ok(None) && state.machine.lacks_body(number, key.id) {
+            } else if *body == Ok(None) && self.state().machine.lacks_body(number, key.id) {
                 *body = Err(reader::unreadable(key, &"its row is not found"));
             }
         }
@@ -203,12 +201,14 @@ impl State {
         if self.lock.is_none() {
             return Err(Error::Store("the store is closed".into()));
         }
+        // What is too much for memory should leave it at once.
+        let straight = self.budget.is_exceeded(&self.machine);
         if changes.cleared.is_empty() {
-            return self.writer.commit(&self.machine, changes);
+            return self.writer.commit(&self.machine, changes, straight);
         }
         let cleared = changes.cleared.clone();
         let emptying = self.generations.hold();
-        let new = self.writer.commit(&self.machine, changes)?;
+        let new = self.writer.commit(&self.machine, changes, straight)?;
         emptying.done(&cleared);
         Ok(new)
     }
@@ -218,7 +218,8 @@ impl State {
         if !new.is_empty() {
             self.fresh.push_back((self.writer.head.batch, new));
         }
-        if self.budget.is_exceeded(&self.machine)
+        if !self.fresh.is_empty()
+            && self.budget.is_exceeded(&self.machine)
             && let Err(error) = self.writer.catch_up()
         {
             tracing::warn!(%error, "more payloads than planned stay in memory");
@@ -287,7 +288,8 @@ impl State {
         self.machine.begin();
         self.machine.give_back_all();
         let changes = self.machine.changes();
-        let closed = self.writer.commit(&self.machine, changes).and_then(|_| self.writer.close());
+        let closed =
+            self.writer.commit(&self.machine, changes, false).and_then(|_| self.writer.close());
         self.machine.keep();
         self.writer.disconnect();
         if let Some(lock) = self.lock.take() {

@@ -106,12 +106,19 @@ fn rebuilt(folder: &Path) -> PathBuf {
 /// that a database whose log has gone already finds the name that belongs to it.
 fn set_aside(folder: &Path) -> io::Result<PathBuf> {
     let (database, log) = (database(folder), folder::log(folder));
-    let taken = |name: &PathBuf| name.exists() || (log.exists() && log_of(name).exists());
+    let journals = journal::paths(folder).into_iter().zip(["-journal-1", "-journal-2"]);
+    let kept_already = |name: &PathBuf, from: &PathBuf, suffix: &str| {
+        from.exists() && beside(name, suffix).exists()
+    };
+    let taken = |name: &PathBuf| {
+        name.exists()
+            || kept_already(name, &log, "-wal")
+            || journals.clone().any(|(from, suffix)| kept_already(name, &from, suffix))
+    };
     let kept = (1..)
         .map(|number| folder.join(format!("taskyard.db.damaged-{number}")))
         .find(|name| !taken(name));
     let kept = kept.ok_or_else(|| io::Error::other("too many damaged databases are kept"))?;
-    let journals = journal::paths(folder).into_iter().zip(["-journal-1", "-journal-2"]);
     let journals = journals.map(|(from, suffix)| (from, beside(&kept, suffix)));
     // What follows the database must not meet the new one.
     for (from, to) in journals.chain([(log, log_of(&kept)), (database, kept.clone())]) {
@@ -161,6 +168,15 @@ impl Old {
         let known = head.map_or(0, |head| head.batch);
         let batches = journal::read(folder)?.all_after(known).collect();
         Ok(Old { pages, judge, head, batches })
+    }
+}
+
+impl Old {
+    /// How many commits are gone, when the newest one had this number or a later one that was found.
+    fn lost_commits(&self, sealed: u64) -> u64 {
+        let last = self.batches.last().map_or(0, |batch| batch.head.batch);
+        let known = self.head.map_or(0, |head| head.batch) + self.batches.len() as u64;
+        sealed.max(last).saturating_sub(known)
     }
 }
 
@@ -292,7 +308,8 @@ impl<'a> Rescue<'a> {
                     && generation::fits(number)
                     && self.find_tube(number, record)?
                 {
-                    self.add_task(*key, record, body)?;
+                    let record = self.fitting(number, record.clone());
+                    self.add_task(*key, &record, body)?;
                 }
             }
             for (key, record) in rows.updates.iter().filter(|row| self.has(row.0).unwrap_or(false))
@@ -319,17 +336,23 @@ impl<'a> Rescue<'a> {
         if !row.is_whole() && self.has(row.key)? {
             return Ok(());
         }
-        let Some((number, mut record, body)) = old.judge.task(row, &old.pages) else {
+        let Some((number, record, body)) = old.judge.task(row, &old.pages) else {
             return Ok(());
         };
         if self.find_tube(number, &record)? {
-            if self.tubes.get(&number).is_some_and(|(_, kind)| kind.has_subqueues()) {
-                record.subqueue.get_or_insert_default();
-            }
+            let record = self.fitting(number, record);
             let added = self.add_task(row.key, &record, &body)?;
             self.doubtful += u64::from(added && doubtful);
         }
         Ok(())
+    }
+
+    /// A task as its tube can have it.
+    fn fitting(&self, number: u32, mut record: Record) -> Record {
+        if self.tubes.get(&number).is_some_and(|(_, kind)| kind.has_subqueues()) {
+            record.subqueue.get_or_insert_default();
+        }
+        record
     }
 
     fn has(&self, key: i64) -> Result<bool, RowError> {

@@ -28,7 +28,7 @@ pub(super) struct Writer {
     /// The head after the newest batch, which may be in the journal only.
     pub head: Head,
     semaphores: SemaphoreHead,
-    seal: Seal,
+    seal: Arc<Seal>,
     journal: Journal,
     follower: Follower,
     /// The `next_id` on disk of each tube, by number.
@@ -56,8 +56,13 @@ impl Refusal {
         self.lock().is_some()
     }
 
+    /// What is said to who wants to write all the same.
+    pub fn why(&self) -> Option<String> {
+        self.lock().clone()
+    }
+
     fn check(&self) -> Result<(), Error> {
-        self.lock().clone().map_or(Ok(()), |refusal| Err(Error::Store(refusal)))
+        self.why().map_or(Ok(()), |refusal| Err(Error::Store(refusal)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<String>> {
@@ -125,12 +130,13 @@ impl Writer {
     pub fn start(folder: &Path, mut db: Connection, known: Known) -> Result<Writer, OpenError> {
         let refusal = Refusal::default();
         let checkpointer = Checkpointer::start(folder, &mut db)?;
-        let database = Database { db, head: known.head, checkpointer };
+        let seal = Arc::new(known.seal);
+        let database = Database { db, head: known.head, checkpointer, seal: seal.clone() };
         let follower = Follower::start(database, refusal.clone()).map_err(unavailable(folder))?;
         let mut writer = Writer {
             head: known.head,
             semaphores: known.semaphores,
-            seal: known.seal,
+            seal,
             journal: Journal::new(folder),
             follower,
             next_ids: Vec::new(),
@@ -188,9 +194,14 @@ impl Writer {
         self.next_ids[number] = next_id;
     }
 
-    /// Makes what the machine's batch changed durable; does nothing when nothing must be. Returns the keys of new
-    /// tasks.
-    pub fn commit(&mut self, machine: &Machine, changes: Changes) -> Result<Vec<i64>, Error> {
+    /// Makes what the machine's batch changed durable; does nothing when nothing must be. With `straight`, new tasks
+    /// are in the database at once. Returns their keys.
+    pub fn commit(
+        &mut self,
+        machine: &Machine,
+        changes: Changes,
+        straight: bool,
+    ) -> Result<Vec<i64>, Error> {
         let plan = Plan::new(machine, changes, &self.next_ids);
         let issued = machine.next_lease() != self.next_lease;
         self.next_lease = machine.next_lease();
@@ -202,8 +213,9 @@ impl Writer {
         let mut head = self.head;
         head.batch += 1;
         head.lease_ceiling = lease_ceiling;
-        let new = plan.rows.inserts.iter().map(|row| row.0).collect();
-        if plan.is_plain() && self.journal.suits(&plan.rows) {
+        let new: Vec<i64> = plan.rows.inserts.iter().map(|row| row.0).collect();
+        let straight = straight && !new.is_empty();
+        if plan.is_plain() && !straight && self.journal.suits(&plan.rows) {
             self.write_down(head, plan.rows)?;
         } else {
             if !plan.tubes.is_empty() {
@@ -228,13 +240,16 @@ impl Writer {
             self.set_next_id(*number, *next_id);
         }
         self.head = head;
-        self.follower.push(Batch { head, rows }, bytes);
+        if self.follower.push(Batch { head, rows }, bytes) {
+            // The batch is safe already, and the next one is told if this fails.
+            _ = self.catch_up();
+        }
         Ok(())
     }
 
     fn append(&mut self, head: &Head, rows: &Rows) -> Result<usize, WriteError> {
         self.step()?;
-        let needed = self.journal.prepare(head, rows).map_err(Failure::Write)?;
+        let needed = self.journal.prepare(head, rows)?;
         if self.follower.written() < needed {
             // The disk is faster than the database: this is where the writer waits for it.
             self.catch_up_to(needed).map_err(|error| WriteError::Behind(error.to_string()))?;

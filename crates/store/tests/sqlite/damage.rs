@@ -51,6 +51,12 @@ fn a_flipped_bit_in_a_journal() {
     flip_bits(&Sample::journaled());
 }
 
+/// A log that ends early puts old pages over new ones, and the journal could be brought over to that.
+#[test]
+fn a_flipped_bit_in_a_log_that_was_copied_beside_a_journal() {
+    flip_bits(&Sample::followed());
+}
+
 fn flip_bits(sample: &Sample) {
     let mut random = random();
     for file in FILES {

@@ -4,12 +4,12 @@ use std::fs;
 use std::time::Duration;
 
 use taskyard_core::{Body, Finish, Kind, NewTask, Reason, Span, State, TubeOptions};
-use taskyard_store::OpenError;
 use taskyard_store::sqlite::{Fault, SqliteStore};
+use taskyard_store::{OpenError, Store};
 
 use crate::yard::{
-    Content, FILES, ask, close, content, copy, create, delete, fast_folder, finish, finish_now,
-    must, open, put, put_now, run, take_now, try_open,
+    Content, FILES, ask, block_on, close, content, copy, create, delete, fast_folder, finish,
+    finish_now, must, open, put, put_now, run, take_now, try_open,
 };
 
 const IDS: u64 = 10_000;
@@ -113,8 +113,11 @@ fn a_database_of_another_day_is_noticed() {
     drop(store);
     fs::copy(old.join("taskyard.db"), mixed.join("taskyard.db")).expect("a copy");
     fs::remove_file(mixed.join("taskyard.db-wal")).expect("a log");
-    // The journal still has every batch since that day: nothing is lost.
-    assert_eq!(content(&open(&mixed), IDS).expect("readable").len(), 30);
+    // The journal has every batch since that day, but who knows what else is missing.
+    let refused = try_open(&mixed, false).expect_err("it is too old");
+    assert!(refused.to_string().contains("lost from its log"), "{refused}");
+    let store = try_open(&mixed, true).expect("what is left can be opened");
+    assert_eq!(content(&store, IDS).expect("readable").len(), 30);
     let other = fast_folder();
     let store = open(other.path());
     must(&store, create("else", TubeOptions::new(Kind::FifoTtl)));
@@ -145,6 +148,58 @@ fn a_row_that_vanished_is_noticed_behind_the_journal() {
     assert!(noticed.to_string().contains("damaged"), "{noticed}");
     let refused = ask(&store, put("mail", vec![new_task(9)])).expect_err("nothing may be written");
     assert!(refused.to_string().contains("opened anew"), "{refused}");
+}
+
+/// What was copied of the log last, while the store closed, was not confirmed by the disk: log and journal were emptied
+/// all the same.
+#[test]
+fn a_copy_that_fails_while_the_journal_is_brought_over() {
+    for _ in 0..20 {
+        let folder = fast_folder();
+        let store = patient(open(folder.path()));
+        must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+        store.set_checkpoint_pages(1);
+        store.set_journal_bytes(0);
+        // This begins the copy; the writer finishes it with the next commit, which comes when the store closes.
+        put_now(&store, "mail", vec![new_task(1)]);
+        store.set_journal_bytes(1 << 20);
+        put_now(&store, "mail", vec![new_task(2)]);
+        store.set_fault(Some(Fault::Rest));
+        let closed = block_on(store.close());
+        let left = |file: &str| fs::metadata(folder.path().join(file)).expect("it is there").len();
+        if closed.is_err() {
+            assert!(left("taskyard.db-wal") > 0 && left("taskyard.journal-1") > 0);
+        }
+        assert_eq!(content(&open(folder.path()), IDS).expect("readable").len(), 2);
+    }
+}
+
+/// The seal may be behind, as it is not synced: a record that is damaged must not hide those behind it then.
+#[test]
+fn a_gap_in_the_journal_is_noticed_without_the_seal() {
+    let folder = fast_folder();
+    let store = patient(open(folder.path()));
+    must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+    let old_seal = fs::read(folder.path().join("taskyard.seal")).expect("a seal");
+    for number in 0..5 {
+        put_now(&store, "mail", vec![new_task(number)]);
+    }
+    let copied = copy(folder.path(), folder.path().join("copy"));
+    drop(store);
+    fs::write(copied.join("taskyard.seal"), old_seal).expect("the seal can be written");
+    assert_eq!(
+        content(&open(&copy(&copied, copied.join("sound"))), IDS).expect("readable").len(),
+        5
+    );
+    let journal = copied.join("taskyard.journal-1");
+    let mut bytes = fs::read(&journal).expect("a journal");
+    let third = bytes.windows(50).position(|part| part == [2; 50]).expect("the payload");
+    bytes[third] ^= 1;
+    fs::write(&journal, bytes).expect("it can be written");
+    let refused = try_open(&copied, false).expect_err("one is missing");
+    assert!(refused.to_string().contains("missing from its journal"), "{refused}");
+    let store = try_open(&copied, true).expect("what is left can be opened");
+    assert_eq!(content(&store, IDS).expect("readable").len(), 4);
 }
 
 /// Nothing of this store goes on to the database by itself.

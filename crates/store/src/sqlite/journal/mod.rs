@@ -99,7 +99,7 @@ impl Journal {
     }
 
     /// Prepares a batch and tells up to which one the database must be before it can be written.
-    pub fn prepare(&mut self, head: &Head, rows: &Rows) -> io::Result<u64> {
+    pub fn prepare(&mut self, head: &Head, rows: &Rows) -> Result<u64, Failure> {
         record::encode(&mut self.buffer, self.salt, head, rows);
         let files = match &mut self.files {
             Some(files) => files,
@@ -149,7 +149,7 @@ impl Pages {
 }
 
 /// Makes both files, or begins those that are there anew.
-fn create(folder: &Path, salt: u64) -> io::Result<[Pages; 2]> {
+fn create(folder: &Path, salt: u64) -> Result<[Pages; 2], Failure> {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(NAME);
     header[8..16].copy_from_slice(&salt.to_le_bytes());
@@ -162,7 +162,11 @@ fn create(folder: &Path, salt: u64) -> io::Result<[Pages; 2]> {
         Ok(Pages { file, at: HEADER_BYTES as u64, length, newest: 0 })
     };
     let [first, second] = paths(folder);
-    let files = [open(&first)?, open(&second)?];
-    sync(folder)?;
+    let files = [open(&first).map_err(Failure::Write)?, open(&second).map_err(Failure::Write)?];
+    // Both are known to belong together before there is anything in them.
+    for pages in &files {
+        pages.file.sync_all().map_err(Failure::Sync)?;
+    }
+    sync(folder).map_err(Failure::Sync)?;
     Ok(files)
 }

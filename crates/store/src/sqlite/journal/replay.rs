@@ -8,9 +8,14 @@ use std::path::Path;
 use super::super::rows::Batch;
 use super::{FILE_BYTES, HEADER_BYTES, NAME, paths, record};
 
-/// Batches by their numbers.
+/// What was found.
 #[derive(Debug, Default)]
-pub(in super::super) struct Found(BTreeMap<u64, Batch>);
+pub(in super::super) struct Found {
+    /// Batches by their numbers.
+    batches: BTreeMap<u64, Batch>,
+    /// Whether both files say that they belong together.
+    paired: bool,
+}
 
 /// Reads every batch that is as it was written. One that is damaged does not hide those behind it.
 pub(in super::super) fn read(folder: &Path) -> io::Result<Found> {
@@ -25,9 +30,10 @@ pub(in super::super) fn read(folder: &Path) -> io::Result<Found> {
         contents.push(bytes);
     }
     // Both have the same salt, so the one may be damaged; unless one is left of an earlier time.
-    let mut found = Found::default();
     let mut salts: Vec<u64> = contents.iter().filter_map(|bytes| salt(bytes)).collect();
+    let paired = salts.len() == 2 && salts[0] == salts[1];
     salts.dedup();
+    let mut found = Found { batches: BTreeMap::new(), paired };
     for bytes in &contents {
         salts.iter().for_each(|salt| found.scan(bytes, *salt));
     }
@@ -48,7 +54,7 @@ impl Found {
             rest = &rest[start * record::ALIGN..];
             let length = match record::decode(rest, salt) {
                 Some((batch, length)) => {
-                    self.0.insert(batch.head.batch, batch);
+                    self.batches.insert(batch.head.batch, batch);
                     length
                 }
                 None => record::ALIGN,
@@ -57,18 +63,23 @@ impl Found {
         }
     }
 
-    /// The batches behind this one, in order; as far as none is missing.
-    pub fn after(mut self, batch: u64) -> Vec<Batch> {
-        let mut next = batch;
-        std::iter::from_fn(|| {
-            next = next.checked_add(1)?;
-            self.0.remove(&next)
-        })
-        .collect()
+    /// The batches behind this one, in order; or what is wrong, if one of them is missing.
+    pub fn after(self, batch: u64) -> Result<Vec<Batch>, &'static str> {
+        let paired = self.paired;
+        let batches: Vec<Batch> = self.all_after(batch).collect();
+        // Files are paired before the first batch is written, and a number is given again only if nothing came of it.
+        if !batches.is_empty() && !paired {
+            return Err("one of the files of its journal is missing or damaged");
+        }
+        let mut numbers = (batch..).skip(1).zip(&batches);
+        if numbers.any(|(number, batch)| batch.head.batch != number) {
+            return Err("commits are missing from its journal");
+        }
+        Ok(batches)
     }
 
     /// All batches behind this one, in order.
     pub fn all_after(self, batch: u64) -> impl Iterator<Item = Batch> {
-        self.0.into_iter().filter(move |(number, _)| *number > batch).map(|(_, batch)| batch)
+        self.batches.into_iter().filter(move |(number, _)| *number > batch).map(|(_, batch)| batch)
     }
 }

@@ -39,7 +39,7 @@ impl Report {
             tubes: rescue.head.tubes,
             lost: head.map(|head| head.tasks.saturating_sub(tasks)),
             commits: match (head, sealed) {
-                (Some(head), Sealed::Batch(batch)) => Some(batch.saturating_sub(head.batch)),
+                (Some(_), Sealed::Batch { newest, .. }) => Some(old.lost_commits(*newest)),
                 _ => None,
             },
             doubtful: rescue.doubtful,

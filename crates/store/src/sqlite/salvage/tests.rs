@@ -65,7 +65,8 @@ impl Sample {
     fn rescue(&self) -> (Report, BTreeSet<i64>) {
         let path = self.folder.path();
         fs::write(database(path), &self.bytes).expect("a damaged file");
-        let report = rebuild(path, 8, &Sealed::Batch(7)).expect("what is left is saved");
+        let report = rebuild(path, 8, &Sealed::Batch { newest: 7, in_database: 7 })
+            .expect("what is left is saved");
         let db = Connection::open(database(path)).expect("the new database");
         let sql = "SELECT key, data, semaphore_priority FROM task";
         let mut statement = db.prepare(sql).expect("the tasks");

@@ -72,6 +72,18 @@ impl Sample {
         })
     }
 
+    /// The database has everything, from a log that was copied, and the journal still has the same.
+    pub fn followed() -> Sample {
+        Sample::new("followed", |history| {
+            history.store.set_journal_bytes(1 << 20);
+            later_work(history);
+            history.put("mail", 20, 50);
+            history.finish(30, Finish::Ack);
+            history.store.catch_up().expect("the database can be written");
+            history.copy_log();
+        })
+    }
+
     fn new(name: &'static str, later: impl FnOnce(&mut History)) -> Sample {
         let made = fast_folder();
         let mut history =
