@@ -44,7 +44,7 @@ impl Desk {
 
     fn next(&mut self, now: Timestamp) -> Option<Work> {
         if let Some(batch) = self.arrived.pop_front() {
-            self.roster.granted(batch.queue);
+            self.roster.granted(batch.queue, now);
             return Some(Work::Batch(batch));
         }
         self.roster.next(now).map(Work::Visit)
@@ -52,7 +52,7 @@ impl Desk {
 
     /// Whether somebody is there for one more batch.
     pub fn wants_more(&self, queue: usize) -> bool {
-        self.idle > self.arrived.len() && self.roster.has_room(queue)
+        self.idle > self.arrived.len() && self.roster.may_help(queue)
     }
 }
 

@@ -94,6 +94,8 @@ impl Inner {
         let now = self.store.now();
         let chance = (now.as_micros() % 1000) as f64 / 1000.0;
         let until = self.desk().roster.failed(queue, now, chance);
+        // Whoever is idle learns when to ask again.
+        self.wake.notify_waiters();
         let pause = until.since(now).as_secs_f64();
         tracing::warn!(worker = &*self.name, queue = %lane.tube, %error, pause, "cannot take");
     }

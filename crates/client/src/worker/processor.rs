@@ -53,7 +53,10 @@ async fn visit(inner: &Inner, queue: usize) -> Option<Batch> {
             inner.desk().roster.empty(queue, began);
         }
         Ok(tasks) => {
-            inner.desk().roster.open(queue);
+            if inner.desk().roster.open(queue) {
+                // The others stayed away while it could not be asked.
+                inner.wake.notify_waiters();
+            }
             return Some(Batch { queue, tasks, began });
         }
         Err(error) => inner.take_failed(queue, &error),
