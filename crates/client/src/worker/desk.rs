@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use taskyard_core::{Task, Timestamp};
+use taskyard_core::{Span, Task, Timestamp};
 
 use super::inner::Inner;
 use super::roster::Roster;
@@ -27,6 +27,8 @@ pub(super) struct Batch {
     pub queue: usize,
     pub tasks: Vec<Task>,
     pub began: Timestamp,
+    /// For how long they are the worker's without being prolonged.
+    pub lease: Span,
 }
 
 /// What a processor does next.
