@@ -153,15 +153,17 @@ impl<'a> Cycle<'a> {
         Cycle { inner, lane, settings, began, lease, ctx, held, raw }
     }
 
-    #[tracing::instrument(
-        name = "batch", skip_all,
-        fields(worker = &*self.inner.name, queue = self.lane.tube.as_str(), tasks = self.raw.len())
-    )]
-    async fn run(mut self) {
+    async fn run(self) {
+        let (worker, queue) = (&*self.inner.name, self.lane.tube.as_str());
+        let span = tracing::info_span!("batch", worker, queue, tasks = self.raw.len());
+        self.work(span.clone()).instrument(span).await;
+    }
+
+    async fn work(mut self, span: tracing::Span) {
         let size = self.raw.len();
         self.open_spans();
         let in_progress = Gauged::add(&self.lane.metrics.in_progress, size);
-        let (handled, ended) = self.handle().await;
+        let (handled, ended) = self.handle(span).await;
         drop(in_progress);
         // Those that were settled are closed already.
         self.inner.store.ledger().close_all(&self.held, "unsettled");
@@ -195,7 +197,7 @@ impl<'a> Cycle<'a> {
     }
 
     /// Has the batch handled; how many tasks reached the handler, and how it ended.
-    async fn handle(&mut self) -> (usize, Ended) {
+    async fn handle(&mut self, span: tracing::Span) -> (usize, Ended) {
         let Some(handler) = &self.lane.handler else { return (0, Ended::Panicked) };
         let raw = std::mem::take(&mut self.raw);
         let size = raw.len();
@@ -209,8 +211,9 @@ impl<'a> Cycle<'a> {
         }
         match work {
             Some((count, work)) => {
-                let work = work.instrument(tracing::Span::current());
-                (count, self.watch(Working(tokio::spawn(work))).await)
+                // A task of its own knows nothing of where it was begun.
+                let work = Working(tokio::spawn(work.instrument(span)));
+                (count, self.watch(work).await)
             }
             None => (0, Ended::Answered(Ok(HandlerStats::default()))),
         }

@@ -105,7 +105,7 @@ impl<E: Execute + Clone> Execute for Rough<E> {
         for command in commands {
             self.asked.lock().unwrap().push(command.verb());
             let way = self.way_of(&command);
-            let mut ask = async || {
+            let ask = async || {
                 let reply = self.queue.execute(vec![command.clone()]).await.pop();
                 reply.unwrap_or(Err(Error::ShuttingDown))
             };
