@@ -92,3 +92,16 @@ pub enum Error {
     #[error("the server is shutting down; try again on the next one")]
     ShuttingDown,
 }
+
+impl Error {
+    /// Whether the same may go well a little later, when who was asked is back or less busy.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Error::Overloaded(_)
+                | Error::StoreAway(_)
+                | Error::OutcomeUnknown(_)
+                | Error::ShuttingDown
+        )
+    }
+}
