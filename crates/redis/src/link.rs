@@ -238,13 +238,21 @@ impl Link {
 
     async fn end(&mut self, node: &Address, client: &Client) -> Result<(), Failure> {
         let id = client.id.to_string();
-        let connection = self.connection(node).await?;
-        let listed = connection.ask(&["CLIENT", "LIST", "ID", &id]).await?.text();
+        let listed = self.ask(node, &["CLIENT", "LIST", "ID", &id]).await?.text();
         let listed = listed.unwrap_or_default();
         if String::from_utf8_lossy(&listed).contains(&format!(" name={} ", client.name)) {
-            connection.ask(&["CLIENT", "KILL", "ID", &id]).await?;
+            self.ask(node, &["CLIENT", "KILL", "ID", &id]).await?;
         }
         Ok(())
+    }
+
+    /// Asks a node one thing. A connection on which that fails is not used again.
+    async fn ask(&mut self, node: &Address, words: &[&str]) -> Answer {
+        let answer = self.connection(node).await?.ask(words).await;
+        if answer.is_err() {
+            self.nodes.remove(node);
+        }
+        answer
     }
 
     /// A connection to a node that is used for nothing else.
@@ -256,7 +264,7 @@ impl Link {
     pub async fn ask_masters(&mut self, words: &[&str]) -> Result<Vec<Value>, Failure> {
         let mut answers = Vec::new();
         for node in self.masters().await? {
-            answers.push(self.connection(&node).await?.ask(words).await?);
+            answers.push(self.ask(&node, words).await?);
         }
         Ok(answers)
     }
@@ -347,17 +355,11 @@ impl Link {
         nodes.extend(self.away.keys().cloned());
         let mut last = Failure::Unreachable("no node of the cluster is known".into());
         for node in nodes {
-            let said = match self.connection(&node).await {
-                Ok(connection) => connection.ask(&["CLUSTER", "SLOTS"]).await,
-                Err(failure) => Err(failure),
-            };
+            let said = self.ask(&node, &["CLUSTER", "SLOTS"]).await;
             match said.map(|said| Slots::read(said, &node)) {
                 Ok(Some(slots)) => return Ok(slots),
                 Ok(None) => last = Failure::Refused("slots of the cluster are unreadable".into()),
-                Err(failure) => {
-                    self.nodes.remove(&node);
-                    last = failure;
-                }
+                Err(failure) => last = failure,
             }
         }
         match last {

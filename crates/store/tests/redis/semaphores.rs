@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use taskyard_core::{
     Body, Command, Effects, Error, Execute, Finish, FinishItem, GrantFinish, GrantItem, Holder,
-    Kind, NewTask, News, Priority, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span,
-    Status, Take, Task, TaskId, TubeName, TubeOptions, Wish,
+    Kind, NewTask, News, Priority, Reason, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
+    Span, Status, Take, Task, TaskId, TubeName, TubeOptions, Wish,
 };
 use taskyard_store::conformance::semaphores::{SemaphoreAsk, storm};
 use taskyard_store::conformance::{Harness, StoreHarness, block_on};
@@ -189,8 +189,8 @@ fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
     });
 }
 
-// All servers were gone, and the first thing that is asked is the semaphore. It found the place of a task that its temporary tube
-// had yet to forget, had it forgotten, and then put that task in line again: a place that nobody would ever have left.
+// All servers were gone, and the first thing that is asked is the semaphore. It chose a task of a temporary tube to give way, and
+// on the question whether that is at work the tube forgot it, with its place: the call broke off half way.
 #[test]
 fn who_was_forgotten_does_not_stand_in_line() {
     run(async {
@@ -211,6 +211,30 @@ fn who_was_forgotten_does_not_stand_in_line() {
             assert_eq!((info.acquired, info.revoking, info.waiting), (1, 0, left), "{temporary}");
             assert_eq!(queue.standing(7).await.map(|place| place.status), Some(Status::Acquired));
             audit(instance(), &url);
+        }
+    });
+}
+
+// Somebody removed the keys of a semaphore: nobody gets past a gate that is not there, and who is at work can end it.
+#[test]
+fn a_gate_whose_semaphore_is_lost_stays_shut() {
+    run(async {
+        let url = own(&instance().url());
+        let store = open(&url);
+        let [one, other] = gated_tubes(&store, 2);
+        effects(&store, vec![put(&one), take_from(&one, 1), put(&other)]);
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1;
+        let keys = ["o", "s", "p", "w", "a"].map(|key| format!("{{{prefix}:/yang}}:{key}"));
+        keys.iter().for_each(|key| _ = instance().talk(&["DEL", key]));
+        effects(&store, vec![finish(&one, 0, Finish::Ack)]);
+        let after = effects(&store, vec![put(&one), put(&other)]);
+        assert_eq!(after.ready, [(other.clone(), 1)], "the one that was let in before");
+        let peek = Command::Peek { tube: one.clone(), ids: vec![TaskId(1)] };
+        let reply = block_on(store.execute(NOW, vec![peek])).replies.remove(0);
+        let Ok(Reply::Tasks(tasks)) = reply else { panic!("{reply:?}") };
+        assert_eq!(tasks[0].reason, Reason::Semaphore);
+        for tube in [one, other] {
+            instance().audit(prefix, tube.as_str());
         }
     });
 }
