@@ -17,11 +17,42 @@ const RAW: &[&str] = &[
 
 /// Python words that cannot be a name; they get a `_` at the end.
 const PYTHON: &[&str] = &[
-    "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del", "elif",
-    "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda",
-    "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
+    "and",
+    "as",
+    "assert",
+    "async",
+    "await",
+    "break",
+    "class",
+    "continue",
+    "def",
+    "del",
+    "elif",
+    "else",
+    "except",
+    "finally",
+    "for",
+    "from",
+    "global",
+    "if",
+    "import",
+    "in",
+    "is",
+    "lambda",
+    "nonlocal",
+    "not",
+    "or",
+    "pass",
+    "raise",
+    "return",
+    "try",
+    "while",
+    "with",
+    "yield",
     // What the generated classes have themselves.
-    "decode", "encode",
+    "classmethod",
+    "decode",
+    "encode",
 ];
 
 /// Longest name, so that a queue's name can be that of a tube and generated lines stay readable.
@@ -38,6 +69,10 @@ pub(crate) fn fault(name: &str) -> Option<String> {
             name.len()
         ));
     }
+    if name.contains("__") {
+        // Compilers warn of what is made of it.
+        return Some(format!("'{name}' has two '_' side by side"));
+    }
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(good) {
         return Some(format!("invalid name '{name}'"));
@@ -53,7 +88,10 @@ pub(crate) fn repaired(name: &str) -> String {
             repaired.push('_');
         }
         let c = c.to_ascii_lowercase();
-        repaired.push(if c.is_ascii_alphanumeric() { c } else { '_' });
+        let c = if c.is_ascii_alphanumeric() { c } else { '_' };
+        if c != '_' || !repaired.ends_with('_') {
+            repaired.push(c);
+        }
     }
     let repaired = repaired.trim_matches('_');
     let digit = repaired.starts_with(|c: char| c.is_ascii_digit());
@@ -92,16 +130,26 @@ mod tests {
 
     #[test]
     fn names_become_types() {
-        for (name, wanted) in [("emails", "Emails"), ("user_id", "UserId"), ("a__1", "A1")] {
+        for (name, wanted) in [("emails", "Emails"), ("user_id", "UserId"), ("a_1", "A1")] {
             assert_eq!(pascal(name), wanted);
         }
     }
 
     #[test]
     fn a_hint_is_a_good_name() {
-        for bad in
-            ["userId", "user-id", "9lives", "", "self", "Emails", "ü", "__x", &"A".repeat(99)]
-        {
+        for bad in [
+            "userId",
+            "user-id",
+            "9lives",
+            "",
+            "self",
+            "Emails",
+            "ü",
+            "__x",
+            "a__b",
+            "a-_-b",
+            &"A".repeat(99),
+        ] {
             assert!(fault(bad).is_some(), "{bad}");
             assert_eq!(fault(&repaired(bad)), None, "{bad}: {}", repaired(bad));
         }

@@ -94,7 +94,9 @@ pub fn run(args: &TypedArgs, http: Http, lease: Span) -> anyhow::Result<Exit> {
         }
         if let Some(path) = &args.config {
             let mut config = ConfigFile::new(path, service);
-            if let Some(wrong) = config.load(&worker).into_iter().next() {
+            let wrong = config.load(&worker);
+            if !wrong.is_empty() {
+                let wrong = format!("{}: {}", path.display(), wrong.join("; "));
                 return Err(Wrong(wrong).into());
             }
             tokio::spawn(config.follow(worker.clone()));
@@ -120,7 +122,12 @@ async fn begun(worker: &Worker, stop: &Stop) -> anyhow::Result<bool> {
     let mut pause = PAUSE_FIRST;
     loop {
         match worker.init().await {
-            Ok(()) => return Ok(true),
+            Ok(()) => {
+                if pause > PAUSE_FIRST {
+                    output::note("the server is there");
+                }
+                return Ok(true);
+            }
             Err(InitError::Refused(refusal)) if refusal.is_passing() => {
                 if pause == PAUSE_FIRST {
                     output::note(format!("{refusal}; trying again until the server is there"));

@@ -158,7 +158,8 @@ fn what_goes_wrong_is_told() {
     command.arg("--config").arg(&config).args(["--", "cat"]);
     let mut working = Running::start(command.env("TASKYARD_URL", &rig.serving.url));
     rig.run(&["put", "emails", "\"poison\""]).good();
-    complained(&mut working, "a task that cannot be read");
+    let line = complained(&mut working, "a task that cannot be read");
+    assert!(line.contains("emails"), "{line}");
     settings("many");
     complained(&mut working, "shop/worker/queue/mailer/max_processors must be a whole number");
     working.signal("TERM");
@@ -181,6 +182,7 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
     let mut serve = binary();
     serve.args(["serve", "--store", "memory:", "--iproto", "off", "--http", &address]);
     let serving = Serving::start(&mut serve);
+    complained(&mut working, "the server is there");
     serving.run(&["put", "emails", r#"["ann"]"#]).good();
     assert!(working.line().contains("ann"));
     working.signal("TERM");

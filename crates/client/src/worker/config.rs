@@ -22,6 +22,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use taskyard_core::limits::BATCH_TASKS_MAX;
 
+use super::metrics::count;
 use super::settings::{PROCESSORS_MAX, Settings, VISIBILITY_SECONDS_MAX};
 use super::worker::Worker;
 
@@ -35,6 +36,8 @@ pub struct ConfigFile {
     service: String,
     /// What the file said when it was last read.
     seen: Option<String>,
+    /// What holds for what the file does not say: the settings that the worker had before.
+    unsaid: Option<Settings>,
 }
 
 /// Anything that YAML can say.
@@ -74,12 +77,18 @@ impl Borrow<str> for Key {
 impl ConfigFile {
     /// The settings of this service in this file, not yet read.
     pub fn new(path: impl Into<PathBuf>, service: &str) -> Self {
-        ConfigFile { path: path.into(), service: service.into(), seen: None }
+        ConfigFile { path: path.into(), service: service.into(), seen: None, unsaid: None }
     }
 
-    /// Reads the file if it has changed and sets what it says about this worker. What is wrong is left as it
-    /// was, and told.
+    /// Reads the file if it has changed and sets what it says about this worker; what it does not say is as it was
+    /// before the first reading. What is wrong is left as it was, counted and told.
     pub fn load(&mut self, worker: &Worker) -> Vec<String> {
+        let complaints = self.read(worker);
+        count(worker.metrics().config_errors(), complaints.len());
+        complaints
+    }
+
+    fn read(&mut self, worker: &Worker) -> Vec<String> {
         let text = match fs::read_to_string(&self.path) {
             Ok(text) => text,
             Err(error) => {
@@ -93,8 +102,9 @@ impl ConfigFile {
         if self.seen.as_ref() == Some(&text) {
             return Vec::new();
         }
-        let (settings, mut complaints) =
-            apply(&text, &self.service, worker.name(), worker.settings());
+        let now = worker.settings();
+        let unsaid = self.unsaid.get_or_insert_with(|| now.clone());
+        let (settings, mut complaints) = apply(&text, &self.service, worker.name(), unsaid, now);
         self.seen = Some(text);
         if let Err(error) = worker.reconfigure(settings) {
             complaints.push(error.to_string());
@@ -111,51 +121,128 @@ impl ConfigFile {
                 () = worker.ended() => return,
             }
             for complaint in self.load(&worker) {
-                tracing::warn!(worker = worker.name(), "{complaint}; the last good value stays");
+                tracing::warn!(worker = worker.name(), "{complaint}; the last good values stay");
             }
         }
     }
 }
 
-/// What the settings become, and what is wrong with the text.
-fn apply(text: &str, service: &str, name: &str, mut settings: Settings) -> (Settings, Vec<String>) {
+/// What the settings become, and what is wrong with the text. What the text does not say is `unsaid`'s, what it says
+/// wrongly is as it is `now`.
+fn apply(
+    text: &str,
+    service: &str,
+    name: &str,
+    unsaid: &Settings,
+    now: Settings,
+) -> (Settings, Vec<String>) {
     let root: Node = match serde_saphyr::from_str(text) {
         Ok(root) => root,
-        Err(error) => return (settings, vec![format!("the settings are no YAML: {error}")]),
+        Err(error) => return (now, vec![format!("the settings are no YAML: {error}")]),
     };
-    let mut complaints = Vec::new();
-    let worker = [service, "worker", "queue", name].into_iter().try_fold(&root, Node::child);
-    let Some(worker) = worker else { return (settings, complaints) };
     let path = format!("{service}/worker/queue/{name}");
-    let mut read = |node: &Node, key: &str, path: &str, most: usize| {
-        let value = node.child(key)?;
-        let good = value.number().filter(|number| (1..=most).contains(number));
-        if good.is_none() {
-            complaints.push(format!("{path}/{key} must be a whole number from 1 to {most}"));
-        }
-        good
+    let worker = [service, "worker", "queue", name].into_iter().try_fold(&root, Node::child);
+    let Some(worker) = worker else {
+        return (unsaid.clone(), vec![format!("nothing is said about {path}")]);
     };
-    if let Some(most) = read(worker, "max_processors", &path, PROCESSORS_MAX) {
-        settings.max_processors = most;
-    }
-    let longest = VISIBILITY_SECONDS_MAX as usize;
-    if let Some(seconds) = read(worker, "visibility_timeout", &path, longest) {
-        settings.visibility_timeout = Duration::from_secs(seconds as u64);
-    }
-    let Some(Node::Map(queues)) = worker.child("queue") else { return (settings, complaints) };
-    for (Key(id), queue) in queues {
-        let path = format!("{path}/queue/{id}");
-        let size = read(queue, "batch_size", &path, BATCH_TASKS_MAX);
-        let target = read(queue, "target_latency", &path, longest);
-        let Ok(id) = id.parse() else { continue };
-        if let Some(size) = size {
-            settings.batch_sizes.insert(id, size);
+    let mut reading = Reading { complaints: Vec::new() };
+    let settings = reading.worker(worker, &path, unsaid, &now);
+    (settings, reading.complaints)
+}
+
+/// Goes through the tree of one worker.
+struct Reading {
+    complaints: Vec<String>,
+}
+
+impl Reading {
+    fn worker(&mut self, node: &Node, path: &str, unsaid: &Settings, now: &Settings) -> Settings {
+        let mut settings = unsaid.clone();
+        self.keys(node, path, &["max_processors", "visibility_timeout", "queue"]);
+        match self.number(node, "max_processors", path, PROCESSORS_MAX) {
+            Said::Nothing => {}
+            Said::Good(most) => settings.max_processors = most,
+            Said::Bad => settings.max_processors = now.max_processors,
         }
-        if let Some(seconds) = target {
-            settings.target_latencies.insert(id, Duration::from_secs(seconds as u64));
+        let longest = VISIBILITY_SECONDS_MAX as usize;
+        match self.number(node, "visibility_timeout", path, longest) {
+            Said::Nothing => {}
+            Said::Good(seconds) => {
+                settings.visibility_timeout = Duration::from_secs(seconds as u64)
+            }
+            Said::Bad => settings.visibility_timeout = now.visibility_timeout,
+        }
+        match node.child("queue") {
+            None => {}
+            Some(Node::Map(queues)) => {
+                for (Key(num), queue) in queues {
+                    let path = format!("{path}/queue/{num}");
+                    match num.parse() {
+                        Ok(num) => self.queue(num, queue, &path, now, &mut settings),
+                        Err(_) => self.complaints.push(format!("{path} is no number of a queue")),
+                    }
+                }
+            }
+            Some(_) => {
+                self.complaints.push(format!("{path}/queue must have the numbers of queues"));
+                settings.batch_sizes.clone_from(&now.batch_sizes);
+                settings.target_latencies.clone_from(&now.target_latencies);
+            }
+        }
+        settings
+    }
+
+    fn queue(
+        &mut self,
+        num: u32,
+        node: &Node,
+        path: &str,
+        now: &Settings,
+        settings: &mut Settings,
+    ) {
+        self.keys(node, path, &["batch_size", "target_latency"]);
+        let size = match self.number(node, "batch_size", path, BATCH_TASKS_MAX) {
+            Said::Nothing => None,
+            Said::Good(size) => Some(size),
+            Said::Bad => now.batch_sizes.get(&num).copied(),
+        };
+        settings.batch_sizes.extend(size.map(|size| (num, size)));
+        let longest = VISIBILITY_SECONDS_MAX as usize;
+        let target = match self.number(node, "target_latency", path, longest) {
+            Said::Nothing => None,
+            Said::Good(seconds) => Some(Duration::from_secs(seconds as u64)),
+            Said::Bad => now.target_latencies.get(&num).copied(),
+        };
+        settings.target_latencies.extend(target.map(|target| (num, target)));
+    }
+
+    /// Complains of keys that mean nothing: a misspelt one would be passed over for ever.
+    fn keys(&mut self, node: &Node, path: &str, known: &[&str]) {
+        let Node::Map(map) = node else {
+            self.complaints.push(format!("{path} must have {}", known.join(", ")));
+            return;
+        };
+        for Key(key) in map.keys().filter(|Key(key)| !known.contains(&key.as_str())) {
+            let known = known.join(", ");
+            self.complaints.push(format!("{path}/{key} is no setting; there are {known}"));
         }
     }
-    (settings, complaints)
+
+    fn number(&mut self, node: &Node, key: &str, path: &str, most: usize) -> Said {
+        let Some(value) = node.child(key) else { return Said::Nothing };
+        if let Some(good) = value.number().filter(|number| (1..=most).contains(number)) {
+            return Said::Good(good);
+        }
+        self.complaints.push(format!("{path}/{key} must be a whole number from 1 to {most}"));
+        Said::Bad
+    }
+}
+
+/// What the file says about a setting.
+enum Said {
+    Nothing,
+    Good(usize),
+    Bad,
 }
 
 impl Node {
@@ -183,7 +270,8 @@ mod tests {
                         \x20         2: {batch_size: 5}\n";
 
     fn applied(text: &str) -> (Settings, Vec<String>) {
-        apply(text, "shop", "mailer", Settings::default())
+        let default = Settings::default();
+        apply(text, "shop", "mailer", &default, default.clone())
     }
 
     #[test]
@@ -196,7 +284,47 @@ mod tests {
         );
         assert_eq!(settings.visibility_timeout, Duration::from_secs(30));
         assert_eq!(settings.batch_of(3), 10);
-        assert_eq!(apply(GOOD, "other", "mailer", Settings::default()).0, Settings::default());
+    }
+
+    /// A misspelt name or key was passed over without a word.
+    #[test]
+    fn what_means_nothing_is_told() {
+        let default = Settings::default();
+        for (service, name) in [("other", "mailer"), ("shop", "mailr")] {
+            let (settings, complaints) = apply(GOOD, service, name, &default, default.clone());
+            assert_eq!(settings, default);
+            let wanted = format!("nothing is said about {service}/worker/queue/{name}");
+            assert_eq!(complaints, [wanted]);
+        }
+        for (good, bad, wanted) in [
+            (
+                "max_processors",
+                "max_procesors",
+                "mailer/max_procesors is no setting; there are max",
+            ),
+            ("{batch_size: 100}", "{batchsize: 100}", "queue/1/batchsize is no setting; there are"),
+            ("1: {", "one: {", "queue/one is no number of a queue"),
+            ("{batch_size: 100}", "7", "queue/1 must have batch_size, target_latency"),
+        ] {
+            let complaints = applied(&GOOD.replace(good, bad)).1;
+            assert_eq!(complaints.len(), 1, "{complaints:?}");
+            assert!(complaints[0].contains(wanted), "{complaints:?}");
+        }
+        let none = "shop: {worker: {queue: {mailer: {queue: 7}}}}";
+        assert!(applied(none).1[0].contains("queue must have the numbers of queues"));
+    }
+
+    /// A value that was removed from the file held until the next restart, and no longer then.
+    #[test]
+    fn what_is_no_longer_said_is_as_before() {
+        let now = applied(GOOD).0;
+        let text =
+            "shop: {worker: {queue: {mailer: {max_processors: x, queue: {2: {batch_size: 0}}}}}}";
+        let (settings, complaints) = apply(text, "shop", "mailer", &Settings::default(), now);
+        assert_eq!(complaints.len(), 2, "{complaints:?}");
+        assert_eq!((settings.max_processors, settings.batch_of(2)), (4, 5), "the last good ones");
+        assert_eq!(settings.visibility_timeout, Settings::default().visibility_timeout);
+        assert_eq!(settings.batch_of(1), 10);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::command::TubeInfo;
-use taskyard_core::{Command, Error as Refusal, Execute, Reply, Span, Timestamp};
+use taskyard_core::{Command, Error as Refusal, Execute, Reply, Span, TaskId, Timestamp};
 use taskyard_engine::{Clock, Engine, HandClock, Settings as EngineSettings};
 use taskyard_store::MemoryStore;
 use tokio::sync::Notify;
@@ -34,6 +34,7 @@ use crate::client::Client;
 
 use super::dispatcher::Dispatcher;
 use super::timer::{Boxed, Timer};
+use super::typed::{Delivery, TypedTask};
 use super::worker::{Builder, InitError, Worker};
 
 /// When the clock of a new kit stands: any moment that is not the epoch will do.
@@ -133,6 +134,22 @@ impl Kit {
     /// When there is no such queue.
     pub async fn tube(&self, queue: &str) -> TubeInfo {
         self.client().tube(queue).await.expect("the queue is there")
+    }
+
+    /// The tasks that are in a queue, whatever their state, in the order of their puts: what a handler put, for instance.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such queue, or something in it that is no such task.
+    pub async fn tasks<T: TypedTask>(&self) -> Vec<T> {
+        let puts = self.tube(T::QUEUE.name).await.stats.calls.put;
+        let ids: Vec<_> = (0..puts).map(TaskId).collect();
+        let found = self.client().peek_many(T::QUEUE.name, &ids).await.expect("the queue is there");
+        let read = |found: &crate::Task| {
+            let delivery = Delivery { attempts: found.attempts(), ..Delivery::default() };
+            T::decode(delivery, found.payload()).expect("a task of this queue")
+        };
+        found.iter().map(read).collect()
     }
 
     /// Waits until a queue fulfils a condition, without letting time pass.

@@ -23,6 +23,7 @@ struct Set {
     namespace: String,
     workers: AtomicI64,
     processors: AtomicI64,
+    config_errors: AtomicU64,
     queues: Mutex<BTreeMap<u32, Arc<QueueMetrics>>>,
 }
 
@@ -79,6 +80,11 @@ impl Metrics {
         &self.set.processors
     }
 
+    #[cfg(feature = "config")]
+    pub(super) fn config_errors(&self) -> &AtomicU64 {
+        &self.set.config_errors
+    }
+
     /// All counters as text, for whoever serves them.
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -97,6 +103,10 @@ impl Metrics {
             let value = value.load(Ordering::Relaxed);
             let _ = writeln!(text, "{}{name} {value}", self.set.namespace);
         }
+        let (name, help) = ("queue_config_errors_total", "Settings in files that cannot be.");
+        self.head(&mut text, name, "counter", help);
+        let value = self.set.config_errors.load(Ordering::Relaxed);
+        let _ = writeln!(text, "{}{name} {value}", self.set.namespace);
         for (name, help, of) in GAUGES {
             self.head(&mut text, name, "gauge", help);
             for (num, queue) in &*queues {

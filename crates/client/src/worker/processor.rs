@@ -154,7 +154,7 @@ impl<'a> Cycle<'a> {
     }
 
     async fn run(self) {
-        let (worker, queue) = (&*self.inner.name, self.lane.tube.as_str());
+        let (worker, queue) = (&*self.inner.name, self.queue());
         let span = tracing::info_span!("batch", worker, queue, tasks = self.raw.len());
         self.work(span.clone()).instrument(span).await;
     }
@@ -170,13 +170,22 @@ impl<'a> Cycle<'a> {
         let forgotten = self.inner.store.ledger().remove(self.held.iter().copied());
         let took = Duration::from(self.inner.store.now().since(self.began));
         self.lane.metrics.cycle(took);
-        let errors = self.note(ended, handled, forgotten);
+        let (errors, queue) = (self.note(ended, handled, forgotten), self.queue());
         let mut load = self.lane.load.lock().unwrap_or_else(PoisonError::into_inner);
         load.add(took, size, errors);
         if took > self.settings.slow_cycle {
             count(&self.lane.metrics.slow_cycles, 1);
-            tracing::warn!(seconds = took.as_secs_f64(), "a slow cycle; take smaller batches");
+            tracing::warn!(
+                queue,
+                seconds = took.as_secs_f64(),
+                "a slow cycle; take smaller batches"
+            );
         }
+    }
+
+    /// The queue's name: the log may have no spans.
+    fn queue(&self) -> &str {
+        self.lane.tube.as_str()
     }
 
     /// A span for each task, if somebody listens: it closes when the task is settled.
@@ -255,7 +264,10 @@ impl<'a> Cycle<'a> {
                 }
                 Some(Kept::AllSettled) => now + pause,
                 Some(Kept::AllLost) => {
-                    tracing::warn!("all of the batch is lost; its handler is to end");
+                    tracing::warn!(
+                        queue = self.queue(),
+                        "all of the batch is lost; its handler is to end"
+                    );
                     self.ctx.hold().lose_all();
                     std::future::pending().await
                 }
@@ -295,14 +307,15 @@ impl<'a> Cycle<'a> {
 
     fn not_prolonged(&self, error: &dyn Display) {
         count(&self.lane.metrics.store_errors, 1);
-        tracing::warn!(%error, "cannot prolong the batch; trying again");
+        tracing::warn!(queue = self.queue(), %error, "cannot prolong the batch; trying again");
     }
 
     /// Tasks that nobody can read must not hold up their neighbours, nor come back at once.
     async fn settle_poison(&self, poison: &[(Delivery, taskyard_wire::fields::FieldError)]) {
         count(&self.lane.metrics.poison, poison.len());
         for (delivery, error) in poison {
-            tracing::warn!(task_id = delivery.task_id, %error, "a task that cannot be read");
+            let task_id = delivery.task_id;
+            tracing::warn!(queue = self.queue(), task_id, %error, "a task that cannot be read");
         }
         let finish = |delivery: &Delivery| match self.settings.poison {
             Poison::Drop => Finish::Ack,
@@ -313,46 +326,55 @@ impl<'a> Cycle<'a> {
         };
         let finishes = poison.iter().map(|(delivery, _)| (delivery.task_id, finish(delivery)));
         if let Err(error) = self.inner.store.finish(finishes.collect()).await {
-            tracing::warn!(%error, "not settled; they return by their time");
+            tracing::warn!(queue = self.queue(), %error, "not settled; they return by their time");
         }
     }
 
     /// Counts what happened; answers how much of it went wrong.
     fn note(&self, ended: Ended, handled: usize, forgotten: usize) -> usize {
-        let metrics = &self.lane.metrics;
+        let (metrics, queue) = (&self.lane.metrics, self.queue());
         match ended {
             Ended::Answered(Ok(stats)) => {
                 count(&metrics.unsettled, forgotten);
                 if forgotten > 0 {
                     tracing::warn!(
+                        queue,
                         forgotten,
                         "neither done nor retried; they return by their time"
                     );
                 }
                 let (stats, cut) = stats.clamped(handled);
                 if cut {
-                    tracing::warn!("the handler counted more tasks than it was given");
+                    tracing::warn!(queue, "the handler counted more tasks than it was given");
                 }
                 count(&metrics.processed, stats.processed);
                 count(&metrics.errors, stats.errors);
                 count(&metrics.retried, stats.retried);
                 if let Some(error) = &stats.last_error {
-                    tracing::info!(errors = stats.errors, error, "tasks failed");
+                    tracing::info!(queue, errors = stats.errors, error, "tasks failed");
                 }
                 stats.errors
             }
             Ended::Answered(Err(error)) => {
                 count(&metrics.handler_errors, 1);
-                tracing::error!(%error, forgotten, "the handler failed; its tasks return by their time");
+                tracing::error!(queue, %error, forgotten, "the handler failed; its tasks return by their time");
                 1
             }
             Ended::Panicked => {
                 count(&metrics.panics, 1);
-                tracing::error!(forgotten, "the handler panicked; its tasks return by their time");
+                tracing::error!(
+                    queue,
+                    forgotten,
+                    "the handler panicked; its tasks return by their time"
+                );
                 1
             }
             Ended::Abandoned => {
-                tracing::warn!(forgotten, "the handler did not end in time and was left alone");
+                tracing::warn!(
+                    queue,
+                    forgotten,
+                    "the handler did not end in time and was left alone"
+                );
                 1
             }
         }

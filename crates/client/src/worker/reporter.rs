@@ -8,7 +8,7 @@ use taskyard_wire::http::{PLANS_TUBE, PlanLetter, QueueLoad, REPORTS_TUBE, Worke
 
 use crate::client::unexpected;
 
-use super::manager::{PERIOD, carried, letters_tube, put_letter, tube};
+use super::manager::{PERIOD, carried, is_plausible, letters_tube, put_letter, tube};
 use super::roster::Plan;
 use super::worker::{PlanError, Worker};
 
@@ -86,7 +86,9 @@ impl Reporter<'_> {
             Reply::Tasks(tasks) => tasks,
             _ => return Err(unexpected("peek")),
         };
+        let now = self.worker.store().now();
         let plans = tasks.iter().filter_map(carried::<PlanLetter>);
+        let plans = plans.filter(|plan| is_plausible(plan.version, now));
         let Some(newest) = plans.max_by_key(|plan| plan.version) else { return Ok(()) };
         let Some(shares) = newest.workers.get(self.worker.id()) else { return Ok(()) };
         let share = shares.iter().map(|(num, count)| (*num, *count as usize)).collect();

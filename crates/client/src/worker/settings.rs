@@ -9,7 +9,7 @@ use taskyard_core::limits::BATCH_TASKS_MAX;
 pub const PROCESSORS_MAX: usize = 1024;
 
 /// How soon a task should be done unless said otherwise.
-pub(super) const TARGET_LATENCY: Duration = Duration::from_secs(1);
+const TARGET_LATENCY: Duration = Duration::from_secs(1);
 
 /// What can be set about a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]

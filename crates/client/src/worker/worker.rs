@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use taskyard_core::limits::TUBE_NUMBERS_MAX;
 use taskyard_core::{Error as Refusal, Execute, Span, TubeName};
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinSet};
@@ -240,9 +241,16 @@ impl Worker {
         if !missing.is_empty() {
             return Err(InitError::MissingHandlers(missing));
         }
+        let mut places = BTreeSet::new();
         for lane in lanes {
             let number = enrolment::enrol(&self.inner.store, lane).await?;
             lane.number.store(number, Ordering::Relaxed);
+            // A store that numbers its tubes ever higher comes round one day; tasks of both would have one number.
+            if !places.insert(number % TUBE_NUMBERS_MAX) {
+                let why = "its tasks would have the numbers of another queue's; drop it when it is \
+                           empty, and it gets a new number";
+                return Err(InitError::UnfitTube { tube: lane.tube.clone(), why });
+            }
         }
         self.inner.store.know_tubes(lanes.iter().map(|lane| lane.tube.clone()).collect());
         self.inner.phase.send_if_modified(|phase| {

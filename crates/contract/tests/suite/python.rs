@@ -23,3 +23,29 @@ fn python_writes_and_reads_the_same_bytes() {
     let count = super::vectors::vectors().len();
     assert_eq!(out, format!("{count} vectors\n"), "{err}");
 }
+
+/// A field `classmethod` took the place of the word in the class that has it, so the file could not be imported; and
+/// a field `int` took that of the type in the annotations after it.
+#[test]
+fn fields_may_have_names_of_python() {
+    if std::env::var_os("TASKYARD_EMBEDDED").is_some() {
+        println!("skipped: it needs Python");
+        return;
+    }
+    let field = |name: &str, kind: &str| format!("      - {{name: {name}, type: \"{kind}\"}}\n");
+    let names = ["int", "classmethod", "str", "bytes", "bool", "list", "dataclass", "struct"];
+    let fields: String = names.iter().map(|name| field(name, "int")).collect();
+    let text = format!(
+        "queues:\n  - id: 1\n    name: odd\n    fields:\n{fields}{}{}",
+        field("numbers", "[]int"),
+        field("text", "string"),
+    );
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("queues.py"), python(&parse(&text).unwrap())).unwrap();
+    let check = "from queues import OddTask\n\
+                 task = OddTask(int=1, classmethod_=2, numbers=[3], text='x')\n\
+                 assert OddTask.decode(task.encode()) == task\n";
+    let ran = Command::new("python3").args(["-c", check]).current_dir(folder.path()).output();
+    let ran = ran.unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}

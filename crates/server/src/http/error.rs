@@ -24,9 +24,14 @@ impl Refusal {
     /// A tube that is not there, and what to do about it.
     pub fn no_tube(tube: TubeName, advice: &str) -> Self {
         let message = format!("tube '{tube}' does not exist; {advice}");
-        let mut answer = ErrorAnswer::from(&Error::TubeNotFound(tube));
+        Refusal::saying(&Error::TubeNotFound(tube), message)
+    }
+
+    /// A refusal by the queue in other words than its own.
+    pub fn saying(error: &Error, message: String) -> Self {
+        let mut answer = ErrorAnswer::from(error);
         answer.error.message = message;
-        Refusal { code: Code::TubeNotFound, answer: Box::new(answer) }
+        Refusal { code: Code::of(error), answer: Box::new(answer) }
     }
 }
 

@@ -84,7 +84,7 @@ async fn create(
     InTube(tube): InTube,
     Json(request): Json<CreateRequest>,
 ) -> Result<Response, Refusal> {
-    let reply = app.ask(request.into_command(tube)?).await?;
+    let reply = numbered(&app, request.into_command(tube)?).await?;
     let Reply::Created(created) = reply else { return Err(misfit()) };
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     answer(status, &CreateAnswer { created })
@@ -105,9 +105,32 @@ async fn name(
     InTube(tube): InTube,
     Json(request): Json<NameRequest>,
 ) -> Result<Response, Refusal> {
-    let reply = app.ask(request.into_command(tube)?).await?;
+    let reply = numbered(&app, request.into_command(tube)?).await?;
     let Reply::Tubes(infos) = reply else { return Err(misfit()) };
     ok(&with_consumers(&app, &infos).await.pop().ok_or_else(misfit)?)
+}
+
+/// Runs a command that may give a tube its queue number. When that is what clashes, "already exists" would be a
+/// riddle.
+async fn numbered(app: &App, command: Command) -> Result<Reply, Refusal> {
+    let (tube, name, num) = match &command {
+        Command::CreateTube { tube, options, .. } => (None, tube.clone(), options.queue_num),
+        Command::NameTube { tube, name, queue_num } => {
+            (Some(tube.clone()), name.clone(), *queue_num)
+        }
+        _ => return Ok(app.ask(command).await?),
+    };
+    app.ask(command).await.map_err(|error| match (&error, num) {
+        (Error::TubeExists(other), Some(_)) if tube.as_ref() == Some(other) => {
+            let message = format!("tube '{other}' has another queue number, which is permanent");
+            Refusal::saying(&error, message)
+        }
+        (Error::TubeExists(other), Some(num)) if *other != name => {
+            let message = format!("queue number {num} belongs to tube '{other}'; use another");
+            Refusal::saying(&error, message)
+        }
+        _ => error.into(),
+    })
 }
 
 async fn drop(State(app): State<Shared>, InTube(tube): InTube) -> Result<Response, Refusal> {

@@ -132,6 +132,28 @@ async fn only_json_is_read() {
     assert_eq!(answer.status, 200, "no body is an empty object: {}", answer.body);
 }
 
+/// Two tubes with one queue number: the answer was that the other tube already exists.
+#[tokio::test]
+async fn a_queue_number_that_is_taken_says_whose_it_is() {
+    let rig = Rig::new().await;
+    let numbered = json!({ "kind": "fifottl", "queue_num": 7 });
+    assert_eq!(rig.send(Method::PUT, "/v1/tubes/emails", numbered.clone()).await.status, 201);
+    let again = rig.send(Method::PUT, "/v1/tubes/emails", numbered.clone()).await;
+    assert_eq!(again.refused(409, "tube_exists"), "tube 'emails' already exists");
+    let other = rig.send(Method::PUT, "/v1/tubes/other", numbered).await;
+    let belongs = "queue number 7 belongs to tube 'emails'; use another";
+    assert_eq!(other.refused(409, "tube_exists"), belongs);
+    assert_eq!(other.body["error"]["tube"], "emails");
+    rig.send(Method::PUT, "/v1/tubes/other", json!({ "kind": "fifottl" })).await;
+    let named = rig.post("/v1/tubes/other/name", json!({ "name": "new", "queue_num": 7 })).await;
+    assert_eq!(named.refused(409, "tube_exists"), belongs);
+    let moved = rig.post("/v1/tubes/emails/name", json!({ "name": "new", "queue_num": 8 })).await;
+    let permanent = "tube 'emails' has another queue number, which is permanent";
+    assert_eq!(moved.refused(409, "tube_exists"), permanent);
+    let taken = rig.post("/v1/tubes/emails/name", json!({ "name": "other", "queue_num": 7 })).await;
+    assert_eq!(taken.refused(409, "tube_exists"), "tube 'other' already exists");
+}
+
 #[tokio::test]
 async fn conflicts_and_full_tubes_have_their_own_statuses() {
     let rig = Rig::new().await;

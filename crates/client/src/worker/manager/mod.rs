@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use taskyard_core::{Span, Timestamp};
 
+use taskyard_wire::http::Shares;
+
 use super::roster::Plan;
-use super::settings::TARGET_LATENCY;
 use super::worker::Worker;
+
+use groups::{Groups, Member};
 
 mod groups;
 mod planner;
@@ -24,11 +27,16 @@ pub(super) use term::{carried, letters_tube, put_letter, tube};
 /// How often it looks.
 pub(super) const PERIOD: Span = Span::from_secs(5);
 
+/// How far the clock of whoever made a plan may be ahead of ours.
+const AHEAD_MAX: Span = Span::from_secs(24 * 3600);
+
 /// Plans for workers of one store in this process.
 pub struct Manager {
     workers: Vec<Worker>,
     targets: BTreeMap<u32, Duration>,
-    planner: Planner,
+    groups: Groups,
+    /// What each worker was told last and follows, by worker.
+    told: BTreeMap<String, Shares>,
     version: u64,
 }
 
@@ -38,12 +46,13 @@ impl Manager {
         Manager {
             workers: workers.into_iter().collect(),
             targets: BTreeMap::new(),
-            planner: Planner::default(),
+            groups: Groups::default(),
+            told: BTreeMap::new(),
             version: 0,
         }
     }
 
-    /// Tasks of this queue should be done so soon, instead of within a second.
+    /// Tasks of this queue should be done so soon, whatever the settings of its workers say.
     pub fn target_latency(mut self, queue_num: u32, target: Duration) -> Self {
         self.targets.insert(queue_num, target);
         self
@@ -64,56 +73,71 @@ impl Manager {
         }
     }
 
-    /// Looks once; says whether the workers got a new plan.
+    /// Looks once; says whether a worker got a new plan.
     pub async fn evaluate(&mut self) -> crate::Result<bool> {
+        let Some(first) = self.workers.first() else { return Ok(false) };
         let demands = self.demands().await?;
-        let room = self.workers.iter().map(|worker| worker.settings().max_processors);
-        let Some(mut share) = self.planner.evaluate(&demands, room.sum()) else { return Ok(false) };
-        self.version = self.version.max(version_at(self.workers[0].store().now())) + 1;
+        let plan = self.groups.plan(self.workers.iter().map(member), &demands);
+        self.version = self.version.max(version_at(first.store().now())) + 1;
+        let mut news = false;
         for worker in &self.workers {
-            let part = part_of(worker, &mut share);
-            if let Err(error) = worker.apply(Plan { version: self.version, share: part }) {
-                tracing::warn!(worker = worker.name(), %error, "a plan was refused");
+            let Some(shares) = plan.get(worker.id()) else { continue };
+            if self.told.get(worker.id()) == Some(shares) {
+                continue;
+            }
+            let share = shares.iter().map(|(num, count)| (*num, *count as usize)).collect();
+            match worker.apply(Plan { version: self.version, share }) {
+                Ok(()) => {
+                    self.told.insert(worker.id().into(), shares.clone());
+                    news = true;
+                }
+                // It is told again the next time.
+                Err(error) => {
+                    self.told.remove(worker.id());
+                    tracing::warn!(worker = worker.name(), %error, "a plan was refused");
+                }
             }
         }
-        Ok(true)
+        Ok(news)
     }
 
     async fn demands(&self) -> crate::Result<BTreeMap<u32, Demand>> {
         let mut demands: BTreeMap<u32, Demand> = BTreeMap::new();
         for worker in &self.workers {
-            let stats = worker.store().stats().await?;
+            let (stats, settings) = (worker.store().stats().await?, worker.settings());
             for (report, stat) in worker.report().into_iter().zip(stats) {
-                let target = self.targets.get(&report.queue_num).copied().unwrap_or(TARGET_LATENCY);
-                let demand = demands.entry(report.queue_num).or_insert(Demand {
+                let num = report.queue_num;
+                let target = self.targets.get(&num).copied();
+                let target = target.unwrap_or_else(|| settings.target_of(num)).as_secs_f64();
+                let demand = demands.entry(num).or_insert(Demand {
                     ready: stat.tasks.ready,
                     seconds_per_task: None,
-                    target_latency: target.as_secs_f64(),
+                    target_latency: target,
                 });
-                // Of several workers the slowest is believed.
+                // Of several workers the slowest and the most impatient are believed.
                 let slowest = demand.seconds_per_task.into_iter().chain(report.seconds_per_task);
                 demand.seconds_per_task = slowest.reduce(f64::max);
+                demand.target_latency = demand.target_latency.min(target);
             }
         }
         Ok(demands)
     }
 }
 
-/// Takes what fits into one worker out of what is to be given.
-fn part_of(worker: &Worker, share: &mut BTreeMap<u32, usize>) -> BTreeMap<u32, usize> {
-    let mut left = worker.settings().max_processors;
-    let mut part = BTreeMap::new();
-    for report in worker.report() {
-        let Some(wanted) = share.get_mut(&report.queue_num) else { continue };
-        let given = left.min(*wanted);
-        *wanted -= given;
-        left -= given;
-        part.insert(report.queue_num, given);
+fn member(worker: &Worker) -> Member {
+    Member {
+        id: worker.id().into(),
+        processors: worker.settings().max_processors,
+        queues: worker.report().iter().map(|report| report.queue_num).collect(),
     }
-    part
 }
 
 /// A manager that begins anew has larger numbers than the one before it.
 fn version_at(now: Timestamp) -> u64 {
     u64::try_from(now.as_micros()).unwrap_or_default()
+}
+
+/// Whether a plan can have this number: one letter with a huge one would be the last plan that anybody follows.
+pub(super) fn is_plausible(version: u64, now: Timestamp) -> bool {
+    version <= version_at(now + AHEAD_MAX)
 }

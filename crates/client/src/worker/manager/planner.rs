@@ -117,8 +117,10 @@ fn share(
 impl Demand {
     /// How many processors would do the work in time; never nothing.
     fn weight(&self) -> f64 {
-        let seconds = self.seconds_per_task.unwrap_or(0.001).max(1e-9);
-        self.ready as f64 * seconds / self.target_latency.max(1e-3)
+        // What reports say can be anything: no number, or an endless one.
+        let seconds = self.seconds_per_task.unwrap_or(0.001).clamp(1e-9, 1e9);
+        let seconds = if seconds.is_nan() { 0.001 } else { seconds };
+        self.ready as f64 * seconds / self.target_latency.max(1e-3).min(1e9)
     }
 }
 
@@ -198,6 +200,17 @@ mod tests {
         assert_eq!(planner.evaluate(&queues(&[10, 0]), 4), share(4, 0));
         assert_eq!(planner.evaluate(&queues(&[10, 1]), 4), share(3, 1));
         assert_eq!(planner.evaluate(&queues(&[10, 0]), 4), None, "but it is not left at once");
+    }
+
+    #[test]
+    fn numbers_that_are_none_do_not_stop_the_planning() {
+        for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0] {
+            let mut queues = queues(&[10, 10]);
+            queues.get_mut(&1).unwrap().seconds_per_task = Some(odd);
+            queues.get_mut(&2).unwrap().target_latency = odd;
+            let (share, _) = share(&queues, 7, 0);
+            assert_eq!(share.values().sum::<usize>(), 7, "{odd}: {share:?}");
+        }
     }
 
     #[test]

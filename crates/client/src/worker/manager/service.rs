@@ -134,6 +134,10 @@ impl Service for ManagerService {
     fn health(&self) -> Health {
         match look(&self.seen).trouble.clone() {
             Some(trouble) => Health::Troubled(trouble),
+            // Whoever plans says so when it ends, unless it was a panic.
+            None if self.ended.has_changed().is_err() && !*self.ended.borrow() => {
+                Health::Troubled("the planner is gone; restart the server".into())
+            }
             None => Health::Well,
         }
     }

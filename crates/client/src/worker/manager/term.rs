@@ -17,7 +17,7 @@ use crate::client::unexpected;
 
 use super::groups::{Groups, Member};
 use super::planner::Demand;
-use super::version_at;
+use super::{is_plausible, version_at};
 
 /// How long what a leader holds is its own without being prolonged: three evaluations.
 const LEASE: Span = Span::from_secs(15);
@@ -91,8 +91,10 @@ impl Term {
         let demands = self.demands(queue).await?;
         let members = self.reports.values().map(|(_, held)| member(&held.letter));
         let workers = self.groups.plan(members, &demands);
+        let followed = self.followed(now);
         let holds = match &mut self.plan {
-            Some(plan) if plan.letter.workers == workers => {
+            // Whoever follows a newer plan than this, of a server whose clock is ahead, follows this one never.
+            Some(plan) if plan.letter.workers == workers && plan.letter.version >= followed => {
                 prolong(queue, PLANS_TUBE, [plan], now).await?[0]
             }
             _ => false,
@@ -143,7 +145,7 @@ impl Term {
             let last = tasks.len() < LETTERS;
             for task in tasks {
                 let Some(lease) = task.lease else { continue };
-                let Some(letter) = carried::<WorkerReport>(&task) else {
+                let Some(letter) = carried::<WorkerReport>(&task).filter(is_good) else {
                     tracing::warn!(id = task.id.0, "what was put here is no report of a worker");
                     over.push((task.id, lease));
                     continue;
@@ -220,6 +222,12 @@ impl Term {
         Ok(demands)
     }
 
+    /// The newest plan that some worker follows. A number that no plan can have is no number.
+    fn followed(&self, now: Timestamp) -> u64 {
+        let versions = self.reports.values().map(|(_, held)| held.letter.version);
+        versions.filter(|version| is_plausible(*version, now)).max().unwrap_or(0)
+    }
+
     /// Puts the plan where workers look, and removes the ones before it.
     async fn publish<E: Execute>(
         &mut self,
@@ -229,8 +237,8 @@ impl Term {
     ) -> Result<()> {
         // Later than every plan that somebody follows: a leader that was away for a while, or one whose clock
         // is behind, cannot turn the workers back.
-        let followed = self.reports.values().map(|(_, held)| held.letter.version).max();
-        self.version = self.version.max(version_at(now)).max(followed.unwrap_or(0)) + 1;
+        let latest = self.version.max(version_at(now)).max(self.followed(now));
+        self.version = latest.saturating_add(1);
         let letter = PlanLetter { version: self.version, leader: self.leader.clone(), workers };
         put(queue, PLANS_TUBE, &letter, None).await?;
         let mut over: Vec<_> =
@@ -247,6 +255,11 @@ impl Term {
         finish(queue, PLANS_TUBE, over, Finish::Ack).await?;
         Ok(())
     }
+}
+
+/// Whether somebody can be planned for by this. One report that cannot be must not stop the planning for all.
+fn is_good(report: &WorkerReport) -> bool {
+    report.queues.iter().all(|load| tube(&load.tube).is_ok())
 }
 
 fn member(report: &WorkerReport) -> Member {

@@ -1,8 +1,10 @@
 //! What a worker refuses to begin with.
 
-use taskyard::worker::kit::Kit;
-use taskyard::worker::{Dispatcher, Handler, HandlerStats, InitError, RawTask};
-use taskyard::{Kind, Span, TubeOptions};
+use taskyard::worker::kit::{Kit, KitQueue};
+use taskyard::worker::{Dispatcher, Handler, HandlerStats, InitError, RawTask, Worker};
+use taskyard::{Execute, Kind, Span, TubeOptions};
+use taskyard_core::limits::TUBE_NUMBERS_MAX;
+use taskyard_core::{Command, Error, Reply};
 
 use super::post::{Act, Post};
 use super::queues::Handlers;
@@ -51,5 +53,31 @@ fn a_tube_that_could_lose_tasks_is_refused() {
             let error = post.worker(&kit).build().unwrap().init().await.unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
+    });
+}
+
+/// A store that has made so many tubes that their numbers, as far as a task's number has room for them, come again.
+#[derive(Clone)]
+struct Old(KitQueue);
+
+impl Execute for Old {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        let mut replies = self.0.execute(commands).await;
+        for reply in &mut replies {
+            let Ok(Reply::Tubes(tubes)) = reply else { continue };
+            tubes.iter_mut().for_each(|tube| tube.number *= TUBE_NUMBERS_MAX);
+        }
+        replies
+    }
+}
+
+/// Tasks of two queues had one number, and acks went to the wrong one.
+#[test]
+fn queues_whose_tasks_would_have_the_same_numbers_are_refused() {
+    block_on(async {
+        let (kit, post) = (Kit::new(), Post::new(Act::Done));
+        let worker = Worker::builder("test", Old(kit.queue().clone()), post.handlers());
+        let error = worker.build().unwrap().init().await.unwrap_err().to_string();
+        assert!(error.contains("'notifications'") && error.contains("drop it"), "{error}");
     });
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use taskyard::worker::ConfigFile;
 use taskyard::worker::kit::Kit;
 
-use super::post::{Act, Post};
+use super::post::{Act, Post, metric};
 use crate::rig::block_on;
 
 fn text(processors: &str) -> String {
@@ -31,6 +31,7 @@ fn a_changed_file_is_read_again_and_a_bad_value_changes_nothing() {
         let complaints = config.load(&worker);
         assert!(complaints[0].contains("max_processors must be"), "{complaints:?}");
         assert_eq!(worker.settings().max_processors, 3, "the last good value");
+        assert_eq!(metric(&worker.metrics().text(), "queue_config_errors_total"), 2.0);
         fs::write(&path, text("2")).unwrap();
         config.load(&worker);
         assert_eq!(worker.settings().max_processors, 2);

@@ -1,21 +1,29 @@
 //! Workers that report to the manager of their store and follow its plan, on every way to the queue.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use taskyard::worker::kit::{HandTimer, Running};
-use taskyard::worker::{ManagerService, Settings, Worker};
-use taskyard::{Client, Execute, TubeStats};
-use taskyard_core::service::Service;
-use taskyard_core::{Command, Error, Reply};
+use taskyard::worker::{ManagerService, Plan, Settings, Worker};
+use taskyard::{Client, Execute, Iproto, TubeStats};
+use taskyard_core::service::{Health, Service};
+use taskyard_core::{Command, Error, NewTask, Reply, Span, TubeName};
 use taskyard_engine::Engine;
-use taskyard_wire::http::{ManagerAnswer, REPORTS_TUBE, SEAT_TUBE};
+use taskyard_server::{Grant, Grants, User, Users, Verb};
+use taskyard_store::MemoryStore;
+use taskyard_wire::http::{
+    ManagerAnswer, QueueLoad, REPORTS_TUBE, SEAT_TUBE, WorkerReport, letter_to_body,
+};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 use super::post::{Act, Post, notify, put};
-use crate::rig::{Rig, block_on};
+use super::rough::{Rough, Way};
+use crate::rig::{self, Rig, block_on};
 
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -361,6 +369,176 @@ fn an_idle_processor_takes_what_the_plan_did_not_expect() {
             }
         }
         assert_eq!(post.visits().len(), 6);
+        running.stop().await;
+        manager.stop().await;
+        yard.rig.stop().await;
+    });
+}
+
+/// A report as anybody could put one.
+fn report(worker: &str, version: u64, tube: &str) -> WorkerReport {
+    let load = QueueLoad {
+        queue_num: 1,
+        tube: tube.into(),
+        seconds_per_task: None,
+        target_latency: 1.0,
+        errors: 0,
+        busy: 0,
+    };
+    let (worker, name) = (worker.into(), "forged".into());
+    WorkerReport { worker, name, max_processors: 1, version, queues: vec![load] }
+}
+
+async fn put_report(yard: &Yard, report: &WorkerReport) {
+    let task = NewTask::new(letter_to_body(report).unwrap());
+    let tube = TubeName::new(REPORTS_TUBE).unwrap();
+    let put = Command::Put { tube, tasks: vec![task], wait: Span::ZERO };
+    yard.rig.engine.execute(vec![put]).await.pop().unwrap().unwrap();
+}
+
+/// One letter in the tube of reports named the largest number there is as the plan it follows: the next plan had
+/// it, nobody ever followed another, and the planner died of the number after it. Another letter named a
+/// tube that cannot be, and nobody was planned for as long as it was there.
+#[test]
+fn a_forged_report_does_not_stop_the_planning() {
+    block_on(async {
+        let mut yard = Yard::new().await;
+        let (manager, post) = (yard.manager(yard.rig.engine.clone(), "m"), Post::new(Act::Done));
+        let (worker, running) = yard.start("w", yard.rig.http.clone(), &post, 1).await;
+        for version in [u64::MAX - 1, u64::MAX] {
+            put_report(&yard, &report(&version.to_string(), version, "emails")).await;
+        }
+        put_report(&yard, &report("c", 0, "a/b")).await;
+        yard.led().await;
+        follows(&yard, &worker, 0).await;
+        let day = Duration::from_secs(24 * 3600).as_micros() as u64;
+        let now = worker.store().now().as_micros() as u64;
+        assert!(worker.plan_version() <= now + day, "{}", worker.plan_version());
+        let version = worker.plan_version();
+        let (_, more) = yard.start("more", yard.rig.http.clone(), &post, 1).await;
+        put_report(&yard, &report("d", u64::MAX, "a/b")).await;
+        follows(&yard, &worker, version).await;
+        assert!(manager.leads() && manager.health() == Health::Well);
+        for running in [running, more] {
+            running.stop().await;
+        }
+        manager.stop().await;
+        yard.rig.stop().await;
+    });
+}
+
+/// A server whose clock is ahead published a plan and stopped before the workers said that they follow it: the
+/// next one published an older number, was followed by nobody and never noticed.
+#[test]
+fn a_leader_whose_clock_is_behind_is_followed_all_the_same() {
+    block_on(async {
+        let mut yard = Yard::new().await;
+        let post = Post::new(Act::Done);
+        let (worker, running) = yard.start("w", yard.rig.http.clone(), &post, 1).await;
+        let manager = yard.manager(yard.rig.engine.clone(), "behind");
+        yard.led().await;
+        let ahead = worker.store().now().as_micros() as u64 + 3_600_000_000;
+        let share = BTreeMap::from([(1, 1), (2, 0)]);
+        worker.apply(Plan { version: ahead, share }).unwrap();
+        follows(&yard, &worker, ahead).await;
+        running.stop().await;
+        manager.stop().await;
+        yard.rig.stop().await;
+    });
+}
+
+/// Counts what is said about the manager.
+#[derive(Clone, Default)]
+struct Ear(Arc<AtomicUsize>);
+
+impl Subscriber for Ear {
+    fn enabled(&self, about: &Metadata<'_>) -> bool {
+        about.is_event() && about.target().ends_with("worker::reporter")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// A worker that may not use the tubes of the manager works without a plan, and says so once.
+#[test]
+fn who_may_not_report_goes_round_robin_and_says_so_once() {
+    let ear = Ear::default();
+    let _listening = tracing::subscriber::set_default(ear.clone());
+    block_on(async {
+        let yard = Yard::new().await;
+        let (manager, post) = (yard.manager(yard.rig.engine.clone(), "m"), Post::new(Act::Done));
+        let rough = Rough::new(yard.rig.engine.clone());
+        let denied = Way::Refuse(Error::Store("access is denied".into()));
+        rough.next_of(REPORTS_TUBE, "create", usize::MAX, denied.clone());
+        rough.next_of(REPORTS_TUBE, "put", usize::MAX, denied);
+        let worker = Worker::builder("w", rough.clone(), post.handlers()).managed();
+        let worker = worker.timer(yard.timer.clone()).build().unwrap();
+        let running = Running::start(&worker, yard.timer.clone()).await;
+        for turn in 1..=3 {
+            rough.until_asked("put", turn).await;
+            put(&yard.rig.engine, "x").await;
+            notify(&yard.rig.engine, "x").await;
+            while post.visits().len() < 2 * turn {
+                yield_now().await;
+            }
+            yard.timer.advance(PERIOD);
+        }
+        assert_eq!(worker.plan_version(), 0);
+        assert_eq!(ear.0.load(Ordering::SeqCst), 1);
+        running.stop().await;
+        manager.stop().await;
+        yard.rig.stop().await;
+    });
+}
+
+/// Over iproto the client needs one right for all it does. Who has not got it is told at the beginning; who has it may
+/// use the manager's tubes too.
+#[test]
+fn users_of_iproto_can_run_a_worker_with_its_manager_or_not_at_all() {
+    block_on(async {
+        let everyday = Grant::new("emails", &[Verb::Put, Verb::Take, Verb::Ack, Verb::Create]);
+        let execute = Grant::new("*", &[Verb::Execute]);
+        let users = Users::new(vec![
+            User::new("lim", "x", Grants::List(vec![everyday])),
+            User::new("worker", "x", Grants::List(vec![execute])),
+        ]);
+        let mut config = rig::config();
+        config.iproto.as_mut().unwrap().users = users;
+        let rig = Rig::start(Box::new(MemoryStore::default()), rig::clock(), config).await;
+        let timer = Arc::new(HandTimer::new(rig.clock.clone()));
+        let post = Post::new(Act::Done);
+        let address = rig.iproto;
+        let worker = |user: &str| {
+            let queue = Iproto::new(&format!("iproto://{user}:x@{address}")).unwrap();
+            let worker = Worker::builder(user, queue, post.handlers()).managed();
+            worker.timer(timer.clone()).build().unwrap()
+        };
+        let refusal = worker("lim").init().await.unwrap_err().to_string();
+        assert!(refusal.contains("denied for user 'lim'"), "{refusal}");
+        let mut yard = Yard { rig, timer: timer.clone(), workers: 0 };
+        let manager = yard.manager(yard.rig.engine.clone(), "m");
+        let worker = worker("worker");
+        let running = Running::start(&worker, timer).await;
+        yard.workers = 1;
+        while yard.stats(REPORTS_TUBE).await.calls.put == 0 {
+            yield_now().await;
+        }
+        yard.led().await;
+        follows(&yard, &worker, 0).await;
         running.stop().await;
         manager.stop().await;
         yard.rig.stop().await;

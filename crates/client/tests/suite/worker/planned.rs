@@ -1,11 +1,13 @@
 //! A worker that follows a plan, and what it reports.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use taskyard::worker::kit::Kit;
-use taskyard::worker::{Manager, Plan, PlanError, Settings};
+use taskyard::worker::{Dispatcher, Handler, Manager, Plan, PlanError, Settings, TypedTask};
 
 use super::post::{Act, Post, notify, put};
+use super::queues::{EmailsTask, Handlers};
 use crate::rig::block_on;
 
 fn plan(version: u64, share: &[(u32, usize)]) -> Plan {
@@ -97,5 +99,81 @@ fn a_manager_plans_for_several_workers() {
         for running in running {
             running.stop().await;
         }
+    });
+}
+
+/// One worker has both queues, the other only the first: all that the first queue was to get was given to the
+/// worker with both, and the second queue had nobody.
+#[test]
+fn a_queue_that_one_worker_alone_has_is_planned_for() {
+    block_on(async {
+        let (kit, post) = (Kit::new(), Post::new(Act::Wait));
+        let of = |count| Settings { max_processors: count, batch_size: 1, ..Settings::default() };
+        let both = post.worker(&kit).settings(of(2)).build().unwrap();
+        let emails = kit.worker(Handlers::default().on_emails(post.clone()));
+        assert!(emails.build().unwrap().init().await.is_err(), "the other queue has no handler");
+        let only = Dispatcher::new([(EmailsTask::QUEUE, Some(waiting(&post)))]);
+        let only = kit.worker(only).settings(of(1)).build().unwrap();
+        for worker in [&both, &only] {
+            worker.init().await.unwrap();
+        }
+        for _ in 0..100 {
+            put(kit.queue(), "x").await;
+        }
+        notify(kit.queue(), "x").await;
+        let mut manager = Manager::new([both.clone(), only.clone()]);
+        assert!(manager.evaluate().await.unwrap());
+        let running = [kit.start(&both).await, kit.start(&only).await];
+        for _ in 0..3 {
+            post.begun().await;
+        }
+        let mut visits = post.visits();
+        visits.sort_unstable();
+        assert_eq!(visits, [1, 2], "of the worker with both");
+        for running in running {
+            running.crash().await;
+        }
+    });
+}
+
+/// Counts as begun and never ends.
+fn waiting(post: &Post) -> Handler {
+    let begun = post.begun.clone();
+    Handler::raw(move |_, _, _| {
+        begun.add_permits(1);
+        std::future::pending()
+    })
+}
+
+/// What the settings say about latencies was not asked, and a plan that was refused never sent again.
+#[test]
+fn a_manager_heeds_the_settings_and_repeats_what_was_refused() {
+    block_on(async {
+        let (kit, post) = (Kit::new(), Post::new(Act::Wait));
+        let target_latencies = BTreeMap::from([(1, Duration::from_secs(100))]);
+        let settings = Settings { max_processors: 12, target_latencies, ..Settings::default() };
+        let worker = post.worker(&kit).settings(settings.clone()).build().unwrap();
+        worker.init().await.unwrap();
+        assert!(!Manager::new([]).evaluate().await.unwrap(), "nobody to plan for");
+        for _ in 0..30 {
+            put(kit.queue(), "x").await;
+            notify(kit.queue(), "x").await;
+        }
+        // Somebody else's plan is in the way.
+        let far = worker.store().now().as_micros() as u64 + 1_000_000;
+        worker.apply(plan(far, &[(1, 6), (2, 6)])).unwrap();
+        let mut manager = Manager::new([worker.clone()]);
+        assert!(!manager.evaluate().await.unwrap(), "it was refused");
+        kit.advance(Duration::from_secs(5));
+        assert!(manager.evaluate().await.unwrap(), "and is told again");
+        let one = Settings { batch_size: 1, ..settings };
+        worker.reconfigure(one).unwrap();
+        let running = kit.start(&worker).await;
+        for _ in 0..12 {
+            post.begun().await;
+        }
+        let emails = post.visits().iter().filter(|num| **num == 1).count();
+        assert_eq!(emails, 1, "its tasks have time");
+        running.crash().await;
     });
 }

@@ -10,6 +10,7 @@ use taskyard::worker::{
 use taskyard_core::{Span, TaskId, Timestamp};
 
 use super::post::{Act, Post, mail, put};
+use super::queues::EmailsTask;
 use crate::rig::block_on;
 
 #[test]
@@ -132,5 +133,29 @@ fn a_tally_settles_each_as_it_went() {
         let task = kit.client().peek("mail", TaskId(0)).await.unwrap().unwrap();
         assert_eq!((task.task.state, task.attempts()), (State::Buried, 2));
         running.stop().await;
+    });
+}
+
+#[test]
+fn a_kit_shows_what_a_handler_put() {
+    block_on(async {
+        let kit = Kit::new();
+        let handler = Handler::raw(|_, store, tasks: Vec<RawTask>| async move {
+            for to in ["ann", "ben"] {
+                mail(to).put(&store, PutOptions::after(Duration::from_secs(9))).await?;
+            }
+            let mut tally = Tally::new(&store);
+            tasks.iter().for_each(|task| tally.done(task.delivery.task_id));
+            tally.settle().await
+        });
+        let idle = Handler::raw(|_, _, _| async { Ok(HandlerStats::default()) });
+        let handlers = Dispatcher::new([]).and(7, "orders", handler).and(1, "emails", idle);
+        let worker = kit.worker(handlers).build().unwrap();
+        let running = kit.start(&worker).await;
+        kit.client().put("orders", "x").await.unwrap();
+        kit.until("orders", |tube| tube.stats.calls.ack == 1).await;
+        let mails = kit.tasks::<EmailsTask>().await;
+        assert_eq!(mails, [mail("ann"), mail("ben")]);
+        running.crash().await;
     });
 }

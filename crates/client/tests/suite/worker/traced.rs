@@ -1,6 +1,6 @@
 //! Spans from the put of a task to its ack, and the trace that travels with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -279,4 +279,19 @@ fn several_workers_count_in_one_registry_and_show_what_the_store_has() {
         let bare = text.lines().filter(|line| !line.starts_with('#'));
         assert!(bare.into_iter().all(|line| line.starts_with("queue_")), "{text}");
     });
+}
+
+/// The dashboard asks for what workers count, and for all of it.
+#[test]
+fn the_dashboard_and_the_metrics_have_the_same_names() {
+    let (kit, post) = (Kit::new(), Post::new(Act::Done));
+    let text = post.worker(&kit).build().unwrap().metrics().text();
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let counted: BTreeSet<_> = types.filter_map(|line| line.split(' ').next()).collect();
+    let dashboard = include_str!("../../../../../docs/workers.grafana.json");
+    let words = dashboard.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+    let words = words.map(|word| word.strip_suffix("_bucket").unwrap_or(word));
+    let asked: BTreeSet<_> =
+        words.filter(|word| word.starts_with("queue_") && *word != "queue_num").collect();
+    assert_eq!(asked, counted);
 }
