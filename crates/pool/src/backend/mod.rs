@@ -3,6 +3,7 @@
 //!
 //! Start reading at `job` (one task from its folder to its result), then `isolation`.
 
+mod account;
 mod folder;
 mod group;
 mod isolation;
@@ -87,6 +88,7 @@ impl Backends {
         let users = isolation.first_uid().map(|first| Users::claim(first, lanes)).transpose()?;
         if let Some(users) = &users {
             isolation.set_first_uid(users.first());
+            sweep::adopt()?;
         }
         let host = Arc::new(Host {
             folders: Folders::new()?,

@@ -16,5 +16,6 @@ mod limits;
 mod losing;
 mod plain;
 mod queue;
+mod short;
 mod socket;
 mod storm;
