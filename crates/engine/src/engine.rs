@@ -89,6 +89,11 @@ impl Engine {
         self.shared.store.capabilities()
     }
 
+    /// What becomes of acknowledged tasks when the machine fails, where that is not for the store to decide.
+    pub fn durability(&self) -> Option<String> {
+        self.shared.store.durability()
+    }
+
     /// What the operator has set.
     pub fn settings(&self) -> Settings {
         self.shared.settings

@@ -51,6 +51,9 @@ pub(crate) struct ServerAnswer {
     store: String,
     /// Whether acknowledged means on disk.
     durable: bool,
+    /// What becomes of acknowledged tasks when the machine fails, where that depends on a database's settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<String>,
     /// For how many seconds it has been running.
     uptime: f64,
     /// Open connections.
@@ -79,6 +82,7 @@ fn server(app: &App) -> ServerAnswer {
         program: app.program.clone(),
         store: store.name.into(),
         durable: store.durable,
+        durability: app.engine.durability(),
         uptime: app.started.elapsed().as_secs_f64(),
         connections: app.connections() as u64,
     }

@@ -1,0 +1,25 @@
+//! The functions that decide inside Redis.
+
+use taskyard_redis::Library;
+
+/// The files of the library, in the order in which they need each other.
+const FILES: &[&str] = &[
+    include_str!("lua/task.lua"),
+    include_str!("lua/tube.lua"),
+    include_str!("lua/put.lua"),
+    include_str!("lua/show.lua"),
+    include_str!("lua/take.lua"),
+    include_str!("lua/finish.lua"),
+    include_str!("lua/tick.lua"),
+    include_str!("lua/tubes.lua"),
+    include_str!("lua/call.lua"),
+    include_str!("lua/registry.lua"),
+];
+
+/// The version of what is kept in Redis. Whoever finds a later one there leaves it alone.
+pub(super) const FORMAT: i64 = 1;
+
+/// The library of this version.
+pub(super) fn library() -> Library {
+    Library::new(&format!("taskyard_{FORMAT}"), FILES)
+}

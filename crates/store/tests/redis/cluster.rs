@@ -1,0 +1,122 @@
+//! Three masters with a replica each.
+
+use std::sync::OnceLock;
+use std::thread;
+
+use taskyard_core::{Command, Error, Kind, Reply, TubeName, TubeOptions};
+use taskyard_store::conformance::{StoreHarness, model};
+use taskyard_store::redis::{Clock, RedisStore};
+
+use crate::instance::{Cluster, program};
+use crate::yard::{ask, open, own, put, run, take};
+
+fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| Cluster::new(&program().expect("whoever asks has looked for it")))
+}
+
+/// The machine and a cluster answer the same, whatever is asked.
+#[test]
+fn model() {
+    run(async {
+        let url = own(&cluster().url());
+        let queue = StoreHarness::new(move || Box::new(open(&url)));
+        model::replay(queue, 7, 600).await;
+    });
+}
+
+fn tubes(count: usize) -> Vec<TubeName> {
+    (0..count).map(|n| TubeName::new(&format!("tube {n}")).expect("a name")).collect()
+}
+
+fn make(store: &RedisStore, tube: &TubeName) {
+    let options = TubeOptions::new(Kind::Fifo);
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    assert_eq!(ask(store, create), Ok(Reply::Created(true)));
+}
+
+/// Asks until the cluster is in order again.
+fn ask_until_there(store: &RedisStore, command: &Command) -> Reply {
+    loop {
+        match ask(store, command.clone()) {
+            Ok(reply) => return reply,
+            Err(Error::StoreAway(_)) => thread::yield_now(),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn tubes_are_spread_over_the_nodes() {
+    run(async {
+        let url = own(&cluster().url());
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1.to_owned();
+        let store = open(&url);
+        let tubes = tubes(12);
+        let mut ports = std::collections::BTreeSet::new();
+        for tube in &tubes {
+            make(&store, tube);
+            ask(&store, put(tube, 2)).expect("they are put");
+            ports.insert(cluster().master_of(&format!("{{{prefix}:{tube}}}:o")).port());
+        }
+        assert_eq!(ports.len(), 3, "each master has some");
+        let Ok(Reply::Tubes(shown)) = ask(&store, Command::Tubes { tube: None }) else {
+            panic!("tubes are shown")
+        };
+        assert_eq!(shown.len(), 12);
+        assert!(shown.iter().all(|tube| tube.stats.tasks.ready == 2));
+    });
+}
+
+/// A server learns from a refusal that slots have moved, and nothing is done twice or left out.
+#[test]
+fn what_another_node_has_now_is_asked_there() {
+    let Some(program) = program() else { return };
+    let cluster = Cluster::new(&program);
+    let store = open(&format!("{}?prefix=moves", cluster.url()));
+    let tube = TubeName::new("mail").expect("a name");
+    make(&store, &tube);
+    ask(&store, put(&tube, 3)).expect("they are put");
+    let key = "{moves:mail}:o";
+    let before = cluster.master_of(key).port();
+    // Its replica takes over in good order.
+    let replica = cluster.replica_of(key);
+    assert_eq!(replica.talk(&["CLUSTER", "FAILOVER"]), "OK");
+    while cluster.master_of(key).port() == before {}
+    ask_until_there(&store, &put(&tube, 1));
+    assert_eq!(take(&store, &tube, 9).len(), 4);
+}
+
+#[test]
+fn a_master_that_is_killed_is_replaced_by_its_replica() {
+    let Some(program) = program() else { return };
+    let cluster = Cluster::new(&program);
+    let store = open(&format!("{}?prefix=dies&wait=1&wait_ms=5000", cluster.url()));
+    let tube = TubeName::new("mail").expect("a name");
+    make(&store, &tube);
+    ask(&store, put(&tube, 3)).expect("the replica has them");
+    let key = "{dies:mail}:o";
+    let master = cluster.master_of(key);
+    let port = master.port();
+    master.kill();
+    let refused = ask(&store, put(&tube, 1));
+    assert!(matches!(refused, Err(Error::StoreAway(_))), "{refused:?}");
+    while cluster.living_master_of(key).is_none_or(|port_now| port_now == port) {}
+    master.start();
+    cluster.wait_until_whole();
+    ask_until_there(&store, &put(&tube, 1));
+    assert_eq!(take(&store, &tube, 9).len(), 4);
+}
+
+#[test]
+fn a_cluster_and_a_single_one_are_told_apart() {
+    run(async {
+        let node = cluster().nodes[0].url();
+        let refusal = RedisStore::open(&node, Clock::Database).err().map(|error| error.to_string());
+        assert!(refusal.is_some_and(|why| why.contains("redis+cluster://")));
+        let single = crate::yard::instance().url().replace("redis://", "redis+cluster://");
+        let refusal =
+            RedisStore::open(&single, Clock::Database).err().map(|error| error.to_string());
+        assert!(refusal.is_some_and(|why| why.contains("no cluster")));
+    });
+}
