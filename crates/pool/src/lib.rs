@@ -15,6 +15,7 @@ pub mod protocol;
 pub mod scheduler;
 
 mod clock;
+mod local;
 mod service;
 
 pub use config::{Config, ConfigError, Program};

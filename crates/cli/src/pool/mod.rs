@@ -97,7 +97,7 @@ pub async fn start(file: &Path) -> anyhow::Result<Pool> {
 
 /// The pool's addresses, for the server that hosts it.
 pub fn guests(pool: &Pool) -> Guests {
-    Guests { router: router(pool.clone()), is_open: is_page }
+    Guests { router: router(pool.gate().clone()), is_open: is_page }
 }
 
 /// What a newcomer sees of the pool: where it is, and what is not kept apart.

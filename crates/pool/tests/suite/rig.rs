@@ -47,7 +47,7 @@ impl Site {
         let pool = Pool::start(config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let app = router(pool.clone()).into_make_service_with_connect_info::<SocketAddr>();
+        let app = router(pool.gate().clone()).into_make_service_with_connect_info::<SocketAddr>();
         let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Site { pool, address, serving }
     }

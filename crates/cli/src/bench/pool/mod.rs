@@ -97,7 +97,7 @@ async fn starts(report: &mut Report) -> Result<()> {
             false,
         )?;
         let begin = Instant::now();
-        let mut visit = Visit::begin(pool.clone(), plan).await?;
+        let mut visit = Visit::begin(pool.gate(), plan).await?;
         let News::Frame(Outgoing::Output(..)) = visit.next().await else {
             anyhow::bail!("the program did not start");
         };
