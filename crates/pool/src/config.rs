@@ -67,6 +67,9 @@ pub enum LimitConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
+    /// Its name.
+    #[serde(skip)]
+    pub name: String,
     /// The program and its arguments; `{main}`, `{format}` and `{result}` are replaced. No shell is
     /// involved.
     pub command: Vec<String>,
@@ -218,8 +221,11 @@ pub enum ConfigError {
 impl Config {
     /// Reads and checks a configuration.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let config: Config =
+        let mut config: Config =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
+        for (name, program) in &mut config.programs {
+            program.name.clone_from(name);
+        }
         config.check()?;
         Ok(config)
     }

@@ -12,6 +12,7 @@ pub mod config;
 pub mod gateway;
 pub mod pool;
 pub mod protocol;
+pub mod redis;
 pub mod scheduler;
 
 mod clock;

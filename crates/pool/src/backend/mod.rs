@@ -29,7 +29,7 @@ use crate::protocol::Outgoing;
 use crate::scheduler::{Allocation, Scheduler, Stopping};
 
 pub use isolation::Isolation;
-pub use stage::{Plan, StageError, add_file, duration};
+pub use stage::{Plan, Source, StageError, add_file, duration};
 
 pub use workshop::{Runner, Stub, Workshop};
 

@@ -7,7 +7,6 @@ use axum::routing::get;
 
 use super::gate::Gate;
 
-
 /// Address, kind and text of each file.
 const FILES: [(&str, &str, &str); 4] = [
     ("/pool", "text/html; charset=utf-8", include_str!("page/index.html")),

@@ -141,7 +141,8 @@ mod tests {
     fn what_a_task_takes_beyond_its_time_counts_from_the_decision() {
         let limit = Duration::from_secs(3);
         let run = Run { ticket: Ticket(1), attempt: 1, limit: Some(limit), again: false };
-        let (mut allocation, _control) = Allocation::new(run, 0, Arc::default(), Release::new(drop));
+        let (mut allocation, _control) =
+            Allocation::new(run, 0, Arc::default(), Release::new(drop));
         let at = |seconds| allocation.started + Duration::from_secs(seconds);
         let cases = [(None, at(3)), (Some(at(1)), at(3)), (Some(at(5)), at(5))];
         for (lowered, since) in cases {

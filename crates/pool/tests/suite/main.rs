@@ -17,6 +17,7 @@ mod limits;
 mod losing;
 mod plain;
 mod queue;
+mod redis;
 mod short;
 mod socket;
 mod storm;

@@ -73,9 +73,7 @@ impl Site {
     }
 
     pub async fn connect(&self, path: &str) -> Client {
-        let url = format!("ws://{}{path}", self.address);
-        let (socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
-        Client { socket }
+        connect(&self.address, path).await
     }
 
     /// A client that has sent a script and said start.
@@ -152,6 +150,13 @@ pub async fn post(address: &str, program: &str, body: Value) -> (u16, Value) {
     let url = format!("http://{address}/pool/run/{program}");
     let answer = client.post(url).json(&body).send().await.unwrap();
     (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+/// A client of the gateway at this address.
+pub async fn connect(address: &str, path: &str) -> Client {
+    let (socket, _) =
+        tokio_tungstenite::connect_async(format!("ws://{address}{path}")).await.unwrap();
+    Client { socket }
 }
 
 impl Drop for Site {

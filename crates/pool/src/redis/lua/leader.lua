@@ -64,9 +64,16 @@ local function take_incoming(base, most, answer)
     end
 end
 
+local function runs(base, id, answer)
+    local tries = redis.call('HGET', task_key(base, id), 'tries') or '0'
+    answer[#answer + 1] = 'runs ' .. id .. ' ' .. redis.call('HGET', base .. 'queue.executing', id) .. ' ' .. tries
+end
+
 local function lost(base, alloc, answer)
     local seen = redis.call('HGET', task_key(base, alloc.id), 'seen')
     if seen then
+        -- One that has just begun to lead has to know it before it is lost.
+        runs(base, alloc.id, answer)
         answer[#answer + 1] = 'lost ' .. alloc.id .. ' ' .. alloc.attempt .. ' ' .. seen
     elseif free(base, alloc.id) then
         answer[#answer + 1] = 'gone ' .. alloc.id .. ' ' .. alloc.attempt
@@ -111,7 +118,7 @@ local function sweep_allocations(base, live, answer)
             free(base, id)
             answer[#answer + 1] = 'gone ' .. id .. ' ' .. alloc.attempt
         else
-            answer[#answer + 1] = 'runs ' .. id .. ' ' .. redis.call('HGET', base .. 'queue.executing', id)
+            runs(base, id, answer)
         end
     end
     answer[#answer + 1] = 'swept'

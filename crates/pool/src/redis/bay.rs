@@ -1,0 +1,507 @@
+//! A backend: takes tasks that are offered, runs them, and tells how they ended.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::ws::{Message, WebSocket};
+use taskyard_core::classes::Ticket;
+use taskyard_redis::{Failure, Value};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::door::{Door, Token};
+use super::events::limit_of;
+use super::wire::{Heard, Wire, listen, text, texts};
+use super::{BACKEND_LEASE, BACKEND_REFRESH, LOOK, MEET_MAX, RedisError, Site, millis};
+use crate::backend::{Plan, Runner, Running, add_file};
+use crate::config::Config;
+use crate::protocol::{Options, Outgoing, StartHead};
+use crate::scheduler::{Allocation, Control, Ended, Freed, Release, Run};
+
+/// How long to wait before Redis is asked again after it could not be.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long a gateway may take to accept a frame.
+const SEND_MAX: Duration = Duration::from_secs(30);
+
+/// Most bytes for a standard input that wait for a program; then its gateway waits.
+const WORDS_BYTES_MAX: usize = 1 << 20;
+
+/// How a process with backends is set up.
+#[derive(Clone, Debug)]
+pub struct BayOptions {
+    /// Where gateways come to.
+    pub listen: SocketAddr,
+    /// What gateways are told instead, where they see this machine under another name: `HOST:PORT`.
+    pub advertise: Option<String>,
+    /// How long tasks may go on when the process is told to stop.
+    pub grace: Duration,
+}
+
+/// The backends of one process.
+#[derive(Debug)]
+pub struct Bay {
+    shared: Arc<Shared>,
+    options: BayOptions,
+    address: SocketAddr,
+    serving: JoinHandle<()>,
+    wake: mpsc::Receiver<Heard>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: Config,
+    wire: Wire,
+    runner: Arc<dyn Runner>,
+    door: Door,
+    /// Where gateways come to, as they are told.
+    advertise: String,
+    /// Something may be offered.
+    offered: Notify,
+}
+
+/// One task, as it stands in `queue.executing`.
+#[derive(Clone, Debug)]
+struct Record {
+    id: String,
+    /// Attempt, class, kind, limit, start, whether it may run again, wish.
+    fields: [String; 7],
+}
+
+/// A task that this backend runs.
+#[derive(Debug)]
+struct Job {
+    record: Record,
+    control: mpsc::UnboundedSender<Control>,
+    abort: AbortHandle,
+}
+
+/// What a backend's own tasks tell it.
+#[derive(Debug)]
+enum Told {
+    Freed {
+        id: String,
+        attempt: String,
+        freed: Freed,
+    },
+    /// It was halted: the next task may come while its program is still being killed.
+    Halted {
+        id: String,
+        attempt: String,
+    },
+}
+
+impl Bay {
+    /// Opens the door and sees what can be run; nothing is taken before [`Bay::run`].
+    pub async fn open(
+        config: Config,
+        site: &Site,
+        runner: Arc<dyn Runner>,
+        options: BayOptions,
+    ) -> Result<Self, RedisError> {
+        let (door, address, serving) = Door::open(options.listen).await?;
+        let advertise = options.advertise.clone().unwrap_or_else(|| address.to_string());
+        let (wire, wake) = (Wire::open(site), listen(site, "backend.wake"));
+        let offered = Notify::new();
+        let shared = Arc::new(Shared { config, wire, runner, door, advertise, offered });
+        Ok(Bay { shared, options, address, serving, wake })
+    }
+
+    /// Where gateways come to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes tasks until told to stop; then what runs may go on for a while.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let (stopping, stopped) = watch::channel(false);
+        let mut backends = JoinSet::new();
+        for _ in 0..self.shared.config.backends {
+            let backend = Backend::new(self.shared.clone(), self.options.grace, stopped.clone());
+            backends.spawn(backend.run());
+        }
+        let shared = self.shared.clone();
+        let waking = async move {
+            while let Some(heard) = self.wake.recv().await {
+                match heard {
+                    Heard::Said(_) => shared.offered.notify_one(),
+                    Heard::Again => shared.offered.notify_waiters(),
+                }
+            }
+        };
+        tokio::select! {
+            () = waking => tracing::error!("nothing is heard from Redis any more"),
+            () = stop => {}
+        }
+        let _ = stopping.send(true);
+        while backends.join_next().await.is_some() {}
+        self.serving.abort();
+    }
+}
+
+/// One backend: it has a number in Redis and one task at a time.
+struct Backend {
+    shared: Arc<Shared>,
+    grace: Duration,
+    stopped: watch::Receiver<bool>,
+    number: String,
+    /// Which memory of Redis it knows.
+    life: String,
+    /// What it runs, by task and attempt: one, and perhaps halted ones that are still being killed.
+    jobs: HashMap<(String, String), Job>,
+    /// The one of them that it is busy with.
+    busy: Option<(String, String)>,
+    told: mpsc::UnboundedReceiver<Told>,
+    tell: mpsc::UnboundedSender<Told>,
+    /// Ends that Redis does not know yet.
+    ends: Vec<Vec<String>>,
+}
+
+impl Backend {
+    fn new(shared: Arc<Shared>, grace: Duration, stopped: watch::Receiver<bool>) -> Self {
+        let (tell, told) = mpsc::unbounded_channel();
+        let (jobs, busy, ends) = (HashMap::new(), None, Vec::new());
+        let (number, life) = (String::new(), String::new());
+        Backend { shared, grace, stopped, number, life, jobs, busy, told, tell, ends }
+    }
+
+    async fn run(mut self) {
+        let mut token = self.shared.door.token();
+        let mut beat = Instant::now();
+        // Offers that came while it was busy are found by asking once more.
+        let mut ask = true;
+        loop {
+            self.report().await;
+            if beat <= Instant::now() {
+                let lives = self.beat().await;
+                beat = Instant::now() + if lives { BACKEND_REFRESH } else { PAUSE };
+            }
+            if self.busy.is_none() && ask && !self.number.is_empty() && !*self.stopped.borrow() {
+                match self.claim(&mut token).await {
+                    Ok(taken) => ask = taken,
+                    Err(()) => {
+                        beat = Instant::now();
+                        sleep(PAUSE).await;
+                    }
+                }
+                if self.busy.is_some() {
+                    // Perhaps there is more than this one.
+                    self.shared.offered.notify_one();
+                }
+                continue;
+            }
+            let idle = self.busy.is_none();
+            tokio::select! {
+                told = self.told.recv() => {
+                    if let Some(told) = told {
+                        self.hear(told);
+                    }
+                    ask = true;
+                }
+                () = self.shared.offered.notified(), if idle => ask = true,
+                () = sleep(LOOK), if idle => ask = true,
+                () = sleep_until(beat) => {}
+                _ = self.stopped.changed() => return self.leave().await,
+            }
+        }
+    }
+
+    /// Tells Redis how tasks ended; what it cannot be told now it is told later.
+    async fn report(&mut self) {
+        while let Some(end) = self.ends.first() {
+            match self.shared.wire.call("finish", end.clone()).await {
+                Ok(_) | Err(Failure::Refused(_)) => drop(self.ends.remove(0)),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Says that it lives, and what it runs. Answers whether Redis heard it.
+    async fn beat(&mut self) -> bool {
+        let about = serde_json::json!({
+            "address": self.shared.advertise,
+            "process": std::process::id(),
+            "not_isolated": self.shared.runner.gaps(),
+        });
+        let mut args =
+            vec![self.number.clone(), millis(BACKEND_LEASE), about.to_string(), self.life.clone()];
+        let jobs: Vec<(String, String)> = self.jobs.keys().cloned().collect();
+        for job in &jobs {
+            let record = &self.jobs[job].record;
+            args.push(record.id.clone());
+            args.extend(record.fields.iter().cloned());
+        }
+        let said = match self.shared.wire.call("beat", args).await {
+            Ok(said) => texts(said),
+            Err(failure) => {
+                tracing::debug!(why = failure.text(), "Redis does not hear this backend");
+                return false;
+            }
+        };
+        let [number, life, limits @ ..] = &said[..] else { return false };
+        self.number.clone_from(number);
+        self.life.clone_from(life);
+        for (job, limit) in jobs.iter().zip(limits) {
+            let Some(job) = self.jobs.get_mut(job) else { continue };
+            let control = match limit_of(limit) {
+                // Its gateway is gone, or it is somebody else's by now.
+                _ if limit.is_empty() => Control::Halt("nobody waits for it any more".into()),
+                Some(Some(lower)) if *limit != job.record.fields[3] => Control::Limit(lower),
+                _ => continue,
+            };
+            job.record.fields[3].clone_from(limit);
+            let _ = job.control.send(control);
+        }
+        true
+    }
+
+    /// Takes what is offered next. Answers whether there was something; fails where Redis does not know this backend.
+    async fn claim(&mut self, token: &mut Token) -> Result<bool, ()> {
+        let address = format!("ws://{}/pool/backend/{}", self.shared.advertise, token.text);
+        let args = vec![self.number.clone(), address];
+        let said = self.shared.wire.call("claim", args).await.map_err(|failure| {
+            tracing::debug!(why = failure.text(), "nothing can be claimed");
+        })?;
+        let mut parts = said.list().unwrap_or_default();
+        match parts.len() {
+            0 => return Ok(false),
+            13 => {}
+            _ => return Err(()),
+        }
+        let files = files(parts.pop());
+        let words = parts.pop().and_then(Value::text).unwrap_or_default();
+        let parts: Vec<String> = parts.into_iter().map(text).collect();
+        let record = Record {
+            id: parts[0].clone(),
+            fields: std::array::from_fn(|at| parts[at + 1].clone()),
+        };
+        let used = std::mem::replace(token, self.shared.door.token());
+        let brought = Brought { program: &parts[8], options: &parts[9], main: &parts[10] };
+        let plan = self.shared.plan(&brought, &record, files, words);
+        self.start(record, plan, used);
+        Ok(true)
+    }
+
+    fn start(&mut self, record: Record, plan: Result<Plan, String>, token: Token) {
+        let (id, attempt) = (record.id.clone(), record.fields[0].clone());
+        let limit = limit_of(&record.fields[3]).flatten();
+        let ticket = Ticket(id.parse().unwrap_or_default());
+        let run = Run { ticket, attempt: 0, limit, again: record.fields[5] == "1" };
+        let (tell, name) = (self.tell.clone(), (id.clone(), attempt.clone()));
+        let release = Release::new(move |freed| {
+            let (id, attempt) = name;
+            let _ = tell.send(Told::Freed { id, attempt, freed });
+        });
+        let (allocation, control) = Allocation::new(run, 0, Arc::default(), release);
+        let (running, abort) = match plan {
+            Ok(plan) => self.shared.runner.run(allocation, Arc::new(plan)),
+            Err(why) => refuse(allocation, why),
+        };
+        let halted = Told::Halted { id: id.clone(), attempt: attempt.clone() };
+        let session = Session { running, control: control.clone(), tell: self.tell.clone() };
+        tokio::spawn(session.run(token, halted));
+        self.busy = Some((id.clone(), attempt.clone()));
+        self.jobs.insert((id, attempt), Job { record, control, abort });
+    }
+
+    fn hear(&mut self, told: Told) {
+        match told {
+            Told::Halted { id, attempt } => {
+                self.busy.take_if(|busy| *busy == (id, attempt));
+            }
+            Told::Freed { id, attempt, freed } => {
+                let how = match freed.ended {
+                    Ended::Done => "done",
+                    Ended::Lost => "lost",
+                    Ended::Stuck => "stuck",
+                };
+                let micros = |time: Duration| time.as_micros().to_string();
+                let stopping = freed.stopping.map_or("-".into(), micros);
+                self.ends.push(vec![
+                    id.clone(),
+                    attempt.clone(),
+                    how.into(),
+                    micros(freed.took),
+                    stopping,
+                ]);
+                let job = (id, attempt);
+                self.jobs.remove(&job);
+                // One with a program that cannot be killed stays busy for ever.
+                if freed.ended != Ended::Stuck {
+                    self.busy.take_if(|busy| *busy == job);
+                }
+            }
+        }
+    }
+
+    /// Takes nothing new; what runs may go on for the grace, then it is stopped with a word.
+    async fn leave(mut self) {
+        let until = Instant::now() + self.grace;
+        let mut beat = Instant::now() + BACKEND_REFRESH;
+        let mut asked = false;
+        while !self.jobs.is_empty() {
+            tokio::select! {
+                told = self.told.recv() => if let Some(told) = told {
+                    self.hear(told);
+                },
+                () = sleep_until(until), if !asked => {
+                    asked = true;
+                    for job in self.jobs.values() {
+                        let _ = job.control.send(Control::Halt("the backend is stopping".into()));
+                    }
+                }
+                // What cannot be killed is left.
+                () = sleep_until(until + MEET_MAX) => break,
+                () = sleep_until(beat) => {
+                    self.beat().await;
+                    beat = Instant::now() + BACKEND_REFRESH;
+                }
+            }
+            self.report().await;
+        }
+        let _ = self.shared.wire.call("depart", vec![self.number.clone()]).await;
+        self.jobs.values().for_each(|job| job.abort.abort());
+    }
+}
+
+/// What a client said about its task, as Redis has it.
+struct Brought<'a> {
+    program: &'a str,
+    options: &'a str,
+    main: &'a str,
+}
+
+impl Shared {
+    /// The task, checked as if its client stood before us: Redis is no reason to believe it.
+    fn plan(
+        &self,
+        brought: &Brought<'_>,
+        record: &Record,
+        files: Vec<(String, Vec<u8>)>,
+        words: Vec<u8>,
+    ) -> Result<Plan, String> {
+        let program = self.config.programs.get(brought.program);
+        let program = program.ok_or("this backend has no such program")?;
+        let options: Options =
+            serde_json::from_str(brought.options).map_err(|error| error.to_string())?;
+        let main = Some(brought.main).filter(|main| !main.is_empty()).map(String::from);
+        let interactive = record.fields[2] == "interactive";
+        let mut checked = Vec::new();
+        for file in files {
+            add_file(&mut checked, program, &self.config.limits, file)
+                .map_err(|error| error.to_string())?;
+        }
+        let start = StartHead { main };
+        let program = Arc::new(program.clone());
+        let plan = Plan::new(program, checked, &options, &start, interactive);
+        Ok(Plan { words, ..plan.map_err(|error| error.to_string())? })
+    }
+}
+
+fn files(value: Option<Value>) -> Vec<(String, Vec<u8>)> {
+    let parts = value.and_then(Value::list).unwrap_or_default();
+    let mut parts = parts.into_iter();
+    let mut files = Vec::new();
+    while let (Some(name), Some(bytes)) = (parts.next(), parts.next()) {
+        files.push((text(name), bytes.text().unwrap_or_default()));
+    }
+    // Redis has them in any order.
+    files.sort();
+    files
+}
+
+/// A task that cannot run here ends at once, with a word.
+fn refuse(allocation: Allocation, why: String) -> (Running, AbortHandle) {
+    let (sender, frames) = mpsc::channel(1);
+    let (input, _) = mpsc::channel(1);
+    let job = tokio::spawn(async move {
+        allocation.end(Ended::Done);
+        let _ = sender.send(Outgoing::Complete(Some(why))).await;
+    });
+    (Running { frames, input }, job.abort_handle())
+}
+
+/// A task and the gateway that has come for it.
+struct Session {
+    running: Running,
+    control: mpsc::UnboundedSender<Control>,
+    tell: mpsc::UnboundedSender<Told>,
+}
+
+impl Session {
+    /// Passes frames on until the end. The program stops when this is over, because nobody hears it then.
+    async fn run(mut self, mut token: Token, halted: Told) {
+        let Ok(Ok(mut socket)) = timeout(MEET_MAX, &mut token.comes).await else {
+            tracing::debug!("no gateway came for a task");
+            return;
+        };
+        let mut halted = Some(halted);
+        let mut stdin = false;
+        let mut words: VecDeque<Vec<u8>> = VecDeque::new();
+        loop {
+            let waiting: usize = words.iter().map(Vec::len).sum();
+            tokio::select! {
+                permit = self.running.input.reserve(), if !words.is_empty() => {
+                    let word = words.pop_front().unwrap_or_default();
+                    match permit {
+                        Ok(permit) => permit.send(word),
+                        // A program without standard input takes nothing.
+                        Err(_) => words.clear(),
+                    }
+                }
+                frame = self.running.frames.recv() => {
+                    let Some(frame) = frame else { break };
+                    if send(&mut socket, &frame).await.is_err() {
+                        return;
+                    }
+                    if frame.is_last() {
+                        break;
+                    }
+                }
+                message = socket.recv(), if waiting < WORDS_BYTES_MAX => match message {
+                    Some(Ok(Message::Text(text))) => {
+                        stdin = self.hear(text.as_str(), &mut halted);
+                    }
+                    Some(Ok(Message::Binary(bytes))) if stdin => {
+                        stdin = false;
+                        words.push_back(bytes.into());
+                    }
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                    _ => return,
+                },
+            }
+        }
+        let _ = timeout(SEND_MAX, socket.send(Message::Close(None))).await;
+    }
+
+    /// What a gateway says. Answers whether bytes for the standard input follow.
+    fn hear(&self, said: &str, halted: &mut Option<Told>) -> bool {
+        match said.split_once(' ').unwrap_or((said, "")) {
+            ("limit", micros) => {
+                if let Some(Some(limit)) = limit_of(micros) {
+                    let _ = self.control.send(Control::Limit(limit));
+                }
+            }
+            ("halt", why) => {
+                let _ = self.control.send(Control::Halt(why.into()));
+                if let Some(halted) = halted.take() {
+                    let _ = self.tell.send(halted);
+                }
+            }
+            ("input", _) => return true,
+            (verb, _) => tracing::debug!(verb, "not understood"),
+        }
+        false
+    }
+}
+
+async fn send(socket: &mut WebSocket, frame: &Outgoing) -> Result<(), ()> {
+    let bytes = frame.bytes().map(|bytes| Message::Binary(bytes.to_vec().into()));
+    for message in [Some(Message::Text(frame.text().into())), bytes].into_iter().flatten() {
+        let sent = timeout(SEND_MAX, socket.send(message)).await;
+        sent.map_err(drop)?.map_err(drop)?;
+    }
+    Ok(())
+}

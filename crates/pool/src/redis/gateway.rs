@@ -1,0 +1,336 @@
+//! A gateway of a pool over Redis: brings tasks, keeps their leases, and hands on what they are told.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value as Json;
+use taskyard_core::classes::Ask;
+use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::look::look;
+use super::stay::{RedisStay, Word, lease, wish_of};
+use super::wire::{Heard, Wire, listen, texts};
+use super::{RedisError, Site, TASK_REFRESH, secret};
+use crate::backend::Plan;
+use crate::config::Config;
+use crate::gateway::{Away, Gate, Soon, Stay, Yard};
+use crate::protocol::Outgoing;
+use crate::scheduler::Status;
+use crate::service::metrics_of;
+
+/// Most tasks whose leases one call keeps.
+const REFRESHED_AT_ONCE: usize = 500;
+/// How often the status is read for those who ask for metrics.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// How long clients may take to hear that the gateway stops.
+const STOP_MAX: Duration = Duration::from_secs(3);
+
+/// A gateway.
+#[derive(Clone, Debug)]
+pub struct RedisGateway {
+    shared: Arc<Shared>,
+    gate: Gate,
+    status: Arc<Mutex<Option<Status>>>,
+}
+
+/// What all tasks of a gateway share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub wire: Wire,
+    name: String,
+    queue_max: usize,
+    tasks: Mutex<HashMap<String, mpsc::UnboundedSender<Word>>>,
+    /// Which memory of Redis is known.
+    life: Mutex<String>,
+    stopping: AtomicBool,
+}
+
+/// What Redis has for a task that its gateway may have missed.
+#[derive(Debug, Default)]
+pub(super) struct Peeked {
+    pub backend: Option<(String, String)>,
+    pub end: Option<Outgoing>,
+    pub control: Option<String>,
+}
+
+impl RedisGateway {
+    /// Starts a gateway on the runtime this is called on.
+    pub fn start(config: &Config, site: &Site) -> Result<Self, RedisError> {
+        config.rules()?;
+        let name = secret();
+        let heard = listen(site, &format!("gateway:{name}"));
+        let shared = Arc::new(Shared {
+            wire: Wire::open(site),
+            name,
+            queue_max: config.queue_max,
+            tasks: Mutex::default(),
+            life: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        });
+        let yard = RedisYard { shared: shared.clone() };
+        let gate = Gate::new(config, Arc::new(yard));
+        let status = Arc::new(Mutex::new(None));
+        tokio::spawn(keep(Arc::downgrade(&shared), heard));
+        tokio::spawn(read_status(shared.wire.clone(), Arc::downgrade(&status)));
+        Ok(RedisGateway { shared, gate, status })
+    }
+
+    /// What clients come through.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+}
+
+#[derive(Debug)]
+struct RedisYard {
+    shared: Arc<Shared>,
+}
+
+impl Yard for RedisYard {
+    fn arrive(&self, plan: Plan) -> Soon<'_, Result<Box<dyn Stay>, Away>> {
+        Box::pin(async move {
+            if self.shared.stopping.load(Ordering::Acquire) {
+                return Err(Away("the pool is stopping".into()));
+            }
+            let args = self.shared.arrival(&plan, "", true, false, wish_of(&plan.ask));
+            let said = self.shared.wire.call("arrive", args).await;
+            let said = said.map_err(|failure| Away(format!("no Redis: {}", failure.text())))?;
+            let said = texts(said);
+            let id = said.first().cloned().unwrap_or_default();
+            if id == "full" {
+                return Err(Away("too many tasks wait already; try again later".into()));
+            }
+            if let Some(life) = said.get(1) {
+                let mut known = self.shared.life();
+                if known.is_empty() {
+                    known.clone_from(life);
+                }
+            }
+            let (sender, words) = mpsc::unbounded_channel();
+            self.shared.tasks().insert(id.clone(), sender);
+            let (stay, inside) = RedisStay::new(self.shared.clone(), id, plan, words);
+            tokio::spawn(inside.run());
+            Ok(Box::new(stay) as Box<dyn Stay>)
+        })
+    }
+
+    fn status(&self) -> Soon<'_, Result<Json, Away>> {
+        Box::pin(
+            async move { look(&self.shared.wire).await.map_err(|error| Away(error.to_string())) },
+        )
+    }
+}
+
+impl Shared {
+    /// What Redis is told of a task.
+    pub fn arrival(
+        &self,
+        plan: &Plan,
+        id: &str,
+        waits: bool,
+        seen: bool,
+        wish: u64,
+    ) -> Vec<Vec<u8>> {
+        let flag = |flag: bool| u8::from(flag).to_string();
+        let ask = match plan.ask {
+            Ask::Timed(_) => "timed",
+            Ask::Default => "default",
+            Ask::Interactive => "interactive",
+        };
+        let options = serde_json::to_string(&plan.source.options).unwrap_or_default();
+        let texts = [
+            self.name.clone(),
+            lease(),
+            id.to_owned(),
+            flag(waits),
+            flag(seen),
+            "0".into(),
+            ask.into(),
+            wish.to_string(),
+            self.queue_max.max(1).to_string(),
+            plan.program.name.clone(),
+            options,
+            plan.source.start.main.clone().unwrap_or_default(),
+        ];
+        let mut args: Vec<Vec<u8>> = texts.into_iter().map(String::into_bytes).collect();
+        args.push(plan.words.clone());
+        for (name, bytes) in &plan.files {
+            args.push(name.clone().into_bytes());
+            args.push(bytes.clone());
+        }
+        args
+    }
+
+    /// The task has ended.
+    pub fn forget(&self, id: &str) {
+        self.tasks().remove(id);
+    }
+
+    /// What Redis has for a task.
+    pub async fn peek(&self, id: &str) -> Option<Peeked> {
+        let said = self.wire.call("peek", vec![id.to_owned()]).await.ok()?.list()?.pop()?;
+        let said = texts(said);
+        let [_, backend, end, _, control] = &said[..] else { return None };
+        Some(Peeked {
+            backend: backend.split_once(' ').map(|(one, other)| (one.into(), other.into())),
+            end: end.split_once(' ').and_then(|(how, why)| ending(how, why)),
+            control: Some(control.clone()).filter(|control| !control.is_empty()),
+        })
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, HashMap<String, mpsc::UnboundedSender<Word>>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn life(&self) -> MutexGuard<'_, String> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, id: &str, word: Word) {
+        if let Some(task) = self.tasks().get(id) {
+            let _ = task.send(word);
+        }
+    }
+
+    fn tell_all(&self, word: &Word) {
+        self.tasks().values().for_each(|task| _ = task.send(word.clone()));
+    }
+
+    /// Hands a message on to its task.
+    fn hear(&self, said: &str) {
+        let Some((verb, rest)) = said.split_once(' ') else { return };
+        let (id, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        let word = match verb {
+            "backend" => rest
+                .split_once(' ')
+                .map(|(attempt, address)| Word::Backend(attempt.into(), address.into())),
+            "queue" => serde_json::from_str(rest).ok().map(Word::Queue),
+            "end" => rest.split_once(' ').and_then(|(how, why)| ending(how, why)).map(Word::End),
+            "waits" => Some(Word::Waits),
+            "control" => Some(Word::Control(rest.into())),
+            _ => None,
+        };
+        match word {
+            Some(word) => self.tell(id, word),
+            None => tracing::warn!(verb, "not understood"),
+        }
+    }
+
+    /// Keeps the leases of all tasks. Answers whether Redis heard it.
+    async fn refresh(&self) -> bool {
+        let ids: Vec<String> = self.tasks().keys().cloned().collect();
+        let mut lives = Vec::new();
+        // Without tasks too, so that it is known which memory Redis has.
+        let parts: Vec<&[String]> = match ids.is_empty() {
+            true => vec![&[]],
+            false => ids.chunks(REFRESHED_AT_ONCE).collect(),
+        };
+        for part in parts {
+            let mut args = vec![lease()];
+            args.extend_from_slice(part);
+            let Ok(said) = self.wire.call("refresh", args).await else { return false };
+            let mut said = texts(said).into_iter();
+            let life = said.next().unwrap_or_default();
+            let known = self.life().clone();
+            if known.is_empty() || known == life {
+                said.for_each(|id| self.tell(&id, Word::Gone));
+            }
+            lives.push(life);
+        }
+        if let Some(life) = lives.pop() {
+            let known = std::mem::replace(&mut *self.life(), life.clone());
+            if !known.is_empty() && known != life {
+                tracing::warn!("Redis has lost everything; tasks are brought back");
+                self.tell_all(&Word::Reborn);
+            }
+        }
+        true
+    }
+}
+
+fn ending(how: &str, why: &str) -> Option<Outgoing> {
+    match how {
+        "deny" => Some(Outgoing::Deny(why.into())),
+        "lost" => Some(Outgoing::Complete(Some(why.into()))),
+        _ => None,
+    }
+}
+
+async fn keep(shared: std::sync::Weak<Shared>, mut heard: mpsc::Receiver<Heard>) {
+    let mut next = Instant::now();
+    loop {
+        tokio::select! {
+            said = heard.recv() => match (said, shared.upgrade()) {
+                (Some(Heard::Said(said)), Some(shared)) => shared.hear(&said),
+                // Something may have been missed, all of it perhaps.
+                (Some(Heard::Again), Some(_)) => next = Instant::now(),
+                _ => return,
+            },
+            () = sleep_until(next) => {
+                let Some(shared) = shared.upgrade() else { return };
+                let kept = shared.refresh().await;
+                let pause = if kept { TASK_REFRESH } else { STATUS_EVERY };
+                next = Instant::now() + pause;
+            }
+        }
+    }
+}
+
+/// Reads the status again and again: whoever asks for metrics does not wait for Redis.
+async fn read_status(wire: Wire, status: std::sync::Weak<Mutex<Option<Status>>>) {
+    loop {
+        let read = look(&wire).await.ok().and_then(|read| serde_json::from_value(read).ok());
+        let Some(status) = status.upgrade() else { return };
+        *status.lock().unwrap_or_else(PoisonError::into_inner) = read;
+        drop(status);
+        sleep(STATUS_EVERY).await;
+    }
+}
+
+impl RedisGateway {
+    fn status_now(&self) -> Option<Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Service for RedisGateway {
+    fn name(&self) -> &'static str {
+        "pool"
+    }
+
+    fn health(&self) -> Health {
+        match self.status_now() {
+            None => Health::Troubled("no scheduler leads, or Redis cannot be reached".into()),
+            Some(status) => match status.wrong {
+                Some(wrong) => Health::Troubled(wrong),
+                None if status.backends == 0 => Health::Troubled("no backend is alive".into()),
+                None => Health::Well,
+            },
+        }
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        self.status_now().as_ref().map(metrics_of).unwrap_or_default()
+    }
+
+    fn status(&self) -> Vec<Line> {
+        self.status_now().as_ref().map(crate::service::lines_of).unwrap_or_default()
+    }
+
+    fn stop(&self) -> Stopping<'_> {
+        Box::pin(async move {
+            self.shared.stopping.store(true, Ordering::Release);
+            self.shared.tell_all(&Word::Stop);
+            let gone = async {
+                while self.gate.clients() > 0 || !self.shared.tasks().is_empty() {
+                    sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let _ = timeout(STOP_MAX, gone).await;
+        })
+    }
+}
