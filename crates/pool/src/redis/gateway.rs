@@ -24,6 +24,8 @@ use crate::service::metrics_of;
 
 /// Most tasks whose leases one call keeps.
 const REFRESHED_AT_ONCE: usize = 500;
+/// Most tasks for which words are kept before their number has come.
+const EARLY_MAX: usize = 10_000;
 /// How often the status is read for those who ask for metrics.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How long clients may take to hear that the gateway stops.
@@ -43,10 +45,18 @@ pub(super) struct Shared {
     pub wire: Wire,
     name: String,
     queue_max: usize,
-    tasks: Mutex<HashMap<String, mpsc::UnboundedSender<Word>>>,
+    tasks: Mutex<Tasks>,
     /// Which memory of Redis is known.
     life: Mutex<String>,
     stopping: AtomicBool,
+}
+
+/// The tasks of a gateway, by their numbers in Redis.
+#[derive(Debug, Default)]
+struct Tasks {
+    here: HashMap<String, mpsc::UnboundedSender<Word>>,
+    /// What came for tasks whose number has not come yet: a backend may be quicker than Redis' answer to us.
+    early: HashMap<String, (Instant, Vec<Word>)>,
 }
 
 /// What Redis has for a task that its gateway may have missed.
@@ -111,7 +121,7 @@ impl Yard for RedisYard {
                 }
             }
             let (sender, words) = mpsc::unbounded_channel();
-            self.shared.tasks().insert(id.clone(), sender);
+            self.shared.welcome(&id, sender);
             let (stay, inside) = RedisStay::new(self.shared.clone(), id, plan, words);
             tokio::spawn(inside.run());
             Ok(Box::new(stay) as Box<dyn Stay>)
@@ -165,9 +175,17 @@ impl Shared {
         args
     }
 
+    /// The task is here; what came for it before it now gets.
+    fn welcome(&self, id: &str, sender: mpsc::UnboundedSender<Word>) {
+        let mut tasks = self.tasks();
+        let (_, early) = tasks.early.remove(id).unzip();
+        early.into_iter().flatten().for_each(|word| _ = sender.send(word));
+        tasks.here.insert(id.to_owned(), sender);
+    }
+
     /// The task has ended.
     pub fn forget(&self, id: &str) {
-        self.tasks().remove(id);
+        self.tasks().here.remove(id);
     }
 
     /// What Redis has for a task.
@@ -182,7 +200,7 @@ impl Shared {
         })
     }
 
-    fn tasks(&self) -> MutexGuard<'_, HashMap<String, mpsc::UnboundedSender<Word>>> {
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -191,13 +209,20 @@ impl Shared {
     }
 
     fn tell(&self, id: &str, word: Word) {
-        if let Some(task) = self.tasks().get(id) {
-            let _ = task.send(word);
+        let mut tasks = self.tasks();
+        match tasks.here.get(id) {
+            Some(task) => _ = task.send(word),
+            None if tasks.early.len() < EARLY_MAX => {
+                let early = tasks.early.entry(id.to_owned());
+                early.or_insert_with(|| (Instant::now(), Vec::new())).1.push(word);
+            }
+            // It is found by looking.
+            None => {}
         }
     }
 
     fn tell_all(&self, word: &Word) {
-        self.tasks().values().for_each(|task| _ = task.send(word.clone()));
+        self.tasks().here.values().for_each(|task| _ = task.send(word.clone()));
     }
 
     /// Hands a message on to its task.
@@ -222,7 +247,11 @@ impl Shared {
 
     /// Keeps the leases of all tasks. Answers whether Redis heard it.
     async fn refresh(&self) -> bool {
-        let ids: Vec<String> = self.tasks().keys().cloned().collect();
+        let ids: Vec<String> = {
+            let mut tasks = self.tasks();
+            tasks.early.retain(|_, (since, _)| since.elapsed() < TASK_REFRESH);
+            tasks.here.keys().cloned().collect()
+        };
         let mut lives = Vec::new();
         // Without tasks too, so that it is known which memory Redis has.
         let parts: Vec<&[String]> = match ids.is_empty() {
@@ -326,7 +355,7 @@ impl Service for RedisGateway {
             self.shared.stopping.store(true, Ordering::Release);
             self.shared.tell_all(&Word::Stop);
             let gone = async {
-                while self.gate.clients() > 0 || !self.shared.tasks().is_empty() {
+                while self.gate.clients() > 0 || !self.shared.tasks().here.is_empty() {
                     sleep(Duration::from_millis(20)).await;
                 }
             };
