@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::door::{Door, Token};
 use super::events::limit_of;
 use super::wire::{Heard, Wire, listen, text, texts};
-use super::{BACKEND_LEASE, BACKEND_REFRESH, LOOK, MEET_MAX, RedisError, Site, millis};
+use super::{LOOK, MEET_MAX, RedisError, Site, WORDS_IN_LEASE, millis};
 use crate::backend::{Plan, Runner, Running, add_file};
 use crate::config::Config;
 use crate::protocol::{Options, Outgoing, StartHead};
@@ -26,6 +26,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long a gateway may take to accept a frame.
 const SEND_MAX: Duration = Duration::from_secs(30);
 
+/// How often a process that stops looks whether all has been said.
+const LAST_WORDS_LOOK: Duration = Duration::from_millis(20);
 /// Most bytes for a standard input that wait for a program; then its gateway waits.
 const WORDS_BYTES_MAX: usize = 1 << 20;
 
@@ -60,6 +62,8 @@ struct Shared {
     advertise: String,
     /// Something may be offered.
     offered: Notify,
+    /// One more handle for each gateway that still hears something.
+    heard: Arc<()>,
 }
 
 /// One task, as it stands in `queue.executing`.
@@ -76,6 +80,8 @@ struct Job {
     record: Record,
     control: mpsc::UnboundedSender<Control>,
     abort: AbortHandle,
+    /// Whether no gateway came for it.
+    unmet: bool,
 }
 
 /// What a backend's own tasks tell it.
@@ -85,6 +91,11 @@ enum Told {
         id: String,
         attempt: String,
         freed: Freed,
+    },
+    /// No gateway came for it, so that nobody has heard its end.
+    Unmet {
+        id: String,
+        attempt: String,
     },
     /// It was halted: the next task may come while its program is still being killed.
     Halted {
@@ -105,7 +116,8 @@ impl Bay {
         let advertise = options.advertise.clone().unwrap_or_else(|| address.to_string());
         let (wire, wake) = (Wire::open(site), listen(site, "backend.wake"));
         let offered = Notify::new();
-        let shared = Arc::new(Shared { config, wire, runner, door, advertise, offered });
+        let heard = Arc::new(());
+        let shared = Arc::new(Shared { config, wire, runner, door, advertise, offered, heard });
         Ok(Bay { shared, options, address, serving, wake })
     }
 
@@ -137,6 +149,13 @@ impl Bay {
         }
         let _ = stopping.send(true);
         while backends.join_next().await.is_some() {}
+        // The last words of what has ended are still on their way.
+        let said = async {
+            while Arc::strong_count(&self.shared.heard) > 1 {
+                sleep(LAST_WORDS_LOOK).await;
+            }
+        };
+        let _ = timeout(MEET_MAX, said).await;
         self.serving.abort();
     }
 }
@@ -176,7 +195,7 @@ impl Backend {
             self.report().await;
             if beat <= Instant::now() {
                 let lives = self.beat().await;
-                beat = Instant::now() + if lives { BACKEND_REFRESH } else { PAUSE };
+                beat = Instant::now() + if lives { self.refresh() } else { PAUSE };
             }
             if self.busy.is_none() && ask && !self.number.is_empty() && !*self.stopped.borrow() {
                 match self.claim(&mut token).await {
@@ -208,6 +227,11 @@ impl Backend {
         }
     }
 
+    /// How often it says that it lives.
+    fn refresh(&self) -> Duration {
+        self.shared.config.leases.backend() / WORDS_IN_LEASE
+    }
+
     /// Tells Redis how tasks ended; what it cannot be told now it is told later.
     async fn report(&mut self) {
         while let Some(end) = self.ends.first() {
@@ -225,8 +249,12 @@ impl Backend {
             "process": std::process::id(),
             "not_isolated": self.shared.runner.gaps(),
         });
-        let mut args =
-            vec![self.number.clone(), millis(BACKEND_LEASE), about.to_string(), self.life.clone()];
+        let mut args = vec![
+            self.number.clone(),
+            millis(self.shared.config.leases.backend()),
+            about.to_string(),
+            self.life.clone(),
+        ];
         let jobs: Vec<(String, String)> = self.jobs.keys().cloned().collect();
         for job in &jobs {
             let record = &self.jobs[job].record;
@@ -300,10 +328,15 @@ impl Backend {
             Err(why) => refuse(allocation, why),
         };
         let halted = Told::Halted { id: id.clone(), attempt: attempt.clone() };
+        let unmet = Told::Unmet { id: id.clone(), attempt: attempt.clone() };
         let session = Session { running, control: control.clone(), tell: self.tell.clone() };
-        tokio::spawn(session.run(token, halted));
+        let heard = self.shared.heard.clone();
+        tokio::spawn(async move {
+            session.run(token, halted, unmet).await;
+            drop(heard);
+        });
         self.busy = Some((id.clone(), attempt.clone()));
-        self.jobs.insert((id, attempt), Job { record, control, abort });
+        self.jobs.insert((id, attempt), Job { record, control, abort, unmet: false });
     }
 
     fn hear(&mut self, told: Told) {
@@ -311,23 +344,23 @@ impl Backend {
             Told::Halted { id, attempt } => {
                 self.busy.take_if(|busy| *busy == (id, attempt));
             }
+            Told::Unmet { id, attempt } => {
+                if let Some(job) = self.jobs.get_mut(&(id, attempt)) {
+                    job.unmet = true;
+                }
+            }
             Told::Freed { id, attempt, freed } => {
+                let job = (id.clone(), attempt.clone());
+                let unmet = self.jobs.remove(&job).is_some_and(|job| job.unmet);
                 let how = match freed.ended {
+                    Ended::Done if unmet => "lost",
                     Ended::Done => "done",
                     Ended::Lost => "lost",
                     Ended::Stuck => "stuck",
                 };
                 let micros = |time: Duration| time.as_micros().to_string();
                 let stopping = freed.stopping.map_or("-".into(), micros);
-                self.ends.push(vec![
-                    id.clone(),
-                    attempt.clone(),
-                    how.into(),
-                    micros(freed.took),
-                    stopping,
-                ]);
-                let job = (id, attempt);
-                self.jobs.remove(&job);
+                self.ends.push(vec![id, attempt, how.into(), micros(freed.took), stopping]);
                 // One with a program that cannot be killed stays busy for ever.
                 if freed.ended != Ended::Stuck {
                     self.busy.take_if(|busy| *busy == job);
@@ -339,7 +372,7 @@ impl Backend {
     /// Takes nothing new; what runs may go on for the grace, then it is stopped with a word.
     async fn leave(mut self) {
         let until = Instant::now() + self.grace;
-        let mut beat = Instant::now() + BACKEND_REFRESH;
+        let mut beat = Instant::now() + self.refresh();
         let mut asked = false;
         while !self.jobs.is_empty() {
             tokio::select! {
@@ -356,7 +389,7 @@ impl Backend {
                 () = sleep_until(until + MEET_MAX) => break,
                 () = sleep_until(beat) => {
                     self.beat().await;
-                    beat = Instant::now() + BACKEND_REFRESH;
+                    beat = Instant::now() + self.refresh();
                 }
             }
             self.report().await;
@@ -432,9 +465,11 @@ struct Session {
 
 impl Session {
     /// Passes frames on until the end. The program stops when this is over, because nobody hears it then.
-    async fn run(mut self, mut token: Token, halted: Told) {
+    async fn run(mut self, mut token: Token, halted: Told, unmet: Told) {
         let Ok(Ok(mut socket)) = timeout(MEET_MAX, &mut token.comes).await else {
             tracing::debug!("no gateway came for a task");
+            // Told before the program hears of it, so that its end is no end for the client.
+            let _ = self.tell.send(unmet);
             return;
         };
         let mut halted = Some(halted);

@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::look::look;
-use super::stay::{RedisStay, Word, lease, wish_of};
+use super::stay::{RedisStay, Word, wish_of};
 use super::wire::{Heard, Wire, listen, texts};
-use super::{RedisError, Site, TASK_REFRESH, secret};
+use super::{RedisError, Site, WORDS_IN_LEASE, millis, secret};
 use crate::backend::Plan;
 use crate::config::Config;
 use crate::gateway::{Away, Gate, Soon, Stay, Yard};
@@ -45,6 +45,8 @@ pub(super) struct Shared {
     pub wire: Wire,
     name: String,
     queue_max: usize,
+    /// How long tasks live without a word of ours.
+    lease: Duration,
     tasks: Mutex<Tasks>,
     /// Which memory of Redis is known.
     life: Mutex<String>,
@@ -65,6 +67,10 @@ pub(super) struct Peeked {
     pub backend: Option<(String, String)>,
     pub end: Option<Outgoing>,
     pub control: Option<String>,
+    /// Whether a run is over.
+    pub over: bool,
+    /// Whether Redis knows the task at all.
+    pub known: bool,
 }
 
 impl RedisGateway {
@@ -77,6 +83,7 @@ impl RedisGateway {
             wire: Wire::open(site),
             name,
             queue_max: config.queue_max,
+            lease: config.leases.task(),
             tasks: Mutex::default(),
             life: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -154,7 +161,7 @@ impl Shared {
         let options = serde_json::to_string(&plan.source.options).unwrap_or_default();
         let texts = [
             self.name.clone(),
-            lease(),
+            millis(self.lease),
             id.to_owned(),
             flag(waits),
             flag(seen),
@@ -192,11 +199,13 @@ impl Shared {
     pub async fn peek(&self, id: &str) -> Option<Peeked> {
         let said = self.wire.call("peek", vec![id.to_owned()]).await.ok()?.list()?.pop()?;
         let said = texts(said);
-        let [_, backend, end, _, control] = &said[..] else { return None };
+        let [_, backend, end, _, control, over, known] = &said[..] else { return None };
         Some(Peeked {
             backend: backend.split_once(' ').map(|(one, other)| (one.into(), other.into())),
             end: end.split_once(' ').and_then(|(how, why)| ending(how, why)),
             control: Some(control.clone()).filter(|control| !control.is_empty()),
+            over: !over.is_empty(),
+            known: !known.is_empty(),
         })
     }
 
@@ -249,7 +258,7 @@ impl Shared {
     async fn refresh(&self) -> bool {
         let ids: Vec<String> = {
             let mut tasks = self.tasks();
-            tasks.early.retain(|_, (since, _)| since.elapsed() < TASK_REFRESH);
+            tasks.early.retain(|_, (since, _)| since.elapsed() < self.lease);
             tasks.here.keys().cloned().collect()
         };
         let mut lives = Vec::new();
@@ -259,7 +268,7 @@ impl Shared {
             false => ids.chunks(REFRESHED_AT_ONCE).collect(),
         };
         for part in parts {
-            let mut args = vec![lease()];
+            let mut args = vec![millis(self.lease)];
             args.extend_from_slice(part);
             let Ok(said) = self.wire.call("refresh", args).await else { return false };
             let mut said = texts(said).into_iter();
@@ -302,7 +311,7 @@ async fn keep(shared: std::sync::Weak<Shared>, mut heard: mpsc::Receiver<Heard>)
             () = sleep_until(next) => {
                 let Some(shared) = shared.upgrade() else { return };
                 let kept = shared.refresh().await;
-                let pause = if kept { TASK_REFRESH } else { STATUS_EVERY };
+                let pause = if kept { shared.lease / WORDS_IN_LEASE } else { STATUS_EVERY.min(shared.lease / WORDS_IN_LEASE) };
                 next = Instant::now() + pause;
             }
         }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::events::{Event, Gathered};
 use super::orders::{Attempt, Orders, Step};
 use super::wire::{Heard, Wire, listen, texts};
-use super::{LEADER_LEASE, LEADER_REFRESH, LOOK, RETURN, RedisError, Site, millis, secret};
+use super::{LOOK, RETURN_SPARE, RedisError, Site, WORDS_IN_LEASE, millis, secret};
 use crate::config::Config;
 use crate::scheduler::{Counts, Desk, Ended, Freed, Order};
 
@@ -61,6 +61,8 @@ struct Lead {
     number: String,
     desk: Desk,
     attempts: HashMap<Ticket, Attempt>,
+    /// How long what clients are told is kept, in milliseconds.
+    lease: String,
     /// How many backends live.
     backends: u32,
     /// The clock of Redis at a moment of ours.
@@ -116,12 +118,22 @@ impl Leader {
         }
     }
 
+    /// How often the one that leads says so.
+    fn refresh(&self) -> Duration {
+        self.config.leases.leader() / WORDS_IN_LEASE
+    }
+
+    /// How long nothing starts after Redis lost everything.
+    fn returning(&self) -> Duration {
+        self.config.leases.backend() / WORDS_IN_LEASE + RETURN_SPARE
+    }
+
     /// Asks for the lead, or keeps it. Answers its number if it is ours, the clock of Redis, and the age of what it knows.
     async fn ask_for_lead(
         &self,
         status: &str,
     ) -> Result<(Option<String>, Timestamp, i64), Failure> {
-        let args = vec![self.name.clone(), millis(LEADER_LEASE), status.to_owned()];
+        let args = vec![self.name.clone(), millis(self.config.leases.leader()), status.to_owned()];
         let said = texts(self.wire.call("lead", args).await?);
         let [number, clock, life, _] = &said[..] else {
             return Err(Failure::Refused("not the answer to a scheduler".into()));
@@ -148,10 +160,12 @@ impl Leader {
             desk.go_on_counting(counts);
         }
         let young = Duration::from_micros(age.max(0).unsigned_abs());
-        let returning = RETURN.checked_sub(young).map(|rest| begun + rest);
+        let returning = self.returning().checked_sub(young).map(|rest| begun + rest);
         let (attempts, cursor) = (HashMap::new(), "0".into());
+        let lease = millis(self.config.leases.task());
         let clock = (clock, begun);
-        let mut lead = Lead { number, desk, attempts, backends: 0, clock, cursor, returning };
+        let mut lead =
+            Lead { number, desk, attempts, lease, backends: 0, clock, cursor, returning };
         let over = self.serve(&mut lead, stop).await;
         self.counts = Some(lead.desk.status().counts);
         match over {
@@ -170,7 +184,7 @@ impl Leader {
         loop {
             if refresh <= Instant::now() {
                 self.keep(lead).await?;
-                refresh = Instant::now() + LEADER_REFRESH;
+                refresh = Instant::now() + self.refresh();
             }
             let sweeps = sweep <= Instant::now();
             if sweeps {
@@ -208,7 +222,7 @@ impl Leader {
                 break;
             }
             // The lease does not wait for a long queue.
-            if kept.elapsed() > LEADER_REFRESH {
+            if kept.elapsed() > self.refresh() {
                 self.keep(lead).await?;
                 kept = Instant::now();
             }
@@ -302,7 +316,12 @@ impl Lead {
             _ => None,
         });
         let halted: Vec<(Ticket, u64)> = halted.collect();
-        let mut all = Orders { wire, lead: &self.number, attempts: &mut self.attempts };
+        let mut all = Orders {
+            wire,
+            lead: &self.number,
+            lease: self.lease.clone(),
+            attempts: &mut self.attempts,
+        };
         let mut steps = all.calls(&self.desk, orders);
         for (ticket, run) in halted {
             // What is halted holds nothing any more in Redis, so nobody tells of its end.
@@ -325,7 +344,12 @@ impl Lead {
             if let Some((ticket, attempt)) = lost
                 && !orders.contains(&Order::Lost(ticket))
             {
-                let all = Orders { wire, lead: &self.number, attempts: &mut self.attempts };
+                let all = Orders {
+                    wire,
+                    lead: &self.number,
+                    lease: self.lease.clone(),
+                    attempts: &mut self.attempts,
+                };
                 steps.push(all.put_back(ticket, &attempt));
             }
             steps.extend(self.calls(wire, orders));

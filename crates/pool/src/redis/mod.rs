@@ -29,17 +29,11 @@ pub use leader::Leader;
 pub use look::look;
 pub use wire::Wire;
 
-/// How long a task lives without a word of its gateway, and how often that says one.
-const TASK_LEASE: Duration = Duration::from_secs(15);
-const TASK_REFRESH: Duration = Duration::from_secs(5);
-/// The same for backends.
-const BACKEND_LEASE: Duration = Duration::from_secs(10);
-const BACKEND_REFRESH: Duration = Duration::from_secs(3);
-/// The same for the scheduler that leads.
-const LEADER_LEASE: Duration = Duration::from_secs(3);
-const LEADER_REFRESH: Duration = Duration::from_millis(700);
-/// How long nothing starts after Redis lost everything, so that backends can say what they run.
-const RETURN: Duration = Duration::from_secs(4);
+/// How many words are said within each lease.
+const WORDS_IN_LEASE: u32 = 3;
+/// How much longer than a backend may take to say a word nothing starts after Redis lost everything, so that all have
+/// said what they run.
+const RETURN_SPARE: Duration = Duration::from_millis(700);
 /// How often everybody looks for what messages did not tell.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long a gateway may take to come for the task that a backend has claimed, and a backend to answer it.

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use taskyard_core::classes::Ticket;
 use taskyard_redis::Call;
 
+use super::NO_WISH;
 use super::wire::Wire;
-use super::{NO_WISH, TASK_LEASE, millis};
 use crate::local::LOST;
 use crate::scheduler::{Desk, Order};
 
@@ -24,6 +24,8 @@ pub(super) struct Attempt {
 pub(super) struct Orders<'a> {
     pub wire: &'a Wire,
     pub lead: &'a str,
+    /// How long what clients are told is kept, in milliseconds.
+    pub lease: String,
     pub attempts: &'a mut HashMap<Ticket, Attempt>,
 }
 
@@ -44,7 +46,7 @@ impl Orders<'_> {
             steps.extend(self.step(desk, order));
         }
         for part in told.chunks(TOLD_AT_ONCE * 2) {
-            let mut args = vec![self.lead.to_owned(), millis(TASK_LEASE)];
+            let mut args = vec![self.lead.to_owned(), self.lease.clone()];
             args.extend_from_slice(part);
             steps.push((self.wire.prepare("tell", args), None));
         }

@@ -15,7 +15,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::gateway::{Peeked, Shared};
 use super::wire::{text, texts};
-use super::{LOOK, MEET_MAX, NO_WISH, TASK_LEASE, millis};
+use super::{LOOK, MEET_MAX, NO_WISH};
 use crate::backend::Plan;
 use crate::gateway::{Soon, Stay};
 use crate::local::LOST;
@@ -101,19 +101,14 @@ pub(super) struct Inside {
     pub wish: u64,
 }
 
-/// What comes of waiting.
-enum Waited {
-    Backend(String, String),
-    Last(Outgoing),
-    Left,
-}
-
-/// What comes of a run.
+/// What comes of waiting, or of a run.
 enum Ran {
     /// The client has heard the end.
     Over,
     /// It goes on elsewhere, or does not; the pool says so.
     Waits,
+    /// It goes on there.
+    Backend(String, String),
     Last(Outgoing),
     Left,
 }
@@ -158,44 +153,40 @@ pub(super) fn wish_of(ask: &Ask) -> u64 {
 impl Inside {
     /// Follows the task to its end, and leaves nothing of it.
     pub async fn run(mut self) {
+        let mut ran = Ran::Waits;
         loop {
-            let waited = self.wait().await;
-            let ran = match waited {
-                Waited::Backend(attempt, address) => self.follow(&attempt, &address).await,
-                Waited::Last(last) => Ran::Last(last),
-                Waited::Left => Ran::Left,
-            };
             self.runs.store(false, Ordering::Release);
-            match ran {
-                Ran::Waits => {}
+            ran = match ran {
+                Ran::Waits => self.wait().await,
+                Ran::Backend(attempt, address) => self.follow(&attempt, &address).await,
                 Ran::Last(last) => {
                     let _ = self.frames.send(last).await;
                     break;
                 }
                 Ran::Over | Ran::Left => break,
-            }
+            };
         }
         self.shared.forget(&self.id);
         self.leave().await;
     }
 
-    async fn wait(&mut self) -> Waited {
+    async fn wait(&mut self) -> Ran {
         let mut look = interval_at(Instant::now() + LOOK, LOOK);
         loop {
             tokio::select! {
                 biased;
-                () = self.frames.closed() => return Waited::Left,
+                () = self.frames.closed() => return Ran::Left,
                 word = self.words.recv() => match word {
-                    Some(Word::Backend(attempt, address)) => return Waited::Backend(attempt, address),
+                    Some(Word::Backend(attempt, address)) => return Ran::Backend(attempt, address),
                     Some(Word::Queue(news)) => {
                         // A client that does not read learns the next one.
                         let _ = self.frames.try_send(Outgoing::Queue(news));
                     }
-                    Some(Word::End(last)) => return Waited::Last(last),
-                    Some(Word::Gone) => return Waited::Last(forgotten()),
+                    Some(Word::End(last)) => return Ran::Last(last),
+                    Some(Word::Gone) => return Ran::Last(forgotten()),
                     Some(Word::Reborn) => self.come_back(true).await,
                     Some(Word::Waits | Word::Control(_)) => {}
-                    Some(Word::Stop) | None => return Waited::Last(stopping()),
+                    Some(Word::Stop) | None => return Ran::Last(stopping()),
                 },
                 wish = self.wishes.recv() => if let Some((wish, reply)) = wish {
                     let _ = reply.send(self.ask_for_less(wish).await);
@@ -210,11 +201,13 @@ impl Inside {
     }
 
     /// Looks whether a message was missed.
-    async fn look(&mut self) -> Option<Waited> {
-        let Peeked { backend, end, .. } = self.shared.peek(&self.id).await?;
+    async fn look(&mut self) -> Option<Ran> {
+        let Peeked { backend, end, over, .. } = self.shared.peek(&self.id).await?;
         match (backend, end) {
-            (_, Some(last)) => Some(Waited::Last(last)),
-            (Some((attempt, address)), None) => Some(Waited::Backend(attempt, address)),
+            (_, Some(last)) => Some(Ran::Last(last)),
+            (Some((attempt, address)), None) => Some(Ran::Backend(attempt, address)),
+            // It ran, and nobody heard it.
+            (None, None) if over => Some(Ran::Last(Outgoing::Complete(Some(LOST.into())))),
             (None, None) => None,
         }
     }
@@ -231,6 +224,8 @@ impl Inside {
         let mut shown = false;
         let mut look = interval_at(Instant::now() + LOOK, LOOK);
         let mut controlled = String::new();
+        // Redis has forgotten where the backend is, which says nothing about the backend.
+        let mut reborn = false;
         loop {
             tokio::select! {
                 biased;
@@ -245,8 +240,14 @@ impl Inside {
                     Some(Word::Waits) => return Ran::Waits,
                     Some(Word::End(last)) => return Ran::Last(last),
                     Some(Word::Gone) => return Ran::Last(forgotten()),
-                    Some(Word::Reborn) => self.come_back(false).await,
+                    Some(Word::Reborn) => {
+                        reborn = true;
+                        self.come_back(false).await;
+                    }
                     Some(Word::Stop) | None => return Ran::Last(stopping()),
+                    Some(Word::Backend(next, address)) if next != attempt => {
+                        return Ran::Backend(next, address);
+                    }
                     Some(Word::Backend(..) | Word::Queue(_)) => {}
                 },
                 frame = next_frame(&mut socket) => match frame {
@@ -277,10 +278,15 @@ impl Inside {
                     let _ = reply.send(self.ask_for_less(wish).await);
                 },
                 _ = look.tick() => {
-                    let peeked = self.shared.peek(&self.id).await;
-                    if let Some(control) = peeked.and_then(|peeked| peeked.control)
-                        && control != controlled
-                    {
+                    let Some(peeked) = self.shared.peek(&self.id).await else { continue };
+                    match peeked.backend {
+                        Some((next, address)) if next != attempt => {
+                            return Ran::Backend(next, address);
+                        }
+                        None if !peeked.over && peeked.known && !reborn => return Ran::Waits,
+                        _ => {}
+                    }
+                    if let Some(control) = peeked.control.filter(|control| *control != controlled) {
                         let _ = socket.send(Message::text(control.clone())).await;
                         controlled = control;
                     }
@@ -399,9 +405,4 @@ fn stopping() -> Outgoing {
 /// An address without its token, which belongs into no log.
 fn host(address: &str) -> &str {
     address.split("/pool/").next().unwrap_or_default()
-}
-
-/// How long a task lives without a word of its gateway, as Redis is told.
-pub(super) fn lease() -> String {
-    millis(TASK_LEASE)
 }

@@ -154,9 +154,14 @@ pub async fn post(address: &str, program: &str, body: Value) -> (u16, Value) {
 
 /// A client of the gateway at this address.
 pub async fn connect(address: &str, path: &str) -> Client {
-    let (socket, _) =
-        tokio_tungstenite::connect_async(format!("ws://{address}{path}")).await.unwrap();
-    Client { socket }
+    try_connect(address, path).await.unwrap()
+}
+
+/// The same where the gateway may be gone.
+pub async fn try_connect(address: &str, path: &str) -> Option<Client> {
+    let url = format!("ws://{address}{path}");
+    let (socket, _) = tokio_tungstenite::connect_async(url).await.ok()?;
+    Some(Client { socket })
 }
 
 impl Drop for Site {
@@ -200,6 +205,11 @@ impl Client {
     pub async fn file(&mut self, name: &str, text: &str) {
         self.say(&format!("input {}", serde_json::json!({ "filename": name }))).await;
         self.bytes(text.as_bytes()).await;
+    }
+
+    pub async fn file_late(&mut self, name: &str, text: &str) {
+        self.say_late(&format!("input {}", serde_json::json!({ "filename": name }))).await;
+        let _ = self.socket.send(Message::binary(text.as_bytes().to_vec())).await;
     }
 
     pub async fn stdin(&mut self, text: &str) {

@@ -30,7 +30,8 @@ local function beat(keys, args)
         local alloc = allocation(base, id)
         local mine = alloc and alloc.attempt == args[at + 1]
         -- A task whose gateway is gone runs for nobody; after a loss of everything gateways need a moment to come back.
-        local wanted = known ~= memory or redis.call('EXISTS', task_key(base, id)) == 1
+        local young = now_ms() - tonumber(memory) < 2 * tonumber(args[2])
+        local wanted = young or redis.call('EXISTS', task_key(base, id)) == 1
         answer[#answer + 1] = mine and wanted and alloc.limit or ''
         own[id] = true
     end

@@ -116,14 +116,15 @@ local function wish(keys, args)
 end
 
 -- What gateways are told by messages, for those that may have missed one: for each task its number, address of its backend,
--- how it ended, what it was told last, and what its program is told.
+-- how it ended, what it was told last, what its program is told, and the run that is over.
 local function peek(keys, args)
     local base, answer = keys[1], {}
     for _, id in ipairs(args) do
         local key = task_key(base, id)
         local control = redis.call('XREVRANGE', key .. ':control', '+', '-', 'COUNT', 1)
         answer[#answer + 1] = { id, redis.call('LINDEX', key .. ':backend', -1) or '', redis.call('HGET', key, 'end') or '',
-            redis.call('GET', key .. ':queue.estimate') or '', control[1] and table.concat(control[1][2], ' ') or '' }
+            redis.call('GET', key .. ':queue.estimate') or '', control[1] and table.concat(control[1][2], ' ') or '',
+            redis.call('HGET', key, 'over') or '', redis.call('HGET', key, 'program') and '1' or '' }
     end
     return answer
 end

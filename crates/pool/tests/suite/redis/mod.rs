@@ -1,9 +1,13 @@
-//! The pool over a real Redis, its parts as tasks of this process. The same as processes, with kills, is in the tests of the command
-//! line.
+//! The pool over a real Redis: its parts as tasks of this process, or as processes that are killed and frozen.
 
 #[path = "../../../../store/tests/redis/instance.rs"]
 #[expect(dead_code, reason = "other tests need more of it")]
 mod instance;
+mod play;
 mod yard;
 
+mod cluster;
+mod edges;
+mod failing;
 mod path;
+mod storm;

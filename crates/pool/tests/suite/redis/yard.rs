@@ -14,8 +14,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::instance::{Instance, program};
-use crate::rig::{Client, PROGRAMS, connect, post};
+use super::instance::{Cluster, Instance, program};
+use super::play::Process;
+use crate::rig::{Client, PROGRAMS, connect, post, try_connect};
 
 /// Nothing is kept: what is lost with Redis is lost.
 pub const FORGETFUL: &[&str] = &["--appendonly", "no", "--save", ""];
@@ -42,17 +43,39 @@ impl Drop for Part {
     }
 }
 
+/// The Redis of a pool.
+pub enum Home {
+    One(Instance),
+    Many(Cluster),
+}
+
 pub struct Yard {
-    pub redis: Instance,
+    home: Home,
     pub url: String,
     pub config: Config,
+    text: String,
     wire: Wire,
 }
 
+/// A gateway of this process.
 pub struct Gateway {
-    pub address: String,
+    far: Far,
     _gateway: RedisGateway,
     serving: JoinHandle<()>,
+}
+
+/// A gateway, wherever it is.
+#[derive(Clone)]
+pub struct Far {
+    pub address: String,
+}
+
+impl std::ops::Deref for Gateway {
+    type Target = Far;
+
+    fn deref(&self) -> &Far {
+        &self.far
+    }
 }
 
 impl Yard {
@@ -60,14 +83,54 @@ impl Yard {
     pub fn new(backends: u32, more: &str) -> Option<Self> {
         let redis = Instance::with(program()?, FORGETFUL);
         let url = redis.url();
-        Some(Yard::at(redis, url, backends, more))
+        Some(Yard::at(Home::One(redis), url, backends, more))
     }
 
-    pub fn at(redis: Instance, url: String, backends: u32, more: &str) -> Self {
+    /// Three masters with a replica each.
+    pub fn of_cluster(backends: u32, more: &str) -> Option<Self> {
+        let cluster = Cluster::new(&program()?);
+        let url = cluster.url();
+        Some(Yard::at(Home::Many(cluster), url, backends, more))
+    }
+
+    /// The server that has the pool.
+    pub fn redis(&self) -> &Instance {
+        match &self.home {
+            Home::One(redis) => redis,
+            Home::Many(cluster) => cluster.master_of("{pool}"),
+        }
+    }
+
+    /// All of them, where they are several.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        match &self.home {
+            Home::One(_) => None,
+            Home::Many(cluster) => Some(cluster),
+        }
+    }
+
+    fn at(home: Home, url: String, backends: u32, more: &str) -> Self {
         let text = format!("backends: {backends}\nseed: 1\n{PROGRAMS}{more}");
         let config = Config::parse(&text).unwrap();
         let wire = Wire::open(&Site::parse(&url, "test").unwrap());
-        Yard { redis, url, config, wire }
+        Yard { home, url, config, text, wire }
+    }
+
+    /// A part of the pool as a process of its own.
+    pub fn process(&self, role: &str) -> Process {
+        Process::start(role, &self.url, &self.text)
+    }
+
+    /// Calls a function as anybody could who reaches Redis, and answers what that says.
+    pub fn function(&self, words: &[&str]) -> String {
+        let list = self.redis().talk(&["FUNCTION", "LIST", "LIBRARYNAME", "taskyard_pool*"]);
+        let library = list.lines().find(|line| line.contains("taskyard_pool_"));
+        let library = library.and_then(|line| line.split_whitespace().last()).unwrap();
+        let name = format!("{library}_{}", words[0]);
+        let base = if self.cluster().is_some() { "{pool}" } else { "" };
+        let mut call = vec!["FCALL", &name, "1", base];
+        call.extend_from_slice(&words[1..]);
+        self.redis().talk(&call)
     }
 
     pub fn site(&self, role: &str) -> Site {
@@ -108,7 +171,7 @@ impl Yard {
         let app =
             router(gateway.gate().clone()).into_make_service_with_connect_info::<SocketAddr>();
         let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Gateway { address, _gateway: gateway, serving }
+        Gateway { far: Far { address }, _gateway: gateway, serving }
     }
 
     pub async fn status(&self) -> Value {
@@ -144,7 +207,7 @@ impl Yard {
         assert_eq!(status["wrong"], Value::Null, "{status:#}");
         let given_up = Instant::now() + PATIENCE;
         loop {
-            let left = self.redis.talk(&["KEYS", "*task:*"]);
+            let left = self.redis().talk(&["KEYS", "*task:*"]);
             if left.is_empty() {
                 return;
             }
@@ -154,7 +217,7 @@ impl Yard {
     }
 }
 
-impl Gateway {
+impl Far {
     pub async fn run(&self, script: &str) -> Value {
         let file = serde_json::json!({ "filename": "a.sh", "text": script });
         post(&self.address, "sh", serde_json::json!({ "input": [file] })).await.1
@@ -167,6 +230,15 @@ impl Gateway {
         client.file("a.sh", script).await;
         client.say("start {}").await;
         client
+    }
+
+    /// The same of a gateway that may be gone at any moment.
+    pub async fn try_start(&self, options: &str, script: &str) -> Option<Client> {
+        let mut client = try_connect(&self.address, "/pool/run/sh").await?;
+        client.say_late(&format!("options {options}")).await;
+        client.file_late("a.sh", script).await;
+        client.say_late("start {}").await;
+        Some(client)
     }
 
     pub async fn session(&self) -> Client {
