@@ -1,8 +1,9 @@
 //! What a tube answered to the commands of one call.
 
+use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
-    Command, Error, Outcome, Placed, Reply, State, Task, TaskId, Timestamp, TubeName,
+    Command, Error, Outcome, Placed, Reply, SemaphoreKey, State, Task, TaskId, TubeName,
 };
 use taskyard_redis::Value;
 
@@ -13,6 +14,8 @@ use super::codec::{Bytes, Unreadable, read_info, read_task};
 pub(super) struct Head {
     /// Whether there is such a tube.
     pub present: bool,
+    /// Whether one of another name lives there.
+    pub elsewhere: bool,
     /// The clock of the tasks.
     pub clock: i64,
     pub takeable: u64,
@@ -21,8 +24,37 @@ pub(super) struct Head {
     /// When time next changes something.
     pub next: Option<i64>,
     pub number: u32,
+    /// Whether a semaphore stands before it.
+    pub gated: bool,
     /// Whether it lost its capacity.
     pub unlimited: bool,
+    /// What it is called, where it was asked without a name.
+    pub name: Option<TubeName>,
+}
+
+/// How a tube or a semaphore stands after a call that was not for it.
+#[derive(Clone, Debug)]
+pub(super) enum Other {
+    /// How many can be taken, and when time next changes something.
+    Tube {
+        name: TubeName,
+        takeable: u64,
+        next: Option<i64>,
+    },
+    Semaphore(SemaphoreHead),
+}
+
+/// How a semaphore stands after a call.
+#[derive(Clone, Debug)]
+pub(super) struct SemaphoreHead {
+    pub key: SemaphoreKey,
+    pub number: u32,
+    /// When time next changes something.
+    pub next: Option<i64>,
+    /// When the next event may be handed out.
+    pub next_event: Option<i64>,
+    /// Whether there are new events.
+    pub news: bool,
 }
 
 /// The parts of an answer, one after the other.
@@ -37,6 +69,12 @@ impl Parts {
         Ok((head, parts))
     }
 
+    /// The answer to a call of a semaphore.
+    pub fn all(answer: Value) -> Result<Self, Unreadable> {
+        let list = answer.list().ok_or(Unreadable("an answer has no parts"))?;
+        Ok(Parts(list.into_iter()))
+    }
+
     fn text(&mut self) -> Result<Vec<u8>, Unreadable> {
         self.0.next().and_then(Value::text).ok_or(Unreadable("an answer is too short"))
     }
@@ -47,6 +85,31 @@ impl Parts {
         let mut bytes = Bytes(&text);
         // Where there is no tube there was nothing to count.
         if bytes.byte()? == 0 { bytes.count() } else { Ok(0) }
+    }
+
+    /// How a tube looks, or the status with which it refuses.
+    pub fn info(&mut self) -> Result<Result<TubeInfo, u8>, Unreadable> {
+        let text = self.text()?;
+        let mut bytes = Bytes(&text);
+        match bytes.byte()? {
+            0 => read_info(bytes).map(Ok),
+            status => Ok(Err(status)),
+        }
+    }
+
+    /// How others stand that were changed beside what was asked, when all answers are read.
+    pub fn others(&mut self) -> Result<Vec<Other>, Unreadable> {
+        let Some(text) = self.0.next().and_then(Value::text) else { return Ok(Vec::new()) };
+        let (mut bytes, mut others) = (Bytes(&text), Vec::new());
+        while bytes.has_more() {
+            others.push(read_other(&mut bytes)?);
+        }
+        Ok(others)
+    }
+
+    /// The answer to one command, as bytes.
+    pub fn bytes(&mut self) -> Result<Vec<u8>, Unreadable> {
+        self.text()
     }
 
     /// A status alone.
@@ -75,8 +138,8 @@ impl Parts {
                 Reply::Finished(self.outcomes(bytes.rest(), *show)?)
             }
             Command::Kick { .. } => Reply::Kicked(bytes.count()?),
-            Command::AlterTube { .. } | Command::Tubes { .. } => {
-                Reply::Tubes(vec![read_info(tube, bytes)?])
+            Command::AlterTube { .. } | Command::NameTube { .. } | Command::Tubes { .. } => {
+                Reply::Tubes(vec![read_info(bytes)?])
             }
             _ => Reply::Nothing,
         }))
@@ -110,13 +173,29 @@ impl Parts {
 
 fn read_head(text: &[u8]) -> Result<Head, Unreadable> {
     let mut bytes = Bytes(text);
-    let present = bytes.byte()? == 1;
+    let present = bytes.byte()?;
     let (clock, takeable) = (bytes.number()? as i64, bytes.count()?);
-    let (room, next) = (bytes.number()?, bytes.moment()?);
-    let (number, _) = (bytes.small()?, bytes.byte()?);
+    let (room, next) = (bytes.number()?, bytes.maybe_moment()?);
+    let (number, gated) = (bytes.small()?, bytes.byte()? == 1);
     let room = (room >= 0.0).then_some(room as u64);
-    let next = (next != Timestamp::NEVER).then(|| next.as_micros());
-    Ok(Head { present, clock, takeable, room, next, number, unlimited: bytes.byte()? == 1 })
+    let unlimited = bytes.byte()? == 1;
+    let name = std::str::from_utf8(bytes.rest()).ok().and_then(|name| TubeName::new(name).ok());
+    let (present, elsewhere) = (present == 1, present == 2);
+    Ok(Head { present, elsewhere, clock, takeable, room, next, number, gated, unlimited, name })
+}
+
+fn read_other(bytes: &mut Bytes<'_>) -> Result<Other, Unreadable> {
+    let kind = bytes.byte()?;
+    let name = bytes.short_text()?;
+    if kind == 0 {
+        let name = TubeName::new(name).map_err(|_| Unreadable("a tube has no name"))?;
+        let (takeable, next) = (bytes.count()?, bytes.maybe_moment()?);
+        return Ok(Other::Tube { name, takeable, next });
+    }
+    let key = SemaphoreKey::new(name).map_err(|_| Unreadable("a semaphore has no key"))?;
+    let (next, next_event) = (bytes.maybe_moment()?, bytes.maybe_moment()?);
+    let (news, number) = (bytes.byte()? == 1, bytes.small()?);
+    Ok(Other::Semaphore(SemaphoreHead { key, number, next, next_event, news }))
 }
 
 fn placed(mut bytes: Bytes<'_>) -> Result<Reply, Unreadable> {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, Lease, NewTask, Reason,
-    SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
-    TubeStats,
+    SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions, TubeStats,
 };
 
-/// A moment that never comes: later ones are not exact as doubles, and count as this.
+/// Until when a moment is one: later ones are not exact as doubles, and count as this.
 const NEVER: f64 = 9_007_199_254_740_992.0;
 const NO_SESSION: [u8; 16] = [0; 16];
 
@@ -64,9 +64,15 @@ pub(super) fn unhear(first: u64, last: u64) -> Vec<u8> {
     [&b"U"[..], &first.to_be_bytes(), &last.to_be_bytes()].concat()
 }
 
-/// A tube begins.
-pub(super) fn create(number: u32, options: &TubeOptions) -> Vec<u8> {
-    let mut header = vec![b'C', kind_number(options.kind)];
+/// A tube begins, unless it is later than this.
+pub(super) fn create(
+    number: u32,
+    name: &TubeName,
+    options: &TubeOptions,
+    deadline: i64,
+) -> Vec<u8> {
+    let mut header = with_count(b'C', deadline.unsigned_abs());
+    header.push(kind_number(options.kind));
     let flags = [options.temporary, options.ttl_kills_taken, options.paused]
         .into_iter()
         .chain([options.capacity.is_some()]);
@@ -78,20 +84,36 @@ pub(super) fn create(number: u32, options: &TubeOptions) -> Vec<u8> {
     header.extend(options.attempts_max.unwrap_or(0).to_le_bytes());
     header.extend(options.pri.to_be_bytes());
     header.extend(options.capacity.unwrap_or(0).to_be_bytes());
+    header.extend(options.queue_num.unwrap_or(0).to_le_bytes());
+    header.extend(short_text(name.as_str()));
+    header.extend(short_text(options.semaphore.as_ref().map_or("", SemaphoreKey::as_str)));
     header
 }
 
-fn bits(flags: impl Iterator<Item = bool>) -> u8 {
+/// A tube is called something else, unless it is later than this.
+pub(super) fn rename(name: &TubeName, queue_num: Option<u32>, deadline: i64) -> Vec<u8> {
+    let mut header = with_count(b'M', deadline.unsigned_abs());
+    header.extend(queue_num.unwrap_or(0).to_le_bytes());
+    header.extend(short_text(name.as_str()));
+    header
+}
+
+/// A text behind its length.
+fn short_text(text: &str) -> Vec<u8> {
+    [&(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
+}
+
+pub(super) fn bits(flags: impl Iterator<Item = bool>) -> u8 {
     flags.enumerate().map(|(place, flag)| u8::from(flag) << place).sum()
 }
 
-fn with_count(verb: u8, count: u64) -> Vec<u8> {
+pub(super) fn with_count(verb: u8, count: u64) -> Vec<u8> {
     // More than this many there never are.
     let count = count.min(1 << 53) as f64;
     [&[verb][..], &count.to_le_bytes()].concat()
 }
 
-fn with_ids(mut header: Vec<u8>, ids: &[TaskId]) -> Vec<u8> {
+pub(super) fn with_ids(mut header: Vec<u8>, ids: &[TaskId]) -> Vec<u8> {
     header.extend((ids.len() as u32).to_le_bytes());
     header.extend(ids.iter().flat_map(|id| id.0.to_be_bytes()));
     header
@@ -101,11 +123,11 @@ fn moment(at: Timestamp) -> [u8; 8] {
     (at.as_micros() as f64).min(NEVER).to_le_bytes()
 }
 
-fn span_bytes(span: Span) -> [u8; 8] {
+pub(super) fn span_bytes(span: Span) -> [u8; 8] {
     (span.as_micros() as f64).to_le_bytes()
 }
 
-fn optional_span(span: Option<Span>) -> [u8; 8] {
+pub(super) fn optional_span(span: Option<Span>) -> [u8; 8] {
     span.map_or_else(|| (-1.0f64).to_le_bytes(), span_bytes)
 }
 
@@ -210,7 +232,7 @@ fn kind_number(kind: Kind) -> u8 {
 pub(super) struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Unreadable> {
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Unreadable> {
         let (first, rest) = self.0.split_first_chunk().ok_or(Unreadable("a text is too short"))?;
         self.0 = rest;
         Ok(*first)
@@ -242,13 +264,32 @@ impl<'a> Bytes<'a> {
         Ok(if at >= NEVER { Timestamp::NEVER } else { Timestamp::from_micros(at as i64) })
     }
 
-    fn span(&mut self) -> Result<Span, Unreadable> {
+    /// A moment in microseconds, unless it never comes.
+    pub fn maybe_moment(&mut self) -> Result<Option<i64>, Unreadable> {
+        let at = self.number()?;
+        Ok((at < NEVER).then_some(at as i64))
+    }
+
+    pub fn span(&mut self) -> Result<Span, Unreadable> {
         Ok(Span::from_micros(self.number()? as i64))
     }
 
-    fn optional_span(&mut self) -> Result<Option<Span>, Unreadable> {
+    pub fn optional_span(&mut self) -> Result<Option<Span>, Unreadable> {
         let span = self.number()?;
         Ok((span >= 0.0).then(|| Span::from_micros(span as i64)))
+    }
+
+    /// A text behind its length.
+    pub fn short_text(&mut self) -> Result<&'a str, Unreadable> {
+        let size = usize::from(u16::from_le_bytes(self.array()?));
+        let (text, rest) = self.0.split_at_checked(size).ok_or(Unreadable("a text is cut"))?;
+        self.0 = rest;
+        std::str::from_utf8(text).map_err(|_| Unreadable("a text is no text"))
+    }
+
+    /// Whether something is left.
+    pub fn has_more(&self) -> bool {
+        !self.0.is_empty()
     }
 
     /// What is left.
@@ -306,6 +347,7 @@ fn read_state(state: u8) -> Result<State, Unreadable> {
         1 => State::Taken,
         2 => State::Delayed,
         3 | 4 => State::Buried,
+        5 => State::Delayed,
         _ => return Err(Unreadable("a task is in no state")),
     })
 }
@@ -321,18 +363,25 @@ fn read_reason(reason: u8, due: Option<Timestamp>) -> Result<Reason, Unreadable>
         6 => Reason::AttemptsUsedUp,
         7 => Reason::Expired,
         8 => Reason::Finished,
+        9 => Reason::Semaphore,
         _ => return Err(Unreadable("a task waits for no reason")),
     })
 }
 
 /// A tube as it is shown.
-pub(super) fn read_info(name: &TubeName, mut bytes: Bytes<'_>) -> Result<TubeInfo, Unreadable> {
+pub(super) fn read_info(mut bytes: Bytes<'_>) -> Result<TubeInfo, Unreadable> {
     let (kind, flags) = (bytes.kind()?, bytes.byte()?);
     let number = bytes.small()?;
     let (ttl, ttr) = (bytes.optional_span()?, bytes.optional_span()?);
     let delay = bytes.optional_span()?;
     let attempts_max = Some(bytes.small()?).filter(|max| *max > 0);
     let (pri, capacity) = (bytes.big()?, bytes.big()?);
+    let queue_num = Some(bytes.small()?).filter(|number| *number > 0);
+    let name = TubeName::new(bytes.short_text()?).map_err(|_| Unreadable("a tube has no name"))?;
+    let semaphore = match bytes.short_text()? {
+        "" => None,
+        key => Some(SemaphoreKey::new(key).map_err(|_| Unreadable("a semaphore has no key"))?),
+    };
     let options = TubeOptions {
         kind,
         temporary: flags & 1 != 0,
@@ -344,8 +393,8 @@ pub(super) fn read_info(name: &TubeName, mut bytes: Bytes<'_>) -> Result<TubeInf
         attempts_max,
         ttl_kills_taken: flags & 2 != 0,
         paused: flags & 4 != 0,
-        semaphore: None,
-        queue_num: None,
+        semaphore,
+        queue_num,
     };
     let (ready, taken) = (bytes.count()?, bytes.count()?);
     let (buried, delayed) = (bytes.count()?, bytes.count()?);
@@ -357,7 +406,7 @@ pub(super) fn read_info(name: &TubeName, mut bytes: Bytes<'_>) -> Result<TubeInf
     let tasks = Counts { ready, taken, buried, delayed, done: numbers[3] };
     let stats = TubeStats { tasks, calls: read_calls(&numbers) };
     let next_wakeup = (next != Timestamp::NEVER).then_some(next);
-    Ok(TubeInfo { name: name.clone(), number, options, stats, takeable, next_wakeup })
+    Ok(TubeInfo { name, number, options, stats, takeable, next_wakeup })
 }
 
 fn read_calls(numbers: &[u64; 15]) -> Calls {

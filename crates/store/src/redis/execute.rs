@@ -4,12 +4,12 @@
 //! all tubes, or about sessions, stands between such rounds. Each call is atomic, the batch is not: when Redis is lost in
 //! the middle of it, what was answered before is answered.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
     Command, Effects, Error, Holder, Reply, SessionId, Timestamp, TubeName, TubeOptions,
-    check_tasks,
+    check_gate, check_tasks,
 };
 
 use taskyard_redis::{Call, Failure, Link, Value};
@@ -17,6 +17,8 @@ use taskyard_redis::{Call, Failure, Link, Value};
 use super::answers::{Head, Parts};
 use super::codec::{self, Unreadable};
 use super::failure::error;
+use super::semaphores::Pending;
+use super::tubes::Home;
 use super::{Clock, Shared};
 use crate::Executed;
 
@@ -29,11 +31,13 @@ const LEASES: u64 = 1 << 20;
 pub(super) struct Batch<'a> {
     pub shared: &'a Shared,
     pub link: &'a mut Link,
-    replies: Vec<Option<Result<Reply, Error>>>,
+    pub replies: Vec<Option<Result<Reply, Error>>>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
+    /// Whether there may be new events of semaphores.
+    pub events: bool,
     /// Redis was lost: what comes after is not asked.
-    lost: bool,
+    pub lost: bool,
 }
 
 /// Commands of a batch that ask the same tube, with their places.
@@ -42,6 +46,8 @@ struct Group {
     commands: Vec<(usize, Command)>,
     tasks: usize,
     bytes: usize,
+    /// Whether the registry was asked where it lives.
+    sought: bool,
 }
 
 impl Shared {
@@ -51,7 +57,8 @@ impl Shared {
         self.known().now = now.as_micros();
         let replies = vec![None; commands.len()];
         let (ready, room) = (BTreeMap::new(), BTreeMap::new());
-        let mut batch = Batch { shared: self, link: &mut link, replies, ready, room, lost: false };
+        let (events, lost) = (false, false);
+        let mut batch = Batch { shared: self, link: &mut link, replies, ready, room, events, lost };
         match batch.settle().await {
             Ok(()) => batch.run(commands).await,
             Err(failure) => {
@@ -65,18 +72,23 @@ impl Shared {
 
 impl Batch<'_> {
     async fn run(&mut self, commands: Vec<Command>) {
-        let mut together = Vec::new();
+        let cluster = self.shared.reach.place.cluster;
+        let (mut tubes, mut semaphores) = (Vec::new(), Pending::default());
         for (place, command) in commands.into_iter().enumerate() {
-            if let Some(refusal) = refusal(&command) {
+            if let Some(refusal) = refusal(&command, cluster) {
                 self.answer(place, Err(refusal));
             } else if tube_of(&command).is_some() {
-                together.push((place, command));
+                self.ask_semaphores(std::mem::take(&mut semaphores)).await;
+                tubes.push((place, command));
             } else {
-                self.ask_tubes(std::mem::take(&mut together)).await;
+                self.ask_tubes(std::mem::take(&mut tubes)).await;
+                let Some(command) = semaphores.add(place, command) else { continue };
+                self.ask_semaphores(std::mem::take(&mut semaphores)).await;
                 self.ask_alone(place, command).await;
             }
         }
-        self.ask_tubes(together).await;
+        self.ask_semaphores(semaphores).await;
+        self.ask_tubes(tubes).await;
     }
 
     fn end(self) -> Executed {
@@ -85,7 +97,7 @@ impl Batch<'_> {
         let effects = Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
-            events: false,
+            events: self.events,
             next_wakeup: self.shared.known().next_wakeup(),
         };
         Executed { replies, effects, unloaded: Vec::new() }
@@ -109,6 +121,9 @@ impl Batch<'_> {
             Command::CreateTube { tube, options, if_not_exists } => {
                 self.create_tube(tube, &options, if_not_exists).await
             }
+            Command::NameTube { tube, name, queue_num } => {
+                self.name_tube(tube, name, queue_num).await
+            }
             Command::DropTube { tube } => self.drop_tube(tube).await,
             Command::Tubes { .. } => self.show_tubes().await,
             Command::JoinSession { session, create } => self.join(session, create).await,
@@ -118,11 +133,11 @@ impl Batch<'_> {
                 self.registry_again("configure", vec![ttr]).await?;
                 Ok(Ok(Reply::Nothing))
             }
+            Command::Semaphore(command) => self.ask_all_semaphores(command).await,
             Command::Tick { limit } => Ok(Ok(Reply::Ticked(self.tick(limit).await?))),
             other => {
-                let verb = other.verb();
-                let what = format!("'{verb}' is not on Redis yet; use SQLite or PostgreSQL for it");
-                Ok(Err(Error::Invalid(what)))
+                let what = format!("'{}' is asked of a tube", other.verb());
+                Ok(Err(Error::Store(what)))
             }
         }
     }
@@ -136,7 +151,8 @@ impl Batch<'_> {
     }
 
     async fn ask_tubes(&mut self, commands: Vec<(usize, Command)>) {
-        for groups in waves(commands) {
+        let gated = self.shared.known().gated.clone();
+        for groups in waves(commands, &gated) {
             self.wave(groups).await;
         }
     }
@@ -158,17 +174,50 @@ impl Batch<'_> {
         };
         let mut answers = self.link.call(&calls).await;
         self.look_again(&groups, &calls, &mut answers).await;
-        let mut smaller = Vec::new();
+        let mut again = Vec::new();
+        let mut absent = Vec::new();
         for ((group, answer), range) in groups.into_iter().zip(answers).zip(ranges) {
-            match answer {
-                Ok(value) => self.read(&group, value),
-                Err(Failure::Full) if group.has_put() => smaller.extend(self.without_puts(group)),
+            match answer.map(Parts::new) {
+                Ok(Ok((head, _))) if !head.present && !group.sought => absent.push((group, head)),
+                Ok(Ok((head, parts))) => self.read(&group, &head, parts),
+                Ok(Err(why)) => self.misread(&group, &why),
+                Err(Failure::Full) if group.has_put() => again.extend(self.without_puts(group)),
                 Err(failure) => self.fail(&group, &failure, range),
             }
         }
-        if !smaller.is_empty() {
-            Box::pin(self.wave(smaller)).await;
+        again.extend(self.seek(absent).await);
+        if !again.is_empty() {
+            Box::pin(self.wave(again)).await;
         }
+    }
+
+    /// Tubes that were not found may live elsewhere: answers whom to ask again.
+    async fn seek(&mut self, absent: Vec<(Group, Head)>) -> Vec<Group> {
+        let mut again = Vec::new();
+        if absent.is_empty() {
+            return again;
+        }
+        let names: Vec<TubeName> = absent.iter().map(|(group, _)| group.tube.clone()).collect();
+        let moved = self.has_moved(&names).await;
+        for (place, (mut group, head)) in absent.into_iter().enumerate() {
+            match &moved {
+                Ok(moved) if moved[place] => {
+                    group.sought = true;
+                    again.push(group);
+                }
+                Ok(_) => {
+                    let missing = Error::TubeNotFound(group.tube.clone());
+                    group.places().for_each(|place| self.answer(place, Err(missing.clone())));
+                    self.learn(&group.tube, &head, false);
+                }
+                Err(failure) => {
+                    self.note(failure);
+                    let error = error(&Failure::Unreachable(failure.text()));
+                    group.places().for_each(|place| self.answer(place, Err(error.clone())));
+                }
+            }
+        }
+        again
     }
 
     /// What only looks is asked again when its answer was lost.
@@ -214,7 +263,7 @@ impl Batch<'_> {
             lease = context.lease;
             ranges.push((first, lease));
             let function = if group.has_put() { "ask" } else { "free" };
-            let mut call = self.shared.tube_call(function, &group.tube, words);
+            let mut call = self.shared.tube_call(function, &self.shared.whom(&group.tube), words);
             call.replicate = !group.only_looks();
             calls.push(call);
         }
@@ -251,22 +300,23 @@ impl Batch<'_> {
         groups: &[Group],
         alive: &HashMap<SessionId, bool>,
     ) -> Result<(), Failure> {
-        let mut new: HashMap<SessionId, Vec<TubeName>> = HashMap::new();
+        let mut new: HashMap<SessionId, Vec<Home>> = HashMap::new();
         for group in groups {
+            let home = self.shared.whom(&group.tube).home;
             let known = self.shared.known();
             for (_, command) in &group.commands {
                 if let Command::Take(take) = command
                     && let Some(session) = take.session
                     && alive.get(&session) == Some(&true)
-                    && known.sessions.is_new_to(session, &group.tube)
+                    && known.sessions.is_new_to(session, &home)
                 {
-                    new.entry(session).or_default().push(group.tube.clone());
+                    new.entry(session).or_default().push(home.clone());
                 }
             }
         }
-        for (session, tubes) in new {
-            self.tell_held(session, &tubes).await?;
-            self.shared.known().sessions.held.entry(session).or_default().extend(tubes);
+        for (session, homes) in new {
+            self.tell_held(session, &homes).await?;
+            self.shared.known().sessions.held.entry(session).or_default().extend(homes);
         }
         Ok(())
     }
@@ -287,26 +337,28 @@ impl Batch<'_> {
     }
 
     /// Reads what a tube answered.
-    fn read(&mut self, group: &Group, answer: Value) {
-        let error = |error: &Unreadable| {
-            tracing::error!(%error, "an answer of Redis could not be read");
-            let what = "it was done, but the answer of Redis could not be read; see the log";
-            Err(Error::Store(what.into()))
-        };
-        let (head, mut parts) = match Parts::new(answer) {
-            Ok(parts) => parts,
-            Err(why) => {
-                group.places().for_each(|place| self.answer(place, error(&why)));
-                return;
-            }
-        };
+    fn read(&mut self, group: &Group, head: &Head, mut parts: Parts) {
         let mut changed = false;
         for (place, command) in &group.commands {
-            let reply = parts.reply(&group.tube, command).unwrap_or_else(|why| error(&why));
+            let reply = parts.reply(&group.tube, command).unwrap_or_else(|why| misread(&why));
             changed |= has_changed(command, &reply);
             self.answer(*place, reply);
         }
-        self.learn(&group.tube, &head, changed);
+        self.learn(&group.tube, head, changed);
+        if head.gated {
+            self.learn_others(&mut parts);
+        }
+    }
+
+    fn misread(&mut self, group: &Group, why: &Unreadable) {
+        group.places().for_each(|place| self.answer(place, misread(why)));
+    }
+
+    /// Takes in how a tube stands that was asked without its name, and changed.
+    pub fn learn_unnamed(&mut self, head: &Head) {
+        if let Some(name) = head.name.clone() {
+            self.learn(&name, head, true);
+        }
     }
 
     /// Takes in how a tube stands after a call that changed something, or did not.
@@ -315,14 +367,19 @@ impl Batch<'_> {
         if !changed {
             return;
         }
-        self.ready.remove(tube);
         self.room.remove(tube);
-        if head.takeable > 0 {
-            self.ready.insert(tube.clone(), head.takeable);
-        }
+        self.set_ready(tube, head.takeable);
         let room = if head.unlimited { Some(u64::MAX) } else { head.room };
         if let Some(room) = room.filter(|room| *room > 0) {
             self.room.insert(tube.clone(), room);
+        }
+    }
+
+    /// Says how many tasks of a tube can be taken.
+    pub fn set_ready(&mut self, tube: &TubeName, takeable: u64) {
+        self.ready.remove(tube);
+        if takeable > 0 {
+            self.ready.insert(tube.clone(), takeable);
         }
     }
 
@@ -341,7 +398,7 @@ impl Batch<'_> {
     fn fail(&mut self, group: &Group, failure: &Failure, (first, end): (u64, u64)) {
         let unheard = matches!(failure, Failure::Lost(_) | Failure::Unreplicated(_));
         if unheard && first < end {
-            let delivery = (group.tube.clone(), first, end - 1);
+            let delivery = (self.shared.whom(&group.tube).home, first, end - 1);
             self.shared.known().doubt().unheard.push(delivery);
         }
         self.note(failure);
@@ -352,19 +409,6 @@ impl Batch<'_> {
 }
 
 impl Shared {
-    /// A call of a tube with these words.
-    pub fn tube_call(&self, function: &'static str, tube: &TubeName, words: Vec<Vec<u8>>) -> Call {
-        let channel = if self.presence.is_accompanied() { self.channel() } else { String::new() };
-        let message = self.presence.notice(tube);
-        let epoch = self.known().epoch.to_string();
-        let mut args =
-            vec![self.now_word(), epoch.into_bytes(), channel.into_bytes(), message.into_bytes()];
-        args.extend(words);
-        let prefix = &self.reach.place.prefix;
-        let key = format!("{{{prefix}:{tube}}}");
-        Call { function, key, args, replicate: false }
-    }
-
     /// The moment as functions are told: nothing is the clock of Redis.
     pub fn now_word(&self) -> Vec<u8> {
         match self.clock {
@@ -376,7 +420,7 @@ impl Shared {
 
 impl Group {
     fn new(tube: TubeName) -> Self {
-        Group { tube, commands: Vec::new(), tasks: 0, bytes: 0 }
+        Group { tube, commands: Vec::new(), tasks: 0, bytes: 0, sought: false }
     }
 
     /// Whether one more would make it too large for one call, which nobody else gets between.
@@ -426,17 +470,24 @@ impl Group {
 }
 
 /// Puts commands together by tube; those that do not fit into one call come in the next round.
-fn waves(commands: Vec<(usize, Command)>) -> Vec<Vec<Group>> {
+fn waves(commands: Vec<(usize, Command)>, gated: &HashSet<TubeName>) -> Vec<Vec<Group>> {
     let mut waves: Vec<Vec<Group>> = Vec::new();
     let mut open: HashMap<TubeName, (usize, usize)> = HashMap::new();
+    let mut before: Option<TubeName> = None;
     for (place, command) in commands {
         let Some(tube) = tube_of(&command).cloned() else { continue };
         let (tasks, bytes) = (tasks_in(&command), command.payload_bytes());
+        // Tubes may have one semaphore, where the order of arrival counts.
+        let behind_other = gated.contains(&tube)
+            && before.replace(tube.clone()).is_some_and(|before| before != tube);
         let found = open.get(&tube).copied();
         let (wave, group) = match found {
-            Some((wave, group)) if !waves[wave][group].is_full(tasks, bytes) => (wave, group),
+            Some((wave, group)) if !behind_other && !waves[wave][group].is_full(tasks, bytes) => {
+                (wave, group)
+            }
             other => {
-                let wave = other.map_or(0, |(wave, _)| wave + 1);
+                let next = other.map_or(0, |(wave, _)| wave + 1);
+                let wave = if behind_other { waves.len() } else { next };
                 if waves.len() <= wave {
                     waves.push(Vec::new());
                 }
@@ -496,7 +547,7 @@ fn has_changed(command: &Command, reply: &Result<Reply, Error>) -> bool {
 }
 
 /// What can be refused without asking.
-fn refusal(command: &Command) -> Option<Error> {
+fn refusal(command: &Command, cluster: bool) -> Option<Error> {
     let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
         let message = if capacity == Some(0) {
             "a capacity must be at least 1; leave it out for no limit"
@@ -508,13 +559,15 @@ fn refusal(command: &Command) -> Option<Error> {
         Some(Error::Invalid(message.into()))
     };
     match command {
-        Command::CreateTube { options: o, .. } => {
-            options(o.capacity, o.attempts_max).or_else(|| refuse_gate(o))
-        }
+        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
+            .or_else(|| refuse_queue_num(o.queue_num))
+            .or_else(|| refuse_gate(o, cluster)),
+        Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
         Command::AlterTube { change, .. } => {
             options(change.capacity.flatten(), change.attempts_max.flatten())
         }
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
+        Command::Semaphore(command) => command.check().err(),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
         Command::Finish { .. } | Command::Delete { .. } | Command::Peek { .. } => {
             refuse_count("the number of tasks in one command", tasks_in(command))
@@ -523,21 +576,28 @@ fn refusal(command: &Command) -> Option<Error> {
     }
 }
 
-fn refuse_gate(options: &TubeOptions) -> Option<Error> {
-    let what = if options.semaphore.is_some() {
-        "a tube with a semaphore"
-    } else if options.queue_num.is_some() {
-        "a tube with a queue number"
-    } else {
-        return None;
-    };
-    let refusal = format!("{what} is not on Redis yet; use SQLite or PostgreSQL for it");
-    Some(Error::Invalid(refusal))
+fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
+    let message = "a queue number must be at least 1";
+    (queue_num == Some(0)).then(|| Error::Invalid(message.into()))
+}
+
+/// Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
+fn refuse_gate(options: &TubeOptions, cluster: bool) -> Option<Error> {
+    let refusal =
+        "a tube cannot have a semaphore on a cluster of Redis; use a single Redis, or PostgreSQL";
+    let refusal = (cluster && options.semaphore.is_some()).then(|| Error::Invalid(refusal.into()));
+    refusal.or_else(|| check_gate(options).err())
 }
 
 fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
     let (limit, advice) = (BATCH_TASKS_MAX, "use several batches");
     (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
+}
+
+pub(super) fn misread(why: &Unreadable) -> Result<Reply, Error> {
+    tracing::error!(%why, "an answer of Redis could not be read");
+    let what = "it was done, but the answer of Redis could not be read; see the log";
+    Err(Error::Store(what.into()))
 }
 
 fn unasked() -> Failure {

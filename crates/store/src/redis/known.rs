@@ -1,11 +1,13 @@
 //! What this server remembers between batches.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
+use std::ops::{Bound, Range};
 
-use taskyard_core::{SessionId, Timestamp, TubeName};
+use taskyard_core::{SemaphoreKey, SessionId, Timestamp, TubeName};
 
-use super::answers::Head;
+use super::answers::{Head, SemaphoreHead};
+use super::tubes::Home;
 
 /// Other servers may have set moments that this one knows nothing about: all tubes are asked this often, in
 /// microseconds.
@@ -19,7 +21,12 @@ pub(super) struct Known {
     /// Lease numbers that are this server's.
     pub leases: Range<u64>,
     pub sessions: Sessions,
-    pub moments: Moments,
+    /// Where tubes live that do not live under their name.
+    pub homes: HashMap<TubeName, Home>,
+    pub moments: Moments<TubeName>,
+    /// Tubes that have a semaphore.
+    pub gated: HashSet<TubeName>,
+    pub semaphores: Semaphores,
     /// When the next session without connections ends, by the clock of the tasks.
     pub session_end: Option<i64>,
     /// How far the clock of the tasks is ahead of the caller's.
@@ -37,49 +44,120 @@ pub(super) struct Known {
 pub(super) struct Sessions {
     /// How many connections of each.
     pub connections: HashMap<SessionId, i64>,
-    /// The tubes that each took from, as the registry was told.
-    pub held: HashMap<SessionId, HashSet<TubeName>>,
+    /// Where the tubes live that each took from, as the registry was told.
+    pub held: HashMap<SessionId, HashSet<Home>>,
 }
 
 /// Why Redis may believe something else.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disorder {
-    /// Deliveries that nobody may have heard of: the tube, and the first and last of their numbers.
-    pub unheard: Vec<(TubeName, u64, u64)>,
+    /// Deliveries that nobody may have heard of: where the tube lives, and the first and last of their numbers.
+    pub unheard: Vec<(Home, u64, u64)>,
 }
 
-/// When each tube next wants a tick.
-#[derive(Debug, Default)]
-pub(super) struct Moments {
-    by_tube: HashMap<TubeName, i64>,
-    order: BTreeSet<(i64, TubeName)>,
+/// When each tube next wants a tick, or each semaphore something else.
+#[derive(Debug)]
+pub(super) struct Moments<K> {
+    by_name: HashMap<K, i64>,
+    order: BTreeMap<i64, BTreeSet<K>>,
 }
 
-impl Moments {
-    pub fn set(&mut self, tube: &TubeName, at: Option<i64>) {
+impl<K> Default for Moments<K> {
+    fn default() -> Self {
+        Moments { by_name: HashMap::new(), order: BTreeMap::new() }
+    }
+}
+
+impl<K: Clone + Ord + Hash> Moments<K> {
+    pub fn set(&mut self, name: &K, at: Option<i64>) {
         let before = match at {
-            Some(at) => self.by_tube.insert(tube.clone(), at),
-            None => self.by_tube.remove(tube),
+            Some(at) => self.by_name.insert(name.clone(), at),
+            None => self.by_name.remove(name),
         };
         if before == at {
             return;
         }
-        if let Some(before) = before {
-            self.order.remove(&(before, tube.clone()));
+        if let Some(before) = before
+            && let Some(names) = self.order.get_mut(&before)
+        {
+            names.remove(name);
+            if names.is_empty() {
+                self.order.remove(&before);
+            }
         }
         if let Some(at) = at {
-            self.order.insert((at, tube.clone()));
+            self.order.entry(at).or_default().insert(name.clone());
         }
     }
 
-    /// The tubes whose moment has come.
-    pub fn due(&self, clock: i64) -> Vec<TubeName> {
-        let due = self.order.iter().take_while(|moment| moment.0 <= clock);
-        due.map(|moment| moment.1.clone()).collect()
+    /// Those whose moment has come.
+    pub fn due(&self, clock: i64) -> Vec<K> {
+        self.order.range(..=clock).flat_map(|(_, names)| names.iter().cloned()).collect()
     }
 
     fn first(&self) -> Option<i64> {
-        self.order.first().map(|moment| moment.0)
+        self.order.first_key_value().map(|(moment, _)| *moment)
+    }
+
+    /// The first moment after this one.
+    fn first_after(&self, moment: i64) -> Option<i64> {
+        let after = (Bound::Excluded(moment), Bound::Unbounded);
+        self.order.range(after).next().map(|(moment, _)| *moment)
+    }
+}
+
+/// A semaphore with its number, by which they are in the order in which they were made.
+pub(super) type Numbered = (u32, SemaphoreKey);
+
+/// What is known of semaphores.
+#[derive(Debug, Default)]
+pub(super) struct Semaphores {
+    /// Their keys by number.
+    pub keys: BTreeMap<u32, SemaphoreKey>,
+    numbers: HashMap<SemaphoreKey, u32>,
+    /// When each next wants a tick.
+    pub moments: Moments<Numbered>,
+    /// When the next event of each may be handed out.
+    pub events: Moments<Numbered>,
+    /// Who waits for events knows of those that were due by then.
+    told: i64,
+    /// Where the next look at what others did begins.
+    pub cursor: u32,
+}
+
+impl Semaphores {
+    /// Takes in how a semaphore stands.
+    pub fn learn(&mut self, head: &SemaphoreHead) {
+        let numbered = (head.number, head.key.clone());
+        self.moments.set(&numbered, head.next);
+        self.events.set(&numbered, head.next_event);
+        self.list(head.number, &head.key);
+    }
+
+    /// There is a semaphore of this number.
+    pub fn list(&mut self, number: u32, key: &SemaphoreKey) {
+        self.keys.entry(number).or_insert_with(|| {
+            self.numbers.insert(key.clone(), number);
+            key.clone()
+        });
+    }
+
+    /// Another server did something to this one: it is looked at with the next tick. Answers whether it is known at all.
+    pub fn suspect(&mut self, key: &SemaphoreKey) -> bool {
+        let number = self.numbers.get(key).copied();
+        if let Some(number) = number {
+            self.moments.set(&(number, key.clone()), Some(i64::MIN));
+            // Whoever wants events looks before that.
+            self.events.set(&(number, key.clone()), Some(i64::MIN));
+        }
+        number.is_some()
+    }
+
+    /// Whether events became due since the last call.
+    pub fn tell(&mut self, clock: i64) -> bool {
+        let due = self.events.first_after(self.told).is_some_and(|at| at <= clock);
+        self.told = self.told.max(clock);
+        due
     }
 }
 
@@ -87,6 +165,11 @@ impl Known {
     /// Takes in how a tube stands.
     pub fn learn(&mut self, tube: &TubeName, head: &Head) {
         self.moments.set(tube, head.next.filter(|_| head.present));
+        if head.gated {
+            self.gated.insert(tube.clone());
+        } else {
+            self.gated.remove(tube);
+        }
         self.ahead = head.clock.saturating_sub(self.now);
     }
 
@@ -97,13 +180,21 @@ impl Known {
 
     /// When a tick is wanted, by the caller's clock.
     pub fn next_wakeup(&self) -> Option<Timestamp> {
-        let next = self.moments.first().into_iter().chain(self.session_end).min()?;
+        let semaphores = &self.semaphores;
+        let events = semaphores.events.first_after(semaphores.told);
+        let next = self.moments.first().into_iter().chain(self.session_end);
+        let next = next.chain(semaphores.moments.first()).chain(events).min()?;
         Some(Timestamp::from_micros(next.saturating_sub(self.ahead)))
     }
 
     /// Whether all tubes are to be asked what is due: at first, and now and then where there are other servers.
     pub fn wants_sweep(&self, accompanied: bool) -> bool {
         self.swept.is_none_or(|swept| accompanied && self.now.saturating_sub(swept) >= SWEEP)
+    }
+
+    /// Whether all are to be asked for the first time, or as if it were.
+    pub fn was_never_swept(&self) -> bool {
+        self.swept.is_none()
     }
 
     /// All were asked.
@@ -143,8 +234,8 @@ impl Sessions {
     }
 
     /// Whether the registry does not know yet that this session takes from this tube.
-    pub fn is_new_to(&self, session: SessionId, tube: &TubeName) -> bool {
-        !self.held.get(&session).is_some_and(|tubes| tubes.contains(tube))
+    pub fn is_new_to(&self, session: SessionId, home: &Home) -> bool {
+        !self.held.get(&session).is_some_and(|homes| homes.contains(home))
     }
 }
 

@@ -25,6 +25,8 @@ mod known;
 mod library;
 mod presence;
 mod registry;
+mod semaphores;
+mod tubes;
 
 use std::collections::hash_map::RandomState;
 use std::future::ready;

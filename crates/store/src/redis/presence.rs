@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use taskyard_core::TubeName;
+use taskyard_core::{SemaphoreKey, TubeName};
 use taskyard_redis::{Connection, Failure, Link, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -61,15 +61,17 @@ impl Presence {
         &self.name
     }
 
-    /// What the others are told about a tube. A tube's name has no colon.
-    pub fn notice(&self, tube: &TubeName) -> String {
-        format!("{}:{tube}", self.name)
-    }
-
-    /// The tube that a notice of another server is about.
-    fn read_notice(&self, text: &[u8]) -> Option<TubeName> {
-        let (server, tube) = std::str::from_utf8(text).ok()?.split_once(':')?;
-        (server != self.name).then(|| TubeName::new(tube).ok())?
+    /// What a notice of another server is about: who tells it, a colon, then the name of a tube, or a slash and the key of a
+    /// semaphore. Neither has a colon or a slash in it.
+    fn read_notice(&self, text: &[u8]) -> Option<Notice> {
+        let (server, name) = std::str::from_utf8(text).ok()?.split_once(':')?;
+        if server == self.name {
+            return None;
+        }
+        match name.strip_prefix('/') {
+            Some(key) => SemaphoreKey::new(key).ok().map(Notice::Semaphore),
+            None => TubeName::new(name).ok().map(Notice::Tube),
+        }
     }
 
     /// Whether others live, who must be told things.
@@ -114,6 +116,30 @@ impl Presence {
     }
 }
 
+/// What another server tells.
+#[derive(Debug, PartialEq, Eq)]
+enum Notice {
+    Tube(TubeName),
+    /// It has new events.
+    Semaphore(SemaphoreKey),
+}
+
+impl Shared {
+    fn heed(&self, notice: Notice) {
+        match notice {
+            Notice::Tube(tube) => self.presence.heard(Elsewhere::Tube(tube)),
+            Notice::Semaphore(key) => {
+                let mut known = self.known();
+                if !known.semaphores.suspect(&key) {
+                    known.forget_sweep();
+                }
+                drop(known);
+                self.presence.heard(Elsewhere::Events);
+            }
+        }
+    }
+}
+
 /// Lives until the store is closed.
 pub(super) async fn live(shared: Arc<Shared>) {
     let mut link = Link::new(Arc::clone(&shared.reach));
@@ -139,8 +165,8 @@ async fn attend(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
             () = shared.presence.wake.notified() => {}
             heard = ear.hear() => {
                 let text = heard?.list().and_then(|mut parts| parts.pop()?.text());
-                if let Some(tube) = text.and_then(|text| shared.presence.read_notice(&text)) {
-                    shared.presence.heard(Elsewhere::Tube(tube));
+                if let Some(notice) = text.and_then(|text| shared.presence.read_notice(&text)) {
+                    shared.heed(notice);
                 }
             }
         }
@@ -202,16 +228,17 @@ mod tests {
     fn a_server_does_not_hear_itself() {
         let tube = TubeName::new("mail").unwrap();
         let (own, other) = (Presence::new(&[0xab, 1]), Presence::new(&[0xab, 2]));
-        let text = own.notice(&tube);
-        assert_eq!(text, "ab01:mail");
-        assert_eq!(own.read_notice(text.as_bytes()), None);
-        assert_eq!(other.read_notice(text.as_bytes()), Some(tube));
+        assert_eq!(own.read_notice(b"ab01:mail"), None);
+        assert_eq!(other.read_notice(b"ab01:mail"), Some(Notice::Tube(tube)));
+        let key = SemaphoreKey::new("door").unwrap();
+        assert_eq!(other.read_notice(b"ab01:/door"), Some(Notice::Semaphore(key)));
     }
 
     #[test]
     fn what_is_no_notice_is_not_heard() {
         let presence = Presence::new(&[1]);
-        for text in [&b""[..], b"mail", b"ab:", b"ab:a/b", b"ab:a:b", b"\xff:a"] {
+        for text in [&b""[..], b"mail", b"ab:", b"ab:a/b", b"ab:a:b", b"ab:/", b"ab://", b"\xff:a"]
+        {
             assert_eq!(presence.read_notice(text), None, "{text:?}");
         }
     }

@@ -1,25 +1,20 @@
-//! What is about all tubes: which there are, sessions, and what time does.
+//! What is about all tubes: sessions, and what time does.
 
 use std::collections::BTreeSet;
 
-use taskyard_core::{Error, Reply, SessionId, TubeName, TubeOptions};
+use taskyard_core::{Error, Reply, SessionId};
 use taskyard_redis::{Call, Failure, Value};
 
 use super::Shared;
-use super::answers::Parts;
-use super::codec::{self, Unreadable};
+use super::codec;
 use super::execute::{Batch, unreadable_registry};
+use super::tubes::{Home, NEVER, TUBES_TOGETHER, Whom, read, status, unreadable};
 
 /// What the registry answers first.
 const OK: i64 = 0;
 const UNKNOWN: i64 = 2;
-const TOO_MANY: i64 = 4;
-const LISTED: i64 = 6;
 const STALE: i64 = 9;
 const ENDING: i64 = 10;
-
-/// Tubes that are asked together.
-const TUBES_TOGETHER: usize = 1000;
 
 impl Shared {
     /// A call of the registry.
@@ -33,7 +28,11 @@ impl Shared {
 
 impl Batch<'_> {
     /// Asks the registry something that changes things.
-    async fn registry(&mut self, verb: &str, words: Vec<Vec<u8>>) -> Result<Vec<Value>, Failure> {
+    pub async fn registry(
+        &mut self,
+        verb: &str,
+        words: Vec<Vec<u8>>,
+    ) -> Result<Vec<Value>, Failure> {
         let call = self.shared.registry_call(verb, words);
         let answer = self.link.call(&[call]).await.pop();
         let answer = answer.unwrap_or_else(|| Err(unreadable_registry()))?;
@@ -49,103 +48,6 @@ impl Batch<'_> {
         let call = self.shared.registry_call(verb, words);
         let answer = self.call_again(&call).await?;
         answer.list().ok_or_else(unreadable_registry)
-    }
-
-    /// Makes a tube. The registry has its name before it exists, so that one that exists is never unknown to it.
-    pub async fn create_tube(
-        &mut self,
-        tube: TubeName,
-        options: &TubeOptions,
-        if_not_exists: bool,
-    ) -> Result<Result<Reply, Error>, Failure> {
-        let name = || tube.as_str().as_bytes().to_vec();
-        let (status, number) = status(&self.registry("reserve", vec![name()]).await?)?;
-        if status == TOO_MANY {
-            return Ok(Err(Error::TooManyTubes(number as usize)));
-        }
-        if status == LISTED {
-            let call = self.shared.tube_call("free", &tube, vec![b"N".to_vec()]);
-            let (head, _) = read(self.call_again(&call).await?)?;
-            if head.present {
-                return Ok(exists(tube, if_not_exists));
-            }
-            // Somebody has not come to its end with making or dropping it.
-            let number = number.to_string().into_bytes();
-            self.registry_again("list", vec![name(), number]).await?;
-        }
-        let words = vec![codec::create(number as u32, options)];
-        let mut call = self.shared.tube_call("ask", &tube, words);
-        call.replicate = true;
-        let answer = self.link.call(&[call]).await.pop();
-        let (head, mut parts) = read(answer.unwrap_or_else(|| Err(unreadable_registry()))?)?;
-        self.learn(&tube, &head, false);
-        match parts.status().map_err(unreadable)? {
-            0 => Ok(Ok(Reply::Created(true))),
-            _ => Ok(exists(tube, if_not_exists)),
-        }
-    }
-
-    /// Drops a tube, then its name.
-    pub async fn drop_tube(&mut self, tube: TubeName) -> Result<Result<Reply, Error>, Failure> {
-        let mut call = self.shared.tube_call("free", &tube, vec![b"X".to_vec()]);
-        call.replicate = true;
-        let answer = self.link.call(&[call]).await.pop();
-        let (head, mut parts) = read(answer.unwrap_or_else(|| Err(unreadable_registry()))?)?;
-        self.learn(&tube, &head, true);
-        match parts.status().map_err(unreadable)? {
-            0 => {
-                let name = tube.as_str().as_bytes().to_vec();
-                let number = head.number.to_string().into_bytes();
-                self.registry_again("unlist", vec![name, number]).await?;
-                Ok(Ok(Reply::Nothing))
-            }
-            1 => Ok(Err(Error::TubeNotFound(tube))),
-            _ => Ok(Err(Error::TubeHasTaken(tube))),
-        }
-    }
-
-    /// All tubes that are there, by name.
-    pub async fn show_tubes(&mut self) -> Result<Result<Reply, Error>, Failure> {
-        let names = self.tube_names().await?;
-        let mut tubes = Vec::with_capacity(names.len());
-        for names in names.chunks(TUBES_TOGETHER) {
-            for (name, answer) in self.ask_each(names, b"N").await {
-                let (head, mut parts) = read(answer?)?;
-                let show = taskyard_core::Command::Tubes { tube: None };
-                if head.present
-                    && let Ok(Reply::Tubes(shown)) = parts.reply(name, &show).map_err(unreadable)?
-                {
-                    tubes.extend(shown);
-                }
-                self.learn(name, &head, false);
-            }
-        }
-        Ok(Ok(Reply::Tubes(tubes)))
-    }
-
-    async fn tube_names(&mut self) -> Result<Vec<TubeName>, Failure> {
-        let names = self.registry_again("tubes", Vec::new()).await?;
-        let names = names
-            .into_iter()
-            .filter_map(|name| TubeName::new(&String::from_utf8(name.text()?).ok()?).ok());
-        Ok(names.collect::<BTreeSet<_>>().into_iter().collect())
-    }
-
-    /// Asks tubes the same thing, which may be asked twice.
-    async fn ask_each<'n>(
-        &mut self,
-        names: &'n [TubeName],
-        words: &[u8],
-    ) -> Vec<(&'n TubeName, Result<Value, Failure>)> {
-        let call = |tube| self.shared.tube_call("free", tube, vec![words.to_vec()]);
-        let calls: Vec<Call> = names.iter().map(call).collect();
-        let mut answers = self.link.call(&calls).await;
-        for (call, answer) in calls.iter().zip(&mut answers) {
-            if matches!(answer, Err(Failure::Lost(_))) {
-                *answer = self.call_again(call).await;
-            }
-        }
-        names.iter().zip(answers).collect()
     }
 
     pub async fn join(
@@ -188,31 +90,26 @@ impl Batch<'_> {
     /// Gives back what a session holds, then forgets it. May be done twice. Answers how many tasks that were.
     async fn end_session(&mut self, session: SessionId) -> Result<usize, Failure> {
         let held = self.registry_again("held", vec![session.0.to_vec()]).await?;
-        let held = held.into_iter().filter_map(|name| String::from_utf8(name.text()?).ok());
-        let mut tubes: BTreeSet<TubeName> =
-            held.filter_map(|name| TubeName::new(&name).ok()).collect();
-        tubes
+        let mut homes: BTreeSet<Home> = held.into_iter().filter_map(Home::read).collect();
+        homes
             .extend(self.shared.known().sessions.held.get(&session).into_iter().flatten().cloned());
-        let tubes: Vec<TubeName> = tubes.into_iter().collect();
+        let whom: Vec<Whom> = homes.into_iter().map(Whom::at).collect();
         let mut back = 0;
-        for (tube, answer) in self.ask_each(&tubes, &codec::part(session)).await {
+        for (_, answer) in self.ask_each(&whom, &codec::part(session)).await {
             let (head, mut parts) = read(answer?)?;
             back += parts.counted().map_err(unreadable)? as usize;
-            self.learn(tube, &head, true);
+            self.learn_unnamed(&head);
+            self.learn_others(&mut parts);
         }
         self.registry_again("ended", vec![session.0.to_vec()]).await?;
         self.shared.known().sessions.held.remove(&session);
         Ok(back)
     }
 
-    /// Tells the registry from which tubes a session takes.
-    pub async fn tell_held(
-        &mut self,
-        session: SessionId,
-        tubes: &[TubeName],
-    ) -> Result<(), Failure> {
-        let names = tubes.iter().map(|tube| tube.as_str().as_bytes().to_vec());
-        let words = std::iter::once(session.0.to_vec()).chain(names).collect();
+    /// Tells the registry from which tubes a session takes, by where they live.
+    pub async fn tell_held(&mut self, session: SessionId, homes: &[Home]) -> Result<(), Failure> {
+        let homes = homes.iter().map(Home::bytes);
+        let words = std::iter::once(session.0.to_vec()).chain(homes).collect();
         self.registry_again("hold", words).await.map(drop)
     }
 
@@ -227,23 +124,32 @@ impl Batch<'_> {
         if sweep || session_end.is_some_and(|end| end <= clock) {
             moved = self.tick_sessions(limit).await?;
         }
-        let tubes =
-            if sweep { self.tube_names().await? } else { self.shared.known().moments.due(clock) };
-        for names in tubes.chunks(TUBES_TOGETHER) {
+        let tubes = if sweep { self.all_tubes().await? } else { self.due_tubes(clock) };
+        for whom in tubes.chunks(TUBES_TOGETHER) {
             if moved >= limit {
                 return Ok(moved);
             }
-            for (tube, answer) in self.ask_each(names, &codec::tick(limit - moved)).await {
+            for (whom, answer) in self.ask_each(whom, &codec::tick(limit - moved)).await {
                 let (head, mut parts) = read(answer?)?;
                 let here = parts.counted().map_err(unreadable)? as usize;
-                self.learn(tube, &head, here > 0);
+                if let Some(name) = &whom.name {
+                    self.learn(name, &head, here > 0);
+                }
+                self.learn_others(&mut parts);
                 moved += here;
             }
         }
+        moved += self.tick_semaphores(limit.saturating_sub(moved), sweep).await?;
         if sweep {
             self.shared.known().swept();
         }
         Ok(moved)
+    }
+
+    /// The tubes in which something is due, as far as is known here.
+    fn due_tubes(&self, clock: i64) -> Vec<Whom> {
+        let due = self.shared.known().moments.due(clock);
+        due.iter().map(|tube| self.shared.whom(tube)).collect()
     }
 
     /// Ends sessions whose time is over. Answers how many sessions and tasks moved.
@@ -289,38 +195,21 @@ impl Batch<'_> {
             .flat_map(|(session, count)| [session.0.to_vec(), count.to_string().into_bytes()]);
         let words = std::iter::once(self.shared.server.clone()).chain(counts).collect();
         self.registry_again("settle", words).await?;
-        for (session, tubes) in held.iter().filter(|(session, _)| sessions.contains_key(session)) {
-            let tubes: Vec<TubeName> = tubes.iter().cloned().collect();
-            self.tell_held(*session, &tubes).await?;
-            self.shared.known().sessions.held.insert(*session, tubes.into_iter().collect());
+        for (session, homes) in held.iter().filter(|(session, _)| sessions.contains_key(session)) {
+            let homes: Vec<Home> = homes.iter().cloned().collect();
+            self.tell_held(*session, &homes).await?;
+            self.shared.known().sessions.held.insert(*session, homes.into_iter().collect());
         }
-        for (tube, first, last) in disorder.unheard {
-            let call = self.shared.tube_call("free", &tube, vec![codec::unhear(first, last)]);
-            let (head, _) = read(self.call_again(&call).await?)?;
-            self.learn(&tube, &head, true);
+        for (home, first, last) in disorder.unheard {
+            let words = vec![codec::unhear(first, last)];
+            let call = self.shared.tube_call("free", &Whom::at(home), words);
+            let (head, mut parts) = read(self.call_again(&call).await?)?;
+            parts.status().map_err(unreadable)?;
+            self.learn_unnamed(&head);
+            self.learn_others(&mut parts);
         }
         self.shared.known().disorder = None;
         self.shared.presence.look_around();
         Ok(())
     }
-}
-
-/// A moment that never comes.
-const NEVER: i64 = 1 << 53;
-
-fn status(answer: &[Value]) -> Result<(i64, i64), Failure> {
-    let status = answer.first().and_then(Value::int).ok_or_else(unreadable_registry)?;
-    Ok((status, answer.get(1).and_then(Value::int).unwrap_or(0)))
-}
-
-fn exists(tube: TubeName, if_not_exists: bool) -> Result<Reply, Error> {
-    if if_not_exists { Ok(Reply::Created(false)) } else { Err(Error::TubeExists(tube)) }
-}
-
-fn read(answer: Value) -> Result<(super::answers::Head, Parts), Failure> {
-    Parts::new(answer).map_err(unreadable)
-}
-
-fn unreadable(error: Unreadable) -> Failure {
-    Failure::Refused(error.to_string())
 }

@@ -59,7 +59,7 @@ for place = 1, #tasks, 2 do
             sizes.s = sizes.s + 1
             check(id, 'is held by nobody', redis.call('ZSCORE', base .. ':s', session .. id))
         end
-    elseif state == 2 then
+    elseif state == 2 or state == 5 then
         sizes.delayed = sizes.delayed + 1
     else
         sizes.d = sizes.d + 1

@@ -3,7 +3,11 @@
 use std::sync::OnceLock;
 use std::thread;
 
-use taskyard_core::{Command, Error, Kind, Reply, TubeName, TubeOptions};
+use taskyard_core::{
+    Command, Error, Execute, Kind, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
+    SemaphoreReply, TaskId, TubeName, TubeOptions, Wish,
+};
+use taskyard_store::conformance::semaphores::SemaphoreAsk;
 use taskyard_store::conformance::{StoreHarness, model};
 use taskyard_store::redis::{Clock, RedisStore};
 
@@ -22,6 +26,61 @@ fn model() {
         let url = own(&cluster().url());
         let queue = StoreHarness::new(move || Box::new(open(&url)));
         model::replay(queue, 7, 600).await;
+    });
+}
+
+/// Each is whole on one node, and events of all are told together.
+#[test]
+fn semaphores_are_on_the_nodes_of_their_keys() {
+    run(async {
+        let url = own(&cluster().url());
+        let queue = StoreHarness::new(move || Box::new(open(&url)));
+        let door = SemaphoreKey::new("door").expect("a key");
+        queue.configure("door", SemaphoreChange::limits(1, 1)).await;
+        queue.configure("gate", SemaphoreChange::limits(1, 0)).await;
+        for (task, priority) in [(1, 1.0), (2, 2.0)] {
+            for key in ["door", "gate"] {
+                let wishes = vec![Wish { task: TaskId(task), priority }];
+                let key = SemaphoreKey::new(key).expect("a key");
+                let enqueue = SemaphoreCommand::Enqueue { key, wishes };
+                queue
+                    .execute(vec![Command::Semaphore(enqueue)])
+                    .await
+                    .remove(0)
+                    .expect("they stand");
+            }
+        }
+        // Nobody was told of the first grant, so the better one has it.
+        let mut told: Vec<_> = queue
+            .fetch(None)
+            .await
+            .into_iter()
+            .map(|event| (event.semaphore.as_str().to_owned(), event.task.0, event.grant.0))
+            .collect();
+        told.sort_unstable();
+        assert_eq!(told, [("door".into(), 2, 2), ("gate".into(), 1, 1)]);
+        let look = SemaphoreCommand::List { key: Some(door) };
+        let shown = queue.execute(vec![Command::Semaphore(look)]).await.remove(0);
+        assert!(
+            matches!(&shown, Ok(Reply::Semaphore(SemaphoreReply::Semaphores(all))) if all[0].waiting == 1),
+            "{shown:?}"
+        );
+    });
+}
+
+/// A tube and its semaphore may be on two nodes, each of which decides alone.
+#[test]
+fn tubes_behind_a_semaphore_are_refused_in_words() {
+    run(async {
+        let store = open(&own(&cluster().url()));
+        let semaphore = SemaphoreKey::new("door").ok();
+        let options = TubeOptions { semaphore, ..TubeOptions::new(Kind::FifoTtl) };
+        let tube = TubeName::new("jobs").expect("a name");
+        let refusal = ask(&store, Command::CreateTube { tube, options, if_not_exists: false });
+        assert!(
+            matches!(&refusal, Err(Error::Invalid(text)) if text.contains("cluster of Redis")),
+            "{refusal:?}"
+        );
     });
 }
 

@@ -1,8 +1,8 @@
 //! Numbers in Redis's functions are doubles, and their stack is small: what must come through all the same.
 
 use taskyard_core::{
-    Body, Command, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Reply, Span,
-    Take, TaskId, Timestamp, TubeName, TubeOptions,
+    Body, Command, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Reply, Span, Take,
+    TaskId, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_store::redis::RedisStore;
 
@@ -157,19 +157,5 @@ fn a_batch_of_large_commands_keeps_its_order() {
             })
             .collect();
         assert_eq!(sizes, [Some(9_000), Some(9_000), Some(10_000), None, Some(0)]);
-    });
-}
-
-#[test]
-fn semaphores_are_refused_in_words() {
-    run(async {
-        let store = store();
-        let key = taskyard_core::SemaphoreKey::new("door").expect("a key");
-        let command = taskyard_core::SemaphoreCommand::Look { key, tasks: Vec::new() };
-        let refusal = ask(&store, Command::Semaphore(command));
-        assert!(
-            matches!(&refusal, Err(Error::Invalid(text)) if text.contains("not on Redis")),
-            "{refusal:?}"
-        );
     });
 }

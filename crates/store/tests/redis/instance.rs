@@ -21,6 +21,8 @@ for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$0" && break; sleep 0.2; done
 
 /// What is wrong with a tube.
 const AUDIT: &str = include_str!("audit.lua");
+/// What is wrong with a semaphore.
+const AUDIT_SEMAPHORE: &str = include_str!("audit_semaphore.lua");
 
 /// What is acknowledged is on disk, and nothing else is.
 pub const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "--save", ""];
@@ -137,11 +139,20 @@ impl Instance {
 
     /// Panics unless the orders of a tube say the same as its tasks.
     pub fn audit(&self, prefix: &str, tube: &str) {
-        let script = self.folder.join("audit.lua");
-        fs::write(&script, AUDIT).expect("a script can be written");
-        let path = script.to_str().expect("the folder's name is plain");
-        let wrong = self.talk(&["--eval", path, &format!("{{{prefix}:{tube}}}")]);
-        assert_eq!(wrong, "", "tube '{tube}' contradicts itself");
+        self.check("audit.lua", AUDIT, &format!("{{{prefix}:{tube}}}"));
+    }
+
+    /// The same for the semaphore whose keys begin so.
+    pub fn audit_semaphore(&self, base: &str) {
+        self.check("audit_semaphore.lua", AUDIT_SEMAPHORE, base);
+    }
+
+    fn check(&self, name: &str, script: &str, base: &str) {
+        let path = self.folder.join(name);
+        fs::write(&path, script).expect("a script can be written");
+        let path = path.to_str().expect("the folder's name is plain");
+        let wrong = self.talk(&["--eval", path, base]);
+        assert_eq!(wrong, "", "'{base}' contradicts itself");
     }
 
     fn server(&self) -> MutexGuard<'_, Option<Child>> {

@@ -10,6 +10,8 @@ mod exact;
 mod failures;
 mod fixture;
 mod kill;
+mod naming;
+mod semaphores;
 mod servers;
 mod tls;
 mod unheard;

@@ -55,7 +55,7 @@ local function give_back(tube, id, task, delay, counted, call)
 end
 
 local function bury(tube, id, task)
-    if task.state >= BURIED then
+    if task.state == BURIED or task.state == DEAD_LETTER then
         return
     end
     leave(tube, id, task)
@@ -123,6 +123,20 @@ local function answer_outcomes(call, outcomes, shown)
     end
 end
 
+-- What was shown as ready before the semaphore had its say is shown as it is now.
+local function show_gated(tube, shown)
+    if tube.options.semaphore == '' then
+        return
+    end
+    for place = 1, #shown, 2 do
+        local id, reason, state = struct.unpack('c8BB', shown[place])
+        local task = tube.tasks[id]
+        if state == READY and reason ~= REASON.finished and task then
+            shown[place] = view(id, task, reason_of(tube, task))
+        end
+    end
+end
+
 local function finish(tube, header, call)
     local show = struct.unpack('B', header, 2) == 1
     local items, ids = read_items(header)
@@ -134,7 +148,7 @@ local function finish(tube, header, call)
     if not tube.options.times and has_wrong_touch(tube, items) then
         return call:answer('\5' .. string.char(tube.options.kind))
     end
-    local outcomes, shown = {}, {}
+    local outcomes, shown, done = {}, {}, {}
     for place, item in ipairs(items) do
         local outcome, seen, body = finish_one(tube, item, show)
         outcomes[place] = outcome
@@ -142,7 +156,12 @@ local function finish(tube, header, call)
             shown[#shown + 1] = seen
             shown[#shown + 1] = body
         end
+        if outcome == DONE_ITEM then
+            done[#done + 1] = item.id
+        end
     end
+    gates.regate(tube, done)
+    show_gated(tube, shown)
     answer_outcomes(call, outcomes, shown)
 end
 
@@ -167,11 +186,12 @@ local function delete(tube, header, call)
             count(tube, 'delete')
         end
     end
+    gates.regate(tube, ids)
     answer_outcomes(call, outcomes, shown)
 end
 
 local function kick(tube, header, call)
-    local limit, kicked = struct.unpack('<d', header, 2), 0
+    local limit, kicked, all = struct.unpack('<d', header, 2), 0, {}
     while kicked < limit do
         flush(tube)
         local places = redis.call('ZRANGE', tube.base .. ':d', 0, math.min(limit - kicked, TAKE_STEP) - 1)
@@ -188,9 +208,11 @@ local function kick(tube, header, call)
             leave(tube, id, task)
             task.state = READY
             enter(tube, id, task)
+            all[#all + 1] = id
         end
         kicked = kicked + #ids
     end
+    gates.regate(tube, all)
     count(tube, 'kick', kicked)
     call:answer('\0' .. struct.pack('<d', kicked))
 end
@@ -201,6 +223,8 @@ local function give_back_all(tube, ids, counted)
     for _, id in ipairs(ids) do
         give_back(tube, id, tube.tasks[id], 0, counted, 'release')
     end
+    table.sort(ids)
+    gates.regate(tube, ids)
 end
 
 local function release_all(tube, _, call)

@@ -72,14 +72,18 @@ local function put(tube, header, call)
     if id + size > TASK_ID_MAX then
         return call:answer('\3')
     end
-    local states, place = {}, 6
+    local states, names, place = {}, {}, 6
     for item = 1, size do
         local new, body = nil, call.args[first + item - 1]
         new, place = read_new(header, place)
         local task, name = make_task(tube, new, body), struct.pack('>I8', id + item - 1)
         enter(tube, name, task)
         tube.b[name] = body
-        states[item] = task.state == DELAYED and '\2' or '\0'
+        names[item] = name
+    end
+    gates.regate(tube, names)
+    for item, name in ipairs(names) do
+        states[item] = tube.tasks[name].state == READY and '\0' or '\2'
     end
     numbers[NEXT_ID] = id + size
     count(tube, 'put', size)

@@ -1,13 +1,12 @@
--- What is about all tubes, under a hash tag of its own: tubes names and numbers of tubes, s sessions, e when those without
--- connections end, c:SERVER connections at a server, t:SESSION tubes it took from, v servers by their last heartbeat,
+-- What is about all tubes, under a hash tag of its own (names of tubes are in names.lua): s sessions, e when those without
+-- connections end, c:SERVER connections at a server, t:SESSION homes of tubes it took from, v servers by their last heartbeat,
 -- ttr, epoch, lease, number, and format: the version of all this.
 
-local TUBES_MAX = 10000
 -- Connections in all, and when it ends if none comes back (less than nothing: one is there).
 local SESSION = '<dd'
 local NO_END = -1
 
-local OK, UNKNOWN, STALE, ENDING = 0, 2, 9, 10
+local STALE, ENDING = 9, 10
 
 local function session_of(base, id)
     local raw = redis.call('HGET', base .. ':s', id)
@@ -243,43 +242,12 @@ function registry.leases(base, _, size)
     return { first }
 end
 
--- A name for a tube that is to be made, with a number: listed, unless it is already (then the number is still new).
-function registry.reserve(base, _, name)
-    local tubes = base .. ':tubes'
-    if redis.call('HEXISTS', tubes, name) == 0 then
-        local size = redis.call('HLEN', tubes)
-        if size >= TUBES_MAX then
-            return { 4, size }
-        end
-        local number = redis.call('INCR', base .. ':number')
-        redis.call('HSET', tubes, name, number)
-        return { OK, number }
-    end
-    return { 6, redis.call('INCR', base .. ':number') }
-end
-
-function registry.list(base, _, name, number)
-    redis.call('HSET', base .. ':tubes', name, number)
-    return {}
-end
-
--- A tube is gone; somebody may have made another of its name, which has another number.
-function registry.unlist(base, _, name, number)
-    if redis.call('HGET', base .. ':tubes', name) == number then
-        redis.call('HDEL', base .. ':tubes', name)
-    end
-    return {}
-end
-
-function registry.tubes(base)
-    return redis.call('HKEYS', base .. ':tubes')
-end
-
 -- The first arguments are the verb and the moment (or nothing). A verb is given three words, and all where there may be
 -- thousands, which do not fit on the stack.
 local function look(keys, args)
     local now = tonumber(args[2]) or clock()
-    return registry[args[1]](keys[1], now, args[3], args[4], args[5], args)
+    local verb = registry[args[1]] or names[args[1]]
+    return verb(keys[1], now, args[3], args[4], args[5], args)
 end
 
 redis.register_function({ function_name = NAME .. '_registry', callback = look, flags = { 'allow-oom' } })

@@ -1,6 +1,7 @@
 -- How tasks are shown.
 
-local REASON = { waits = 0, running = 1, not_due = 2, paused = 3, busy = 4, buried = 5, used_up = 6, expired = 7, finished = 8 }
+local REASON = { waits = 0, running = 1, not_due = 2, paused = 3, busy = 4, buried = 5, used_up = 6, expired = 7, finished = 8,
+    semaphore = 9 }
 
 local function is_busy(tube, key)
     local noted = tube.u[key]
@@ -17,6 +18,8 @@ local function reason_of(tube, task)
         return REASON.not_due
     elseif task.expires <= tube.now then
         return REASON.expired
+    elseif task.state == GATED then
+        return REASON.semaphore
     elseif task.state == DEAD_LETTER then
         return REASON.used_up
     elseif task.state == BURIED then

@@ -7,7 +7,13 @@ local ATTEMPTS_MAX = 4294967295
 local TASK_ID_MAX = 562949953421311
 local BYTES_MAX = 67108864
 
-local READY, TAKEN, DELAYED, BURIED, DEAD_LETTER = 0, 1, 2, 3, 4
+-- A gated task would be ready if its semaphore let it.
+local READY, TAKEN, DELAYED, BURIED, DEAD_LETTER, GATED = 0, 1, 2, 3, 4, 5
+-- What semaphores do (semaphore.lua, outbox.lua, settle.lua), and what is between them and tubes (gates.lua).
+local sem, outbox, settle, gates = {}, {}, {}, {}
+-- How a task stands in a semaphore.
+local WAITS, STANDS_BACK, HOLDS, ASKED = 0, 1, 2, 3
+
 -- Whether the taker named the lease time itself, and whether it has a session.
 local EXPLICIT, HAS_SESSION = 1, 2
 -- While a library is loaded it has no functions for strings.
@@ -30,6 +36,11 @@ local function decode(record)
         task.moment, task.lease, task.start, task.session = struct.unpack(RECORD, record)
     task.subqueue = string.sub(record, RECORD_BYTES + 1)
     return task
+end
+
+local function clock()
+    local time = redis.call('TIME')
+    return time[1] * 1000000 + time[2]
 end
 
 -- A moment moved by a length of time.

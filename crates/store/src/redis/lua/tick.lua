@@ -1,6 +1,6 @@
 -- What time alone does, for about so many tasks. Answers how many moved.
 local function tick(tube, header, call)
-    local limit, moved = struct.unpack('<d', header, 2), 0
+    local limit, moved, all = struct.unpack('<d', header, 2), 0, {}
     while moved < limit do
         flush(tube)
         local ids = redis.call('ZRANGEBYSCORE', tube.base .. ':w', '-inf', tube.now, 'LIMIT', 0,
@@ -23,8 +23,10 @@ local function tick(tube, header, call)
                 count(tube, 'delete')
                 count(tube, 'ttl')
             end
+            all[#all + 1] = id
         end
         moved = moved + #ids
     end
+    gates.regate(tube, all)
     call:answer('\0' .. struct.pack('<d', moved))
 end

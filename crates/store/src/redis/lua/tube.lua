@@ -7,10 +7,13 @@
 -- Most values of one command; Lua's stack has room for a few thousand.
 local VALUES_MAX = 1000
 
+-- What can be altered; behind it the number of the queue, the name, and the semaphore.
 local OPTIONS = '<BBI4dddI4c8c8'
+local OPTIONS_BYTES = 50
+local TAIL = '<I4I2c0I2c0'
 local TEMPORARY, TTL_KILLS_TAKEN, PAUSED, HAS_CAPACITY = 1, 2, 4, 8
 
--- Epoch, next id, delayed tasks, done, then how often each thing was done.
+-- Epoch, next id, delayed and gated tasks, done, then how often each thing was done.
 local NUMBERS = '<ddddddddddddddd'
 local EPOCH, NEXT_ID, DELAYED_COUNT, DONE = 1, 2, 3, 4
 local CALLS = { ack = 5, bury = 6, delete = 7, kick = 8, put = 9, release = 10, take = 11, touch = 12, ttl = 13, ttr = 14, delay = 15 }
@@ -20,8 +23,9 @@ local function has(flags, flag)
 end
 
 local function read_options(raw)
-    local o = { raw = raw }
+    local o = { raw = raw, tail = string.sub(raw, OPTIONS_BYTES + 1) }
     o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri, o.capacity_bytes = struct.unpack(OPTIONS, raw)
+    o.queue, o.name, o.semaphore = struct.unpack(TAIL, o.tail)
     o.times = o.kind == 1 or o.kind == 2 or o.kind == 4
     o.subqueues = o.kind >= 3
     o.paused = has(o.flags, PAUSED)
@@ -92,7 +96,7 @@ local function leave(tube, id, task)
         if task.flags >= HAS_SESSION then
             tube.s[task.session .. id] = false
         end
-    elseif task.state == DELAYED then
+    elseif task.state == DELAYED or task.state == GATED then
         tube.numbers[DELAYED_COUNT] = tube.numbers[DELAYED_COUNT] - 1
     else
         tube.d[task.pri .. id] = false
@@ -116,7 +120,7 @@ local function enter(tube, id, task)
         if task.flags >= HAS_SESSION then
             tube.s[task.session .. id] = true
         end
-    elseif task.state == DELAYED then
+    elseif task.state == DELAYED or task.state == GATED then
         tube.numbers[DELAYED_COUNT] = tube.numbers[DELAYED_COUNT] + 1
     else
         tube.d[task.pri .. id] = true

@@ -8,7 +8,8 @@ local function write_numbers(tube)
 end
 
 local function write_options(tube, o)
-    local raw = struct.pack(OPTIONS, o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri, o.capacity_bytes)
+    local raw = struct.pack(OPTIONS, o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri,
+        o.capacity_bytes) .. o.tail
     redis.call('SET', tube.base .. ':o', raw)
     tube.options = options_of(raw)
 end
@@ -26,30 +27,54 @@ local function restart(tube, epoch)
     tube.numbers[EPOCH] = epoch
 end
 
--- The tube, or nothing where there is none.
-local function open_tube(base, now, epoch)
-    local raw = redis.call('MGET', base .. ':o', base .. ':n')
-    if not raw[1] then
-        return nil
-    end
-    local tube = new_tube(base, now, raw[1], { struct.unpack(NUMBERS, raw[2]) })
-    tube.numbers_before = raw[2]
-    if tube.numbers[EPOCH] < epoch then
-        restart(tube, epoch)
+-- A tube with a semaphore is met again by what its call does to others.
+local function join(call, tube)
+    if tube.options.semaphore ~= '' then
+        tube.call, tube.home = call, string.sub(tube.base, #call.prefix + 3, -2)
+        call.tubes[tube.home] = tube
     end
     return tube
 end
 
--- The options follow in the header.
-local function create(base, now, epoch, header)
+-- The tube, or nothing where there is none, or one of another name. Who does not name it means whichever is there.
+local function open_tube(call, base, name)
+    local raw = redis.call('MGET', base .. ':o', base .. ':n')
+    if not raw[1] then
+        return nil
+    end
+    if name ~= '' and options_of(raw[1]).name ~= name then
+        return nil, true
+    end
+    local tube = join(call, new_tube(base, call.now, raw[1], { struct.unpack(NUMBERS, raw[2]) }))
+    tube.numbers_before = raw[2]
+    if tube.numbers[EPOCH] < call.epoch then
+        restart(tube, call.epoch)
+    end
+    return tube
+end
+
+gates.open_tube = open_tube
+
+-- Why a tube cannot be made: it is too late, or its semaphore is not there.
+local function refuse_create(call, header)
+    local deadline = struct.unpack('<d', header, 2)
+    if clock() > deadline then
+        return '\12'
+    end
+    local key = options_of(string.sub(header, 10)).semaphore
+    return key ~= '' and not sem.open(call, key) and '\13' or nil
+end
+
+-- Until when this may still be done, and the options.
+local function create(call, base, header)
     local numbers = {}
     for number = 1, 15 do
         numbers[number] = 0
     end
-    numbers[EPOCH] = epoch
-    local raw = string.sub(header, 2)
+    numbers[EPOCH] = call.epoch
+    local raw = string.sub(header, 10)
     redis.call('SET', base .. ':o', raw)
-    return new_tube(base, now, raw, numbers)
+    return join(call, new_tube(base, call.now, raw, numbers))
 end
 
 -- Which options to change, as bits in the order of what follows.
@@ -81,18 +106,38 @@ local function alter(tube, header, call)
     info(tube, header, call)
 end
 
+-- Until when this may still be done, the number of the queue (or none), the name.
+local function name_tube(tube, header, call)
+    local deadline, queue, name = struct.unpack('<dI4I2c0', header, 2)
+    if clock() > deadline then
+        return call:answer('\12')
+    end
+    local o = {}
+    for key, value in pairs(tube.options) do
+        o[key] = value
+    end
+    o.tail = struct.pack(TAIL, queue > 0 and queue or o.queue, #name, name, #o.semaphore, o.semaphore)
+    write_options(tube, o)
+    tube.news = true
+    info(tube, header, call)
+end
+
 local function drop(tube, _, call)
     flush(tube)
     if redis.call('SCARD', tube.base .. ':x') > 0 then
         return call:answer('\7')
     end
+    local ids = gates.all_ids(tube)
     empty(tube)
+    gates.regate(tube, ids)
     redis.call('UNLINK', tube.base .. ':o', tube.base .. ':n')
     tube.dropped = true
     call:answer('\0')
 end
 
 local function truncate(tube, _, call)
+    local ids = gates.all_ids(tube)
     empty(tube)
+    gates.regate(tube, ids)
     call:answer('\0')
 end
