@@ -5,7 +5,7 @@
 use std::sync::{Arc, LazyLock};
 
 use taskyard_pool::backend::{Plan, add_file, duration};
-use taskyard_pool::protocol::{Frame, Options, PlainRequest};
+use taskyard_pool::protocol::{Frame, Options, Outgoing, PlainRequest};
 use taskyard_pool::{Config, Program};
 
 static CONFIG: LazyLock<Config> = LazyLock::new(|| {
@@ -19,6 +19,10 @@ pub fn check(text: &str) {
     frames(text);
     let _ = serde_json::from_str::<PlainRequest>(text);
     let _ = Config::parse(text);
+    // What a backend says to a gateway: a frame that is read is written in the same way.
+    if let Some(frame) = Outgoing::read(text) {
+        assert_eq!(Outgoing::read(&frame.text()), Some(frame));
+    }
 }
 
 /// The frames of one client, one a line; a file has the line after its head.

@@ -66,7 +66,8 @@ fn spread(status: &Value) -> String {
     let redis = &status["in_redis"];
     let text = |value: &Value| value.as_str().unwrap_or("nobody").to_owned();
     let leader = &status["leader"];
-    let mut lines = vec![format!("leader: {} as number {}", text(&leader["name"]), text(&leader["number"]))];
+    let mut lines =
+        vec![format!("leader: {} as number {}", text(&leader["name"]), text(&leader["number"]))];
     if leader.is_null() {
         lines = vec!["leader: nobody".to_owned()];
     }

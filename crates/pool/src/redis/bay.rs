@@ -176,6 +176,8 @@ struct Backend {
     tell: mpsc::UnboundedSender<Told>,
     /// Ends that Redis does not know yet.
     ends: Vec<Vec<String>>,
+    /// Whether it has a program that cannot be killed: then it is of no use any more.
+    stuck: bool,
 }
 
 impl Backend {
@@ -183,7 +185,7 @@ impl Backend {
         let (tell, told) = mpsc::unbounded_channel();
         let (jobs, busy, ends) = (HashMap::new(), None, Vec::new());
         let (number, life) = (String::new(), String::new());
-        Backend { shared, grace, stopped, number, life, jobs, busy, told, tell, ends }
+        Backend { shared, grace, stopped, number, life, jobs, busy, told, tell, ends, stuck: false }
     }
 
     async fn run(mut self) {
@@ -193,7 +195,8 @@ impl Backend {
         let mut ask = true;
         loop {
             self.report().await;
-            if beat <= Instant::now() {
+            // What has ended and is not known yet would look as if it had been lost.
+            if beat <= Instant::now() && self.ends.is_empty() {
                 let lives = self.beat().await;
                 beat = Instant::now() + if lives { self.refresh() } else { PAUSE };
             }
@@ -217,6 +220,10 @@ impl Backend {
                     if let Some(told) = told {
                         self.hear(told);
                     }
+                    if self.stuck {
+                        tracing::error!(backend = self.number, "a program cannot be killed");
+                        return self.leave().await;
+                    }
                     ask = true;
                 }
                 () = self.shared.offered.notified(), if idle => ask = true,
@@ -237,7 +244,7 @@ impl Backend {
         while let Some(end) = self.ends.first() {
             match self.shared.wire.call("finish", end.clone()).await {
                 Ok(_) | Err(Failure::Refused(_)) => drop(self.ends.remove(0)),
-                Err(_) => return,
+                Err(_) => return sleep(PAUSE).await,
             }
         }
     }
@@ -361,10 +368,8 @@ impl Backend {
                 let micros = |time: Duration| time.as_micros().to_string();
                 let stopping = freed.stopping.map_or("-".into(), micros);
                 self.ends.push(vec![id, attempt, how.into(), micros(freed.took), stopping]);
-                // One with a program that cannot be killed stays busy for ever.
-                if freed.ended != Ended::Stuck {
-                    self.busy.take_if(|busy| *busy == job);
-                }
+                self.busy.take_if(|busy| *busy == job);
+                self.stuck |= freed.ended == Ended::Stuck;
             }
         }
     }
@@ -394,6 +399,7 @@ impl Backend {
             }
             self.report().await;
         }
+        self.report().await;
         let _ = self.shared.wire.call("depart", vec![self.number.clone()]).await;
         self.jobs.values().for_each(|job| job.abort.abort());
     }

@@ -61,18 +61,6 @@ struct Tasks {
     early: HashMap<String, (Instant, Vec<Word>)>,
 }
 
-/// What Redis has for a task that its gateway may have missed.
-#[derive(Debug, Default)]
-pub(super) struct Peeked {
-    pub backend: Option<(String, String)>,
-    pub end: Option<Outgoing>,
-    pub control: Option<String>,
-    /// Whether a run is over.
-    pub over: bool,
-    /// Whether Redis knows the task at all.
-    pub known: bool,
-}
-
 impl RedisGateway {
     /// Starts a gateway on the runtime this is called on.
     pub fn start(config: &Config, site: &Site) -> Result<Self, RedisError> {
@@ -195,18 +183,29 @@ impl Shared {
         self.tasks().here.remove(id);
     }
 
-    /// What Redis has for a task.
-    pub async fn peek(&self, id: &str) -> Option<Peeked> {
-        let said = self.wire.call("peek", vec![id.to_owned()]).await.ok()?.list()?.pop()?;
-        let said = texts(said);
-        let [_, backend, end, _, control, over, known] = &said[..] else { return None };
-        Some(Peeked {
-            backend: backend.split_once(' ').map(|(one, other)| (one.into(), other.into())),
-            end: end.split_once(' ').and_then(|(how, why)| ending(how, why)),
-            control: Some(control.clone()).filter(|control| !control.is_empty()),
-            over: !over.is_empty(),
-            known: !known.is_empty(),
-        })
+    /// Looks what messages may have been missed.
+    async fn look(&self, ids: &[String]) {
+        for part in ids.chunks(REFRESHED_AT_ONCE) {
+            let Ok(said) = self.wire.call("peek", part.to_vec()).await else { return };
+            for one in said.list().unwrap_or_default() {
+                let one = texts(one);
+                let [id, backend, end, _, control, over, known] = &one[..] else { continue };
+                let end = end.split_once(' ').and_then(|(how, why)| ending(how, why));
+                let backend = backend.split_once(' ');
+                match (end, backend) {
+                    _ if known.is_empty() => continue,
+                    (Some(last), _) => self.tell(id, Word::End(last)),
+                    (None, Some((attempt, address))) => {
+                        self.tell(id, Word::Backend(attempt.into(), address.into()));
+                    }
+                    (None, None) if !over.is_empty() => self.tell(id, Word::Unheard),
+                    (None, None) => self.tell(id, Word::Unclaimed),
+                }
+                if !control.is_empty() {
+                    self.tell(id, Word::Control(control.clone()));
+                }
+            }
+        }
     }
 
     fn tasks(&self) -> MutexGuard<'_, Tasks> {
@@ -244,7 +243,7 @@ impl Shared {
                 .map(|(attempt, address)| Word::Backend(attempt.into(), address.into())),
             "queue" => serde_json::from_str(rest).ok().map(Word::Queue),
             "end" => rest.split_once(' ').and_then(|(how, why)| ending(how, why)).map(Word::End),
-            "waits" => Some(Word::Waits),
+            "waits" => Some(Word::Waits(rest.into())),
             "control" => Some(Word::Control(rest.into())),
             _ => None,
         };
@@ -284,8 +283,10 @@ impl Shared {
             if !known.is_empty() && known != life {
                 tracing::warn!("Redis has lost everything; tasks are brought back");
                 self.tell_all(&Word::Reborn);
+                return true;
             }
         }
+        self.look(&ids).await;
         true
     }
 }

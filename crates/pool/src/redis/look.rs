@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 use super::RedisError;
 use super::wire::{Wire, texts};
 
+/// Most tasks that are brought together.
+const BROUGHT_AT_ONCE: usize = 500;
+
 /// The status: what the scheduler that leads counted last, beside who leads, all backends, and who holds them.
 pub async fn look(wire: &Wire) -> Result<Value, RedisError> {
     let mut said = wire.call("look", Vec::<String>::new()).await?.list().unwrap_or_default();
@@ -25,6 +28,22 @@ pub async fn look(wire: &Wire) -> Result<Value, RedisError> {
         "allocations": running.iter().map(|text| allocation(text)).collect::<Vec<_>>(),
     });
     Ok(body)
+}
+
+/// Brings so many tasks that nobody follows and that wait for ten minutes: for measurements of long queues.
+pub async fn bring(wire: &Wire, count: usize, program: &str) -> Result<(), RedisError> {
+    let args = [
+        "nobody", "600000", "", "1", "0", "0", "timed", "3000000", "10000000", program, "{}", "",
+        "",
+    ];
+    let call = wire.prepare("arrive", args.map(String::from).to_vec());
+    for left in (0..count).rev().step_by(BROUGHT_AT_ONCE) {
+        let some = BROUGHT_AT_ONCE.min(left + 1);
+        for answer in wire.make(vec![call.clone(); some]).await {
+            answer?;
+        }
+    }
+    Ok(())
 }
 
 /// `ID ABOUT`

@@ -26,7 +26,7 @@ use taskyard_redis::{Failure, Library, Place, Reach};
 pub use bay::{Bay, BayOptions};
 pub use gateway::RedisGateway;
 pub use leader::Leader;
-pub use look::look;
+pub use look::{bring, look};
 pub use wire::Wire;
 
 /// How many words are said within each lease.

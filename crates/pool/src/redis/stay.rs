@@ -9,13 +9,14 @@ use taskyard_core::classes::Ask;
 use taskyard_redis::Failure;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, interval_at, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
-use super::gateway::{Peeked, Shared};
+use super::gateway::Shared;
 use super::wire::{text, texts};
-use super::{LOOK, MEET_MAX, NO_WISH};
+use super::{MEET_MAX, NO_WISH};
 use crate::backend::Plan;
 use crate::gateway::{Soon, Stay};
 use crate::local::LOST;
@@ -39,8 +40,12 @@ pub(super) enum Word {
     Queue(QueueNews),
     /// It does not run, or not again.
     End(Outgoing),
-    /// It took its place again.
-    Waits,
+    /// It took its place again: this attempt is over.
+    Waits(String),
+    /// A look found that no backend has it.
+    Unclaimed,
+    /// A look found that it ran, and no backend has it any more.
+    Unheard,
     /// What its program is to be told.
     Control(String),
     /// Redis does not know it any more.
@@ -171,7 +176,6 @@ impl Inside {
     }
 
     async fn wait(&mut self) -> Ran {
-        let mut look = interval_at(Instant::now() + LOOK, LOOK);
         loop {
             tokio::select! {
                 biased;
@@ -185,44 +189,26 @@ impl Inside {
                     Some(Word::End(last)) => return Ran::Last(last),
                     Some(Word::Gone) => return Ran::Last(forgotten()),
                     Some(Word::Reborn) => self.come_back(true).await,
-                    Some(Word::Waits | Word::Control(_)) => {}
+                    Some(Word::Unheard) => return Ran::Last(Outgoing::Complete(Some(LOST.into()))),
+                    Some(Word::Waits(_) | Word::Control(_) | Word::Unclaimed) => {}
                     Some(Word::Stop) | None => return Ran::Last(stopping()),
                 },
                 wish = self.wishes.recv() => if let Some((wish, reply)) = wish {
                     let _ = reply.send(self.ask_for_less(wish).await);
                 },
-                _ = look.tick() => {
-                    if let Some(waited) = self.look().await {
-                        return waited;
-                    }
-                }
             }
-        }
-    }
-
-    /// Looks whether a message was missed.
-    async fn look(&mut self) -> Option<Ran> {
-        let Peeked { backend, end, over, .. } = self.shared.peek(&self.id).await?;
-        match (backend, end) {
-            (_, Some(last)) => Some(Ran::Last(last)),
-            (Some((attempt, address)), None) => Some(Ran::Backend(attempt, address)),
-            // It ran, and nobody heard it.
-            (None, None) if over => Some(Ran::Last(Outgoing::Complete(Some(LOST.into())))),
-            (None, None) => None,
         }
     }
 
     /// Goes to the backend and passes on what it says.
     async fn follow(&mut self, attempt: &str, address: &str) -> Ran {
-        let dialled = timeout(MEET_MAX, tokio_tungstenite::connect_async(address)).await;
-        let Ok(Ok((mut socket, _))) = dialled else {
+        let Some(mut socket) = dial(address).await else {
             tracing::warn!(address = host(address), "a backend cannot be reached");
             return self.lose(attempt).await;
         };
         self.runs.store(true, Ordering::Release);
         // Whether this run is known to be the task's own: then the client may see it.
         let mut shown = false;
-        let mut look = interval_at(Instant::now() + LOOK, LOOK);
         let mut controlled = String::new();
         // Redis has forgotten where the backend is, which says nothing about the backend.
         let mut reborn = false;
@@ -237,7 +223,8 @@ impl Inside {
                         }
                         controlled = text;
                     }
-                    Some(Word::Waits) => return Ran::Waits,
+                    Some(Word::Waits(lost)) if lost == attempt => return Ran::Waits,
+                    Some(Word::Unclaimed) if !reborn => return Ran::Waits,
                     Some(Word::End(last)) => return Ran::Last(last),
                     Some(Word::Gone) => return Ran::Last(forgotten()),
                     Some(Word::Reborn) => {
@@ -248,7 +235,13 @@ impl Inside {
                     Some(Word::Backend(next, address)) if next != attempt => {
                         return Ran::Backend(next, address);
                     }
-                    Some(Word::Backend(..) | Word::Queue(_)) => {}
+                    Some(
+                        Word::Backend(..)
+                        | Word::Queue(_)
+                        | Word::Waits(_)
+                        | Word::Unclaimed
+                        | Word::Unheard,
+                    ) => {}
                 },
                 frame = next_frame(&mut socket) => match frame {
                     Some(frame) => {
@@ -277,20 +270,6 @@ impl Inside {
                 wish = self.wishes.recv() => if let Some((wish, reply)) = wish {
                     let _ = reply.send(self.ask_for_less(wish).await);
                 },
-                _ = look.tick() => {
-                    let Some(peeked) = self.shared.peek(&self.id).await else { continue };
-                    match peeked.backend {
-                        Some((next, address)) if next != attempt => {
-                            return Ran::Backend(next, address);
-                        }
-                        None if !peeked.over && peeked.known && !reborn => return Ran::Waits,
-                        _ => {}
-                    }
-                    if let Some(control) = peeked.control.filter(|control| *control != controlled) {
-                        let _ = socket.send(Message::text(control.clone())).await;
-                        controlled = control;
-                    }
-                }
             }
         }
     }
@@ -364,7 +343,7 @@ impl Inside {
                     let said = texts(said);
                     let address = said.first().and_then(|text| text.split_once(' '));
                     if let Some((_, address)) = address {
-                        let _ = timeout(MEET_MAX, tokio_tungstenite::connect_async(address)).await;
+                        drop(dial(address).await);
                     }
                     return;
                 }
@@ -374,6 +353,14 @@ impl Inside {
             }
         }
     }
+}
+
+/// Goes to a backend. How much it may send its own limits say.
+async fn dial(address: &str) -> Option<Socket> {
+    let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
+    let dialling = tokio_tungstenite::connect_async_with_config(address, Some(config), true);
+    let (socket, _) = timeout(MEET_MAX, dialling).await.ok()?.ok()?;
+    Some(socket)
 }
 
 async fn next_frame(socket: &mut Socket) -> Option<Outgoing> {

@@ -1,6 +1,7 @@
 //! Duration classes: what a decision costs, how soon a program starts, what a waiting crowd costs.
 
 mod crowd;
+pub mod far;
 
 use std::time::{Duration, Instant};
 

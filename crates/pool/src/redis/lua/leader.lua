@@ -192,7 +192,7 @@ local function put_back(keys, args)
     redis.call('DEL', key .. ':backend', key .. ':control')
     redis.call('HINCRBY', key, 'tries', 1)
     redis.call('ZADD', base .. 'queue', id, id)
-    tell_gateway(base, id, 'waits ' .. id)
+    tell_gateway(base, id, 'waits ' .. id .. ' ' .. args[3])
     return 1
 end
 

@@ -6,6 +6,7 @@ mod instance;
 mod play;
 mod yard;
 
+mod boundaries;
 mod cluster;
 mod edges;
 mod failing;

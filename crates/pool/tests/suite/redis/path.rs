@@ -1,6 +1,8 @@
 //! The way of a task from its gateway through the scheduler to a backend and back.
 
-use super::yard::Yard;
+use std::time::Duration;
+
+use super::yard::{Far, Yard};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_runs_elsewhere_and_its_output_and_result_come_back() {
@@ -67,5 +69,30 @@ async fn a_default_task_is_lowered_and_a_client_may_lower_its_own() {
     assert_eq!(refused.body["announcement"], "the duration can only be lowered");
     second.say(r#"options {"duration": 0}"#).await;
     assert_eq!(second.until("complete").await.error(), "time limit (0 s)");
+    yard.until_empty().await;
+}
+
+/// Tasks that end before their gateway has come: what they said waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_that_end_at_once_all_end_well() {
+    let Some(yard) = Yard::new(16, "") else { return };
+    let (_scheduler, _backends) = (yard.scheduler("one"), yard.stubs(Duration::ZERO).await);
+    let gateway = yard.gateway().await;
+    yard.until(|status| status["backends"] == 16 && status["paused"] == false).await;
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let far = Far::clone(&gateway);
+        clients.spawn(async move {
+            for _ in 0..40 {
+                let answer = far.run("").await;
+                assert_eq!(answer["ok"]["output"][0]["text"], "done\n", "{answer}");
+            }
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+    let counts = &yard.status().await["counts"];
+    assert_eq!((&counts["put_back"], &counts["lost"]), (&0.into(), &0.into()));
     yard.until_empty().await;
 }
