@@ -13,6 +13,10 @@ use crate::output;
 
 /// Which pool.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard pool status --url http://10.0.0.5:7070
+  taskyard pool status --redis redis://db --json")]
 pub struct StatusArgs {
     /// Print it as JSON.
     #[arg(long)]

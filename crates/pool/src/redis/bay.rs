@@ -1,11 +1,10 @@
 //! A backend: takes tasks that are offered, runs them, and tells how they ended.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::ws::{Message, WebSocket};
 use taskyard_core::classes::Ticket;
 use taskyard_redis::{Failure, Value};
 use tokio::sync::{Notify, mpsc, watch};
@@ -14,22 +13,19 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::door::{Door, Token};
 use super::events::limit_of;
+use super::session::{Session, Told};
 use super::wire::{Heard, Wire, listen, text, texts};
 use super::{LOOK, MEET_MAX, RedisError, Site, WORDS_IN_LEASE, millis};
 use crate::backend::{Plan, Runner, Running, add_file};
 use crate::config::Config;
 use crate::protocol::{Options, Outgoing, StartHead};
-use crate::scheduler::{Allocation, Control, Ended, Freed, Release, Run};
+use crate::scheduler::{Allocation, Control, Ended, Release, Run};
 
 /// How long to wait before Redis is asked again after it could not be.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a gateway may take to accept a frame.
-const SEND_MAX: Duration = Duration::from_secs(30);
 
 /// How often a process that stops looks whether all has been said.
 const LAST_WORDS_LOOK: Duration = Duration::from_millis(20);
-/// Most bytes for a standard input that wait for a program; then its gateway waits.
-const WORDS_BYTES_MAX: usize = 1 << 20;
 
 /// How a process with backends is set up.
 #[derive(Clone, Debug)]
@@ -82,26 +78,6 @@ struct Job {
     abort: AbortHandle,
     /// Whether no gateway came for it.
     unmet: bool,
-}
-
-/// What a backend's own tasks tell it.
-#[derive(Debug)]
-enum Told {
-    Freed {
-        id: String,
-        attempt: String,
-        freed: Freed,
-    },
-    /// No gateway came for it, so that nobody has heard its end.
-    Unmet {
-        id: String,
-        attempt: String,
-    },
-    /// It was halted: the next task may come while its program is still being killed.
-    Halted {
-        id: String,
-        attempt: String,
-    },
 }
 
 impl Bay {
@@ -460,89 +436,4 @@ fn refuse(allocation: Allocation, why: String) -> (Running, AbortHandle) {
         let _ = sender.send(Outgoing::Complete(Some(why))).await;
     });
     (Running { frames, input }, job.abort_handle())
-}
-
-/// A task and the gateway that has come for it.
-struct Session {
-    running: Running,
-    control: mpsc::UnboundedSender<Control>,
-    tell: mpsc::UnboundedSender<Told>,
-}
-
-impl Session {
-    /// Passes frames on until the end. The program stops when this is over, because nobody hears it then.
-    async fn run(mut self, mut token: Token, halted: Told, unmet: Told) {
-        let Ok(Ok(mut socket)) = timeout(MEET_MAX, &mut token.comes).await else {
-            tracing::debug!("no gateway came for a task");
-            // Told before the program hears of it, so that its end is no end for the client.
-            let _ = self.tell.send(unmet);
-            return;
-        };
-        let mut halted = Some(halted);
-        let mut stdin = false;
-        let mut words: VecDeque<Vec<u8>> = VecDeque::new();
-        loop {
-            let waiting: usize = words.iter().map(Vec::len).sum();
-            tokio::select! {
-                permit = self.running.input.reserve(), if !words.is_empty() => {
-                    let word = words.pop_front().unwrap_or_default();
-                    match permit {
-                        Ok(permit) => permit.send(word),
-                        // A program without standard input takes nothing.
-                        Err(_) => words.clear(),
-                    }
-                }
-                frame = self.running.frames.recv() => {
-                    let Some(frame) = frame else { break };
-                    if send(&mut socket, &frame).await.is_err() {
-                        return;
-                    }
-                    if frame.is_last() {
-                        break;
-                    }
-                }
-                message = socket.recv(), if waiting < WORDS_BYTES_MAX => match message {
-                    Some(Ok(Message::Text(text))) => {
-                        stdin = self.hear(text.as_str(), &mut halted);
-                    }
-                    Some(Ok(Message::Binary(bytes))) if stdin => {
-                        stdin = false;
-                        words.push_back(bytes.into());
-                    }
-                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                    _ => return,
-                },
-            }
-        }
-        let _ = timeout(SEND_MAX, socket.send(Message::Close(None))).await;
-    }
-
-    /// What a gateway says. Answers whether bytes for the standard input follow.
-    fn hear(&self, said: &str, halted: &mut Option<Told>) -> bool {
-        match said.split_once(' ').unwrap_or((said, "")) {
-            ("limit", micros) => {
-                if let Some(Some(limit)) = limit_of(micros) {
-                    let _ = self.control.send(Control::Limit(limit));
-                }
-            }
-            ("halt", why) => {
-                let _ = self.control.send(Control::Halt(why.into()));
-                if let Some(halted) = halted.take() {
-                    let _ = self.tell.send(halted);
-                }
-            }
-            ("input", _) => return true,
-            (verb, _) => tracing::debug!(verb, "not understood"),
-        }
-        false
-    }
-}
-
-async fn send(socket: &mut WebSocket, frame: &Outgoing) -> Result<(), ()> {
-    let bytes = frame.bytes().map(|bytes| Message::Binary(bytes.to_vec().into()));
-    for message in [Some(Message::Text(frame.text().into())), bytes].into_iter().flatten() {
-        let sent = timeout(SEND_MAX, socket.send(message)).await;
-        sent.map_err(drop)?.map_err(drop)?;
-    }
-    Ok(())
 }

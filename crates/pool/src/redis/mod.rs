@@ -15,6 +15,7 @@ mod gateway;
 mod leader;
 mod look;
 mod orders;
+mod session;
 mod stay;
 mod wire;
 
@@ -36,7 +37,7 @@ const WORDS_IN_LEASE: u32 = 3;
 const RETURN_SPARE: Duration = Duration::from_millis(700);
 /// How often everybody looks for what messages did not tell.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a gateway may take to come for the task that a backend has claimed, and a backend to answer it.
+/// How long a gateway may take to come for the task that a backend has claimed.
 const MEET_MAX: Duration = Duration::from_secs(5);
 /// The time of a task that did not say one, in microseconds: longer than any class, and exact in Lua.
 const NO_WISH: u64 = 1 << 52;

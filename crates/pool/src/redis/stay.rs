@@ -14,9 +14,9 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
+use super::NO_WISH;
 use super::gateway::Shared;
 use super::wire::{text, texts};
-use super::{MEET_MAX, NO_WISH};
 use crate::backend::Plan;
 use crate::gateway::{Soon, Stay};
 use crate::local::LOST;
@@ -26,6 +26,8 @@ use crate::protocol::{Outgoing, QueueNews};
 const FRAMES: usize = 8;
 /// Pieces of standard input that wait for the backend.
 const INPUTS: usize = 4;
+/// How long a backend may take to let its gateway in.
+const DIAL_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 /// How often Redis is asked about a task that cannot be brought back to it.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
 
@@ -359,7 +361,7 @@ impl Inside {
 async fn dial(address: &str) -> Option<Socket> {
     let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
     let dialling = tokio_tungstenite::connect_async_with_config(address, Some(config), true);
-    let (socket, _) = timeout(MEET_MAX, dialling).await.ok()?.ok()?;
+    let (socket, _) = timeout(DIAL_MAX, dialling).await.ok()?.ok()?;
     Some(socket)
 }
 
