@@ -212,6 +212,7 @@ impl Inside {
         // Whether this run is known to be the task's own: then the client may see it.
         let mut shown = false;
         let mut controlled = String::new();
+        let mut head = None;
         // Redis has forgotten where the backend is, which says nothing about the backend.
         let mut reborn = false;
         loop {
@@ -245,7 +246,7 @@ impl Inside {
                         | Word::Unheard,
                     ) => {}
                 },
-                frame = next_frame(&mut socket) => match frame {
+                frame = next_frame(&mut socket, &mut head) => match frame {
                     Some(frame) => {
                         if frame.is_visible() && !shown && !self.show(attempt).await {
                             // Somebody else has the task by now.
@@ -365,18 +366,23 @@ async fn dial(address: &str) -> Option<Socket> {
     Some(socket)
 }
 
-async fn next_frame(socket: &mut Socket) -> Option<Outgoing> {
+/// The next frame of a backend. It may be dropped and asked again: a frame whose bytes have not come yet stays in
+/// `head`.
+async fn next_frame(socket: &mut Socket, head: &mut Option<Outgoing>) -> Option<Outgoing> {
     loop {
-        match socket.next().await?.ok()? {
-            Message::Text(text) => {
-                let mut frame = Outgoing::read(text.as_str())?;
-                if frame.bytes().is_some() {
-                    let Message::Binary(bytes) = socket.next().await?.ok()? else { return None };
-                    frame.set_bytes(bytes.to_vec());
+        match (socket.next().await?.ok()?, head.take()) {
+            (Message::Text(text), None) => {
+                let frame = Outgoing::read(text.as_str())?;
+                if frame.bytes().is_none() {
+                    return Some(frame);
                 }
+                *head = Some(frame);
+            }
+            (Message::Binary(bytes), Some(mut frame)) => {
+                frame.set_bytes(bytes.to_vec());
                 return Some(frame);
             }
-            Message::Ping(_) | Message::Pong(_) => {}
+            (Message::Ping(_) | Message::Pong(_), waiting) => *head = waiting,
             _ => return None,
         }
     }

@@ -72,7 +72,8 @@ async fn a_default_task_is_lowered_and_a_client_may_lower_its_own() {
     yard.until_empty().await;
 }
 
-/// Tasks that end before their gateway has come: what they said waits for it.
+/// Tasks that end before their gateway has come: what they said waits for it. A word for the gateway that came between a
+/// frame and its bytes made it forget the frame, and its client heard that the backend was killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_that_end_at_once_all_end_well() {
     let Some(yard) = Yard::new(16, "") else { return };
