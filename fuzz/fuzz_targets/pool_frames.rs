@@ -1,62 +1,12 @@
-//! Any frames of a pool's client: nothing panics, and what is accepted is within the limits and leads nowhere else.
+//! Any frames of a pool's client.
 //!
 //! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run pool_frames`.
 
 #![no_main]
 
-use std::sync::{Arc, LazyLock};
+#[path = "../checks/pool_frames.rs"]
+mod pool_frames;
 
 use libfuzzer_sys::fuzz_target;
-use taskyard_pool::backend::{Plan, add_file, duration};
-use taskyard_pool::protocol::{Frame, Options, PlainRequest};
-use taskyard_pool::{Config, Program};
 
-static CONFIG: LazyLock<Config> = LazyLock::new(|| {
-    let program = "{command: [/bin/p, '{main}', '{format}', '{result}'], interactive: [/bin/p], input: .asy, \
-                   formats: {svg: a, pdf: b}, result: 'o.{format}', verbosity: [[], [-v]]}";
-    Config::parse(&format!("programs: {{p: {program}}}")).expect("it is right")
-});
-
-/// The frames of one client, one a line; a file has the line after its head.
-fn read(text: &str) {
-    let program: Arc<Program> = Arc::new(CONFIG.programs["p"].clone());
-    let limits = &CONFIG.limits;
-    let (mut files, mut options) = (Vec::new(), Options::default());
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        match Frame::read(line) {
-            Ok(Frame::Input(head)) => {
-                let (Some(name), Some(bytes)) = (head.filename, lines.next()) else { continue };
-                let added = add_file(&mut files, &program, limits, (name, bytes.into()));
-                let last = files.last().filter(|_| added.is_ok());
-                if let Some((name, _)) = last {
-                    assert!(!name.contains(['/', '\0', ' ']) && !name.starts_with(['-', '.']));
-                    assert!(name.ends_with(".asy"));
-                }
-            }
-            Ok(Frame::Options(new)) => {
-                let _ = new.duration.map(duration);
-                options = new;
-            }
-            Ok(Frame::Start(start)) => {
-                for interactive in [false, true] {
-                    let files = files.clone();
-                    let plan = Plan::new(program.clone(), files, &options, &start, interactive);
-                    let Ok(plan) = plan else { continue };
-                    assert!(plan.files.len() <= limits.input_files_max);
-                    assert_eq!(plan.command[0], "/bin/p");
-                    let result = plan.result.map(|(file, ..)| file);
-                    assert!(result.is_none_or(|file| file == "o.svg" || file == "o.pdf"));
-                }
-            }
-            Err(error) => assert!(error.to_string().len() < 4 * (line.len() + 200)),
-        }
-    }
-    assert!(files.iter().map(|(_, bytes): &(String, Vec<u8>)| bytes.len()).sum::<usize>() <= limits.input_bytes_max);
-}
-
-fuzz_target!(|text: &str| {
-    read(text);
-    let _ = serde_json::from_str::<PlainRequest>(text);
-    let _ = Config::parse(text);
-});
+fuzz_target!(|text: &str| pool_frames::check(text));

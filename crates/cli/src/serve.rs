@@ -91,6 +91,9 @@ pub struct ServeArgs {
     /// Host a pool beside the queue: the programs and limits in this YAML file.
     #[arg(long, value_name = "FILE")]
     pool: Option<PathBuf>,
+    /// Host only the gateway of that pool; its schedulers and backends are found over this Redis.
+    #[arg(long, value_name = "URL", requires = "pool")]
+    pool_redis: Option<String>,
     /// Leave planning for typed workers to other servers of the store.
     #[arg(long)]
     no_manager: bool,
@@ -126,10 +129,13 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let runtime = runtime()?;
     let mut config = runtime.block_on(rehearse(config, &args.iproto))?;
     let pool = match &args.pool {
-        Some(file) => Some(runtime.block_on(pool::start(file))?),
+        Some(file) => {
+            let redis = args.pool_redis.as_deref();
+            Some(runtime.block_on(pool::Hosted::start(file, redis))?)
+        }
         None => None,
     };
-    config.guests = pool.as_ref().map(pool::guests);
+    config.guests = pool.as_ref().map(pool::Hosted::guests);
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;
@@ -142,7 +148,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let (stop, again) = (Stop::new()?, Stop::new()?);
         let mut config = config;
         config.services.extend(args.sql_tasks()?);
-        config.services.extend(pool.clone().map(|pool| Arc::new(pool) as Arc<dyn Service>));
+        config.services.extend(pool.as_ref().map(|pool| pool.service.clone()));
         let manager = (!args.no_manager).then(|| args.manager(&engine));
         config.services.extend(manager.clone());
         let server = match bind(config, &engine, &args.iproto).await {
@@ -153,7 +159,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             }
         };
         // A person who closes the terminal's pipe still wants the server.
-        let hosted = pool.as_ref().map(|pool| pool::screen(pool, &server.url()));
+        let hosted = pool.as_ref().map(|pool| pool.screen(&server.url()));
         let screen = first_screen(&server, &found, &args, &hosted.unwrap_or_default());
         let _ = output::bytes(screen.as_bytes());
         let stopping = async {

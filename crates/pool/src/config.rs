@@ -39,6 +39,52 @@ pub struct Config {
     pub limits: Limits,
     /// How what is run is kept apart.
     pub isolation: Isolation,
+    /// How long parts of a pool over Redis may be silent.
+    pub leases: Leases,
+}
+
+/// How long parts of a pool over Redis may be silent before the others go on without them, in seconds. Each says a word
+/// three times as often.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Leases {
+    /// A gateway: then its tasks are gone.
+    pub task_seconds: f64,
+    /// A backend: then its task runs elsewhere, or is lost.
+    pub backend_seconds: f64,
+    /// The scheduler that leads: then another does.
+    pub leader_seconds: f64,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Leases { task_seconds: 15.0, backend_seconds: 10.0, leader_seconds: 3.0 }
+    }
+}
+
+impl Leases {
+    /// How long a task lives without a word of its gateway.
+    pub fn task(&self) -> Duration {
+        Duration::try_from_secs_f64(self.task_seconds).unwrap_or_default()
+    }
+
+    /// How long a backend lives without a word.
+    pub fn backend(&self) -> Duration {
+        Duration::try_from_secs_f64(self.backend_seconds).unwrap_or_default()
+    }
+
+    /// How long the scheduler that leads does so without a word.
+    pub fn leader(&self) -> Duration {
+        Duration::try_from_secs_f64(self.leader_seconds).unwrap_or_default()
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let all = [self.task_seconds, self.backend_seconds, self.leader_seconds];
+        match all.iter().all(|lease| (0.1..=3600.0).contains(lease)) {
+            true => Ok(()),
+            false => Err(ConfigError::Value("leases must be 0.1 to 3600 seconds".into())),
+        }
+    }
 }
 
 /// One class.
@@ -67,6 +113,9 @@ pub enum LimitConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
+    /// Its name.
+    #[serde(skip)]
+    pub name: String,
     /// The program and its arguments; `{main}`, `{format}` and `{result}` are replaced. No shell is
     /// involved.
     pub command: Vec<String>,
@@ -169,6 +218,7 @@ impl Default for Config {
             programs: BTreeMap::new(),
             limits: Limits::default(),
             isolation: Isolation::default(),
+            leases: Leases::default(),
         }
     }
 }
@@ -218,8 +268,11 @@ pub enum ConfigError {
 impl Config {
     /// Reads and checks a configuration.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let config: Config =
+        let mut config: Config =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
+        for (name, program) in &mut config.programs {
+            program.name.clone_from(name);
+        }
         config.check()?;
         Ok(config)
     }
@@ -239,6 +292,7 @@ impl Config {
         for (name, program) in &self.programs {
             program.check(name)?;
         }
+        self.leases.check()?;
         seconds(self.limits.kill_after_seconds, "kill_after_seconds")?;
         seconds(self.denial_pause_seconds, "denial_pause_seconds")?;
         Ok(())

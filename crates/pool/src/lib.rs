@@ -12,9 +12,11 @@ pub mod config;
 pub mod gateway;
 pub mod pool;
 pub mod protocol;
+pub mod redis;
 pub mod scheduler;
 
 mod clock;
+mod local;
 mod service;
 
 pub use config::{Config, ConfigError, Program};

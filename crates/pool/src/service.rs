@@ -30,30 +30,38 @@ impl Service for Pool {
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        let status = self.0.scheduler.glance();
-        let of_classes = BY_CLASS.iter().map(|family| family.metric(&status));
-        let sums = SUMS.iter().map(|(name, about, of)| {
-            let values = vec![(Vec::new(), of(&status.counts) as f64)];
-            Metric { name, about, grows: true, values }
-        });
-        of_classes.chain(sums).chain([backends(&status)]).collect()
+        metrics_of(&self.0.scheduler.glance())
     }
 
     fn status(&self) -> Vec<Line> {
-        let status = self.0.scheduler.glance();
-        let lines = status.by_class().map(|(class, counts)| Line {
-            part: class.name.clone(),
-            words: format!(
-                "{} of {} run, {} wait, {} started",
-                class.running, class.limit, class.queued, counts.started
-            ),
-        });
-        lines.collect()
+        lines_of(&self.0.scheduler.glance())
     }
 
     fn stop(&self) -> Stopping<'_> {
         Box::pin(Pool::stop(self, GRACE))
     }
+}
+
+/// What a pool counts.
+pub(crate) fn metrics_of(status: &Status) -> Vec<Metric> {
+    let of_classes = BY_CLASS.iter().map(|family| family.metric(status));
+    let sums = SUMS.iter().map(|(name, about, of)| {
+        let values = vec![(Vec::new(), of(&status.counts) as f64)];
+        Metric { name, about, grows: true, values }
+    });
+    of_classes.chain(sums).chain([backends(status)]).collect()
+}
+
+/// A line for each class.
+pub(crate) fn lines_of(status: &Status) -> Vec<Line> {
+    let lines = status.by_class().map(|(class, counts)| Line {
+        part: class.name.clone(),
+        words: format!(
+            "{} of {} run, {} wait, {} started",
+            class.running, class.limit, class.queued, counts.started
+        ),
+    });
+    lines.collect()
 }
 
 /// A number that each class has, and perhaps interactive tasks too.

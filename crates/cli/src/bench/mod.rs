@@ -88,6 +88,8 @@ enum Part {
     Workers,
     /// Duration classes: decisions, starts of programs, a waiting crowd.
     Pool,
+    /// The same over Redis, on several processes.
+    PoolRedis,
     /// Memory with many tasks, and opening them again.
     Resident,
     /// Tasks on PostgreSQL, beside other queues on it.
@@ -170,6 +172,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Pool) {
         pool::measure(&mut report).await?;
+    }
+    if wanted(Part::PoolRedis) {
+        pool::far::measure(&mut report, folder).await?;
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;

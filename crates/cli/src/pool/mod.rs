@@ -1,13 +1,17 @@
 //! `pool`: run programs for clients, and see how that goes.
 
+mod parts;
 mod status;
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
-use taskyard_pool::gateway::{is_page, router};
+use taskyard_core::service::Service;
+use taskyard_pool::gateway::{Gate, is_page, router};
+use taskyard_pool::redis::{RedisGateway, Site};
 use taskyard_pool::{Config, Pool};
 use taskyard_server::Guests;
 use taskyard_wire::Exit;
@@ -15,6 +19,7 @@ use taskyard_wire::Exit;
 use crate::args::{Cli, Verb};
 use crate::failure::Wrong;
 use crate::serve;
+use parts::{BackendArgs, SchedulerArgs};
 use status::StatusArgs;
 
 /// What to do with a pool.
@@ -22,7 +27,13 @@ use status::StatusArgs;
 #[command(after_help = "\
 Examples:
   taskyard pool serve examples/asymptote.yaml
-  taskyard pool status")]
+  taskyard pool status
+
+On many machines, over one Redis and with one file:
+  taskyard pool scheduler examples/asymptote.yaml --redis redis://db     two of them: one leads
+  taskyard pool backend examples/asymptote.yaml --redis redis://db --listen 10.0.0.7:7071
+  taskyard pool gateway examples/asymptote.yaml --redis redis://db --http 10.0.0.5:7070
+  taskyard pool status --redis redis://db")]
 pub struct PoolArgs {
     #[command(subcommand)]
     verb: PoolVerb,
@@ -32,6 +43,12 @@ pub struct PoolArgs {
 enum PoolVerb {
     /// Run a pool by itself: gateway, scheduler and backends in one process.
     Serve(PoolServeArgs),
+    /// Run a gateway of a pool over Redis: clients come to it.
+    Gateway(GatewayArgs),
+    /// Run a scheduler of a pool over Redis: of several one leads.
+    Scheduler(SchedulerArgs),
+    /// Run backends of a pool over Redis: they run the programs.
+    Backend(BackendArgs),
     /// Show how a pool is: its classes, who waits, and whether estimates were kept.
     Status(StatusArgs),
 }
@@ -45,6 +62,27 @@ Examples:
 
 The second one has every option of `serve`.")]
 struct PoolServeArgs {
+    #[command(flatten)]
+    serve: FaceArgs,
+}
+
+/// How to run a gateway.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard pool gateway examples/asymptote.yaml --redis redis://db --http 10.0.0.5:7070 --token-file token
+  taskyard serve --pool examples/asymptote.yaml --pool-redis redis://db     beside a queue, in one process")]
+struct GatewayArgs {
+    #[command(flatten)]
+    serve: FaceArgs,
+    /// The Redis of the pool.
+    #[arg(long, value_name = "URL", env = "TASKYARD_POOL_REDIS", hide_env_values = true)]
+    redis: String,
+}
+
+/// Where clients come to.
+#[derive(Debug, Args)]
+struct FaceArgs {
     /// The YAML file with the programs and limits.
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -62,13 +100,16 @@ struct PoolServeArgs {
 /// Does what is asked.
 pub fn run(args: PoolArgs) -> anyhow::Result<Exit> {
     match args.verb {
-        PoolVerb::Serve(args) => serve(args),
+        PoolVerb::Serve(args) => serve(args.serve, None),
+        PoolVerb::Gateway(args) => serve(args.serve, Some(args.redis)),
+        PoolVerb::Scheduler(args) => parts::scheduler(&args),
+        PoolVerb::Backend(args) => parts::backend(args),
         PoolVerb::Status(args) => status::run(&args),
     }
 }
 
 /// A pool by itself is a server whose queue nobody uses.
-fn serve(args: PoolServeArgs) -> anyhow::Result<Exit> {
+fn serve(args: FaceArgs, redis: Option<String>) -> anyhow::Result<Exit> {
     let mut words = vec!["taskyard".into(), "serve".into()];
     for word in ["--store", "memory:", "--iproto", "off", "--http"] {
         words.push(word.into());
@@ -81,31 +122,57 @@ fn serve(args: PoolServeArgs) -> anyhow::Result<Exit> {
     if args.insecure {
         words.push("--insecure".into());
     }
+    if let Some(url) = redis {
+        words.extend(["--pool-redis".into(), url.into()]);
+    }
     match Cli::try_parse_from(words)?.verb {
         Verb::Serve(args) => serve::run(args),
         _ => Err(anyhow::anyhow!("`serve` is not what it was")),
     }
 }
 
-/// Starts the pool that the file describes.
-pub async fn start(file: &Path) -> anyhow::Result<Pool> {
+/// A pool that a server hosts, or the gateway of one.
+pub struct Hosted {
+    gate: Gate,
+    /// What the server looks after.
+    pub service: Arc<dyn Service>,
+    gaps: Vec<String>,
+}
+
+impl Hosted {
+    /// Starts the pool that the file describes; with a Redis only its gateway.
+    pub async fn start(file: &Path, redis: Option<&str>) -> anyhow::Result<Self> {
+        let config = read(file)?;
+        if let Some(url) = redis {
+            let site = Site::parse(url, "gateway").map_err(|error| Wrong(error.to_string()))?;
+            let gateway = RedisGateway::start(&config, &site)?;
+            let gate = gateway.gate().clone();
+            return Ok(Hosted { gate, service: Arc::new(gateway), gaps: Vec::new() });
+        }
+        let pool = Pool::start(config).await?;
+        let (gate, gaps) = (pool.gate().clone(), pool.backends().isolation().gaps());
+        Ok(Hosted { gate, service: Arc::new(pool), gaps })
+    }
+
+    /// The pool's addresses, for the server that hosts it.
+    pub fn guests(&self) -> Guests {
+        Guests { router: router(self.gate.clone()), is_open: is_page }
+    }
+
+    /// What a newcomer sees of the pool: where it is, and what is not kept apart.
+    pub fn screen(&self, url: &str) -> String {
+        let programs: Vec<&str> = self.gate.programs().collect();
+        let mut text = format!("  pool   {url}/pool (programs: {})\n", programs.join(", "));
+        for gap in &self.gaps {
+            text.push_str(&format!("         not isolated: {gap}\n"));
+        }
+        text
+    }
+}
+
+/// Reads the file that describes a pool.
+fn read(file: &Path) -> anyhow::Result<Config> {
     let wrong = |why: String| Wrong(format!("{}: {why}", file.display()));
     let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    let config = Config::parse(&text).map_err(|error| wrong(error.to_string()))?;
-    Ok(Pool::start(config).await?)
-}
-
-/// The pool's addresses, for the server that hosts it.
-pub fn guests(pool: &Pool) -> Guests {
-    Guests { router: router(pool.clone()), is_open: is_page }
-}
-
-/// What a newcomer sees of the pool: where it is, and what is not kept apart.
-pub fn screen(pool: &Pool, url: &str) -> String {
-    let programs: Vec<&str> = pool.programs().collect();
-    let mut text = format!("  pool   {url}/pool (programs: {})\n", programs.join(", "));
-    for gap in pool.backends().isolation().gaps() {
-        text.push_str(&format!("         not isolated: {gap}\n"));
-    }
-    text
+    Ok(Config::parse(&text).map_err(|error| wrong(error.to_string()))?)
 }

@@ -4,25 +4,42 @@ use clap::Args;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::Value;
+use taskyard_pool::redis::{Site, Wire, look};
 use taskyard_wire::Exit;
 
 use crate::connect::{ConnectArgs, block_on};
+use crate::failure::Wrong;
 use crate::output;
 
 /// Which pool.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard pool status --url http://10.0.0.5:7070
+  taskyard pool status --redis redis://db --json")]
 pub struct StatusArgs {
     /// Print it as JSON.
     #[arg(long)]
     json: bool,
+    /// Ask the Redis of the pool instead of a server.
+    #[arg(long, value_name = "URL", env = "TASKYARD_POOL_REDIS", hide_env_values = true)]
+    redis: Option<String>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
 /// Asks the pool and prints what it says.
 pub fn run(args: &StatusArgs) -> anyhow::Result<Exit> {
-    let http = args.connect.http()?;
-    let status: Value = block_on(async { Ok(http.look("/pool/status").await?) })?;
+    let status: Value = match &args.redis {
+        Some(url) => {
+            let site = Site::parse(url, "status").map_err(|error| Wrong(error.to_string()))?;
+            block_on(async { Ok(look(&Wire::open(&site)).await?) })?
+        }
+        None => {
+            let http = args.connect.http()?;
+            block_on(async { Ok(http.look("/pool/status").await?) })?
+        }
+    };
     let text = if args.json { status.to_string() } else { shown(&status) };
     output::line(text)?;
     Ok(Exit::Ok)
@@ -39,7 +56,37 @@ fn shown(status: &Value) -> String {
     for (class, counts) in classes.zip(counts) {
         table.add_row(row(class, counts));
     }
-    format!("{table}\n{}", sentences(status))
+    if status["in_redis"].is_null() {
+        return format!("{table}\n{}", sentences(status));
+    }
+    if status["classes"].is_null() {
+        return format!("no scheduler leads\n{}", spread(status));
+    }
+    format!("{table}\n{}\n{}", sentences(status), spread(status))
+}
+
+/// What there is of a pool on many machines.
+fn spread(status: &Value) -> String {
+    let redis = &status["in_redis"];
+    let text = |value: &Value| value.as_str().unwrap_or("nobody").to_owned();
+    let leader = &status["leader"];
+    let mut lines =
+        vec![format!("leader: {} as number {}", text(&leader["name"]), text(&leader["number"]))];
+    if leader.is_null() {
+        lines = vec!["leader: nobody".to_owned()];
+    }
+    lines.push(format!("waiting in Redis: {}", redis["waiting"]));
+    for backend in redis["backends"].as_array().into_iter().flatten() {
+        let (id, address) = (text(&backend["backend"]), text(&backend["address"]));
+        let tasks = redis["allocations"].as_array().into_iter().flatten();
+        let tasks: Vec<String> = tasks
+            .filter(|task| task["backend"] == backend["backend"])
+            .map(|task| format!("runs task {} ({})", text(&task["task"]), text(&task["kind"])))
+            .collect();
+        let what = if tasks.is_empty() { "free".into() } else { tasks.join(", ") };
+        lines.push(format!("backend {id} at {address}: {what}"));
+    }
+    lines.join("\n")
 }
 
 /// A line of the table: how a class is, and what happened in it so far.

@@ -63,6 +63,17 @@ fn every_command_about_sql_tasks_has_an_example() {
 }
 
 #[test]
+fn every_command_about_pools_has_an_example() {
+    let all = run(&["pool", "--help"]).good();
+    for verb in ["serve", "gateway", "scheduler", "backend", "status"] {
+        let command = format!("taskyard pool {verb}");
+        assert!(all.contains(&command), "{verb}:\n{all}");
+        let help = run(&["pool", verb, "--help"]).good();
+        assert!(help.contains("Example") && help.contains(&command), "{verb}:\n{help}");
+    }
+}
+
+#[test]
 fn defaults_are_shown_as_people_write_them() {
     let help = run(&["serve", "--help"]).good();
     let memory = OpenOptions::default().memory_bytes >> 20;

@@ -190,3 +190,19 @@ fn a_server_without_a_pool_says_so() {
     let serving = Serving::start(&mut command);
     assert_ne!(serving.run(&["pool", "status"]).exit, 0);
 }
+
+#[test]
+fn parts_over_redis_say_what_is_wrong_with_their_arguments() {
+    let (_folder, file) = config(CONFIG);
+    let file = file.to_str().unwrap();
+    for part in ["gateway", "scheduler", "backend"] {
+        let ran = run(&["pool", part, file, "--redis", "nonsense"]).ends(2);
+        assert!(ran.err.contains("redis://"), "{part}: {}", ran.err);
+        run(&["pool", part, file]).ends(2);
+    }
+    let ran =
+        run(&["pool", "backend", file, "--redis", "redis://127.0.0.1:1", "--listen", "0.0.0.0:0"]);
+    assert!(ran.ends(2).err.contains("--advertise"));
+    let ran = run(&["pool", "status", "--redis", "redis://127.0.0.1:1"]);
+    assert!(ran.err.contains("127.0.0.1:1"), "{}", ran.err);
+}

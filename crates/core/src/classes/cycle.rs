@@ -140,7 +140,7 @@ impl Classes {
     }
 
     /// Counts a running task.
-    fn hold(&mut self, ticket: Ticket, task: Running) {
+    pub(super) fn hold(&mut self, ticket: Ticket, task: Running) {
         self.load.add(task.class);
         self.running.insert(ticket, task);
     }

@@ -3,7 +3,7 @@
 use crate::classes::choice::Choice;
 use crate::classes::queue::{Queue, Queued};
 use crate::classes::running::{Running, RunningTasks};
-use crate::classes::{Ask, Decision, Denial, Kind, Load, Rules, Ticket};
+use crate::classes::{Ask, Decision, Denial, Kind, Load, Resumed, Rules, Ticket};
 use crate::time::{Span, Timestamp};
 
 /// Decides who runs, who waits and who yields.
@@ -133,6 +133,23 @@ impl Classes {
             self.cycle(now, &mut out);
         }
         out
+    }
+
+    /// A task runs that another scheduler started: it counts from now on, whatever the limits say. One whose time is over
+    /// is about to end. Nothing starts by this.
+    pub fn resume(&mut self, now: Timestamp, ticket: Ticket, task: Resumed) {
+        let Resumed { kind, started, limit, wish, .. } = task;
+        let over = kind != Kind::Interactive && started + limit <= now;
+        let class = match kind {
+            _ if over => 0,
+            Kind::Interactive => 0,
+            // The rules may have fewer classes than those under which it started.
+            _ => task.class.min(self.rules.classes().len() as u8 - 1),
+        };
+        let stopping = over.then_some(now);
+        let task = Running { kind, class, started, limit, wish, stopping, spared: None };
+        self.release(ticket);
+        self.hold(ticket, task);
     }
 
     /// A running task lost its backend before anybody saw anything of it: it takes its place in the

@@ -21,5 +21,5 @@ pub use choice::Policy;
 pub use load::Load;
 pub use machine::{Classes, LowerError};
 pub use rules::{Class, Limit, Rules, RulesError};
-pub use task::{Ask, Decision, Denial, Kind, Ticket};
+pub use task::{Ask, Decision, Denial, Kind, Resumed, Ticket};
 pub use waiting::{Outlook, Waiting};

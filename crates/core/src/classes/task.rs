@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::time::Span;
+use crate::time::{Span, Timestamp};
 
 /// The number of a task in a pool. It is also its place: lower numbers came earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +45,21 @@ impl Kind {
             Kind::Interactive => "interactive",
         }
     }
+}
+
+/// A task that runs already, as somebody else started it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resumed {
+    /// What it is.
+    pub kind: Kind,
+    /// The class it counts in; the first for an interactive one.
+    pub class: u8,
+    /// When it started.
+    pub started: Timestamp,
+    /// How long it may run; `Span::FOREVER` for an interactive one.
+    pub limit: Span,
+    /// The longest it may run by its own wish.
+    pub wish: Span,
 }
 
 /// What is to be done now, in this order.

@@ -75,7 +75,7 @@ impl Group {
 
     /// The first process inside bubblewrap, if it is there yet.
     fn first_inside(&self) -> Option<Pid> {
-        let first = || children(self.id()).first().copied();
+        let first = || children(self.id(), self.id()).first().copied();
         (self.wrapped && !self.reaped).then(first).flatten()
     }
 
@@ -102,10 +102,11 @@ impl Drop for Group {
     }
 }
 
-/// The children of a process that is not reaped yet.
-fn children(parent: u32) -> Vec<Pid> {
+/// The children of a thread of a process that is not reaped yet; where the system does not tell threads apart, those of
+/// the whole process.
+pub(super) fn children(parent: u32, thread: u32) -> Vec<Pid> {
     let pid = |id: u32| i32::try_from(id).ok().and_then(Pid::from_raw);
-    match fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")) {
+    match fs::read_to_string(format!("/proc/{parent}/task/{thread}/children")) {
         Ok(ids) => {
             ids.split_whitespace().filter_map(|id| id.parse().ok()).filter_map(pid).collect()
         }

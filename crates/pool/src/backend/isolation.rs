@@ -9,8 +9,19 @@ use crate::config::{self, Limits};
 
 const BUBBLEWRAP: &str = "/usr/bin/bwrap";
 const PRLIMIT: &str = "/usr/bin/prlimit";
+const SHELL: &str = "/bin/sh";
 /// Where a program finds its folder inside bubblewrap.
 const INSIDE: &str = "/job";
+/// The first process inside bubblewrap. Bubblewrap's own tells an exit and a kill by the same number, and is left as a
+/// zombie that counts among the processes of its user. What a client says reaches this shell as arguments only, and it
+/// reads none of them. Its standard input is a socket on which it tells how the program fares ([`super::account`]): that
+/// it is about to begin, what the shell has to say of a signal that ended it, and its status.
+const FIRST: &str = "echo begun >&0; exec 3>&2 2>&0; (exec \"$@\" </dev/null 2>&3 3>&-); code=$?; echo \"$code\" >&0; \
+                     exit \"$code\"";
+/// The same for a session, whose program has the standard input.
+const FIRST_IN_SESSION: &str = "(exec \"$@\"); exit \"$?\"";
+/// Processes of bubblewrap itself: the outer one, the first one inside, and that on its way to be the program.
+const WRAPPING: u64 = 3;
 /// The system's folders that programs may read, as far as they are there.
 const READ: [&str; 8] = [
     "/bin",
@@ -53,7 +64,7 @@ impl Isolation {
         let mut this = Isolation { first_uid, bubblewrap: false, prlimit };
         if wanted.bubblewrap && Path::new(BUBBLEWRAP).exists() {
             let mut trial = Command::new(BUBBLEWRAP);
-            trial.args(walls(&[])).args(["--", "/bin/true"]).env_clear();
+            trial.args(walls(&[])).args(["--", SHELL, "-c", "exit 0"]).env_clear();
             trial.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             this.dress(&mut trial, first_uid);
             let status = tokio::process::Command::from(trial).status().await;
@@ -115,6 +126,10 @@ impl Isolation {
             words.extend(["--bind".into(), folder, INSIDE.into()]);
             // The root is a folder in memory that nobody may fill.
             words.extend(["--remount-ro", "/", "--chdir", INSIDE, "--"].map(String::from));
+            let first = if plan.interactive { FIRST_IN_SESSION } else { FIRST };
+            words.extend([SHELL, "-c", first].map(String::from));
+            // Its name is the mark by which it is found should it be left alone.
+            words.push(site.folder.display().to_string());
         }
         words.extend(plan.command.iter().cloned());
         let mut command = Command::new(&words[0]);
@@ -143,7 +158,8 @@ impl Isolation {
             "--nofile=256".into(),
         ];
         if site.uid.is_some() {
-            args.push(format!("--nproc={}", limits.processes_max));
+            let wrapping = if self.bubblewrap { WRAPPING } else { 0 };
+            args.push(format!("--nproc={}", limits.processes_max.saturating_add(wrapping)));
         }
         if let Some(seconds) = site.seconds_max {
             // Each processor may be used all the time. The first of the two is a signal of its own, so that it
@@ -161,7 +177,7 @@ impl Isolation {
 fn walls(read: &[PathBuf]) -> Vec<String> {
     let mut args: Vec<String> = Vec::new();
     let mut add = |words: &[&str]| args.extend(words.iter().map(|word| word.to_string()));
-    add(&["--unshare-all", "--die-with-parent", "--new-session"]);
+    add(&["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1"]);
     add(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]);
     let size = MEMORY_FOLDER_BYTES_MAX.to_string();
     for folder in ["/dev/shm", "/tmp"] {

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::account::{Account, Fate};
 use super::group::Group;
 use super::isolation::Site;
 use super::output::Output;
@@ -27,8 +28,7 @@ const KILL_MAX: Duration = Duration::from_secs(2);
 const DRAIN_MAX: Duration = Duration::from_millis(200);
 /// The signals that somebody else than the pool may have sent to end a program.
 const KILLED: [i32; 2] = [9, 15];
-/// What bubblewrap adds to the number of the signal that ended its program. A program may end with such
-/// a status by itself, and nobody can tell.
+/// What bubblewrap and shells add to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 /// The signal that the processor time of a process is used up.
 const CPU_USED_UP: i32 = 24;
@@ -45,7 +45,10 @@ enum Stop {
 
 /// How a program ended.
 struct End {
+    /// The status of the process that was started: the program, or bubblewrap around it.
     status: io::Result<ExitStatus>,
+    /// What is known of the program inside bubblewrap, if it is not a session.
+    fate: Option<Fate>,
     stop: Option<Stop>,
     output_exceeded: bool,
     /// Output that the client has not got yet.
@@ -76,7 +79,7 @@ pub(super) async fn run(
     };
     let rest = std::mem::take(&mut end.rest);
     // Once nothing more can be done about it, the client is told how it ended, with what there is.
-    if end.may_be_killed(host.isolation.has_bubblewrap()) && allocation.may_run_again() {
+    if end.is_worth_another_try() && allocation.may_run_again() {
         return allocation.end(Ended::Lost);
     }
     let last = last_frames(&host, &plan, &room, &end).await;
@@ -103,6 +106,10 @@ async fn fail(
 /// A program that is watched.
 struct Watch {
     group: Group,
+    /// What is told of the program inside bubblewrap; a session tells nothing.
+    account: Option<Account>,
+    /// Whether the program has begun, as far as that can be known.
+    begun: bool,
     started: Instant,
     stdout: Output<ChildStdout>,
     stderr: Output<ChildStderr>,
@@ -126,7 +133,16 @@ impl Watch {
         let seconds_max = limit.map(|limit| limit.as_secs() + 1);
         let site = Site { folder: room.path(), uid: room.uid(), seconds_max };
         let mut command = Command::from(host.isolation.command(plan, site, &host.limits));
-        let input = if plan.interactive { Stdio::piped() } else { Stdio::null() };
+        let mut account = None;
+        let input = match plan.interactive {
+            true => Stdio::piped(),
+            false if host.isolation.has_bubblewrap() => {
+                let (opened, input) = Account::open()?;
+                account = Some(opened);
+                input
+            }
+            false => Stdio::null(),
+        };
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut group = host.spawner.spawn(command, room.clone()).await?;
         let place = Place { folder: site.folder.into(), uid: site.uid, leader: group.id() };
@@ -141,8 +157,9 @@ impl Watch {
             stdout: Output::new(child.stdout.take(), Stream::Stdout, bytes_max),
             stderr: Output::new(child.stderr.take(), errors, bytes_max),
             started: Instant::now(),
-            // An empty one says that the program runs.
-            pending: Some(Outgoing::Output(Stream::Stdout, Vec::new())),
+            begun: account.is_none(),
+            pending: account.is_none().then(runs),
+            account,
             kill_after: host.kill_after,
             watching: host.warden.watch(place),
             group,
@@ -164,9 +181,16 @@ impl Watch {
             }
         }
         let status = self.group.reap().await;
+        let fate = match self.account.take() {
+            Some(account) => Some(account.fate().await),
+            None => None,
+        };
+        if !self.begun && fate.is_some_and(|fate| fate != Fate::NotBegun) {
+            self.pending = Some(runs());
+        }
         let rest = self.drain().await;
         let output_exceeded = self.stdout.exceeded() || self.stderr.exceeded();
-        Some(End { status, stop, output_exceeded, rest })
+        Some(End { status, fate, stop, output_exceeded, rest })
     }
 
     /// Passes output on until the program ends by itself or has to be stopped.
@@ -178,7 +202,8 @@ impl Watch {
                 self.pending = self.stdout.take_full().or_else(|| self.stderr.take_full());
             }
             let due = [self.stdout.due(), self.stderr.due()].into_iter().flatten().min();
-            let idle = self.pending.is_none();
+            // What is written before the program begins is not the program's: it waits for the end.
+            let idle = self.begun && self.pending.is_none();
             tokio::select! {
                 biased;
                 () = self.frames.closed() => return Some(Stop::ClientLeft),
@@ -197,7 +222,11 @@ impl Watch {
                 }
                 why = self.watching.verdict() => return Some(Stop::Limit(why)),
                 _ = self.group.ended() => return None,
-                permit = self.frames.reserve(), if !idle => {
+                () = begun(&mut self.account), if !self.begun => {
+                    self.begun = true;
+                    self.pending = Some(runs());
+                }
+                permit = self.frames.reserve(), if self.pending.is_some() => {
                     if let (Ok(permit), Some(frame)) = (permit, self.pending.take()) {
                         if frame.is_visible() {
                             allocation.show();
@@ -241,12 +270,21 @@ impl Drop for Watch {
 }
 
 impl End {
-    /// Whether somebody else than the pool may have killed the program.
-    fn may_be_killed(&self, wrapped: bool) -> bool {
-        let Ok(status) = &self.status else { return false };
-        let told = status.code().filter(|_| wrapped).map(|code| code - BY_SIGNAL);
-        let signal = status.signal().or(told);
-        self.stop.is_none() && signal.is_some_and(|signal| KILLED.contains(&signal))
+    /// Whether the program never began, or somebody else than the pool killed it.
+    fn is_worth_another_try(&self) -> bool {
+        let killed = |signal| KILLED.contains(&signal);
+        self.stop.is_none()
+            && match (&self.status, self.fate) {
+                (Err(_), _) => false,
+                (_, Some(Fate::NotBegun)) => true,
+                (_, Some(Fate::Exited(_))) => false,
+                (_, Some(Fate::Killed(status))) => killed(status - BY_SIGNAL),
+                (Ok(status), Some(Fate::Untold)) => status
+                    .signal()
+                    .or(status.code().map(|code| code - BY_SIGNAL))
+                    .is_some_and(killed),
+                (Ok(status), None) => status.signal().is_some_and(killed),
+            }
     }
 
     /// What went wrong, if anything did.
@@ -266,19 +304,33 @@ impl End {
         if self.output_exceeded {
             return Some("output limit".into());
         }
-        match (status.code(), status.signal()) {
-            (Some(0), _) => None,
-            (Some(code), _) if code == BY_SIGNAL + CPU_USED_UP => {
-                Some("processor time limit".into())
-            }
-            (None, Some(CPU_USED_UP)) => Some("processor time limit".into()),
-            (Some(code), _) if KILLED.contains(&(code - BY_SIGNAL)) => {
-                Some(format!("the program was killed, or ended by itself with status {code}"))
-            }
-            (Some(code), _) => Some(format!("the program ended with status {code}")),
-            (None, Some(signal)) => Some(format!("the program was ended by signal {signal}")),
+        let signal = match self.fate {
+            Some(Fate::NotBegun) => return Some("the program could not be started".into()),
+            Some(Fate::Exited(_)) => None,
+            Some(Fate::Killed(status)) => Some(status - BY_SIGNAL),
+            // Without bubblewrap, or where its first process is gone, the system tells.
+            Some(Fate::Untold) | None => status.signal(),
+        };
+        match (signal, status.code()) {
+            (Some(CPU_USED_UP), _) => Some("processor time limit".into()),
+            (Some(signal), _) => Some(format!("the program was ended by signal {signal}")),
+            (None, Some(0)) => None,
+            (None, Some(code)) => Some(format!("the program ended with status {code}")),
             (None, None) => Some("the program ended in an unknown way".into()),
         }
+    }
+}
+
+/// An empty output says that the program runs.
+fn runs() -> Outgoing {
+    Outgoing::Output(Stream::Stdout, Vec::new())
+}
+
+/// Ready when the program begins.
+async fn begun(account: &mut Option<Account>) {
+    match account {
+        Some(account) => account.begun().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -324,13 +376,33 @@ async fn at(moment: Option<Instant>) {
 mod tests {
     use super::*;
 
+    fn end(raw: i32, fate: Option<Fate>) -> End {
+        let status = Ok(ExitStatus::from_raw(raw));
+        End { status, fate, stop: None, output_exceeded: false, rest: Vec::new() }
+    }
+
     #[test]
     fn used_up_processor_time_is_told_and_no_kill() {
-        for raw in [CPU_USED_UP, (BY_SIGNAL + CPU_USED_UP) << 8] {
-            let status = Ok(ExitStatus::from_raw(raw));
-            let end = End { status, stop: None, output_exceeded: false, rest: Vec::new() };
-            assert!(!end.may_be_killed(true));
+        let told = BY_SIGNAL + CPU_USED_UP;
+        for end in [end(CPU_USED_UP, None), end(told << 8, Some(Fate::Killed(told)))] {
+            assert!(!end.is_worth_another_try());
             assert_eq!(end.error().as_deref(), Some("processor time limit"));
         }
+    }
+
+    #[test]
+    fn what_never_began_or_was_killed_is_tried_again_and_an_exit_is_not() {
+        let again = [
+            end(9, None),
+            end(1 << 8, Some(Fate::NotBegun)),
+            end(137 << 8, Some(Fate::Killed(137))),
+            end(137 << 8, Some(Fate::Untold)),
+            end(9, Some(Fate::Untold)),
+        ];
+        assert!(again.iter().all(End::is_worth_another_try));
+        let not = [end(137 << 8, None), end(137 << 8, Some(Fate::Exited(137))), end(0, None)];
+        assert!(!not.iter().any(End::is_worth_another_try));
+        assert_eq!(not[1].error().as_deref(), Some("the program ended with status 137"));
+        assert_eq!(again[1].error().as_deref(), Some("the program could not be started"));
     }
 }

@@ -1,6 +1,7 @@
 //! The users that programs run under: each has one of its own, so that limits on processes and a
 //! last sweep touch nobody else.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -10,7 +11,7 @@ use super::users::Users;
 /// The free users.
 #[derive(Clone, Debug)]
 pub(crate) struct Lanes {
-    free: Arc<Mutex<Vec<Option<u32>>>>,
+    free: Arc<Mutex<VecDeque<Option<u32>>>>,
     room: Arc<Semaphore>,
     users: Option<Arc<Users>>,
 }
@@ -20,7 +21,7 @@ pub(crate) struct Lanes {
 pub(crate) struct Lane {
     /// Nothing where programs run as the pool's own user.
     pub uid: Option<u32>,
-    free: Arc<Mutex<Vec<Option<u32>>>>,
+    free: Arc<Mutex<VecDeque<Option<u32>>>>,
     /// Another pool may have them only when nobody of this one is left.
     _users: Option<Arc<Users>>,
     _permit: OwnedSemaphorePermit,
@@ -38,13 +39,13 @@ impl Lanes {
     /// A free user, as soon as there is one.
     pub async fn take(&self) -> Option<Lane> {
         let permit = self.room.clone().acquire_owned().await.ok()?;
-        let uid = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        let uid = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
         Some(Lane { uid, free: self.free.clone(), _users: self.users.clone(), _permit: permit })
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.uid);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push_back(self.uid);
     }
 }

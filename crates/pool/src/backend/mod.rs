@@ -3,6 +3,7 @@
 //!
 //! Start reading at `job` (one task from its folder to its result), then `isolation`.
 
+mod account;
 mod folder;
 mod group;
 mod isolation;
@@ -16,50 +17,30 @@ mod stage;
 mod sweep;
 mod users;
 mod warden;
+mod workshop;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use crate::config::{Config, Limits};
+use crate::config::Config;
 use crate::protocol::Outgoing;
 use crate::scheduler::{Allocation, Scheduler, Stopping};
 
 pub use isolation::Isolation;
-pub use stage::{Plan, StageError, add_file, duration};
+pub use stage::{Plan, Source, StageError, add_file, duration};
 
-use folder::Folders;
-use lanes::Lanes;
-use spawner::Spawner;
-use users::Users;
-use warden::Warden;
+pub use workshop::{Runner, Stub, Workshop};
 
-/// Frames that wait for a client before the program has to.
-const FRAMES: usize = 8;
-/// Pieces of standard input that wait for the program.
-const INPUTS: usize = 4;
+use workshop::Host;
 
 /// The backends of this process.
 #[derive(Debug)]
 pub struct Backends {
     slots: Vec<Mutex<Slot>>,
     scheduler: Scheduler,
-    host: Arc<Host>,
-}
-
-/// What all jobs share.
-#[derive(Debug)]
-struct Host {
-    pub isolation: Isolation,
-    pub folders: Folders,
-    pub lanes: Lanes,
-    pub spawner: Spawner,
-    pub warden: Arc<Warden>,
-    pub limits: Limits,
-    pub kill_after: Duration,
+    workshop: Workshop,
 }
 
 #[derive(Debug, Default)]
@@ -78,27 +59,19 @@ pub struct Running {
     pub input: mpsc::Sender<Vec<u8>>,
 }
 
+impl Running {
+    /// One that has nothing to say and hears nothing.
+    pub(crate) fn over() -> Self {
+        Running { frames: mpsc::channel(1).1, input: mpsc::channel(1).0 }
+    }
+}
+
 impl Backends {
     /// Makes the backends and tells the scheduler of them.
     pub async fn start(config: &Config, scheduler: Scheduler) -> std::io::Result<Self> {
-        let mut isolation = Isolation::probe(&config.isolation).await;
-        // A halted program may still be ending while the next one starts.
-        let lanes = config.backends * 2;
-        let users = isolation.first_uid().map(|first| Users::claim(first, lanes)).transpose()?;
-        if let Some(users) = &users {
-            isolation.set_first_uid(users.first());
-        }
-        let host = Arc::new(Host {
-            folders: Folders::new()?,
-            lanes: Lanes::new(lanes, users),
-            spawner: Spawner::start(isolation.has_bubblewrap())?,
-            isolation,
-            warden: Warden::start(config.limits.clone()),
-            limits: config.limits.clone(),
-            kill_after: config.kill_after(),
-        });
+        let workshop = Workshop::start(config).await?;
         let slots = (0..config.backends).map(|_| Mutex::default()).collect();
-        let this = Backends { slots, scheduler, host };
+        let this = Backends { slots, scheduler, workshop };
         for id in 0..this.slots.len() {
             this.revive(id).await.map_err(std::io::Error::other)?;
         }
@@ -107,33 +80,28 @@ impl Backends {
 
     /// How programs are kept apart.
     pub fn isolation(&self) -> &Isolation {
-        &self.host.isolation
+        self.workshop.isolation()
     }
 
     /// How many folders of tasks there are: one for each program that runs or ends, and those that could not be
     /// removed yet.
     pub fn folders(&self) -> usize {
-        self.host.folders.count()
+        self.workshop.folders()
     }
 
     /// Where the folders of tasks are.
     pub fn folder(&self) -> &Path {
-        self.host.folders.path()
+        self.workshop.folder()
     }
 
     /// Runs a task on the backend that is held for it.
     pub fn run(&self, allocation: Allocation, plan: Arc<Plan>) -> Running {
-        let (sender, frames) = mpsc::channel(FRAMES);
-        let (input, stdin) = mpsc::channel(INPUTS);
-        let running = Running { frames, input };
-        let Some(slot) = self.slots.get(allocation.backend) else { return running };
-        let mut slot = lock(slot);
+        let slot = self.slots.get(allocation.backend).map(lock);
         // A backend that died meanwhile runs nothing, so the allocation is lost with it.
-        if slot.alive {
-            let job = job::run(self.host.clone(), plan, allocation, sender, stdin);
-            slot.jobs.retain(|job| !job.is_finished());
-            slot.jobs.push(tokio::spawn(job).abort_handle());
-        }
+        let Some(mut slot) = slot.filter(|slot| slot.alive) else { return Running::over() };
+        let (running, job) = self.workshop.run(allocation, plan);
+        slot.jobs.retain(|job| !job.is_finished());
+        slot.jobs.push(job);
         running
     }
 

@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 
 use super::folder::Folder;
 use super::lanes::Lane;
-use super::sweep::{Mark, sweep};
+use super::sweep::{Mark, bury, sweep};
 use super::{Host, Plan};
 
 /// A folder and a user. Both are cleared when the last handle is dropped, on a thread that nobody waits for:
@@ -30,7 +30,8 @@ struct Contents {
 
 impl Drop for Contents {
     fn drop(&mut self) {
-        if !sweep(&self.mark) {
+        let buried = || self.lane.uid.is_none_or(bury);
+        if !sweep(&self.mark) || !buried() {
             tracing::error!(mark = ?self.mark, "processes of a task cannot be killed");
         }
     }

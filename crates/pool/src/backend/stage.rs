@@ -28,6 +28,17 @@ pub struct Plan {
     pub interactive: bool,
     /// How it wants to run.
     pub ask: Ask,
+    /// What it was made of, so that another machine can make the same.
+    pub source: Source,
+}
+
+/// What a client said about how to run its files.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// The options.
+    pub options: Options,
+    /// Which file to begin with.
+    pub start: StartHead,
 }
 
 /// Why a task cannot run.
@@ -116,7 +127,8 @@ impl Plan {
         }
         let stderr_redir = options.stderr_redir.unwrap_or(true);
         let words = Vec::new();
-        Ok(Plan { program, files, words, command, result, stderr_redir, interactive, ask })
+        let source = Source { options: options.clone(), start: start.clone() };
+        Ok(Plan { program, files, words, command, result, stderr_redir, interactive, ask, source })
     }
 }
 

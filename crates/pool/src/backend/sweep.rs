@@ -1,12 +1,17 @@
 //! Kills what got away from its process group: everything that bears the mark of its task.
 
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use super::group::children;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, set_child_subreaper, waitid,
+};
 
 /// How long killed processes may take to be gone.
 const GONE_MAX: Duration = Duration::from_secs(5);
@@ -41,6 +46,43 @@ pub(crate) fn sweep(mark: &Mark) -> bool {
         }
         sleep(PAUSE);
     }
+}
+
+/// Lets orphans of programs come to this process instead of the machine's first one, which may take its time to wait
+/// for them: until somebody does, each counts among the processes that its user may have.
+pub(crate) fn adopt() -> io::Result<()> {
+    Ok(set_child_subreaper(Some(getpid()))?)
+}
+
+/// Waits for what this user left behind, all of it killed already, and says whether nothing is left. Nobody else in
+/// this process has children of such a user.
+pub(crate) fn bury(uid: u32) -> bool {
+    let given_up = Instant::now() + GONE_MAX;
+    loop {
+        let left: Vec<Pid> = own_children().into_iter().filter(|pid| belongs(*pid, uid)).collect();
+        if left.is_empty() {
+            return true;
+        }
+        for pid in left {
+            let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        }
+        if Instant::now() > given_up {
+            return false;
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// The children of this process, dead ones too.
+fn own_children() -> Vec<Pid> {
+    let own = std::process::id();
+    let Ok(threads) = fs::read_dir(format!("/proc/{own}/task")) else { return Vec::new() };
+    let threads = threads.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    threads.flat_map(|thread: u32| children(own, thread)).collect()
+}
+
+fn belongs(pid: Pid, uid: u32) -> bool {
+    fs::metadata(format!("/proc/{}", pid.as_raw_nonzero())).is_ok_and(|about| about.uid() == uid)
 }
 
 /// The living processes with this mark.

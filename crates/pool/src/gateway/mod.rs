@@ -3,12 +3,14 @@
 //! It answers under `/pool`. Who may ask at all is decided outside, by the server that hosts it.
 
 mod files;
+mod gate;
 mod page;
 mod plain;
 mod socket;
 mod turns;
 mod visit;
 mod words;
+mod yard;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,39 +22,32 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 
-use crate::pool::Pool;
-
-pub(crate) use files::Files;
+pub use gate::{Gate, HeldError};
 pub use page::has as is_page;
-pub(crate) use turns::Turns;
 pub use visit::{News, Visit};
+pub use yard::{Away, Soon, Stay, Yard};
 
 /// Every address of the pool.
-pub fn router(pool: Pool) -> Router {
-    let bytes_max = DefaultBodyLimit::max(plain::bytes_max(&pool.0.limits));
+pub fn router(gate: Gate) -> Router {
+    let bytes_max = DefaultBodyLimit::max(plain::bytes_max(&gate.0.limits));
     let router = Router::new()
         .route("/pool/status", get(status))
         .route("/pool/programs", get(programs))
         .route("/pool/run/{program}", post(plain::run).layer(bytes_max).get(socket::batch))
         .route("/pool/run/{program}/interactive", get(socket::interactive));
-    page::add(router).with_state(pool)
+    page::add(router).with_state(gate)
 }
 
-async fn status(State(pool): State<Pool>) -> Response {
-    match pool.status().await {
-        Ok(status) => {
-            let mut body = serde_json::to_value(status).unwrap_or_default();
-            body["not_isolated"] = pool.backends().isolation().gaps().into();
-            body["folders"] = pool.backends().folders().into();
-            Json(body).into_response()
-        }
+async fn status(State(gate): State<Gate>) -> Response {
+    match gate.0.yard.status().await {
+        Ok(body) => Json(body).into_response(),
         Err(error) => refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     }
 }
 
 /// What the page needs to know about the programs.
-async fn programs(State(pool): State<Pool>) -> Response {
-    let programs = pool.0.programs.iter().map(|(name, program)| {
+async fn programs(State(gate): State<Gate>) -> Response {
+    let programs = gate.0.programs.iter().map(|(name, program)| {
         json!({
             "name": name,
             "input": program.input,

@@ -5,7 +5,7 @@ use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
-use crate::pool::Pool;
+use super::gate::Gate;
 
 /// Address, kind and text of each file.
 const FILES: [(&str, &str, &str); 4] = [
@@ -25,7 +25,7 @@ pub fn has(path: &str) -> bool {
     FILES.iter().any(|file| file.0 == path)
 }
 
-pub(super) fn add(router: Router<Pool>) -> Router<Pool> {
+pub(super) fn add(router: Router<Gate>) -> Router<Gate> {
     FILES.into_iter().fold(router, |router, (path, kind, text)| {
         let headers = [(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY)];
         router.route(path, get(move || async move { (headers, text).into_response() }))

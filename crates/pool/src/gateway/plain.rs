@@ -12,16 +12,16 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use super::gate::Gate;
 use super::visit::{News, Visit};
 use super::{Peer, address, refusal};
 use crate::backend::{Plan, add_file};
 use crate::config::{Limits, Program};
-use crate::pool::Pool;
 use crate::protocol::{Outgoing, PlainAnswer, PlainFile, PlainOutput, PlainRequest, PlainResult};
 
 /// Runs a task and answers when it is done. A client that goes away takes its task with it.
 pub(super) async fn run(
-    State(pool): State<Pool>,
+    State(gate): State<Gate>,
     Path(name): Path<String>,
     peer: Peer,
     headers: HeaderMap,
@@ -32,7 +32,7 @@ pub(super) async fn run(
         let why = "send JSON with the header 'Content-Type: application/json'";
         return refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
     }
-    let Some(program) = pool.0.programs.get(&name).cloned() else {
+    let Some(program) = gate.0.programs.get(&name).cloned() else {
         return refusal(StatusCode::NOT_FOUND, "there is no such program");
     };
     let body = match body {
@@ -41,20 +41,21 @@ pub(super) async fn run(
             return refusal(error.status(), "the input is too large, or did not come whole");
         }
     };
-    let _held = match pool.hold(body.len()) {
+    let _held = match gate.hold(body.len()) {
         Ok(held) => held,
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
-    let plan = match plan(&body, program, &pool.0.limits) {
+    let plan = match plan(&body, program, &gate.0.limits) {
         Ok(plan) => plan,
         Err(why) => return refusal(StatusCode::BAD_REQUEST, &why),
     };
-    let _turn = match pool.0.turns.take(address(peer)) {
+    let _turn = match gate.0.turns.take(address(peer)) {
         Ok(turn) => turn,
         Err(next) => next.take().await,
     };
-    let Ok(mut visit) = Visit::begin(pool, plan).await else {
-        return refusal(StatusCode::SERVICE_UNAVAILABLE, "the pool is stopping");
+    let mut visit = match Visit::begin(&gate, plan).await {
+        Ok(visit) => visit,
+        Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
     let mut gathered = PlainResult::default();
     loop {

@@ -14,13 +14,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::files::{Hash, hash, read_hash};
+use super::gate::Gate;
 use super::turns::Turn;
 use super::visit::{News, Visit};
 use super::words::{Words, room};
 use super::{Peer, address, refusal};
 use crate::backend::{Plan, StageError, add_file, duration};
 use crate::config::Program;
-use crate::pool::Pool;
 use crate::protocol::{Frame, InputHead, MissingFile, Options, Outgoing, QueueNews, StartHead};
 
 /// The names of the protocol that a client may ask for.
@@ -34,7 +34,7 @@ const FRAME_SPARE: usize = 64 << 10;
 
 /// A task with files.
 pub(super) async fn batch(
-    state: State<Pool>,
+    state: State<Gate>,
     path: Path<String>,
     peer: Peer,
     upgrade: WebSocketUpgrade,
@@ -44,7 +44,7 @@ pub(super) async fn batch(
 
 /// A session with standard input.
 pub(super) async fn interactive(
-    state: State<Pool>,
+    state: State<Gate>,
     path: Path<String>,
     peer: Peer,
     upgrade: WebSocketUpgrade,
@@ -53,25 +53,25 @@ pub(super) async fn interactive(
 }
 
 fn accept(
-    State(pool): State<Pool>,
+    State(gate): State<Gate>,
     Path(name): Path<String>,
     peer: Peer,
     upgrade: WebSocketUpgrade,
     interactive: bool,
 ) -> Response {
-    let Some(program) = pool.0.programs.get(&name).cloned() else {
+    let Some(program) = gate.0.programs.get(&name).cloned() else {
         return refusal(StatusCode::NOT_FOUND, "there is no such program");
     };
-    let Ok(permit) = pool.0.room.clone().try_acquire_owned() else {
+    let Ok(permit) = gate.0.room.clone().try_acquire_owned() else {
         return refusal(StatusCode::SERVICE_UNAVAILABLE, "there are too many clients; try later");
     };
-    let bytes_max = pool.0.limits.input_bytes_max + FRAME_SPARE;
+    let bytes_max = gate.0.limits.input_bytes_max + FRAME_SPARE;
     let upgrade = upgrade.protocols(PROTOCOLS).max_message_size(bytes_max);
     let upgrade = upgrade.max_frame_size(bytes_max);
     upgrade
         .on_upgrade(move |socket| async move {
             let (held, address) = (Vec::new(), address(peer));
-            let mut client = Client { socket, pool, program, interactive, address, held };
+            let mut client = Client { socket, gate, program, interactive, address, held };
             // Nothing is kept when this ends, however it ends.
             if let Err(Gone::Wrong(why)) = client.serve().await {
                 let _ = client.send(&Outgoing::Deny(why)).await;
@@ -85,7 +85,7 @@ fn accept(
 /// A client that is connected.
 struct Client {
     socket: WebSocket,
-    pool: Pool,
+    gate: Gate,
     program: Arc<Program>,
     interactive: bool,
     address: Option<IpAddr>,
@@ -109,13 +109,13 @@ impl Client {
     async fn serve(&mut self) -> Result<(), Gone> {
         let plan = self.bring().await?;
         let (_turn, wish) = self.take_turn().await?;
-        let mut visit = Visit::begin(self.pool.clone(), plan).await.map_err(wrong)?;
+        let mut visit = Visit::begin(&self.gate, plan).await.map_err(wrong)?;
         if let Some(wish) = wish {
             self.lower(&mut visit, wish).await?;
         }
         // Whether the next binary frame is for the standard input.
         let mut stdin = false;
-        let mut words = Words::new(self.pool.0.limits.input_bytes_max);
+        let mut words = Words::new(self.gate.0.limits.input_bytes_max);
         loop {
             let room = room(visit.input(), words.is_empty());
             tokio::select! {
@@ -145,7 +145,7 @@ impl Client {
     /// Waits outside the queue until the client has no more tasks in it than it may; an interactive one
     /// does not wait. Answers also the time the client wants meanwhile, if it wants less.
     async fn take_turn(&mut self) -> Result<(Option<Turn>, Option<Span>), Gone> {
-        let next = match self.pool.0.turns.take(self.address) {
+        let next = match self.gate.0.turns.take(self.address) {
             Ok(turn) => return Ok((turn, None)),
             Err(_) if self.interactive => {
                 return Err(wrong("this client has as many tasks as it may; try again later"));
@@ -237,8 +237,8 @@ impl Client {
         });
         let hash = hash.transpose()?;
         let bytes = if head.restore {
-            let Some(bytes) = hash.and_then(|hash| self.pool.0.files.get(&hash)) else {
-                if missing.len() >= self.pool.0.limits.input_files_max {
+            let Some(bytes) = hash.and_then(|hash| self.gate.0.files.get(&hash)) else {
+                if missing.len() >= self.gate.0.limits.input_files_max {
                     return Err(wrong("there are too many files"));
                 }
                 missing.push(MissingFile { filename: name, hash: head.hash });
@@ -248,8 +248,8 @@ impl Client {
         } else {
             self.bring_bytes(hash).await?
         };
-        self.held.push(self.pool.hold(bytes.len()).map_err(wrong)?);
-        let limits = &self.pool.0.limits;
+        self.held.push(self.gate.hold(bytes.len()).map_err(wrong)?);
+        let limits = &self.gate.0.limits;
         add_file(files, &self.program, limits, (name, bytes)).map_err(wrong)
     }
 
@@ -260,8 +260,8 @@ impl Client {
         if wanted.is_some_and(|wanted| wanted != hash(&bytes)) {
             return Err(wrong("these bytes have another `hash`"));
         }
-        if self.pool.0.files.is_on() && bytes.len() <= self.pool.0.limits.input_bytes_max {
-            self.pool.0.files.keep(&bytes);
+        if self.gate.0.files.is_on() && bytes.len() <= self.gate.0.limits.input_bytes_max {
+            self.gate.0.files.keep(&bytes);
         }
         Ok(bytes)
     }
@@ -271,11 +271,11 @@ impl Client {
         let Said::Bytes(bytes) = self.hear_next().await? else {
             return Err(wrong("`input` is followed by the bytes for the standard input"));
         };
-        let bytes_max = self.pool.0.limits.input_bytes_max;
+        let bytes_max = self.gate.0.limits.input_bytes_max;
         if words.len() + bytes.len() > bytes_max {
             return Err(wrong(StageError::TooLarge(bytes_max)));
         }
-        self.held.push(self.pool.hold(bytes.len()).map_err(wrong)?);
+        self.held.push(self.gate.hold(bytes.len()).map_err(wrong)?);
         words.extend(bytes);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! What a client says.
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// A text frame of a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +30,7 @@ pub struct InputHead {
 }
 
 /// How the program is to run.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
     /// The longest it may run, in seconds. Without it the pool decides.

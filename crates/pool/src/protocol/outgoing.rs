@@ -1,7 +1,9 @@
 //! What the gateway says.
 
-use serde::Serialize;
-use serde_json::json;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use taskyard_core::Reason;
 
 /// A frame to a client, with the binary frame that may follow it.
@@ -41,7 +43,7 @@ pub struct MissingFile {
 }
 
 /// Which output of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stream {
     /// Standard output.
@@ -51,7 +53,7 @@ pub enum Stream {
 }
 
 /// Where a task stands in the queue.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueueNews {
     /// It starts within so many seconds, whatever the tasks before it do; nothing if nobody knows.
     pub estimate: Option<f64>,
@@ -60,7 +62,7 @@ pub struct QueueNews {
     /// How many wait before it.
     pub ahead: usize,
     /// Why it does not run now.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// The same for a person.
     pub words: String,
 }
@@ -70,7 +72,13 @@ impl QueueNews {
     pub fn outside() -> Self {
         let reason = Reason::ClientLimit;
         let (estimate, expected, ahead) = (None, None, 0);
-        QueueNews { estimate, expected, ahead, reason: reason.name(), words: reason.to_string() }
+        QueueNews {
+            estimate,
+            expected,
+            ahead,
+            reason: reason.name().into(),
+            words: reason.to_string(),
+        }
     }
 }
 
@@ -90,6 +98,34 @@ impl Outgoing {
             Outgoing::Deny(error) => ("deny", json!({ "error": error })),
         };
         format!("{verb} {body}")
+    }
+
+    /// Reads a frame that a backend wrote; one with bytes gets them afterwards.
+    pub fn read(text: &str) -> Option<Self> {
+        let (verb, body) = text.split_once(' ')?;
+        let body: Value = serde_json::from_str(body).ok()?;
+        let word = |name: &str| body[name].as_str().map(str::to_owned);
+        match verb {
+            "status" => Some(Outgoing::Status(word("announcement")?)),
+            "output" => {
+                let stream = serde_json::from_value(body["stream"].clone()).ok()?;
+                Some(Outgoing::Output(stream, Vec::new()))
+            }
+            "result" => {
+                let (format, media) = (word("format")?, word("media")?);
+                Some(Outgoing::Result { format, media, bytes: Vec::new() })
+            }
+            "complete" => Some(Outgoing::Complete(word("error"))),
+            // What concerns the queue is not a backend's to say.
+            _ => None,
+        }
+    }
+
+    /// Gives it the bytes that followed it.
+    pub fn set_bytes(&mut self, new: Vec<u8>) {
+        if let Outgoing::Output(_, bytes) | Outgoing::Result { bytes, .. } = self {
+            *bytes = new;
+        }
     }
 
     /// The bytes that follow it, for those frames that have some.
@@ -125,7 +161,7 @@ mod tests {
             estimate: Some(1.5),
             expected: None,
             ahead: 2,
-            reason: "limit_reached",
+            reason: "limit_reached".into(),
             words: "busy".into(),
         };
         let queue = r#"queue {"ahead":2,"estimate":1.5,"expected":null,"reason":"limit_reached","words":"busy"}"#;
@@ -135,6 +171,16 @@ mod tests {
         assert_eq!(output.bytes(), Some(&b"x"[..]));
         assert_eq!(Outgoing::Complete(None).text(), "complete {}");
         assert_eq!(Outgoing::Deny("no".into()).text(), r#"deny {"error":"no"}"#);
+        for frame in [output, Outgoing::Complete(Some("x".into())), Outgoing::Status("y".into())] {
+            let mut read = Outgoing::read(&frame.text()).unwrap();
+            read.set_bytes(frame.bytes().unwrap_or_default().to_vec());
+            assert_eq!(read, frame);
+        }
+        for wrong in
+            ["", "output", "output {}", "deny {}", "queue {}", "output {", "result {\"format\": 1}"]
+        {
+            assert_eq!(Outgoing::read(wrong), None, "{wrong}");
+        }
         let file = MissingFile { filename: "a.asy".into(), hash: Some("00".into()) };
         let missing = Outgoing::Missing(vec![file]).text();
         assert_eq!(missing, r#"missing [{"filename":"a.asy","hash":"00"}]"#);

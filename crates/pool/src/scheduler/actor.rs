@@ -11,7 +11,7 @@ use taskyard_core::classes::{Ask, Ticket};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::allocation::{Allocation, Control, Run};
+use super::allocation::{Allocation, Control, Release, Run};
 use super::desk::{Desk, Ended, Freed, Order};
 use super::places::Places;
 use super::{Client, Event, Move, Scheduler, Seat, SharedDesk};
@@ -199,7 +199,9 @@ impl Actor {
             tracing::error!(%ticket, "there is no backend for a task that may start");
             return;
         };
-        let (allocation, control) = Allocation::new(run, backend, visitor.visible.clone(), events);
+        // A scheduler that is gone needs no backend back.
+        let release = Release::new(move |freed| _ = events.send(Event::Freed { backend, freed }));
+        let (allocation, control) = Allocation::new(run, backend, visitor.visible.clone(), release);
         visitor.running = Some(Held { control, attempt, backend });
         // Undelivered, the allocation frees its backend by being dropped.
         let _ = visitor.client.moves.send(Move::Start(allocation));

@@ -1,5 +1,6 @@
 //! A backend that is held for a task.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,7 +9,6 @@ use taskyard_core::classes::Ticket;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::Event;
 use super::desk::{Ended, Freed};
 
 /// What a running task is told.
@@ -22,7 +22,7 @@ pub enum Control {
 
 /// One run of a task, as the desk ordered it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(crate) struct Run {
     pub ticket: Ticket,
     pub attempt: u64,
     pub limit: Option<Duration>,
@@ -48,15 +48,30 @@ pub struct Allocation {
     ended: Ended,
     /// Whether the client has seen anything of the task.
     visible: Arc<AtomicBool>,
-    events: mpsc::UnboundedSender<Event>,
+    release: Option<Release>,
+}
+
+/// What is done when a backend is free again.
+pub(crate) struct Release(Box<dyn FnOnce(Freed) + Send + Sync>);
+
+impl Release {
+    pub fn new(what: impl FnOnce(Freed) + Send + Sync + 'static) -> Self {
+        Release(Box::new(what))
+    }
+}
+
+impl fmt::Debug for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Release")
+    }
 }
 
 impl Allocation {
-    pub(super) fn new(
+    pub(crate) fn new(
         run: Run,
         backend: usize,
         visible: Arc<AtomicBool>,
-        events: mpsc::UnboundedSender<Event>,
+        release: Release,
     ) -> (Self, mpsc::UnboundedSender<Control>) {
         let (sender, control) = mpsc::unbounded_channel();
         let Run { ticket, attempt, limit, again } = run;
@@ -71,7 +86,7 @@ impl Allocation {
             stopping: None,
             ended: Ended::Lost,
             visible,
-            events,
+            release: Some(release),
         };
         (this, sender)
     }
@@ -110,8 +125,9 @@ impl Drop for Allocation {
             took: self.started.elapsed(),
             stopping: self.stopping.map(|since| since.elapsed()),
         };
-        // A scheduler that is gone needs no backend back.
-        let _ = self.events.send(Event::Freed { backend: self.backend, freed });
+        if let Some(release) = self.release.take() {
+            release.0(freed);
+        }
     }
 }
 
@@ -123,10 +139,10 @@ mod tests {
     // late by it.
     #[test]
     fn what_a_task_takes_beyond_its_time_counts_from_the_decision() {
-        let (events, _inbox) = mpsc::unbounded_channel();
         let limit = Duration::from_secs(3);
         let run = Run { ticket: Ticket(1), attempt: 1, limit: Some(limit), again: false };
-        let (mut allocation, _control) = Allocation::new(run, 0, Arc::default(), events);
+        let (mut allocation, _control) =
+            Allocation::new(run, 0, Arc::default(), Release::new(drop));
         let at = |seconds| allocation.started + Duration::from_secs(seconds);
         let cases = [(None, at(3)), (Some(at(1)), at(3)), (Some(at(5)), at(5))];
         for (lowered, since) in cases {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::telling::Error;
 
 /// What happened in one class so far.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClassCounts {
     /// Tasks that waited for room in it, perhaps not at all, and started.
     pub admitted: u64,
@@ -28,7 +28,7 @@ pub struct ClassCounts {
 }
 
 /// How far estimates were right.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Estimates {
     /// Tasks that were told when they start, and started.
     pub told: u64,
@@ -43,7 +43,7 @@ pub struct Estimates {
 }
 
 /// What happened so far.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// By class, the shortest first.
     pub classes: Vec<ClassCounts>,

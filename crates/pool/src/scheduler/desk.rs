@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use taskyard_core::classes::{Ask, Classes, Decision, Denial, LowerError, Outlook, Ticket};
+use taskyard_core::classes::{
+    Ask, Classes, Decision, Denial, Kind, LowerError, Outlook, Resumed, Ticket,
+};
 use taskyard_core::estimate::Means;
 use taskyard_core::{Span, Timestamp};
 
@@ -151,21 +153,71 @@ impl Desk {
         self.tasks.contains_key(&ticket)
     }
 
+    /// A task runs that another scheduler started. Answers the number of its run here.
+    pub fn resume(&mut self, now: Timestamp, ticket: Ticket, task: Resumed, put_back: u32) -> u64 {
+        let attempt = self.next_attempt;
+        self.next_attempt += 1;
+        let class = (task.kind != Kind::Interactive).then_some(task.class);
+        let ask = match task.kind {
+            Kind::Explicit => Ask::Timed(task.wish),
+            Kind::Default => Ask::Default,
+            Kind::Interactive => Ask::Interactive,
+        };
+        self.classes.resume(now, ticket, task);
+        self.outlook = None;
+        let running = Some(Run { attempt, class });
+        let arrived = task.started;
+        let task = Task { running, put_back, ..Task::new(ask, self.class_of(ask), arrived) };
+        self.tasks.insert(ticket, task);
+        attempt
+    }
+
+    /// A task waits that another scheduler knew, since that moment. While paused this starts nothing and tells nobody.
+    pub fn readmit(
+        &mut self,
+        now: Timestamp,
+        ticket: Ticket,
+        (ask, arrived): (Ask, Timestamp),
+        put_back: u32,
+    ) -> Vec<Order> {
+        let task = Task { put_back, ..Task::new(ask, self.class_of(ask), arrived) };
+        self.tasks.insert(ticket, task);
+        let decisions = self.classes.arrive(now, ticket, ask);
+        self.orders(now, decisions)
+    }
+
+    /// The class that a running task counts in; nothing for an interactive one.
+    pub fn class_now(&self, ticket: Ticket) -> Option<u8> {
+        self.tasks.get(&ticket)?.running.as_ref()?.class
+    }
+
+    /// What a running task is.
+    pub fn kind(&self, ticket: Ticket) -> Option<Kind> {
+        self.classes.kind(ticket)
+    }
+
+    /// What happened before this desk was here counts on.
+    pub fn go_on_counting(&mut self, counts: Counts) {
+        if counts.classes.len() == self.counts.classes.len() {
+            self.counts = counts;
+        }
+    }
+
+    fn class_of(&self, ask: Ask) -> usize {
+        match ask {
+            Ask::Timed(wish) => self.classes.rules().class_for(wish).into(),
+            Ask::Default | Ask::Interactive => 0,
+        }
+    }
+
     /// A task arrives.
     pub fn arrive(&mut self, now: Timestamp, ticket: Ticket, ask: Ask) -> Vec<Order> {
         self.counts.arrived += 1;
-        let class = match ask {
-            Ask::Timed(wish) => self.classes.rules().class_for(wish).into(),
-            Ask::Default | Ask::Interactive => 0,
-        };
         if ask == Ask::Interactive && self.denies_quietly(now) {
             self.counts.deny(None);
             return vec![Order::Deny(ticket, Denial::Busy.to_string())];
         }
-        let (told, promised, running) = (None, None, None);
-        let (put_back, left) = (0, false);
-        let task = Task { ask, class, arrived: now, told, promised, running, put_back, left };
-        self.tasks.insert(ticket, task);
+        self.tasks.insert(ticket, Task::new(ask, self.class_of(ask), now));
         let decisions = self.classes.arrive(now, ticket, ask);
         if decisions.is_empty() {
             return self.greet(now, ticket);
@@ -330,6 +382,11 @@ impl Desk {
 }
 
 impl Task {
+    fn new(ask: Ask, class: usize, arrived: Timestamp) -> Self {
+        let (told, promised, running) = (None, None, None);
+        Task { ask, class, arrived, told, promised, running, put_back: 0, left: false }
+    }
+
     fn may_run_again(&self) -> bool {
         self.put_back < PUT_BACK_MAX && self.ask != Ask::Interactive
     }

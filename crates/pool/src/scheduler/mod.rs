@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::protocol::QueueNews;
 
 pub use allocation::{Allocation, Control};
+pub(crate) use allocation::{Release, Run};
 pub use counts::{ClassCounts, Counts, Estimates};
 pub use desk::{Desk, Ended, Freed, Order};
 pub use status::{ClassStatus, Status};

@@ -1,12 +1,12 @@
 //! How the pool is, for people and programs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::desk::Desk;
 use super::{ClassCounts, Counts};
 
 /// How the pool is.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// Live backends.
     pub backends: u32,
@@ -35,7 +35,7 @@ pub struct Status {
 }
 
 /// How one class is.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClassStatus {
     /// Its name.
     pub name: String,

@@ -146,7 +146,7 @@ fn news(waiting: &Waiting, classes: &[Class]) -> QueueNews {
         estimate: waiting.estimate.map(|estimate| estimate.max.as_secs_f64()),
         expected: waiting.estimate.map(|estimate| estimate.expected.as_secs_f64()),
         ahead: waiting.ahead,
-        reason: waiting.reason.name(),
+        reason: waiting.reason.name().into(),
         words,
     }
 }

@@ -61,7 +61,7 @@ async fn a_slow_client_hears_everything_of_a_task_that_has_ended() {
     let script = "for i in $(seq 40); do echo $i; sleep 0.03; done; echo x > result.txt";
     let files = vec![("a.sh".to_owned(), script.as_bytes().to_vec())];
     let plan = Plan::new(program, files, &Options::default(), &StartHead::default(), false);
-    let mut visit = Visit::begin(site.pool.clone(), plan.unwrap()).await.unwrap();
+    let mut visit = Visit::begin(site.pool.gate(), plan.unwrap()).await.unwrap();
     // The program starts, and nobody listens until it is gone.
     assert!(matches!(visit.next().await, News::Frame(Outgoing::Output(..))));
     site.until(|status| status.counts.arrived == 1 && status.remembered == 0).await;

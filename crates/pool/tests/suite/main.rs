@@ -9,6 +9,7 @@ mod rig;
 
 mod asymptote;
 mod desk;
+mod frames;
 mod hostile;
 mod interactive;
 mod leaving;
@@ -16,5 +17,7 @@ mod limits;
 mod losing;
 mod plain;
 mod queue;
+mod redis;
+mod short;
 mod socket;
 mod storm;

@@ -47,7 +47,7 @@ impl Site {
         let pool = Pool::start(config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let app = router(pool.clone()).into_make_service_with_connect_info::<SocketAddr>();
+        let app = router(pool.gate().clone()).into_make_service_with_connect_info::<SocketAddr>();
         let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Site { pool, address, serving }
     }
@@ -73,9 +73,7 @@ impl Site {
     }
 
     pub async fn connect(&self, path: &str) -> Client {
-        let url = format!("ws://{}{path}", self.address);
-        let (socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
-        Client { socket }
+        connect(&self.address, path).await
     }
 
     /// A client that has sent a script and said start.
@@ -154,6 +152,18 @@ pub async fn post(address: &str, program: &str, body: Value) -> (u16, Value) {
     (answer.status().as_u16(), answer.json().await.unwrap())
 }
 
+/// A client of the gateway at this address.
+pub async fn connect(address: &str, path: &str) -> Client {
+    try_connect(address, path).await.unwrap()
+}
+
+/// The same where the gateway may be gone.
+pub async fn try_connect(address: &str, path: &str) -> Option<Client> {
+    let url = format!("ws://{address}{path}");
+    let (socket, _) = tokio_tungstenite::connect_async(url).await.ok()?;
+    Some(Client { socket })
+}
+
 impl Drop for Site {
     fn drop(&mut self) {
         self.serving.abort();
@@ -195,6 +205,11 @@ impl Client {
     pub async fn file(&mut self, name: &str, text: &str) {
         self.say(&format!("input {}", serde_json::json!({ "filename": name }))).await;
         self.bytes(text.as_bytes()).await;
+    }
+
+    pub async fn file_late(&mut self, name: &str, text: &str) {
+        self.say_late(&format!("input {}", serde_json::json!({ "filename": name }))).await;
+        let _ = self.socket.send(Message::binary(text.as_bytes().to_vec())).await;
     }
 
     pub async fn stdin(&mut self, text: &str) {

@@ -5,7 +5,7 @@
 //! `cargo xtask bench` brings with their packages.
 
 mod peers;
-mod server;
+pub mod server;
 
 use std::path::Path;
 

@@ -1,0 +1,224 @@
+//! The pool over Redis: its parts are processes of their own, only the gateway is here.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use taskyard_pool::backend::Plan;
+use taskyard_pool::gateway::{Gate, News, Visit};
+use taskyard_pool::protocol::{Options, Outgoing, StartHead};
+use taskyard_pool::redis::{RedisGateway, Site, Wire, bring, look};
+use taskyard_pool::{Config, Program};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::super::redis::server::{SETTINGS_NOTE, Server, program};
+use super::super::report::{Report, Row, Target};
+
+/// Programs that are started, one after the other.
+const STARTS: usize = 200;
+/// Clients that ask at once, and how long.
+const CLIENTS: usize = 32;
+const ASKED: Duration = Duration::from_secs(10);
+/// Backends that only pretend.
+const STUBS: u32 = 16;
+/// Tasks that wait for a scheduler that starts.
+const WAITING: usize = 100_000;
+/// How long anything may take to be as it should.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub async fn measure(report: &mut Report, folder: &Path) -> Result<()> {
+    let Some(redis) = program() else {
+        eprintln!("  the pool over Redis is left out: there is no redis-server");
+        return Ok(());
+    };
+    starts(report, Far::new(&redis, folder)?).await?;
+    rate(report, Far::new(&redis, folder)?).await?;
+    takeover(report, Far::new(&redis, folder)?).await?;
+    rebuilt(report, Far::new(&redis, folder)?).await
+}
+
+/// A Redis, and where its pool is described.
+struct Far {
+    file: PathBuf,
+    url: String,
+    wire: Wire,
+    _server: Server,
+}
+
+/// A part of the pool; it ends with this.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+impl Far {
+    fn new(redis: &Path, folder: &Path) -> Result<Self> {
+        let server = Server::start(redis, &folder.join("pool-redis"))?;
+        let url = server.url();
+        let wire = Wire::open(&Site::parse(&url, "bench")?);
+        Ok(Far { file: folder.join("pool.yaml"), url, wire, _server: server })
+    }
+
+    /// Writes the file that all parts read, and starts a gateway here.
+    fn gateway(&self, text: &str) -> Result<(RedisGateway, Arc<Program>)> {
+        std::fs::write(&self.file, text)?;
+        let config = Config::parse(text)?;
+        let program = config.programs.get("none").cloned().context("the program is there")?;
+        let gateway = RedisGateway::start(&config, &Site::parse(&self.url, "gateway")?)?;
+        Ok((gateway, Arc::new(program)))
+    }
+
+    fn start(&self, role: &str, more: &[&str]) -> Result<Process> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["pool", role]).arg(&self.file).args(["--redis", &self.url]).args(more);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        Ok(Process(child))
+    }
+
+    /// Looks until the pool is as it should be, and answers the last look.
+    async fn until(&self, what: impl Fn(&Value) -> bool) -> Result<Value> {
+        let begin = Instant::now();
+        loop {
+            let status = look(&self.wire).await.unwrap_or_default();
+            if what(&status) {
+                return Ok(status);
+            }
+            ensure!(begin.elapsed() < PATIENCE, "the pool is not ready: {status}");
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    async fn ready(&self, backends: u32) -> Result<()> {
+        let ready = |status: &Value| status["backends"] == backends && status["paused"] == false;
+        self.until(ready).await.map(drop)
+    }
+}
+
+fn plan(program: &Arc<Program>) -> Result<Plan> {
+    let (options, start) = (Options::default(), StartHead::default());
+    Ok(Plan::new(program.clone(), Vec::new(), &options, &start, false)?)
+}
+
+/// Runs a task to its end; answers how long it took to begin.
+async fn run(gate: &Gate, program: &Arc<Program>) -> Result<Duration> {
+    let begin = Instant::now();
+    let mut visit = Visit::begin(gate, plan(program)?).await?;
+    let mut took = None;
+    loop {
+        match visit.next().await {
+            News::Frame(Outgoing::Output(..)) => _ = took.get_or_insert(begin.elapsed()),
+            News::Frame(Outgoing::Complete(None)) => return took.context("it did not begin"),
+            News::Frame(Outgoing::Queue(_)) => {}
+            other => bail!("the task ended as {other:?}"),
+        }
+    }
+}
+
+async fn starts(report: &mut Report, far: Far) -> Result<()> {
+    let (gateway, program) =
+        far.gateway("backends: 2\nprograms: {none: {command: [/bin/true]}}")?;
+    let _parts = [far.start("scheduler", &[])?, far.start("backend", &[])?];
+    far.ready(2).await?;
+    let mut took = Vec::new();
+    for _ in 0..STARTS {
+        took.push(run(gateway.gate(), &program).await?);
+    }
+    took.sort_unstable();
+    report.add(Row {
+        what: "pool over Redis: arrival to start of the process, p50".into(),
+        figure: took[STARTS / 2].as_secs_f64() * 1e3,
+        unit: "ms",
+        target: Some(Target::AtMost(15.0)),
+        note: format!(
+            "p99 {:.1} ms; scheduler and backend are processes of their own; {SETTINGS_NOTE}",
+            took[STARTS * 99 / 100].as_secs_f64() * 1e3
+        ),
+    });
+    Ok(())
+}
+
+async fn rate(report: &mut Report, far: Far) -> Result<()> {
+    let text = format!("backends: {STUBS}\nprograms: {{none: {{command: [/bin/true]}}}}");
+    let (gateway, program) = far.gateway(&text)?;
+    let _parts = [far.start("scheduler", &[])?, far.start("backend", &["--stub", "0s"])?];
+    far.ready(STUBS).await?;
+    let (done, mut clients) = (Arc::new(AtomicUsize::new(0)), JoinSet::new());
+    let begin = Instant::now();
+    for _ in 0..CLIENTS {
+        let (gate, program, done) = (gateway.gate().clone(), program.clone(), done.clone());
+        clients.spawn(async move {
+            while begin.elapsed() < ASKED {
+                run(&gate, &program).await?;
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client??;
+    }
+    report.add(Row {
+        what: "pool over Redis: tasks through one scheduler".into(),
+        figure: done.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64(),
+        unit: "tasks/s",
+        target: Some(Target::AtLeast(500.0)),
+        note: format!("{CLIENTS} clients, {STUBS} backends that pretend; {SETTINGS_NOTE}"),
+    });
+    Ok(())
+}
+
+async fn takeover(report: &mut Report, far: Far) -> Result<()> {
+    let (_gateway, _) = far.gateway("backends: 1\nprograms: {none: {command: [/bin/true]}}")?;
+    let _backend = far.start("backend", &["--stub", "0s"])?;
+    let first = far.start("scheduler", &[])?;
+    far.ready(1).await?;
+    let number = |status: &Value| status["leader"]["number"].clone();
+    let led = number(&look(&far.wire).await?);
+    let _second = far.start("scheduler", &[])?;
+    // It has asked for the lead, and was told who has it.
+    sleep(Duration::from_secs(2)).await;
+    let begin = Instant::now();
+    drop(first);
+    let led_anew = |status: &Value| number(status).is_string() && number(status) != led;
+    far.until(led_anew).await?;
+    report.add(Row {
+        what: "pool over Redis: takeover after the death of the leader".into(),
+        figure: begin.elapsed().as_secs_f64(),
+        unit: "s",
+        target: Some(Target::AtMost(5.0)),
+        note: "SIGKILL to the next one leading; a lease of 3 s".into(),
+    });
+    Ok(())
+}
+
+async fn rebuilt(report: &mut Report, far: Far) -> Result<()> {
+    let text =
+        "queue_max: 200000\nleases: {task_seconds: 600}\nprograms: {none: {command: [/bin/true]}}";
+    let (_gateway, _) = far.gateway(text)?;
+    bring(&far.wire, WAITING, "none").await?;
+    let first = far.start("scheduler", &[])?;
+    let waits = |status: &Value| status["queued"] == WAITING;
+    far.until(waits).await?;
+    drop(first);
+    far.until(|status| status["leader"].is_null() && status["queued"].is_null()).await?;
+    let begin = Instant::now();
+    let _second = far.start("scheduler", &[])?;
+    far.until(waits).await?;
+    report.add(Row {
+        what: format!("pool over Redis: {WAITING} waiting tasks known to a scheduler that starts"),
+        figure: begin.elapsed().as_secs_f64(),
+        unit: "s",
+        target: Some(Target::AtMost(2.0)),
+        note: "from the start of the process to its first status".into(),
+    });
+    Ok(())
+}

@@ -1,0 +1,375 @@
+//! A gateway of a pool over Redis: brings tasks, keeps their leases, and hands on what they are told.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value as Json;
+use taskyard_core::classes::Ask;
+use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::look::look;
+use super::stay::{RedisStay, Word, wish_of};
+use super::wire::{Heard, Wire, listen, texts};
+use super::{RedisError, Site, WORDS_IN_LEASE, millis, secret};
+use crate::backend::Plan;
+use crate::config::Config;
+use crate::gateway::{Away, Gate, Soon, Stay, Yard};
+use crate::protocol::Outgoing;
+use crate::scheduler::Status;
+use crate::service::metrics_of;
+
+/// Most tasks whose leases one call keeps.
+const REFRESHED_AT_ONCE: usize = 500;
+/// Most tasks for which words are kept before their number has come.
+const EARLY_MAX: usize = 10_000;
+/// How often the status is read for those who ask for metrics.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// How long clients may take to hear that the gateway stops.
+const STOP_MAX: Duration = Duration::from_secs(3);
+
+/// A gateway.
+#[derive(Clone, Debug)]
+pub struct RedisGateway {
+    shared: Arc<Shared>,
+    gate: Gate,
+    status: Arc<Mutex<Option<Status>>>,
+}
+
+/// What all tasks of a gateway share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub wire: Wire,
+    name: String,
+    queue_max: usize,
+    /// How long tasks live without a word of ours.
+    lease: Duration,
+    tasks: Mutex<Tasks>,
+    /// Which memory of Redis is known.
+    life: Mutex<String>,
+    stopping: AtomicBool,
+}
+
+/// The tasks of a gateway, by their numbers in Redis.
+#[derive(Debug, Default)]
+struct Tasks {
+    here: HashMap<String, mpsc::UnboundedSender<Word>>,
+    /// What came for tasks whose number has not come yet: a backend may be quicker than Redis' answer to us.
+    early: HashMap<String, (Instant, Vec<Word>)>,
+}
+
+impl RedisGateway {
+    /// Starts a gateway on the runtime this is called on.
+    pub fn start(config: &Config, site: &Site) -> Result<Self, RedisError> {
+        config.rules()?;
+        let name = secret();
+        let heard = listen(site, &format!("gateway:{name}"));
+        let shared = Arc::new(Shared {
+            wire: Wire::open(site),
+            name,
+            queue_max: config.queue_max,
+            lease: config.leases.task(),
+            tasks: Mutex::default(),
+            life: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        });
+        let yard = RedisYard { shared: shared.clone() };
+        let gate = Gate::new(config, Arc::new(yard));
+        let status = Arc::new(Mutex::new(None));
+        tokio::spawn(keep(Arc::downgrade(&shared), heard));
+        tokio::spawn(read_status(shared.wire.clone(), Arc::downgrade(&status)));
+        Ok(RedisGateway { shared, gate, status })
+    }
+
+    /// What clients come through.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+}
+
+#[derive(Debug)]
+struct RedisYard {
+    shared: Arc<Shared>,
+}
+
+impl Yard for RedisYard {
+    fn arrive(&self, plan: Plan) -> Soon<'_, Result<Box<dyn Stay>, Away>> {
+        Box::pin(async move {
+            if self.shared.stopping.load(Ordering::Acquire) {
+                return Err(Away("the pool is stopping".into()));
+            }
+            let args = self.shared.arrival(&plan, "", true, false, wish_of(&plan.ask));
+            let said = self.shared.wire.call("arrive", args).await;
+            let said = said.map_err(|failure| Away(format!("no Redis: {}", failure.text())))?;
+            let said = texts(said);
+            let id = said.first().cloned().unwrap_or_default();
+            if id == "full" {
+                return Err(Away("too many tasks wait already; try again later".into()));
+            }
+            if let Some(life) = said.get(1) {
+                let mut known = self.shared.life();
+                if known.is_empty() {
+                    known.clone_from(life);
+                }
+            }
+            let (sender, words) = mpsc::unbounded_channel();
+            self.shared.welcome(&id, sender);
+            let (stay, inside) = RedisStay::new(self.shared.clone(), id, plan, words);
+            tokio::spawn(inside.run());
+            Ok(Box::new(stay) as Box<dyn Stay>)
+        })
+    }
+
+    fn status(&self) -> Soon<'_, Result<Json, Away>> {
+        Box::pin(
+            async move { look(&self.shared.wire).await.map_err(|error| Away(error.to_string())) },
+        )
+    }
+}
+
+impl Shared {
+    /// What Redis is told of a task.
+    pub fn arrival(
+        &self,
+        plan: &Plan,
+        id: &str,
+        waits: bool,
+        seen: bool,
+        wish: u64,
+    ) -> Vec<Vec<u8>> {
+        let flag = |flag: bool| u8::from(flag).to_string();
+        let ask = match plan.ask {
+            Ask::Timed(_) => "timed",
+            Ask::Default => "default",
+            Ask::Interactive => "interactive",
+        };
+        let options = serde_json::to_string(&plan.source.options).unwrap_or_default();
+        let texts = [
+            self.name.clone(),
+            millis(self.lease),
+            id.to_owned(),
+            flag(waits),
+            flag(seen),
+            "0".into(),
+            ask.into(),
+            wish.to_string(),
+            self.queue_max.max(1).to_string(),
+            plan.program.name.clone(),
+            options,
+            plan.source.start.main.clone().unwrap_or_default(),
+        ];
+        let mut args: Vec<Vec<u8>> = texts.into_iter().map(String::into_bytes).collect();
+        args.push(plan.words.clone());
+        for (name, bytes) in &plan.files {
+            args.push(name.clone().into_bytes());
+            args.push(bytes.clone());
+        }
+        args
+    }
+
+    /// The task is here; what came for it before it now gets.
+    fn welcome(&self, id: &str, sender: mpsc::UnboundedSender<Word>) {
+        let mut tasks = self.tasks();
+        let (_, early) = tasks.early.remove(id).unzip();
+        early.into_iter().flatten().for_each(|word| _ = sender.send(word));
+        tasks.here.insert(id.to_owned(), sender);
+    }
+
+    /// The task has ended.
+    pub fn forget(&self, id: &str) {
+        self.tasks().here.remove(id);
+    }
+
+    /// Looks what messages may have been missed.
+    async fn look(&self, ids: &[String]) {
+        for part in ids.chunks(REFRESHED_AT_ONCE) {
+            let Ok(said) = self.wire.call("peek", part.to_vec()).await else { return };
+            for one in said.list().unwrap_or_default() {
+                let one = texts(one);
+                let [id, backend, end, _, control, over, known] = &one[..] else { continue };
+                let end = end.split_once(' ').and_then(|(how, why)| ending(how, why));
+                let backend = backend.split_once(' ');
+                match (end, backend) {
+                    _ if known.is_empty() => continue,
+                    (Some(last), _) => self.tell(id, Word::End(last)),
+                    (None, Some((attempt, address))) => {
+                        self.tell(id, Word::Backend(attempt.into(), address.into()));
+                    }
+                    (None, None) if !over.is_empty() => self.tell(id, Word::Unheard),
+                    (None, None) => self.tell(id, Word::Unclaimed),
+                }
+                if !control.is_empty() {
+                    self.tell(id, Word::Control(control.clone()));
+                }
+            }
+        }
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn life(&self) -> MutexGuard<'_, String> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, id: &str, word: Word) {
+        let mut tasks = self.tasks();
+        match tasks.here.get(id) {
+            Some(task) => _ = task.send(word),
+            None if tasks.early.len() < EARLY_MAX => {
+                let early = tasks.early.entry(id.to_owned());
+                early.or_insert_with(|| (Instant::now(), Vec::new())).1.push(word);
+            }
+            // It is found by looking.
+            None => {}
+        }
+    }
+
+    fn tell_all(&self, word: &Word) {
+        self.tasks().here.values().for_each(|task| _ = task.send(word.clone()));
+    }
+
+    /// Hands a message on to its task.
+    fn hear(&self, said: &str) {
+        let Some((verb, rest)) = said.split_once(' ') else { return };
+        let (id, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        let word = match verb {
+            "backend" => rest
+                .split_once(' ')
+                .map(|(attempt, address)| Word::Backend(attempt.into(), address.into())),
+            "queue" => serde_json::from_str(rest).ok().map(Word::Queue),
+            "end" => rest.split_once(' ').and_then(|(how, why)| ending(how, why)).map(Word::End),
+            "waits" => Some(Word::Waits(rest.into())),
+            "control" => Some(Word::Control(rest.into())),
+            _ => None,
+        };
+        match word {
+            Some(word) => self.tell(id, word),
+            None => tracing::warn!(verb, "not understood"),
+        }
+    }
+
+    /// Keeps the leases of all tasks. Answers whether Redis heard it.
+    async fn refresh(&self) -> bool {
+        let ids: Vec<String> = {
+            let mut tasks = self.tasks();
+            tasks.early.retain(|_, (since, _)| since.elapsed() < self.lease);
+            tasks.here.keys().cloned().collect()
+        };
+        let mut lives = Vec::new();
+        // Without tasks too, so that it is known which memory Redis has.
+        let parts: Vec<&[String]> = match ids.is_empty() {
+            true => vec![&[]],
+            false => ids.chunks(REFRESHED_AT_ONCE).collect(),
+        };
+        for part in parts {
+            let mut args = vec![millis(self.lease)];
+            args.extend_from_slice(part);
+            let Ok(said) = self.wire.call("refresh", args).await else { return false };
+            let mut said = texts(said).into_iter();
+            let life = said.next().unwrap_or_default();
+            let known = self.life().clone();
+            if known.is_empty() || known == life {
+                said.for_each(|id| self.tell(&id, Word::Gone));
+            }
+            lives.push(life);
+        }
+        if let Some(life) = lives.pop() {
+            let known = std::mem::replace(&mut *self.life(), life.clone());
+            if !known.is_empty() && known != life {
+                tracing::warn!("Redis has lost everything; tasks are brought back");
+                self.tell_all(&Word::Reborn);
+                return true;
+            }
+        }
+        self.look(&ids).await;
+        true
+    }
+}
+
+fn ending(how: &str, why: &str) -> Option<Outgoing> {
+    match how {
+        "deny" => Some(Outgoing::Deny(why.into())),
+        "lost" => Some(Outgoing::Complete(Some(why.into()))),
+        _ => None,
+    }
+}
+
+async fn keep(shared: std::sync::Weak<Shared>, mut heard: mpsc::Receiver<Heard>) {
+    let mut next = Instant::now();
+    loop {
+        tokio::select! {
+            said = heard.recv() => match (said, shared.upgrade()) {
+                (Some(Heard::Said(said)), Some(shared)) => shared.hear(&said),
+                // Something may have been missed, all of it perhaps.
+                (Some(Heard::Again), Some(_)) => next = Instant::now(),
+                _ => return,
+            },
+            () = sleep_until(next) => {
+                let Some(shared) = shared.upgrade() else { return };
+                let kept = shared.refresh().await;
+                let pause = if kept { shared.lease / WORDS_IN_LEASE } else { STATUS_EVERY.min(shared.lease / WORDS_IN_LEASE) };
+                next = Instant::now() + pause;
+            }
+        }
+    }
+}
+
+/// Reads the status again and again: whoever asks for metrics does not wait for Redis.
+async fn read_status(wire: Wire, status: std::sync::Weak<Mutex<Option<Status>>>) {
+    loop {
+        let read = look(&wire).await.ok().and_then(|read| serde_json::from_value(read).ok());
+        let Some(status) = status.upgrade() else { return };
+        *status.lock().unwrap_or_else(PoisonError::into_inner) = read;
+        drop(status);
+        sleep(STATUS_EVERY).await;
+    }
+}
+
+impl RedisGateway {
+    fn status_now(&self) -> Option<Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Service for RedisGateway {
+    fn name(&self) -> &'static str {
+        "pool"
+    }
+
+    fn health(&self) -> Health {
+        match self.status_now() {
+            None => Health::Troubled("no scheduler leads, or Redis cannot be reached".into()),
+            Some(status) => match status.wrong {
+                Some(wrong) => Health::Troubled(wrong),
+                None if status.backends == 0 => Health::Troubled("no backend is alive".into()),
+                None => Health::Well,
+            },
+        }
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        self.status_now().as_ref().map(metrics_of).unwrap_or_default()
+    }
+
+    fn status(&self) -> Vec<Line> {
+        self.status_now().as_ref().map(crate::service::lines_of).unwrap_or_default()
+    }
+
+    fn stop(&self) -> Stopping<'_> {
+        Box::pin(async move {
+            self.shared.stopping.store(true, Ordering::Release);
+            self.shared.tell_all(&Word::Stop);
+            let gone = async {
+                while self.gate.clients() > 0 || !self.shared.tasks().here.is_empty() {
+                    sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let _ = timeout(STOP_MAX, gone).await;
+        })
+    }
+}

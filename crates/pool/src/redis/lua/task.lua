@@ -1,0 +1,138 @@
+-- What gateways ask.
+
+-- A task arrives: gateway, lease in milliseconds, number it had before Redis lost everything (or nothing), whether it
+-- waits, whether its client saw something of it, how often it was put back, how it wants to run, for how long, most that may
+-- arrive before a scheduler looks, then the fields of the task, then names and bytes of its files.
+local function arrive(keys, args)
+    local base, gateway, lease, again = keys[1], args[1], args[2], args[3]
+    local now = life(base)
+    local id = again
+    if again == '' then
+        if redis.call('LLEN', base .. 'queue.incoming') >= tonumber(args[9]) then
+            return { 'full', now }
+        end
+        id = whole(redis.call('INCR', base .. 'task.counter'))
+    elseif tonumber(again) > tonumber(redis.call('GET', base .. 'task.counter')) then
+        redis.call('SET', base .. 'task.counter', again)
+    end
+    local key = task_key(base, id)
+    if redis.call('EXISTS', key) == 1 then
+        return { id, now }
+    end
+    redis.call('HSET', key, 'gateway', gateway, 'seen', args[5], 'tries', args[6], 'ask', args[7], 'duration', args[8], 'arrived',
+        whole(now_ms()), 'program', args[10], 'options', args[11], 'main', args[12], 'words', args[13])
+    redis.call('PEXPIRE', key, lease)
+    if #args > 13 then
+        redis.call('HSET', key .. ':files', unpack(args, 14))
+        redis.call('PEXPIRE', key .. ':files', lease)
+    end
+    if args[4] == '1' then
+        redis.call('RPUSH', base .. 'queue.incoming', id)
+        wake_scheduler(base)
+    end
+    return { id, now }
+end
+
+-- Tasks of a gateway that lives: lease in milliseconds, then their numbers. Answers those that are gone.
+local function refresh(keys, args)
+    local base = keys[1]
+    local answer = { life(base) }
+    for at = 2, #args do
+        local key = task_key(base, args[at])
+        if redis.call('PEXPIRE', key, args[1]) == 1 then
+            for _, part in ipairs({ ':files', ':backend', ':control' }) do
+                redis.call('PEXPIRE', key .. part, args[1])
+            end
+        else
+            answer[#answer + 1] = args[at]
+        end
+    end
+    return answer
+end
+
+-- A client left, or has heard everything. Answers the backend that has to be told by closing its connection, if one has
+-- the task.
+local function leave(keys, args)
+    local base, id = keys[1], args[1]
+    local alloc = allocation(base, id)
+    local address = redis.call('LINDEX', task_key(base, id) .. ':backend', -1)
+    if redis.call('ZREM', base .. 'queue', id) == 1 then
+        finished(base, 'left ' .. id)
+    elseif alloc and redis.call('HEXISTS', base .. 'queue.processing', id) == 0 then
+        free(base, id)
+        finished(base, 'gone ' .. id .. ' ' .. alloc.attempt)
+    end
+    local there = redis.call('EXISTS', task_key(base, id))
+    forget_task(base, id)
+    return { alloc and address or '', there }
+end
+
+-- The client is about to see something of this run: it does not run again. Refused where the run is not the task's own any
+-- more.
+local function show(keys, args)
+    local base, id, attempt = keys[1], args[1], args[2]
+    local key = task_key(base, id)
+    local alloc = allocation(base, id)
+    local current = alloc and alloc.attempt == attempt or redis.call('HGET', key, 'over') == attempt
+    if not current or redis.call('EXISTS', key) == 0 then
+        return 0
+    end
+    redis.call('HSET', key, 'seen', '1')
+    return 1
+end
+
+-- The connection to the backend broke.
+local function lose(keys, args)
+    local base, id, attempt = keys[1], args[1], args[2]
+    local alloc = allocation(base, id)
+    local key = task_key(base, id)
+    if redis.call('EXISTS', key) == 0 then
+        return 'gone'
+    elseif alloc and alloc.attempt == attempt then
+        finished(base, 'lost ' .. id .. ' ' .. attempt)
+        return 'told'
+    elseif redis.call('HGET', key, 'over') == attempt then
+        return 'over'
+    end
+    return 'waits'
+end
+
+-- The client wants less time. The scheduler finds it where newcomers come.
+local function wish(keys, args)
+    local base, id, wanted = keys[1], args[1], args[2]
+    local key = task_key(base, id)
+    local has = redis.call('HMGET', key, 'ask', 'duration')
+    if not has[1] then
+        return 'missing'
+    elseif has[1] == 'interactive' then
+        return 'interactive'
+    elseif tonumber(wanted) > tonumber(has[2]) then
+        return 'raised'
+    end
+    redis.call('HSET', key, 'duration', wanted)
+    redis.call('RPUSH', base .. 'queue.incoming', id)
+    wake_scheduler(base)
+    return 'done'
+end
+
+-- What gateways are told by messages, for those that may have missed one: for each task its number, address of its backend,
+-- how it ended, what it was told last, what its program is told, and the run that is over.
+local function peek(keys, args)
+    local base, answer = keys[1], {}
+    for _, id in ipairs(args) do
+        local key = task_key(base, id)
+        local control = redis.call('XREVRANGE', key .. ':control', '+', '-', 'COUNT', 1)
+        answer[#answer + 1] = { id, redis.call('LINDEX', key .. ':backend', -1) or '', redis.call('HGET', key, 'end') or '',
+            redis.call('GET', key .. ':queue.estimate') or '', control[1] and table.concat(control[1][2], ' ') or '',
+            redis.call('HGET', key, 'over') or '', redis.call('HGET', key, 'program') and '1' or '' }
+    end
+    return answer
+end
+
+redis.register_function(NAME .. '_arrive', arrive)
+redis.register_function(NAME .. '_refresh', refresh)
+redis.register_function({ function_name = NAME .. '_leave', callback = leave, flags = { 'allow-oom' } })
+redis.register_function(NAME .. '_show', show)
+redis.register_function(NAME .. '_lose', lose)
+redis.register_function(NAME .. '_wish', wish)
+redis.register_function(NAME .. '_peek', peek)

@@ -1,0 +1,403 @@
+//! One task as its gateway sees it: it waits, a backend claims it, its frames come, it ends once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::{SinkExt, StreamExt};
+use taskyard_core::Span;
+use taskyard_core::classes::Ask;
+use taskyard_redis::Failure;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+use super::NO_WISH;
+use super::gateway::Shared;
+use super::wire::{text, texts};
+use crate::backend::Plan;
+use crate::gateway::{Soon, Stay};
+use crate::local::LOST;
+use crate::protocol::{Outgoing, QueueNews};
+
+/// Frames that wait for a client before its backend has to.
+const FRAMES: usize = 8;
+/// Pieces of standard input that wait for the backend.
+const INPUTS: usize = 4;
+/// How long a backend may take to let its gateway in.
+const DIAL_MAX: std::time::Duration = std::time::Duration::from_secs(15);
+/// How often Redis is asked about a task that cannot be brought back to it.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+/// What a task is told by its gateway.
+#[derive(Clone, Debug)]
+pub(super) enum Word {
+    /// A backend has claimed it: which attempt, and where.
+    Backend(String, String),
+    /// Where it stands in the queue.
+    Queue(QueueNews),
+    /// It does not run, or not again.
+    End(Outgoing),
+    /// It took its place again: this attempt is over.
+    Waits(String),
+    /// A look found that no backend has it.
+    Unclaimed,
+    /// A look found that it ran, and no backend has it any more.
+    Unheard,
+    /// What its program is to be told.
+    Control(String),
+    /// Redis does not know it any more.
+    Gone,
+    /// Redis lost everything.
+    Reborn,
+    /// The gateway ends.
+    Stop,
+}
+
+/// A task in the pool, from outside. What is asked of it is done by a task of its own, so that whoever asks may stop
+/// to do so at any moment.
+#[derive(Debug)]
+pub(super) struct RedisStay {
+    pub frames: mpsc::Receiver<Outgoing>,
+    pub input: mpsc::Sender<Vec<u8>>,
+    pub wishes: mpsc::Sender<(Span, oneshot::Sender<Result<(), String>>)>,
+    pub runs: Arc<AtomicBool>,
+}
+
+impl Stay for RedisStay {
+    fn next(&mut self) -> Soon<'_, Outgoing> {
+        Box::pin(async move {
+            let gone = || Outgoing::Complete(Some("the gateway is stopping".into()));
+            self.frames.recv().await.unwrap_or_else(gone)
+        })
+    }
+
+    fn lower(&mut self, wish: Span) -> Soon<'_, Result<(), String>> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            let gone = || Err("the task has ended".to_owned());
+            if self.wishes.send((wish, reply)).await.is_err() {
+                return gone();
+            }
+            answer.await.unwrap_or_else(|_| gone())
+        })
+    }
+
+    fn input(&self) -> Option<mpsc::Sender<Vec<u8>>> {
+        self.runs.load(Ordering::Acquire).then(|| self.input.clone())
+    }
+}
+
+/// The same task from inside.
+pub(super) struct Inside {
+    pub shared: Arc<Shared>,
+    pub id: String,
+    pub plan: Plan,
+    pub words: mpsc::UnboundedReceiver<Word>,
+    pub frames: mpsc::Sender<Outgoing>,
+    pub input: mpsc::Receiver<Vec<u8>>,
+    pub wishes: mpsc::Receiver<(Span, oneshot::Sender<Result<(), String>>)>,
+    pub runs: Arc<AtomicBool>,
+    /// Whether the client has seen anything of the program.
+    pub seen: bool,
+    /// How long the client wants it to run at most, in microseconds.
+    pub wish: u64,
+}
+
+/// What comes of waiting, or of a run.
+enum Ran {
+    /// The client has heard the end.
+    Over,
+    /// It goes on elsewhere, or does not; the pool says so.
+    Waits,
+    /// It goes on there.
+    Backend(String, String),
+    Last(Outgoing),
+    Left,
+}
+
+impl RedisStay {
+    /// A task of this gateway, both sides of it.
+    pub fn new(
+        shared: Arc<Shared>,
+        id: String,
+        plan: Plan,
+        words: mpsc::UnboundedReceiver<Word>,
+    ) -> (Self, Inside) {
+        let (frames_in, frames) = mpsc::channel(FRAMES);
+        let (input, input_out) = mpsc::channel(INPUTS);
+        let (wishes, wishes_out) = mpsc::channel(1);
+        let runs = Arc::new(AtomicBool::new(false));
+        let wish = wish_of(&plan.ask);
+        let inside = Inside {
+            shared,
+            id,
+            plan,
+            words,
+            frames: frames_in,
+            input: input_out,
+            wishes: wishes_out,
+            runs: runs.clone(),
+            seen: false,
+            wish,
+        };
+        (RedisStay { frames, input, wishes, runs }, inside)
+    }
+}
+
+/// How long a client wants its task to run at most, in microseconds.
+pub(super) fn wish_of(ask: &Ask) -> u64 {
+    match ask {
+        Ask::Timed(wish) => wish.as_micros().unsigned_abs().min(NO_WISH - 1),
+        Ask::Default | Ask::Interactive => NO_WISH,
+    }
+}
+
+impl Inside {
+    /// Follows the task to its end, and leaves nothing of it.
+    pub async fn run(mut self) {
+        let mut ran = Ran::Waits;
+        loop {
+            self.runs.store(false, Ordering::Release);
+            ran = match ran {
+                Ran::Waits => self.wait().await,
+                Ran::Backend(attempt, address) => self.follow(&attempt, &address).await,
+                Ran::Last(last) => {
+                    let _ = self.frames.send(last).await;
+                    break;
+                }
+                Ran::Over | Ran::Left => break,
+            };
+        }
+        self.shared.forget(&self.id);
+        self.leave().await;
+    }
+
+    async fn wait(&mut self) -> Ran {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.frames.closed() => return Ran::Left,
+                word = self.words.recv() => match word {
+                    Some(Word::Backend(attempt, address)) => return Ran::Backend(attempt, address),
+                    Some(Word::Queue(news)) => {
+                        // A client that does not read learns the next one.
+                        let _ = self.frames.try_send(Outgoing::Queue(news));
+                    }
+                    Some(Word::End(last)) => return Ran::Last(last),
+                    Some(Word::Gone) => return Ran::Last(forgotten()),
+                    Some(Word::Reborn) => self.come_back(true).await,
+                    Some(Word::Unheard) => return Ran::Last(Outgoing::Complete(Some(LOST.into()))),
+                    Some(Word::Waits(_) | Word::Control(_) | Word::Unclaimed) => {}
+                    Some(Word::Stop) | None => return Ran::Last(stopping()),
+                },
+                wish = self.wishes.recv() => if let Some((wish, reply)) = wish {
+                    let _ = reply.send(self.ask_for_less(wish).await);
+                },
+            }
+        }
+    }
+
+    /// Goes to the backend and passes on what it says.
+    async fn follow(&mut self, attempt: &str, address: &str) -> Ran {
+        let Some(mut socket) = dial(address).await else {
+            tracing::warn!(address = host(address), "a backend cannot be reached");
+            return self.lose(attempt).await;
+        };
+        self.runs.store(true, Ordering::Release);
+        // Whether this run is known to be the task's own: then the client may see it.
+        let mut shown = false;
+        let mut controlled = String::new();
+        let mut head = None;
+        // Redis has forgotten where the backend is, which says nothing about the backend.
+        let mut reborn = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.frames.closed() => return Ran::Left,
+                word = self.words.recv() => match word {
+                    Some(Word::Control(text)) => {
+                        if text != controlled && socket.send(Message::text(text.clone())).await.is_err() {
+                            return self.lose(attempt).await;
+                        }
+                        controlled = text;
+                    }
+                    Some(Word::Waits(lost)) if lost == attempt => return Ran::Waits,
+                    Some(Word::Unclaimed) if !reborn => return Ran::Waits,
+                    Some(Word::End(last)) => return Ran::Last(last),
+                    Some(Word::Gone) => return Ran::Last(forgotten()),
+                    Some(Word::Reborn) => {
+                        reborn = true;
+                        self.come_back(false).await;
+                    }
+                    Some(Word::Stop) | None => return Ran::Last(stopping()),
+                    Some(Word::Backend(next, address)) if next != attempt => {
+                        return Ran::Backend(next, address);
+                    }
+                    Some(
+                        Word::Backend(..)
+                        | Word::Queue(_)
+                        | Word::Waits(_)
+                        | Word::Unclaimed
+                        | Word::Unheard,
+                    ) => {}
+                },
+                frame = next_frame(&mut socket, &mut head) => match frame {
+                    Some(frame) => {
+                        if frame.is_visible() && !shown && !self.show(attempt).await {
+                            // Somebody else has the task by now.
+                            return Ran::Waits;
+                        }
+                        shown |= frame.is_visible();
+                        let last = frame.is_last();
+                        if self.frames.send(frame).await.is_err() {
+                            return Ran::Left;
+                        }
+                        if last {
+                            return Ran::Over;
+                        }
+                    }
+                    None => return self.lose(attempt).await,
+                },
+                bytes = self.input.recv() => if let Some(bytes) = bytes {
+                    for message in [Message::text("input"), Message::binary(bytes)] {
+                        if socket.send(message).await.is_err() {
+                            return self.lose(attempt).await;
+                        }
+                    }
+                },
+                wish = self.wishes.recv() => if let Some((wish, reply)) = wish {
+                    let _ = reply.send(self.ask_for_less(wish).await);
+                },
+            }
+        }
+    }
+
+    /// Marks the run as seen. Refused for one that is not the task's own; asked until Redis answers.
+    async fn show(&mut self, attempt: &str) -> bool {
+        loop {
+            let args = vec![self.id.clone(), attempt.to_owned()];
+            match self.shared.wire.call("show", args).await {
+                Ok(answer) => {
+                    let shown = answer.int() == Some(1);
+                    self.seen |= shown;
+                    return shown;
+                }
+                Err(Failure::Refused(_)) => return false,
+                Err(_) if self.frames.is_closed() => return false,
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// The connection to the backend ended without an end of the task.
+    async fn lose(&mut self, attempt: &str) -> Ran {
+        loop {
+            let args = vec![self.id.clone(), attempt.to_owned()];
+            match self.shared.wire.call("lose", args).await.map(text) {
+                Ok(said) => match said.as_str() {
+                    // It may run again, or not: the scheduler says so.
+                    "told" | "waits" => return Ran::Waits,
+                    _ => return Ran::Last(Outgoing::Complete(Some(LOST.into()))),
+                },
+                Err(Failure::Refused(why)) => return Ran::Last(Outgoing::Complete(Some(why))),
+                Err(_) if self.frames.is_closed() => return Ran::Left,
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Redis lost everything: it learns of the task again, under its old number.
+    async fn come_back(&mut self, waits: bool) {
+        let args = self.shared.arrival(&self.plan, &self.id, waits, self.seen, self.wish);
+        while !self.frames.is_closed() {
+            match self.shared.wire.call("arrive", args.clone()).await {
+                Ok(_) | Err(Failure::Refused(_)) => return,
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn ask_for_less(&mut self, wish: Span) -> Result<(), String> {
+        let wish = wish.as_micros().unsigned_abs().min(NO_WISH - 1);
+        let args = vec![self.id.clone(), wish.to_string()];
+        let said = self.shared.wire.call("wish", args).await.map(text);
+        match said.as_deref() {
+            Ok("done") => {
+                self.wish = self.wish.min(wish);
+                Ok(())
+            }
+            Ok("raised") => Err("the duration can only be lowered".into()),
+            Ok("interactive") => Err("an interactive task has no duration".into()),
+            Ok(_) => Err("there is no such task".into()),
+            Err(failure) => Err(failure.text()),
+        }
+    }
+
+    /// Nothing is left of the task in Redis; a backend that has it is told by a connection that ends at once.
+    async fn leave(&self) {
+        for _ in 0..3 {
+            match self.shared.wire.call("leave", vec![self.id.clone()]).await {
+                Ok(said) => {
+                    let said = texts(said);
+                    let address = said.first().and_then(|text| text.split_once(' '));
+                    if let Some((_, address)) = address {
+                        drop(dial(address).await);
+                    }
+                    return;
+                }
+                Err(Failure::Refused(_)) => return,
+                // Otherwise it goes when its lease is over.
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+}
+
+/// Goes to a backend. How much it may send its own limits say.
+async fn dial(address: &str) -> Option<Socket> {
+    let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
+    let dialling = tokio_tungstenite::connect_async_with_config(address, Some(config), true);
+    let (socket, _) = timeout(DIAL_MAX, dialling).await.ok()?.ok()?;
+    Some(socket)
+}
+
+/// The next frame of a backend. It may be dropped and asked again: a frame whose bytes have not come yet stays in
+/// `head`.
+async fn next_frame(socket: &mut Socket, head: &mut Option<Outgoing>) -> Option<Outgoing> {
+    loop {
+        match (socket.next().await?.ok()?, head.take()) {
+            (Message::Text(text), None) => {
+                let frame = Outgoing::read(text.as_str())?;
+                if frame.bytes().is_none() {
+                    return Some(frame);
+                }
+                *head = Some(frame);
+            }
+            (Message::Binary(bytes), Some(mut frame)) => {
+                frame.set_bytes(bytes.to_vec());
+                return Some(frame);
+            }
+            (Message::Ping(_) | Message::Pong(_), waiting) => *head = waiting,
+            _ => return None,
+        }
+    }
+}
+
+fn forgotten() -> Outgoing {
+    let why = "the pool has forgotten the task: its gateway was silent for too long";
+    Outgoing::Complete(Some(why.into()))
+}
+
+fn stopping() -> Outgoing {
+    Outgoing::Complete(Some("the pool is stopping".into()))
+}
+
+/// An address without its token, which belongs into no log.
+fn host(address: &str) -> &str {
+    address.split("/pool/").next().unwrap_or_default()
+}

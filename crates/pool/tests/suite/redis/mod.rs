@@ -1,0 +1,14 @@
+//! The pool over a real Redis: its parts as tasks of this process, or as processes that are killed and frozen.
+
+#[path = "../../../../store/tests/redis/instance.rs"]
+#[expect(dead_code, reason = "other tests need more of it")]
+mod instance;
+mod play;
+mod yard;
+
+mod boundaries;
+mod cluster;
+mod edges;
+mod failing;
+mod path;
+mod storm;

@@ -1,0 +1,99 @@
+//! The way of a task from its gateway through the scheduler to a backend and back.
+
+use std::time::Duration;
+
+use super::yard::{Far, Yard};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_runs_elsewhere_and_its_output_and_result_come_back() {
+    let Some(yard) = Yard::new(2, "") else { return };
+    let (_scheduler, _backends, gateway) =
+        (yard.scheduler("one"), yard.backends().await, yard.gateway().await);
+    let answer = gateway.run("echo out; echo made > result.txt").await;
+    assert_eq!(answer["ok"]["output"][0]["text"], "out\n", "{answer}");
+    assert_eq!(answer["ok"]["result"], "bWFkZQo=", "{answer}");
+    let answer = gateway.run("exit 3").await;
+    assert_eq!(answer["error"]["error"], "the program ended with status 3", "{answer}");
+    yard.until_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_is_told_how_long_and_a_client_that_leaves_makes_room() {
+    let Some(yard) = Yard::new(1, "") else { return };
+    let (_scheduler, _backends, gateway) =
+        (yard.scheduler("one"), yard.backends().await, yard.gateway().await);
+    let mut first = gateway.start(r#"{"duration": 30}"#, "echo up; exec sleep 1000").await;
+    first.until_output("up").await;
+    let mut second = gateway.start(r#"{"duration": 3}"#, "echo x > result.txt").await;
+    let told = second.until("queue").await.body;
+    assert_eq!((&told["ahead"], &told["reason"]), (&0.into(), &"limit_reached".into()));
+    assert!(told["estimate"].as_f64().unwrap() > 25.0, "{told}");
+    drop(first);
+    assert_eq!(second.until("result").await.bytes, b"x\n");
+    assert_eq!(second.until("complete").await.error(), "");
+    yard.until_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_talks_through_two_machines_and_is_halted_when_a_task_needs_its_place() {
+    let Some(yard) = Yard::new(1, "") else { return };
+    let (_scheduler, _backends, gateway) =
+        (yard.scheduler("one"), yard.backends().await, yard.gateway().await);
+    yard.until(|status| status["backends"] == 1 && status["paused"] == false).await;
+    let mut session = gateway.session().await;
+    session.until("output").await;
+    session.stdin("hello\n").await;
+    session.until_output("hello").await;
+    let mut denied = gateway.session().await;
+    assert!(denied.until("deny").await.error().starts_with("all backends are busy"));
+    let mut task = gateway.start("{}", "echo x > result.txt").await;
+    assert_eq!(session.until("complete").await.error(), "halted: its place is needed");
+    assert_eq!(task.until("result").await.bytes, b"x\n");
+    drop((session, denied, task));
+    yard.until_empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_default_task_is_lowered_and_a_client_may_lower_its_own() {
+    let classes = "classes: [{name: fast, seconds: 0.2, limit: 100%}, {name: slow, seconds: 60, limit: 100%}]";
+    let Some(yard) = Yard::new(1, classes) else { return };
+    let (_scheduler, _backends, gateway) =
+        (yard.scheduler("one"), yard.backends().await, yard.gateway().await);
+    let mut first = gateway.start("{}", "echo up; exec sleep 1000").await;
+    first.until_output("up").await;
+    let mut second = gateway.start(r#"{"duration": 50}"#, "echo up; exec sleep 1000").await;
+    assert_eq!(first.until("complete").await.error(), "time limit (0.2 s)");
+    second.until_output("up").await;
+    second.say(r#"options {"duration": 55}"#).await;
+    let refused = second.until("status").await;
+    assert_eq!(refused.body["announcement"], "the duration can only be lowered");
+    second.say(r#"options {"duration": 0}"#).await;
+    assert_eq!(second.until("complete").await.error(), "time limit (0 s)");
+    yard.until_empty().await;
+}
+
+/// Tasks that end before their gateway has come: what they said waits for it. A word for the gateway that came between a
+/// frame and its bytes made it forget the frame, and its client heard that the backend was killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_that_end_at_once_all_end_well() {
+    let Some(yard) = Yard::new(16, "") else { return };
+    let (_scheduler, _backends) = (yard.scheduler("one"), yard.stubs(Duration::ZERO).await);
+    let gateway = yard.gateway().await;
+    yard.until(|status| status["backends"] == 16 && status["paused"] == false).await;
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let far = Far::clone(&gateway);
+        clients.spawn(async move {
+            for _ in 0..40 {
+                let answer = far.run("").await;
+                assert_eq!(answer["ok"]["output"][0]["text"], "done\n", "{answer}");
+            }
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+    let counts = &yard.status().await["counts"];
+    assert_eq!((&counts["put_back"], &counts["lost"]), (&0.into(), &0.into()));
+    yard.until_empty().await;
+}

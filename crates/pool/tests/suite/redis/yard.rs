@@ -1,0 +1,255 @@
+//! Gateways, schedulers and backends over one Redis.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use taskyard_pool::Config;
+use taskyard_pool::backend::{Runner, Stub, Workshop};
+use taskyard_pool::gateway::router;
+use taskyard_pool::redis::{Bay, BayOptions, Leader, RedisGateway, Site, Wire, look};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::instance::{Cluster, Instance, program};
+use super::play::Process;
+use crate::rig::{Client, PROGRAMS, connect, post, try_connect};
+
+/// Nothing is kept: what is lost with Redis is lost.
+pub const FORGETFUL: &[&str] = &["--appendonly", "no", "--save", ""];
+/// How long anything may take before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A part of the pool; it ends when it is told, or at once when this is dropped.
+pub struct Part {
+    stop: Option<oneshot::Sender<()>>,
+    pub task: JoinHandle<()>,
+}
+
+impl Part {
+    /// Ends it in good order.
+    pub async fn stop(mut self) {
+        drop(self.stop.take());
+        (&mut self.task).await.unwrap();
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The Redis of a pool.
+pub enum Home {
+    One(Instance),
+    Many(Cluster),
+}
+
+pub struct Yard {
+    home: Home,
+    pub url: String,
+    pub config: Config,
+    text: String,
+    wire: Wire,
+}
+
+/// A gateway of this process.
+pub struct Gateway {
+    far: Far,
+    _gateway: RedisGateway,
+    serving: JoinHandle<()>,
+}
+
+/// A gateway, wherever it is.
+#[derive(Clone)]
+pub struct Far {
+    pub address: String,
+}
+
+impl std::ops::Deref for Gateway {
+    type Target = Far;
+
+    fn deref(&self) -> &Far {
+        &self.far
+    }
+}
+
+impl Yard {
+    /// A Redis without anybody; nothing where there is no Redis to be had.
+    pub fn new(backends: u32, more: &str) -> Option<Self> {
+        let redis = Instance::with(program()?, FORGETFUL);
+        let url = redis.url();
+        Some(Yard::at(Home::One(redis), url, backends, more))
+    }
+
+    /// Three masters with a replica each.
+    pub fn of_cluster(backends: u32, more: &str) -> Option<Self> {
+        let cluster = Cluster::new(&program()?);
+        let url = cluster.url();
+        Some(Yard::at(Home::Many(cluster), url, backends, more))
+    }
+
+    /// The server that has the pool.
+    pub fn redis(&self) -> &Instance {
+        match &self.home {
+            Home::One(redis) => redis,
+            Home::Many(cluster) => cluster.master_of("{pool}"),
+        }
+    }
+
+    /// All of them, where they are several.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        match &self.home {
+            Home::One(_) => None,
+            Home::Many(cluster) => Some(cluster),
+        }
+    }
+
+    fn at(home: Home, url: String, backends: u32, more: &str) -> Self {
+        let text = format!("backends: {backends}\nseed: 1\n{PROGRAMS}{more}");
+        let config = Config::parse(&text).unwrap();
+        let wire = Wire::open(&Site::parse(&url, "test").unwrap());
+        Yard { home, url, config, text, wire }
+    }
+
+    /// A part of the pool as a process of its own.
+    pub fn process(&self, role: &str) -> Process {
+        Process::start(role, &self.url, &self.text)
+    }
+
+    /// Calls a function as anybody could who reaches Redis, and answers what that says.
+    pub fn function(&self, words: &[&str]) -> String {
+        let list = self.redis().talk(&["FUNCTION", "LIST", "LIBRARYNAME", "taskyard_pool*"]);
+        let library = list.lines().find(|line| line.contains("taskyard_pool_"));
+        let library = library.and_then(|line| line.split_whitespace().last()).unwrap();
+        let name = format!("{library}_{}", words[0]);
+        let base = if self.cluster().is_some() { "{pool}" } else { "" };
+        let mut call = vec!["FCALL", &name, "1", base];
+        call.extend_from_slice(&words[1..]);
+        self.redis().talk(&call)
+    }
+
+    pub fn site(&self, role: &str) -> Site {
+        Site::parse(&self.url, role).unwrap()
+    }
+
+    pub fn scheduler(&self, name: &str) -> Part {
+        let leader = Leader::new(self.config.clone(), &self.site("scheduler"), name).unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(leader.run(async move { _ = stopped.await }));
+        Part { stop: Some(stop), task }
+    }
+
+    /// Backends that run programs.
+    pub async fn backends(&self) -> Part {
+        self.backends_with(Arc::new(Workshop::start(&self.config).await.unwrap())).await
+    }
+
+    /// Backends that only pretend.
+    pub async fn stubs(&self, takes: Duration) -> Part {
+        self.backends_with(Arc::new(Stub { takes })).await
+    }
+
+    pub async fn backends_with(&self, runner: Arc<dyn Runner>) -> Part {
+        let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let options = BayOptions { listen, advertise: None, grace: Duration::from_millis(100) };
+        let site = self.site("backend");
+        let bay = Bay::open(self.config.clone(), &site, runner, options).await.unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(bay.run(async move { _ = stopped.await }));
+        Part { stop: Some(stop), task }
+    }
+
+    pub async fn gateway(&self) -> Gateway {
+        let gateway = RedisGateway::start(&self.config, &self.site("gateway")).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let app =
+            router(gateway.gate().clone()).into_make_service_with_connect_info::<SocketAddr>();
+        let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Gateway { far: Far { address }, _gateway: gateway, serving }
+    }
+
+    pub async fn status(&self) -> Value {
+        look(&self.wire).await.unwrap_or_default()
+    }
+
+    /// Looks until the pool is as it should be.
+    #[track_caller]
+    pub fn until(&self, what: impl Fn(&Value) -> bool) -> impl Future<Output = Value> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let given_up = Instant::now() + PATIENCE;
+            loop {
+                let status = self.status().await;
+                if what(&status) {
+                    return status;
+                }
+                assert!(Instant::now() < given_up, "{caller}: waited in vain: {status:#}");
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Looks until nobody holds anything, in Redis or at the desk, and nothing of any task is left.
+    pub async fn until_empty(&self) {
+        let status = self
+            .until(|status| {
+                status["in_redis"]["waiting"] == 0
+                    && status["in_redis"]["allocations"] == Value::Array(Vec::new())
+                    && status["remembered"] == 0
+            })
+            .await;
+        assert_eq!(status["wrong"], Value::Null, "{status:#}");
+        let given_up = Instant::now() + PATIENCE;
+        loop {
+            let left = self.redis().talk(&["KEYS", "*task:*"]);
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < given_up, "left in Redis: {left}");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Far {
+    pub async fn run(&self, script: &str) -> Value {
+        let file = serde_json::json!({ "filename": "a.sh", "text": script });
+        post(&self.address, "sh", serde_json::json!({ "input": [file] })).await.1
+    }
+
+    /// A client that has sent a script and said start.
+    pub async fn start(&self, options: &str, script: &str) -> Client {
+        let mut client = connect(&self.address, "/pool/run/sh").await;
+        client.say(&format!("options {options}")).await;
+        client.file("a.sh", script).await;
+        client.say("start {}").await;
+        client
+    }
+
+    /// The same of a gateway that may be gone at any moment.
+    pub async fn try_start(&self, options: &str, script: &str) -> Option<Client> {
+        let mut client = try_connect(&self.address, "/pool/run/sh").await?;
+        client.say_late(&format!("options {options}")).await;
+        client.file_late("a.sh", script).await;
+        client.say_late("start {}").await;
+        Some(client)
+    }
+
+    pub async fn session(&self) -> Client {
+        let mut client = connect(&self.address, "/pool/run/sh/interactive").await;
+        client.say("start {}").await;
+        client
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
