@@ -118,9 +118,11 @@ impl Demand {
     /// How many processors would do the work in time; never nothing.
     fn weight(&self) -> f64 {
         // What reports say can be anything: no number, or an endless one.
-        let seconds = self.seconds_per_task.unwrap_or(0.001).clamp(1e-9, 1e9);
-        let seconds = if seconds.is_nan() { 0.001 } else { seconds };
-        self.ready as f64 * seconds / self.target_latency.max(1e-3).min(1e9)
+        let sane = |value: f64, least: f64| {
+            if value.is_nan() { least } else { value.clamp(least, 1e9) }
+        };
+        let seconds = sane(self.seconds_per_task.unwrap_or(0.001), 1e-9);
+        self.ready as f64 * seconds / sane(self.target_latency, 1e-3)
     }
 }
 
