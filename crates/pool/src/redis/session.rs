@@ -92,6 +92,10 @@ impl Session {
             }
         }
         let _ = timeout(SEND_MAX, socket.send(Message::Close(None))).await;
+        // The gateway may just be saying something: a connection that ends before it was heard takes with it what the
+        // gateway has not read.
+        let rest = async { while let Some(Ok(_)) = socket.recv().await {} };
+        let _ = timeout(MEET_MAX, rest).await;
     }
 
     /// The gateway that comes. A program does not run for nobody; one that has ended costs nothing, and its words wait

@@ -221,8 +221,9 @@ impl Inside {
                 () = self.frames.closed() => return Ran::Left,
                 word = self.words.recv() => match word {
                     Some(Word::Control(text)) => {
-                        if text != controlled && socket.send(Message::text(text.clone())).await.is_err() {
-                            return self.lose(attempt).await;
+                        if text != controlled {
+                            // One that has ended hears nothing, but what it said may not be read yet.
+                            let _ = socket.send(Message::text(text.clone())).await;
                         }
                         controlled = text;
                     }
@@ -248,26 +249,15 @@ impl Inside {
                 },
                 frame = next_frame(&mut socket, &mut head) => match frame {
                     Some(frame) => {
-                        if frame.is_visible() && !shown && !self.show(attempt).await {
-                            // Somebody else has the task by now.
-                            return Ran::Waits;
-                        }
-                        shown |= frame.is_visible();
-                        let last = frame.is_last();
-                        if self.frames.send(frame).await.is_err() {
-                            return Ran::Left;
-                        }
-                        if last {
-                            return Ran::Over;
+                        if let Some(ran) = self.pass(frame, attempt, &mut shown).await {
+                            return ran;
                         }
                     }
                     None => return self.lose(attempt).await,
                 },
                 bytes = self.input.recv() => if let Some(bytes) = bytes {
                     for message in [Message::text("input"), Message::binary(bytes)] {
-                        if socket.send(message).await.is_err() {
-                            return self.lose(attempt).await;
-                        }
+                        let _ = socket.send(message).await;
                     }
                 },
                 wish = self.wishes.recv() => if let Some((wish, reply)) = wish {
@@ -275,6 +265,20 @@ impl Inside {
                 },
             }
         }
+    }
+
+    /// Passes a frame on to the client; answers what comes of it, if that is an end.
+    async fn pass(&mut self, frame: Outgoing, attempt: &str, shown: &mut bool) -> Option<Ran> {
+        if frame.is_visible() && !*shown && !self.show(attempt).await {
+            // Somebody else has the task by now.
+            return Some(Ran::Waits);
+        }
+        *shown |= frame.is_visible();
+        let last = frame.is_last();
+        if self.frames.send(frame).await.is_err() {
+            return Some(Ran::Left);
+        }
+        last.then_some(Ran::Over)
     }
 
     /// Marks the run as seen. Refused for one that is not the task's own; asked until Redis answers.
