@@ -172,13 +172,15 @@ pub struct Cluster {
     pub nodes: Vec<Instance>,
 }
 
-/// How long a node may be silent before the others choose its replica, in milliseconds.
+/// How long a node may be silent before the others choose its replica, in milliseconds; and as long as they do not know each other:
+/// whoever is not met within that time is never met, and a busy machine takes its time.
 const NODE_TIMEOUT_MS: &str = "1000";
+const MEET_TIMEOUT_MS: &str = "30000";
 
 impl Cluster {
     /// Starts them and waits until every one knows all slots.
     pub fn new(program: &Path) -> Self {
-        let settings = ["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT_MS];
+        let settings = ["--cluster-enabled", "yes", "--cluster-node-timeout", MEET_TIMEOUT_MS];
         let nodes: Vec<Instance> = (0..6)
             .map(|_| {
                 let bus = free_port().to_string();
@@ -194,6 +196,9 @@ impl Cluster {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
         let cluster = Cluster { nodes };
         cluster.wait_until_whole();
+        for node in &cluster.nodes {
+            node.talk(&["CONFIG", "SET", "cluster-node-timeout", NODE_TIMEOUT_MS]);
+        }
         cluster
     }
 

@@ -25,9 +25,13 @@ local NO_SESSION = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local RECORD = '<BBI4I4c8dddddc8dc16'
 local RECORD_BYTES = 90
 
+-- The text is kept until the task changes: an answer shows what is then written.
 local function encode(task)
-    return struct.pack(RECORD, task.state, task.flags, task.attempts, task.bytes, task.pri, task.created, task.expires,
-        task.ttr, task.previous, task.moment, task.lease, task.start, task.session) .. task.subqueue
+    if not task.text then
+        task.text = struct.pack(RECORD, task.state, task.flags, task.attempts, task.bytes, task.pri, task.created, task.expires,
+            task.ttr, task.previous, task.moment, task.lease, task.start, task.session) .. task.subqueue
+    end
+    return task.text
 end
 
 local function decode(record)
