@@ -60,7 +60,7 @@ fn a_tube_with_a_semaphore_before_it() {
     assert_eq!(rig.run(&["peek", "lanes", "0", "--json"]).json()[0]["semaphore_priority"], -2.5);
     rig.run(&["put", "lanes", "x", "--semaphore-priority", "NaN"]).ends(2);
     rig.run(&["tube", "create", "plain"]).good();
-    let refused = rig.run(&["put", "plain", "x", "--semaphore-priority", "1"]).ends(2);
+    let refused = rig.run(&["put", "plain", "x", "--semaphore-priority", "1"]).ends(6);
     assert!(refused.err.contains("has no semaphore"), "{}", refused.err);
 }
 

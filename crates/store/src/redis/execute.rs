@@ -7,16 +7,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
-use taskyard_core::{
-    Command, Effects, Error, Holder, News, Reply, SessionId, Timestamp, TubeName, TubeOptions,
-    check_tasks,
-};
+use taskyard_core::{Command, Effects, Error, Holder, News, Reply, SessionId, Timestamp, TubeName};
 
 use taskyard_redis::{Call, Failure, Link, Value};
 
 use super::answers::{Head, Parts};
 use super::codec::{self, Unreadable};
 use super::failure::error;
+use super::refuse::refusal;
 use super::semaphores::Pending;
 use super::tubes::Home;
 use super::{Clock, Shared};
@@ -505,7 +503,7 @@ fn waves(commands: Vec<(usize, Command)>, gated: &HashSet<TubeName>) -> Vec<Vec<
     waves
 }
 
-fn tasks_in(command: &Command) -> usize {
+pub(super) fn tasks_in(command: &Command) -> usize {
     match command {
         Command::Put { tasks, .. } => tasks.len(),
         Command::Take(take) => take.count,
@@ -544,53 +542,6 @@ fn has_changed(command: &Command, reply: &Result<Reply, Error>) -> bool {
         Ok(Reply::Taken(tasks)) => !tasks.is_empty(),
         Ok(_) => !only_looks(command),
     }
-}
-
-/// What can be refused without asking.
-fn refusal(command: &Command, cluster: bool) -> Option<Error> {
-    let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
-        let message = if capacity == Some(0) {
-            "a capacity must be at least 1; leave it out for no limit"
-        } else if attempts_max == Some(0) {
-            "attempts_max must be at least 1; leave it out to retry forever"
-        } else {
-            return None;
-        };
-        Some(Error::Invalid(message.into()))
-    };
-    match command {
-        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
-            .or_else(|| refuse_queue_num(o.queue_num))
-            .or_else(|| refuse_gate(o, cluster)),
-        Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
-        Command::AlterTube { change, .. } => {
-            options(change.capacity.flatten(), change.attempts_max.flatten())
-        }
-        Command::Put { tasks, .. } => check_tasks(tasks).err(),
-        Command::Semaphore(command) => command.check().err(),
-        Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
-        Command::Finish { .. } | Command::Delete { .. } | Command::Peek { .. } => {
-            refuse_count("the number of tasks in one command", tasks_in(command))
-        }
-        _ => None,
-    }
-}
-
-fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
-    let message = "a queue number must be at least 1";
-    (queue_num == Some(0)).then(|| Error::Invalid(message.into()))
-}
-
-/// Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
-fn refuse_gate(options: &TubeOptions, cluster: bool) -> Option<Error> {
-    let refusal =
-        "a tube cannot have a semaphore on a cluster of Redis; use a single Redis, or PostgreSQL";
-    (cluster && options.semaphore.is_some()).then(|| Error::Invalid(refusal.into()))
-}
-
-fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
-    let (limit, advice) = (BATCH_TASKS_MAX, "use several batches");
-    (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
 }
 
 pub(super) fn misread(why: &Unreadable) -> Result<Reply, Error> {

@@ -24,6 +24,7 @@ mod failure;
 mod known;
 mod library;
 mod presence;
+mod refuse;
 mod registry;
 mod semaphores;
 mod tubes;

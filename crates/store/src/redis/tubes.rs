@@ -376,6 +376,7 @@ impl Batch<'_> {
     fn move_out(&self, tube: &TubeName) {
         let mut known = self.shared.known();
         known.homes.remove(tube);
+        known.gated.remove(tube);
         known.moments.set(tube, None);
     }
 

@@ -1,8 +1,7 @@
 -- The way in: one call asks a tube for any number of things, one after the other.
 
 local VERBS = { P = put, T = take, F = finish, D = delete, K = kick, E = peek, L = deliveries, N = info, A = release_all,
-    S = part, U = unhear, I = tick, R = alter, M = name_tube, X = drop,
-    Z = truncate }
+    S = part, U = unhear, I = tick, R = alter, M = name_tube, X = drop, Z = truncate }
 
 local Call = {}
 Call.__index = Call
@@ -15,7 +14,7 @@ end
 local function new_call(base, args, single)
     local call = { args = args, next = 6, answers = { '' }, now = tonumber(args[1]) or clock(), epoch = tonumber(args[2]),
         channel = args[3], server = args[4], prefix = string.match(base, '^{([^:]*):'), single = single, tubes = {},
-        semaphores = {} }
+        semaphores = {}, wanted = 0 }
     return setmetatable(call, Call)
 end
 
@@ -62,6 +61,26 @@ local function end_call(call, own, own_key)
     end
 end
 
+-- What the commands of a call will want is read at once, where there are several.
+local function look_ahead(tube, call)
+    local args, place, ids = call.args, call.next, {}
+    while place <= #args do
+        local header = args[place]
+        local verb = string.sub(header, 1, 1)
+        place = place + 1
+        if verb == 'P' then
+            place = place + struct.unpack('<I4', header, 2)
+        elseif verb == 'T' then
+            call.wanted = call.wanted + struct.unpack('<I4', header, 2)
+        elseif verb == 'F' then
+            for from = 7, #header, ITEM_BYTES do
+                ids[#ids + 1] = string.sub(header, from, from + 7)
+            end
+        end
+    end
+    load(tube, ids)
+end
+
 -- What the caller learns of the tube besides: whether it is there (or another is), this clock, how many can be taken, how much room there is
 -- (less than none: no limit), the next moment, its number, whether it has a semaphore, and whether it lost its limit.
 local HEAD = '<BddddI4BB'
@@ -74,8 +93,8 @@ local function head_of(tube, now, other)
     if tube.options.capacity then
         room = math.max(tube.options.capacity - total(tube), 0)
     end
-    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), tube.options.number,
-        tube.options.semaphore ~= '' and 1 or 0,
+    local gated = tube.options.semaphore ~= ''
+    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), tube.options.number, gated and 1 or 0,
         tube.unlimited and 1 or 0)
 end
 
@@ -85,6 +104,9 @@ local function ask(keys, args)
     local call = new_call(base, args, true)
     local now = call.now
     local tube, other = open_tube(call, base, name)
+    if tube and #args > call.next then
+        look_ahead(tube, call)
+    end
     while call.next <= #args do
         local header = args[call.next]
         local verb = string.sub(header, 1, 1)

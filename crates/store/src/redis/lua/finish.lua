@@ -223,8 +223,11 @@ local function give_back_all(tube, ids, counted)
     for _, id in ipairs(ids) do
         give_back(tube, id, tube.tasks[id], 0, counted, 'release')
     end
-    table.sort(ids)
-    gates.regate(tube, ids)
+    if tube.options.semaphore ~= '' then
+        -- They stand in line in their order. To sort them takes long, so only there.
+        table.sort(ids)
+        gates.regate(tube, ids)
+    end
 end
 
 local function release_all(tube, _, call)

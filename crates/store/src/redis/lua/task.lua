@@ -28,9 +28,13 @@ local RECORD_BYTES = 90
 local STAR = 42
 local OWN_BYTES = 9
 
+-- The text is kept until the task changes: an answer shows what is then written.
 local function encode(task)
-    return struct.pack(RECORD, task.state, task.flags, task.attempts, task.bytes, task.pri, task.created, task.expires,
-        task.ttr, task.previous, task.moment, task.lease, task.start, task.session) .. (task.own and '*' .. task.own or '') .. task.subqueue
+    if not task.text then
+        task.text = struct.pack(RECORD, task.state, task.flags, task.attempts, task.bytes, task.pri, task.created, task.expires,
+            task.ttr, task.previous, task.moment, task.lease, task.start, task.session) .. (task.own and '*' .. task.own or '') .. task.subqueue
+    end
+    return task.text
 end
 
 local function decode(record)

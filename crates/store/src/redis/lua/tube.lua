@@ -74,6 +74,8 @@ local function subqueue_prefix(key)
 end
 
 local function note_ready(tube, id, task, there)
+    -- What a take has seen of the order is not so any more.
+    tube.window = nil
     if tube.options.subqueues then
         tube.q[subqueue_prefix(task.subqueue) .. task.pri .. id] = there
         tube.keys[task.subqueue] = true
@@ -92,6 +94,7 @@ local function leave(tube, id, task)
         if tube.options.subqueues then
             tube.u[task.subqueue] = false
             tube.keys[task.subqueue] = true
+            tube.window = nil
         end
         if task.flags >= HAS_SESSION then
             tube.s[task.session .. id] = false
@@ -129,6 +132,7 @@ local function enter(tube, id, task)
     if timer ~= NEVER then
         tube.w[id] = timer
     end
+    task.text = nil
     tube.tasks[id] = task
     tube.t[id] = task
     tube.noted = true
@@ -257,13 +261,12 @@ local function load(tube, ids)
     end
 end
 
--- The bodies of these ids, in their order.
-local function bodies(tube, ids)
-    local found = {}
+-- Reads the bodies of these ids into a table by id.
+local function read_bodies(tube, ids, found)
     for first = 1, #ids, VALUES_MAX do
         local last = math.min(first + VALUES_MAX - 1, #ids)
         for place, body in ipairs(redis.call('HMGET', tube.base .. ':b', unpack(ids, first, last))) do
-            found[first + place - 1] = body or ''
+            found[ids[first + place - 1]] = body or ''
         end
     end
     return found
@@ -281,7 +284,7 @@ local function empty(tube)
     redis.call('UNLINK', base .. ':t', base .. ':b', base .. ':r', base .. ':q', base .. ':u', base .. ':h', base .. ':d',
         base .. ':w', base .. ':x', base .. ':s')
     forget_notes(tube)
-    tube.tasks = {}
+    tube.tasks, tube.window = {}, nil
     tube.numbers[DELAYED_COUNT] = 0
     tube.news = true
 end

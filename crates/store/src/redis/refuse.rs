@@ -1,0 +1,53 @@
+//! What can be refused without asking Redis.
+
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{Command, Error, TubeOptions, check_tasks};
+
+use super::execute::tasks_in;
+
+/// Why a command is refused whatever is in Redis; on a cluster more is.
+pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
+    let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
+        let message = if capacity == Some(0) {
+            "a capacity must be at least 1; leave it out for no limit"
+        } else if attempts_max == Some(0) {
+            "attempts_max must be at least 1; leave it out to retry forever"
+        } else {
+            return None;
+        };
+        Some(Error::Invalid(message.into()))
+    };
+    match command {
+        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
+            .or_else(|| refuse_queue_num(o.queue_num))
+            .or_else(|| refuse_gate(o, cluster)),
+        Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
+        Command::AlterTube { change, .. } => {
+            options(change.capacity.flatten(), change.attempts_max.flatten())
+        }
+        Command::Put { tasks, .. } => check_tasks(tasks).err(),
+        Command::Semaphore(command) => command.check().err(),
+        Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
+        Command::Finish { .. } | Command::Delete { .. } | Command::Peek { .. } => {
+            refuse_count("the number of tasks in one command", tasks_in(command))
+        }
+        _ => None,
+    }
+}
+
+fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
+    let message = "a queue number must be at least 1";
+    (queue_num == Some(0)).then(|| Error::Invalid(message.into()))
+}
+
+/// Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
+fn refuse_gate(options: &TubeOptions, cluster: bool) -> Option<Error> {
+    let refusal =
+        "a tube cannot have a semaphore on a cluster of Redis; use a single Redis, or PostgreSQL";
+    (cluster && options.semaphore.is_some()).then(|| Error::Invalid(refusal.into()))
+}
+
+fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
+    let (limit, advice) = (BATCH_TASKS_MAX, "use several batches");
+    (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
+}
