@@ -103,7 +103,7 @@ async fn a_task_names_its_priority_in_the_semaphore() {
     // A tube would be made without a semaphore.
     rig.post("/v1/tubes/nowhere/put", put.clone()).await.refused(404, "tube_not_found");
     rig.send(Method::PUT, "/v1/tubes/plain", json!({ "kind": "fifottl" })).await;
-    rig.post("/v1/tubes/plain/put", put).await.refused(400, "invalid");
+    rig.post("/v1/tubes/plain/put", put).await.refused(409, "no_semaphore");
 }
 
 #[tokio::test]
