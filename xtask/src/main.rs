@@ -4,6 +4,7 @@
 //! [`test`] (what CI runs), then [`tidy`] (what a program can check about the sources).
 
 mod bench;
+mod docs;
 mod fuzz;
 mod shell;
 mod steps;
@@ -24,6 +25,7 @@ Taskyard's chores.
   cargo xtask tools                install what the tests use and print where it is, to run one test by hand:
                                    eval \"$(cargo xtask tools)\" && cargo test -p taskyard-server
   cargo xtask bench [ARGS]         build for speed, bring the queues to measure beside, run `taskyard bench ARGS`
+  cargo xtask docs                 write docs/stores.md anew, from what the stores say of themselves and docs/benchmarks.md
   cargo xtask fuzz [SECONDS]       random input for what parses bytes, each target for 60 seconds or as many as you say
 
 Debian packages are installed only when you are root; otherwise the one line to run is printed.
@@ -38,6 +40,7 @@ enum Chore {
     Tools,
     Bench(Vec<String>),
     Fuzz { seconds: u64 },
+    Docs,
 }
 
 fn main() -> ExitCode {
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Ok(Chore::Tools) => tools::print(),
         Ok(Chore::Bench(args)) => bench::run(&args),
         Ok(Chore::Fuzz { seconds }) => fuzz::run(seconds),
+        Ok(Chore::Docs) => docs::run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -81,6 +85,8 @@ fn parse(args: &[String]) -> Result<Chore, String> {
         },
         "tools" if rest.is_empty() => Ok(Chore::Tools),
         "tools" => Err(format!("`tools` takes no arguments, not `{}`", rest.join(" "))),
+        "docs" if rest.is_empty() => Ok(Chore::Docs),
+        "docs" => Err(format!("`docs` takes no arguments, not `{}`", rest.join(" "))),
         "bench" => Ok(Chore::Bench(rest.to_vec())),
         "fuzz" if rest.is_empty() => Ok(Chore::Fuzz { seconds: fuzz::SECONDS }),
         "fuzz" => match rest.join(" ").parse() {
@@ -118,6 +124,7 @@ mod tests {
             "tests",
             "tidy --fast",
             "tools now",
+            "docs now",
             "test --embeded",
             "test one two",
             "fuzz 0",

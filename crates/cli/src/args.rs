@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::contract::ContractArgs;
+use crate::copy::CopyArgs;
 use crate::delete::DeleteArgs;
 use crate::finish::{AckArgs, ReleaseArgs, TouchArgs};
 use crate::kick::KickArgs;
@@ -63,6 +64,8 @@ pub enum Verb {
     Serve(ServeArgs),
     /// Bring a database to the form that this version needs.
     Migrate(MigrateArgs),
+    /// Copy tubes with their tasks, and semaphores, from one store to another.
+    Copy(CopyArgs),
     /// Add tasks to a tube; prints their ids.
     Put(PutArgs),
     /// Take tasks from a tube; ack them when they are done.

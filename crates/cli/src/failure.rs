@@ -6,6 +6,7 @@ use taskyard::HttpError;
 use taskyard_core::{Error, TubeName};
 use taskyard_server::BindError;
 use taskyard_store::OpenError;
+use taskyard_store::copy::CopyError;
 use taskyard_wire::{Code, Exit};
 
 use crate::output::{note, quoted};
@@ -76,6 +77,9 @@ fn exit_of(error: &anyhow::Error) -> Exit {
     if error.chain().any(|cause| cause.is::<NoTube>()) {
         return Exit::NotFound;
     }
+    if let Some(exit) = error.chain().find_map(exit_of_copy) {
+        return exit;
+    }
     if let Some(exit) = error.chain().find_map(exit_of_start) {
         return exit;
     }
@@ -89,6 +93,15 @@ fn exit_of(error: &anyhow::Error) -> Exit {
         Some(HttpError::Unauthorized(_) | HttpError::Forbidden(_)) => Exit::NotAllowed,
         Some(HttpError::Refused { error, .. }) => Code::of(error).exit(),
         _ => Exit::Failure,
+    }
+}
+
+/// How `copy` ends when it was not made.
+fn exit_of_copy(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+    match cause.downcast_ref()? {
+        CopyError::Refused(_) | CopyError::Changed(_) => Some(Exit::Refused),
+        CopyError::NoTube(error) | CopyError::Store { error, .. } => Some(Code::of(error).exit()),
+        _ => None,
     }
 }
 

@@ -9,6 +9,7 @@ mod args;
 mod bench;
 mod completions;
 mod contract;
+mod copy;
 mod delete;
 mod finish;
 mod kick;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Serve(args) => serve::run(args),
         Verb::Migrate(args) => migrate::run(args),
+        Verb::Copy(args) => copy::run(args),
         Verb::Put(args) => put::run(args),
         Verb::Take(args) => take::run(args),
         Verb::Ack(args) => finish::ack(args),

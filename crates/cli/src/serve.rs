@@ -244,6 +244,7 @@ impl ServeArgs {
             memory_bytes: self.memory.0,
             accept_loss: self.accept_loss,
             wait: STORE_WAIT,
+            to_look: false,
         };
         let progress = if io::stderr().is_terminal() {
             ProgressBar::new_spinner().with_message(format!("opening {}", shown(&url)))

@@ -54,6 +54,11 @@ impl Indexes {
         }
     }
 
+    /// Says whether it has, before any task is taken.
+    pub fn set_gated(&mut self, is_gated: bool) {
+        self.is_gated = is_gated;
+    }
+
     /// Whether the tube has a semaphore.
     pub fn is_gated(&self) -> bool {
         self.is_gated

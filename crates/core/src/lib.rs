@@ -25,6 +25,7 @@ pub mod state;
 pub mod stats;
 pub mod task;
 pub mod time;
+pub mod transfer;
 pub mod tube;
 
 // The random commands of the tests are written for users of this crate, and used inside it too.

@@ -89,6 +89,11 @@ impl Tasks {
         }
     }
 
+    /// Says whether the tube has a semaphore.
+    pub fn set_gated(&mut self, is_gated: bool) {
+        self.indexes.set_gated(is_gated);
+    }
+
     /// Whether another task of its sub-queue runs.
     pub fn is_blocked(&self, slot: &Slot) -> bool {
         let subqueues = self.indexes.subqueues.as_ref();

@@ -6,6 +6,8 @@
 //!
 //! A store knows no wire, no engine and no server, and it never reads a clock.
 
+mod capabilities;
+pub mod copy;
 mod error;
 mod memory;
 mod open;
@@ -15,19 +17,22 @@ pub mod postgres;
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod transfer;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 
 use taskyard_core::{Body, Command, Effects, Error, Reply, Span, TaskId, Timestamp, TubeName};
 
+pub use capabilities::{Capabilities, all as all_capabilities};
 pub use error::OpenError;
 pub use memory::MemoryStore;
 pub use open::{OpenOptions, open};
+pub use transfer::{Export, Exported, Import};
 
 /// A future of a store: boxed, so that a store can be chosen at run time.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -71,6 +76,20 @@ pub trait Store: Send + Sync + 'static {
     /// How often to look what others did, if there may be others.
     fn poll_every(&self) -> Option<Span> {
         None
+    }
+
+    /// Shows what is in it, to be moved to another store. Nothing is changed. Whoever has the store must not use it
+    /// meanwhile. Refused where [`Capabilities::exports`] says so.
+    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
+        let _ = wanted;
+        Box::pin(ready(Err(transfer::refused("be copied from"))))
+    }
+
+    /// Takes in what another store showed, as one atomic step that is durable when it answers. Refused where
+    /// [`Capabilities::imports`] says so.
+    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
+        drop((now, part));
+        Box::pin(ready(Err(transfer::refused("be copied to"))))
     }
 
     /// Finishes everything under way. Nothing may be asked afterwards.
@@ -120,17 +139,6 @@ pub struct BodyKey {
     pub tube: u32,
     /// The task.
     pub id: TaskId,
-}
-
-/// What a store can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
-    /// The store's name, as in its URL.
-    pub name: &'static str,
-    /// Whether acknowledged means on disk.
-    pub durable: bool,
-    /// Whether several servers may share it.
-    pub shared: bool,
 }
 
 /// Puts loaded bodies into their replies. A task that is gone meanwhile leaves its reply.

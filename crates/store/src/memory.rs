@@ -5,7 +5,21 @@ use std::sync::{Mutex, PoisonError};
 
 use taskyard_core::{Body, Command, Error, Machine, Timestamp};
 
-use crate::{BodyKey, Capabilities, Executed, Pending, Store};
+use crate::{BodyKey, Capabilities, Executed, Export, Exported, Import, Pending, Store};
+
+/// What it can do.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    exports: true,
+    imports: true,
+    semaphores: true,
+    wakes: "at once, by the server itself",
+    loses: &[
+        ("the server is killed or stopped", "everything"),
+        ("the machine fails", "everything"),
+        ("the disk fails", "nothing: there is none"),
+    ],
+    ..Capabilities::plain("memory")
+};
 
 /// The machine itself, and nothing else.
 #[derive(Debug, Default)]
@@ -26,7 +40,35 @@ impl Store for MemoryStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { name: "memory", durable: false, shared: false }
+        CAPABILITIES
+    }
+
+    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
+        let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        let exported = match wanted {
+            Export::Tubes => Exported::Tubes(machine.export_tubes(), machine.next_lease()),
+            Export::Tasks { tube, from, count, bytes } => {
+                let mut tasks = machine.export_tasks(tube, from, count);
+                let mut before = 0;
+                tasks.retain(|task| {
+                    let fits = before == 0 || before < bytes;
+                    before += task.body_bytes as usize;
+                    fits
+                });
+                Exported::Tasks(tasks)
+            }
+            Export::Semaphores => Exported::Semaphores(machine.export_semaphores()),
+        };
+        Box::pin(ready(Ok(exported)))
+    }
+
+    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
+        let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = match part {
+            Import::Tasks(tube, tasks) => machine.import_tasks(&tube, tasks),
+            Import::End(ending) => machine.end_import(now, ending),
+        };
+        Box::pin(ready(done))
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {

@@ -13,11 +13,18 @@ pub struct OpenOptions {
     pub accept_loss: bool,
     /// How long to wait for a database that is not up yet.
     pub wait: Duration,
+    /// Only [`Store::export`] will be asked: a shared store is opened without becoming one of its servers.
+    pub to_look: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { memory_bytes: 48 << 20, accept_loss: false, wait: Duration::ZERO }
+        OpenOptions {
+            memory_bytes: 48 << 20,
+            accept_loss: false,
+            wait: Duration::ZERO,
+            to_look: false,
+        }
     }
 }
 
@@ -33,7 +40,10 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", _)) => {
             use crate::postgres::{Clock, PostgresStore};
-            Ok(Box::new(PostgresStore::open_within(url, Clock::Database, options.wait)?))
+            Ok(Box::new(match options.to_look {
+                true => PostgresStore::open_to_look(url, Clock::Database, options.wait)?,
+                false => PostgresStore::open_within(url, Clock::Database, options.wait)?,
+            }))
         }
         #[cfg(feature = "redis")]
         Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {

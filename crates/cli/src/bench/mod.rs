@@ -3,6 +3,7 @@
 //! Everything goes through the public client, and the tasks are counted afterwards.
 
 mod backlog;
+mod copy;
 mod cost;
 mod disk;
 mod durable;
@@ -100,6 +101,8 @@ enum Part {
     Redis,
     /// SQL tasks.
     Sql,
+    /// Moving tasks from a folder to PostgreSQL.
+    Copy,
 }
 
 /// How much to do.
@@ -192,6 +195,12 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
         && let Some(database) = postgres::database(folder, args.postgres.as_deref())?
     {
         sql::measure(&mut report, &database.url(), args.quick).await?;
+    }
+    // Into a database of its own: one that somebody named may have such a tube.
+    if wanted(Part::Copy)
+        && let Some(database) = postgres::database(folder, None)?
+    {
+        copy::measure(&mut report, folder, size, &database.url()).await?;
     }
     Ok(report)
 }

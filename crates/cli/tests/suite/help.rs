@@ -5,7 +5,8 @@ use taskyard_store::OpenOptions;
 use crate::rig::run;
 
 /// Every command a client or an operator uses.
-const VERBS: [&str; 22] = [
+const VERBS: [&str; 23] = [
+    "copy",
     "manager",
     "migrate",
     "top",

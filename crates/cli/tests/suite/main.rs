@@ -3,6 +3,7 @@
 #[path = "../../../store/tests/postgres/cluster.rs"]
 mod cluster;
 mod contract;
+mod copy;
 mod crash;
 mod exits;
 mod help;

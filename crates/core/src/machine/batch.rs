@@ -107,7 +107,9 @@ impl Machine {
             Entry::Task { tube, id, before } => self.undo_task(tube, id, before),
             Entry::Stats { tube, before } => self.tube(tube).since_open = before,
             Entry::Options { tube, before } => {
-                self.tube(tube).options = before;
+                let tube_before = self.tube(tube);
+                tube_before.tasks.set_gated(before.semaphore.is_some());
+                tube_before.options = before;
                 self.settle(tube);
             }
             Entry::Named { tube, before } => {

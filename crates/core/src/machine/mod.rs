@@ -15,6 +15,7 @@ mod take;
 #[cfg(test)]
 mod tests;
 mod tick;
+mod transfer;
 pub(crate) mod tubes;
 mod view;
 

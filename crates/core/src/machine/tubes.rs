@@ -64,7 +64,7 @@ impl Tube {
         capacity.saturating_sub(self.tasks.len() as u64)
     }
 
-    fn info(&self, number: u32) -> TubeInfo {
+    pub fn info(&self, number: u32) -> TubeInfo {
         let mut stats = self.since_open;
         let done = stats.tasks.done;
         stats.tasks = self.tasks.counts();
@@ -165,7 +165,7 @@ impl Machine {
     }
 
     /// Whether a tube may have this number of a queue; refused with the tube that has it.
-    fn check_queue_num(&self, own: Option<u32>, queue_num: Option<u32>) -> Result<()> {
+    pub(super) fn check_queue_num(&self, own: Option<u32>, queue_num: Option<u32>) -> Result<()> {
         let Some(wanted) = queue_num else { return Ok(()) };
         if wanted == 0 {
             return Err(Error::Invalid("a queue number must be at least 1".into()));

@@ -27,6 +27,7 @@ mod settle;
 #[cfg(test)]
 mod tests;
 mod tick;
+mod transfer;
 
 pub use book::Semaphores;
 pub use command::{

@@ -134,7 +134,6 @@ impl Outbox {
     }
 
     /// All events, by number.
-    #[cfg(test)]
     pub fn all(&self) -> impl Iterator<Item = (EventId, &EventRecord)> {
         self.rows.iter().map(|(id, row)| (*id, row))
     }

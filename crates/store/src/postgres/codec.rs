@@ -23,7 +23,7 @@ pub(super) const fn pri_to_sql(pri: u64) -> i64 {
     (pri ^ (1 << 63)) as i64
 }
 
-const fn pri_from_sql(pri: i64) -> u64 {
+pub(super) const fn pri_from_sql(pri: i64) -> u64 {
     (pri as u64) ^ (1 << 63)
 }
 
@@ -151,7 +151,7 @@ pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, Unrea
     })
 }
 
-fn attempts(stored: i64) -> u32 {
+pub(super) fn attempts(stored: i64) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
 }
 

@@ -129,7 +129,8 @@ impl Counters {
     }
 }
 
-fn counted(row: &Row) -> Result<Counted, Unreadable> {
+/// What was done to a tube, in a row of the table of counters.
+pub(super) fn counted(row: &Row) -> Result<Counted, Unreadable> {
     let at = |place| get::<i64>(row, place).map(count_from_sql);
     let calls = Calls {
         ack: at(1)?,

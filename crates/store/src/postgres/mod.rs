@@ -42,6 +42,7 @@ mod statements;
 mod tally;
 mod tls;
 mod transaction;
+mod transfer;
 mod url;
 
 use std::collections::HashSet;
@@ -55,7 +56,9 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::{BodyKey, Capabilities, Executed, OpenError, Pending, Store, Watcher};
+use crate::{
+    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
+};
 use attendance::Attendance;
 use connection::{Connection, describe};
 use counters::Counters;
@@ -90,6 +93,30 @@ pub enum Clock {
     Caller,
 }
 
+/// What it can do.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    durable: true,
+    shared: true,
+    exports: true,
+    imports: true,
+    semaphores: true,
+    keeps_temporary: true,
+    wakes: "at once by NOTIFY, within a second behind a pooler",
+    loses: &[
+        (
+            "the server is killed or stopped",
+            "nothing; its sessions end two heartbeats later, then others get what they held",
+        ),
+        ("the machine fails", "nothing, if it is not the one of the database"),
+        (
+            "the database fails over",
+            "nothing that was answered, if the standby is synchronous; without that the last moments",
+        ),
+        ("the disk fails", "what the database's backups and standbys do not have"),
+    ],
+    ..Capabilities::plain("postgres")
+};
+
 /// A store in a PostgreSQL database.
 pub struct PostgresStore {
     shared: Arc<Shared>,
@@ -105,6 +132,8 @@ struct Shared {
     clock: Clock,
     /// This server's identity in the database.
     server: Vec<u8>,
+    /// Whether the database knows of this one.
+    serves: bool,
     connection: Mutex<Option<Connection>>,
     /// A second one, for large batches.
     side: Mutex<Option<Connection>>,
@@ -142,6 +171,16 @@ impl PostgresStore {
 
     /// The same for a database that may come up only in that time.
     pub fn open_within(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+        Self::open_as(url, clock, wait, true)
+    }
+
+    /// The same without becoming one of its servers, which would begin with giving back what is taken where there is
+    /// no other: only [`Store::export`] may be asked.
+    pub fn open_to_look(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+        Self::open_as(url, clock, wait, false)
+    }
+
+    fn open_as(url: &str, clock: Clock, wait: Duration, serves: bool) -> Result<Self, OpenError> {
         let mut place = Place::parse(url).map_err(|error| unavailable(&error))?;
         let (config, pooled) = (&mut place.config, place.pooled);
         if config.get_connect_timeout().is_none() {
@@ -158,14 +197,31 @@ impl PostgresStore {
             .map_err(|error| unavailable(&error))?;
         let (done, opened) = std::sync::mpsc::channel();
         // The caller may be on a runtime of its own, where it must not wait for this one.
-        runtime.spawn(async move { done.send(Shared::open(reach, clock, wait).await) });
+        runtime.spawn(async move { done.send(Shared::open(reach, clock, wait, serves).await) });
         let shared = opened.recv().map_err(|error| unavailable(&error))??;
         let shared = Arc::new(shared);
-        let living = Lock::new(Some(runtime.spawn(presence::live(Arc::clone(&shared)))));
+        let live = || runtime.spawn(presence::live(Arc::clone(&shared)));
+        let living = Lock::new(serves.then(live));
         if pooled {
             tracing::info!("behind a pooler: other servers' changes are noticed within a second");
         }
         Ok(PostgresStore { shared, runtime: Some(runtime), living })
+    }
+}
+
+impl PostgresStore {
+    /// Does it on the connection's own thread, and begins before anybody waits for it.
+    fn spawned<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Pending<'_, Result<T, Error>> {
+        let Some(runtime) = &self.runtime else {
+            return Box::pin(ready(Err(Error::Store("the store is closed".into()))));
+        };
+        let task = runtime.spawn(work);
+        Box::pin(
+            async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
+        )
     }
 }
 
@@ -194,7 +250,17 @@ impl Store for PostgresStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { name: "postgres", durable: true, shared: true }
+        CAPABILITIES
+    }
+
+    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
+        let shared = Arc::clone(&self.shared);
+        self.spawned(async move { shared.export(wanted).await })
+    }
+
+    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
+        let shared = Arc::clone(&self.shared);
+        self.spawned(async move { shared.import(now, part).await })
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {
@@ -227,7 +293,12 @@ fn ended(count: usize, why: &str) -> Executed {
 }
 
 impl Shared {
-    async fn open(reach: Reach, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+    async fn open(
+        reach: Reach,
+        clock: Clock,
+        wait: Duration,
+        serves: bool,
+    ) -> Result<Self, OpenError> {
         let connection = reach.wait_for(wait).await;
         let mut connection = connection.map_err(|error| unavailable(&error.text()))?;
         let migrated = timeout(MIGRATE_MAX, migrate::migrate(connection.client())).await;
@@ -245,11 +316,13 @@ impl Shared {
         let server: Vec<u8> = rows.first().map(|row| row.get(0)).unwrap_or_default();
         let patience = presence::patience();
         let begin = [Call::new(&sql::BEGIN_SERVER, [param(server.clone()), param(patience)])];
-        connection.transact(&begin).await.map_err(|failure| unavailable(&failure.text()))?;
+        if serves {
+            connection.transact(&begin).await.map_err(|failure| unavailable(&failure.text()))?;
+        }
         let (connection, known) = (Mutex::new(Some(connection)), Lock::default());
         let presence = Presence::default();
         let side = Mutex::default();
-        Ok(Shared { reach, clock, server, connection, side, known, presence })
+        Ok(Shared { reach, clock, server, serves, connection, side, known, presence })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -266,7 +339,10 @@ impl Shared {
         let params = [param(self.server.clone()), param(presence::patience()), param(now)];
         let mut end: Vec<Call> = self.known().counters.adding().into_iter().collect();
         end.push(Call::new(&sql::END_SERVER, params));
-        let ended = self.transact(Lane::Main, &[], &end).await;
+        let ended = match self.serves {
+            true => self.transact(Lane::Main, &[], &end).await,
+            false => Ok(Vec::new()),
+        };
         *self.connection.lock().await = None;
         *self.side.lock().await = None;
         ended.map(|_| ()).map_err(|failure| failure.error())

@@ -382,7 +382,7 @@ fn outcome(code: i16) -> GrantOutcome {
     }
 }
 
-fn info(row: &Row) -> Result<SemaphoreInfo, Unreadable> {
+pub(super) fn info(row: &Row) -> Result<SemaphoreInfo, Unreadable> {
     let span = |place: usize| get::<i64>(row, place).map(Span::from_micros);
     let optional =
         |place: usize| get::<Option<i64>>(row, place).map(|micros| micros.map(Span::from_micros));

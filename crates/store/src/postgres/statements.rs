@@ -100,5 +100,36 @@ statements! {
         (TEXT, INT8, INT8_ARRAY, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY);
     SEMAPHORE_FETCH: "SELECT * FROM taskyard.semaphore_fetch($1,$2,$3)" (TEXT, INT8, INT8);
     SEMAPHORE_ACKNOWLEDGE: "SELECT * FROM taskyard.semaphore_acknowledge($1)" (INT8_ARRAY);
+    NEXT_IDS: "SELECT t.number, taskyard.next_id(t.ids) FROM taskyard.tube t" ();
+    NEXT_LEASE: "SELECT taskyard.next_id('taskyard.lease')" ();
+    EXPORT_TASKS: "SELECT k.id, k.state, k.pri, k.created, k.expires, k.ttr, k.timer, k.attempts, k.previous_start, \
+            k.start, k.subqueue::text, k.semaphore_priority, k.meta, k.payload, u.attempts_max \
+        FROM (SELECT t.*, sum(octet_length(t.payload)) OVER (ORDER BY t.id) - octet_length(t.payload) AS before \
+            FROM (SELECT * FROM taskyard.task i WHERE i.tube = $1 AND i.id >= $2 ORDER BY i.id LIMIT $3) t) k \
+        JOIN taskyard.tube u ON u.number = k.tube WHERE k.before = 0 OR k.before < $4 ORDER BY k.id"
+        (INT4, INT8, INT8, INT8);
+    EXPORT_SEMAPHORES: "SELECT i.*, s.id, t.grant_seq, r.at FROM taskyard.semaphore_show(NULL) i \
+        JOIN taskyard.semaphore s ON s.key = i.key JOIN taskyard.semaphore_state t ON t.semaphore_id = s.id \
+        LEFT JOIN taskyard.semaphore_recheck r ON r.semaphore_id = s.id ORDER BY s.id" ();
+    EXPORT_PLACES: "SELECT p.semaphore_id, taskyard.gated_tube(p.task_id), \
+            CASE WHEN p.task_id < 0 THEN taskyard.gated_id(p.task_id) ELSE p.task_id END, p.priority, p.seq, \
+            p.status::text, p.enqueued, p.grant_no, p.granted, p.lease_until, p.ack_by, p.moment, p.pinned \
+        FROM taskyard.semaphore_task p ORDER BY p.seq" ();
+    EXPORT_EVENTS: "SELECT e.semaphore_id, taskyard.gated_tube(e.task_id), \
+            CASE WHEN e.task_id < 0 THEN taskyard.gated_id(e.task_id) ELSE e.task_id END, e.id, e.grant_no, e.kind, \
+            e.attempts, e.next_at FROM taskyard.semaphore_event e ORDER BY e.id" ();
+    IMPORT_TASKS: "SELECT taskyard.import_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
+        (TEXT, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
+            INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY);
+    IMPORT_SEMAPHORE: "SELECT taskyard.import_semaphore($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
+        (TEXT, INT4, INT4, FLOAT8, INT8, INT8, INT4, INT8, BOOL, INT8, INT8, BOOL, BOOL, INT8, INT8);
+    END_IMPORT_TUBE: "SELECT taskyard.end_import_tube($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+        (TEXT, TEXT, BOOL, INT8, BOOL, TEXT, INT8, INT8, INT8_ARRAY);
+    IMPORT_PLACES: "SELECT taskyard.import_places($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)"
+        (TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
+            INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, BOOL_ARRAY);
+    IMPORT_EVENTS: "SELECT taskyard.import_events($1,$2,$3,$4,$5,$6,$7,$8)"
+        (TEXT_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4_ARRAY, INT8_ARRAY);
+    END_IMPORT: "SELECT taskyard.end_import($1,$2,$3)" (TEXT_ARRAY, INT8, INT8);
     NOTIFY: "SELECT pg_notify('taskyard', t) FROM unnest($1) t" (TEXT_ARRAY);
 }

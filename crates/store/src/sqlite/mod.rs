@@ -24,6 +24,7 @@ mod rows;
 mod salvage;
 mod seal;
 mod semaphores;
+mod transfer;
 mod writer;
 
 use std::collections::VecDeque;
@@ -35,13 +36,37 @@ use std::time::Duration;
 
 use taskyard_core::{Body, Changes, Command, Error, Machine, Outcome, Reply, Timestamp};
 
-use crate::{BodyKey, Capabilities, Executed, OpenError, OpenOptions, Pending, Store, Unloaded};
+use crate::{
+    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Pending,
+    Store, Unloaded,
+};
 
 use budget::Budget;
 use generation::Generations;
 use reader::Reader;
 pub use writer::Fault;
 use writer::Writer;
+
+/// What it can do.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    durable: true,
+    exports: true,
+    imports: true,
+    semaphores: true,
+    wakes: "at once, by the server itself",
+    loses: &[
+        (
+            "the server is killed or stopped",
+            "nothing that was answered; taken tasks are ready again",
+        ),
+        ("the machine fails", "nothing that was answered, if the disk keeps what it confirmed"),
+        (
+            "the disk fails",
+            "everything since the last backup; damage to some pages is found and told",
+        ),
+    ],
+    ..Capabilities::plain("sqlite")
+};
 
 /// The embedded durable store.
 #[derive(Debug)]
@@ -154,7 +179,15 @@ impl Store for SqliteStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { name: "sqlite", durable: true, shared: false }
+        CAPABILITIES
+    }
+
+    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
+        Box::pin(ready(self.state().export(wanted)))
+    }
+
+    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
+        Box::pin(ready(self.state().import(now, part)))
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {

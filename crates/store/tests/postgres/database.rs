@@ -178,7 +178,7 @@ pub fn check_counts(url: &str) {
             SELECT tube, count(*) FILTER (WHERE state = 0) AS ready,
                 count(*) FILTER (WHERE state = 5) AS passed,
                 count(*) FILTER (WHERE state = 1) AS taken,
-                count(*) FILTER (WHERE state = 2) AS delayed,
+                count(*) FILTER (WHERE state IN (2, 6)) AS delayed,
                 count(*) FILTER (WHERE state IN (3, 4)) AS buried
             FROM taskyard.task GROUP BY tube),
         counted AS (

@@ -6,8 +6,12 @@ mod pooler;
 
 mod suite;
 
+#[path = "../copying/content.rs"]
+mod content;
+
 mod backlog;
 mod blocked;
+mod copy;
 mod functions;
 mod kill;
 mod lanes;

@@ -83,7 +83,7 @@ impl Store for KeptStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { name: "kept", durable: true, shared: false }
+        Capabilities { durable: true, ..Capabilities::plain("kept") }
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {

@@ -4,6 +4,12 @@ mod memory;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+mod choosing;
+#[cfg(feature = "sqlite")]
+#[path = "../copying/content.rs"]
+mod content;
+#[cfg(feature = "sqlite")]
+mod copy;
 mod fill;
 
 // That the suite itself is worth something.

@@ -1,0 +1,139 @@
+//! Moving everything out of a machine, or into it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::error::{Error, Result};
+use crate::journal::Entry;
+use crate::limits::{TASK_ID_MAX, TUBES_MAX};
+use crate::record::Record;
+use crate::slots::Slot;
+use crate::task::TaskId;
+use crate::tasks::Loose;
+use crate::time::Timestamp;
+use crate::transfer::{Ending, SemaphoreCopy, TubeCopy};
+use crate::tube::TubeName;
+
+use super::Machine;
+
+impl Machine {
+    /// All tubes without their tasks, by name.
+    pub fn export_tubes(&self) -> Vec<TubeCopy> {
+        let mut tubes: Vec<_> = self
+            .tubes
+            .iter()
+            .map(|(number, tube)| TubeCopy::new(tube.info(number), tube.next_id))
+            .collect();
+        tubes.sort_unstable_by(|a, b| a.record.name.cmp(&b.record.name));
+        tubes
+    }
+
+    /// Tasks of a tube from this id on, at most `count`, by id. Taken ones are as after the end of who holds them.
+    pub fn export_tasks(&self, number: u32, from: TaskId, count: usize) -> Vec<Record> {
+        let Some(tube) = self.tubes.get(number) else { return Vec::new() };
+        let mut first = BTreeMap::new();
+        for slot in tube.tasks.all().filter(|slot| slot.id >= from) {
+            first.insert(slot.id, slot);
+            if first.len() > count {
+                first.pop_last();
+            }
+        }
+        let record = |slot: &Slot| {
+            let (subqueue, priority) =
+                (tube.tasks.subqueue_of(slot), tube.tasks.semaphore_priority(slot.id));
+            let mut record = slot.record(subqueue, priority);
+            if let Some(delivery) = slot.delivery() {
+                record.given_back(delivery.start, tube.options.attempts_max);
+            }
+            record
+        };
+        first.into_values().map(record).collect()
+    }
+
+    /// All semaphores with all who stand there.
+    pub fn export_semaphores(&self) -> Vec<SemaphoreCopy> {
+        self.semaphores.export()
+    }
+
+    /// Adds tasks of another store to a tube, with their ids, which must grow from call to call. All or none.
+    pub fn import_tasks(&mut self, name: &TubeName, records: Vec<Record>) -> Result<()> {
+        let number = self.number(name)?;
+        let has_subqueues = self.tube(number).options.kind.has_subqueues();
+        let mut next_id = self.tube(number).next_id;
+        for record in &records {
+            let fits = record.id.0 >= next_id && record.id.0 <= TASK_ID_MAX;
+            if !fits || record.body.is_none() || has_subqueues != record.subqueue.is_some() {
+                let text = format!("task {} cannot come into tube '{name}'", record.id);
+                return Err(Error::Invalid(text));
+            }
+            next_id = record.id.0 + 1;
+        }
+        let batch = self.journal.batch;
+        for record in records {
+            let id = record.id;
+            let (subqueue, semaphore_priority) =
+                (record.subqueue.clone(), record.semaphore_priority);
+            let mut slot = Slot::from_record(record);
+            slot.noted = batch;
+            let loose = Loose { slot, subqueue, semaphore_priority };
+            let tube = self.tubes.get_mut(number).expect("the tube was just looked up");
+            tube.tasks.insert(loose, &mut self.shared);
+            self.journal.push(|| Entry::Task { tube: number, id, before: None });
+        }
+        self.tube(number).next_id = next_id;
+        self.settle(number);
+        Ok(())
+    }
+
+    /// Ends a move, as a whole or, with an error, not at all.
+    pub fn end_import(&mut self, now: Timestamp, ending: Ending) -> Result<()> {
+        self.check_ending(&ending)?;
+        let Ending { tubes, semaphores, next_lease } = ending;
+        self.set_next_lease(next_lease);
+        self.semaphores.import_records(&semaphores);
+        let mut numbers = HashMap::new();
+        for (came, copy) in tubes {
+            let number = self.number(&came)?;
+            numbers.insert(copy.number, number);
+            self.end_tube(number, copy);
+        }
+        self.semaphores.import_places(semaphores, &numbers);
+        self.follow();
+        self.restored();
+        self.regate_loose(now);
+        numbers.into_values().for_each(|number| self.settle(number));
+        Ok(())
+    }
+
+    fn check_ending(&self, ending: &Ending) -> Result<()> {
+        for (came, copy) in &ending.tubes {
+            let (number, name) = (self.number(came)?, &copy.record.name);
+            if self.tubes.number(name).is_some_and(|other| other != number) {
+                return Err(Error::TubeExists(name.clone()));
+            }
+            self.check_queue_num(Some(number), copy.record.options.queue_num)?;
+            let Some(key) = &copy.record.options.semaphore else { continue };
+            if !ending.semaphores.iter().any(|semaphore| semaphore.record.key == *key) {
+                return Err(Error::SemaphoreNotFound(key.clone()));
+            }
+        }
+        if self.tubes.len() > TUBES_MAX {
+            return Err(Error::TooManyTubes(self.tubes.len()));
+        }
+        self.semaphores.check_import(&ending.semaphores)
+    }
+
+    /// Gives a tube the name, options and numbers of the one it is a copy of.
+    fn end_tube(&mut self, number: u32, copy: TubeCopy) {
+        self.note_stats(number);
+        let tube = self.tube(number);
+        let (name, options) = (tube.name.clone(), tube.options.clone());
+        tube.options = copy.record.options;
+        tube.tasks.set_gated(tube.options.semaphore.is_some());
+        tube.next_id = tube.next_id.max(copy.record.next_id);
+        tube.since_open = copy.stats;
+        let before = Box::new((name, options.queue_num));
+        self.journal.push(|| Entry::Options { tube: number, before: options });
+        self.journal.push(|| Entry::Named { tube: number, before });
+        self.tubes.rename(number, copy.record.name);
+    }
+}

@@ -1,0 +1,111 @@
+//! Moving semaphores out of a store, or into it.
+
+use std::collections::HashMap;
+
+use crate::error::{Error, Result};
+use crate::limits::SEMAPHORES_MAX;
+use crate::task::TaskId;
+use crate::transfer::{EventCopy, PlaceCopy, SemaphoreCopy};
+
+use super::book::Semaphores;
+use super::command::EventId;
+use super::gated::{gated, tube_task};
+use super::record::EventRecord;
+
+impl Semaphores {
+    /// All of them, with all who stand there.
+    pub(crate) fn export(&self) -> Vec<SemaphoreCopy> {
+        let mut copies: Vec<SemaphoreCopy> = Vec::new();
+        for semaphore in &self.all {
+            let places = semaphore.line.tasks().filter_map(|task| {
+                let (tube, id) = apart(task);
+                Some(PlaceCopy { tube, task: id, place: semaphore.line.get(task)?.clone() })
+            });
+            let mut places: Vec<_> = places.collect();
+            places.sort_unstable_by_key(|copy| copy.place.seq);
+            let record = semaphore.record.clone();
+            copies.push(SemaphoreCopy { record, places, events: Vec::new() });
+        }
+        for (id, row) in self.outbox.all() {
+            let EventRecord { semaphore, task, grant, kind, attempts, next_at } = row.clone();
+            let (tube, task) = apart(task);
+            let event = EventCopy { id, tube, task, grant, kind, attempts, next_at };
+            copies[semaphore as usize].events.push(event);
+        }
+        for copy in &mut copies {
+            copy.events.sort_unstable_by_key(|event| event.id);
+        }
+        copies
+    }
+
+    /// Refuses semaphores that are there already, or too many.
+    pub(crate) fn check_import(&self, copies: &[SemaphoreCopy]) -> Result<()> {
+        if self.all.len() + copies.len() > SEMAPHORES_MAX {
+            return Err(Error::TooManySemaphores(SEMAPHORES_MAX));
+        }
+        match copies.iter().find(|copy| self.numbers.contains_key(&copy.record.key)) {
+            Some(copy) => {
+                let text = format!("semaphore '{}' already exists", copy.record.key);
+                Err(Error::Invalid(text))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Makes semaphores in which nobody stands yet.
+    pub(crate) fn import_records(&mut self, copies: &[SemaphoreCopy]) {
+        for copy in copies {
+            let number = self.all.len() as u32;
+            if self.journal.on {
+                self.journal.semaphores.insert(number, None);
+            }
+            self.add(copy.record.clone());
+        }
+    }
+
+    /// Lets everybody stand where they stood. `numbers` are the tubes' numbers here, by those they had.
+    pub(crate) fn import_places(
+        &mut self,
+        copies: Vec<SemaphoreCopy>,
+        numbers: &HashMap<u32, u32>,
+    ) {
+        let here = |tube: Option<u32>, task: TaskId| match tube {
+            Some(tube) => numbers.get(&tube).map(|number| gated(*number, task)),
+            None => Some(task),
+        };
+        let mut events = Vec::new();
+        let mut places = Vec::new();
+        for copy in copies {
+            let Some(number) = self.number_of(&copy.record.key) else { continue };
+            places.extend(copy.places.into_iter().map(|place| (number, place)));
+            events.extend(copy.events.into_iter().map(|event| (number, event)));
+        }
+        // Those of all semaphores in the order in which they came.
+        places.sort_by_key(|(_, copy)| copy.place.seq);
+        for (number, copy) in places {
+            let Some(task) = here(copy.tube, copy.task) else { continue };
+            let place = super::place::Place { seq: self.next_seq, ..copy.place };
+            self.next_seq += 1;
+            self.place(number, task, Some(place));
+            self.schedule(number);
+        }
+        events.sort_by_key(|(_, event)| event.id);
+        // All keep their numbers, or none: their order must stay.
+        let keep = events.first().is_none_or(|(_, event)| event.id.0 >= self.next_event());
+        for (semaphore, event) in events {
+            let Some(task) = here(event.tube, event.task) else { continue };
+            let id = if keep { event.id } else { EventId(self.next_event()) };
+            self.set_next_event(id.0 + 1);
+            let EventCopy { grant, kind, attempts, next_at, .. } = event;
+            let row = EventRecord { semaphore, task, grant, kind, attempts, next_at };
+            self.set_event(id, Some(row));
+            self.tell_news(semaphore);
+        }
+        (0..self.all.len() as u32).for_each(|number| self.schedule(number));
+    }
+}
+
+/// The number of the task's tube, if it is of one, and its number there.
+fn apart(task: TaskId) -> (Option<u32>, TaskId) {
+    tube_task(task).map_or((None, task), |(tube, id)| (Some(tube), id))
+}

@@ -1,0 +1,274 @@
+//! Moving tubes and semaphores from one store to another.
+//!
+//! Tasks come into tubes under names that nobody uses, in pages, by id: what is there already is the mark from which a
+//! copy that was killed goes on. One last step gives all of them their names, so that a copy is there as a whole or not at
+//! all. `plan` says what is to be done and refuses what cannot be, before anything is written.
+
+mod plan;
+
+use taskyard_core::record::Record;
+use taskyard_core::transfer::{Ending, SemaphoreCopy, TubeCopy};
+use taskyard_core::{Command, Error, Reply, TaskId, Timestamp, TubeName, TubeOptions};
+
+use crate::{Export, Exported, Import, Store};
+
+pub use plan::{Plan, Planned, plan};
+
+/// Most tasks on their way at a time,
+const PAGE: usize = 5_000;
+/// and most bytes of their bodies.
+const PAGE_BYTES: usize = 8 << 20;
+
+/// Why a copy was not made, or not to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// The target cannot hold it, or has something else there. Nothing was written.
+    #[error("nothing was copied: {}", .0.join("; "))]
+    Refused(Vec<String>),
+    /// No such tube in the source.
+    #[error("{0}")]
+    NoTube(Error),
+    /// The source was used meanwhile.
+    #[error(
+        "the source changed while it was copied ({0}): stop everything that uses it and copy again; the target \
+         shows nothing of this copy"
+    )]
+    Changed(String),
+    /// A store could not do it; the same copy goes on where it stopped.
+    #[error("{side}: {error}; run the same copy again to go on")]
+    Store {
+        /// Which one.
+        side: &'static str,
+        /// What it says.
+        error: Error,
+    },
+}
+
+/// How far a copy is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// The tube whose tasks come over.
+    pub tube: &'a TubeName,
+    /// Tasks that are there, of all tubes.
+    pub done: u64,
+    /// Tasks there are to be.
+    pub total: u64,
+}
+
+/// What came of a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Tasks that are in the target.
+    pub tasks: u64,
+    /// Of these, how many an earlier copy that did not end had brought.
+    pub resumed: u64,
+    /// Whether all of it was there before.
+    pub already: bool,
+}
+
+/// Copies what was planned. `now` is the moment at which the stores do it.
+pub async fn copy(
+    from: &dyn Store,
+    to: &dyn Store,
+    now: Timestamp,
+    plan: &Plan,
+    mut tell: impl FnMut(Progress<'_>),
+) -> Result<Copied, CopyError> {
+    let total = plan.tasks();
+    if plan.already {
+        return Ok(Copied { tasks: total, resumed: 0, already: true });
+    }
+    let mut copied = Copied::default();
+    for planned in &plan.tubes {
+        let mut way = Way { from, to, now, planned, copied, total };
+        way.go(&mut tell).await?;
+        copied = way.copied;
+    }
+    check_unchanged(from, to, now, plan).await?;
+    let tubes = plan.tubes.iter().map(|tube| (tube.staging.clone(), tube.copy.clone())).collect();
+    let semaphores = plan.semaphores.clone();
+    let ending = Ending { tubes, semaphores, next_lease: plan.next_lease };
+    to.import(now, Import::End(ending)).await.map_err(target)?;
+    Ok(copied)
+}
+
+/// The way of one tube.
+struct Way<'a> {
+    from: &'a dyn Store,
+    to: &'a dyn Store,
+    now: Timestamp,
+    planned: &'a Planned,
+    copied: Copied,
+    total: u64,
+}
+
+impl Way<'_> {
+    async fn go(&mut self, tell: &mut impl FnMut(Progress<'_>)) -> Result<(), CopyError> {
+        let mut from = TaskId(0);
+        if let Some(number) = self.planned.staged {
+            match self.resume(number, tell).await? {
+                Some(next) => from = next,
+                None => {
+                    drop_tube(self.to, self.now, &self.planned.staging).await?;
+                    self.make().await?;
+                }
+            }
+        } else {
+            self.make().await?;
+        }
+        let mut page = self.page(self.from, self.planned.copy.number, from).await?;
+        while let Some(last) = page.last() {
+            let next = TaskId(last.id.0 + 1);
+            let count = page.len() as u64;
+            // A shared store is at work on this page while the next one is read.
+            let import = Import::Tasks(self.planned.staging.clone(), page);
+            let importing = self.to.import(self.now, import);
+            let following = self.page(self.from, self.planned.copy.number, next).await;
+            importing.await.map_err(target)?;
+            self.copied.tasks += count;
+            self.tell(tell);
+            page = following?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, tell: &mut impl FnMut(Progress<'_>)) {
+        let (tube, done) = (&self.planned.copy.record.name, self.copied.tasks);
+        tell(Progress { tube, done, total: self.total });
+    }
+
+    /// Makes the tube into which the tasks come: nobody may take from it, and nothing limits it.
+    async fn make(&self) -> Result<(), CopyError> {
+        let create = Command::CreateTube {
+            tube: self.planned.staging.clone(),
+            options: staged(&self.planned.copy.record.options),
+            if_not_exists: false,
+        };
+        execute(self.to, self.now, create).await.map(drop)
+    }
+
+    /// Compares what an earlier copy brought with the source; `None` is that it was of something else. Otherwise the id
+    /// from which to go on.
+    async fn resume(
+        &mut self,
+        number: u32,
+        tell: &mut impl FnMut(Progress<'_>),
+    ) -> Result<Option<TaskId>, CopyError> {
+        let (before, mut next) = (self.copied, TaskId(0));
+        loop {
+            let there = self.page(self.to, number, next).await?;
+            let Some(last) = there.last() else { return Ok(Some(next)) };
+            let end = last.id;
+            let mut wanted = self.page(self.from, self.planned.copy.number, next).await?;
+            wanted.truncate(there.len());
+            // Pages of two stores may end at different places.
+            let both = there.len().min(wanted.len());
+            if both == 0 || there[..both] != wanted[..both] {
+                self.copied = before;
+                return Ok(None);
+            }
+            let reached = if both == there.len() { end } else { there[both - 1].id };
+            next = TaskId(reached.0 + 1);
+            self.copied.tasks += both as u64;
+            self.copied.resumed += both as u64;
+            self.tell(tell);
+        }
+    }
+
+    async fn page(
+        &self,
+        store: &dyn Store,
+        tube: u32,
+        from: TaskId,
+    ) -> Result<Vec<Record>, CopyError> {
+        let wanted = Export::Tasks { tube, from, count: PAGE, bytes: PAGE_BYTES };
+        let side = if std::ptr::addr_eq(store, self.from) { source } else { target };
+        match store.export(wanted).await.map_err(side)? {
+            Exported::Tasks(tasks) => Ok(tasks),
+            other => Err(side(odd(&other))),
+        }
+    }
+}
+
+/// The options of a tube while tasks come into it.
+fn staged(options: &TubeOptions) -> TubeOptions {
+    TubeOptions {
+        temporary: false,
+        capacity: None,
+        paused: true,
+        semaphore: None,
+        queue_num: None,
+        ..options.clone()
+    }
+}
+
+/// Whether the source is as it was, and all of it came.
+async fn check_unchanged(
+    from: &dyn Store,
+    to: &dyn Store,
+    now: Timestamp,
+    plan: &Plan,
+) -> Result<(), CopyError> {
+    let (tubes, _) = tubes_of(from).await.map_err(source)?;
+    let (there, _) = tubes_of(to).await.map_err(target)?;
+    let semaphores = semaphores_of(from).await.map_err(source)?;
+    let mut changed = Vec::new();
+    for planned in &plan.tubes {
+        let name = &planned.copy.record.name;
+        let came = there.iter().find(|tube| tube.record.name == planned.staging);
+        let came = came.map(|tube| tube.stats.tasks.total());
+        let same = tubes.contains(&planned.copy);
+        if !same || came != Some(planned.copy.stats.tasks.total()) {
+            changed.push(format!("tube '{name}'"));
+            drop_tube(to, now, &planned.staging).await?;
+        }
+    }
+    for planned in &plan.semaphores {
+        if !semaphores.contains(planned) {
+            changed.push(format!("semaphore '{}'", planned.record.key));
+        }
+    }
+    if changed.is_empty() { Ok(()) } else { Err(CopyError::Changed(changed.join(", "))) }
+}
+
+async fn drop_tube(to: &dyn Store, now: Timestamp, tube: &TubeName) -> Result<(), CopyError> {
+    execute(to, now, Command::DropTube { tube: tube.clone() }).await.map(drop)
+}
+
+async fn execute(to: &dyn Store, now: Timestamp, command: Command) -> Result<Reply, CopyError> {
+    let replies = to.execute(now, vec![command]).await.replies;
+    let silent = || Err(Error::Store("it did not answer".into()));
+    replies.into_iter().next().unwrap_or_else(silent).map_err(target)
+}
+
+pub(crate) async fn tubes_of(store: &dyn Store) -> Result<(Vec<TubeCopy>, u64), Error> {
+    match store.export(Export::Tubes).await? {
+        Exported::Tubes(tubes, next_lease) => Ok((tubes, next_lease)),
+        other => Err(odd(&other)),
+    }
+}
+
+pub(crate) async fn semaphores_of(store: &dyn Store) -> Result<Vec<SemaphoreCopy>, Error> {
+    match store.export(Export::Semaphores).await? {
+        Exported::Semaphores(semaphores) => Ok(semaphores),
+        other => Err(odd(&other)),
+    }
+}
+
+fn odd(answer: &Exported) -> Error {
+    let what = match answer {
+        Exported::Tubes(..) => "tubes",
+        Exported::Tasks(_) => "tasks",
+        Exported::Semaphores(_) => "semaphores",
+    };
+    Error::Store(format!("it showed {what} where something else was asked"))
+}
+
+fn source(error: Error) -> CopyError {
+    CopyError::Store { side: "the source", error }
+}
+
+fn target(error: Error) -> CopyError {
+    CopyError::Store { side: "the target", error }
+}

@@ -1,0 +1,186 @@
+//! What is to be copied, and why it cannot be.
+
+use std::collections::HashSet;
+
+use taskyard_core::limits::TUBES_MAX;
+use taskyard_core::semaphore::Place;
+use taskyard_core::transfer::{SemaphoreCopy, TubeCopy};
+use taskyard_core::{Error, SemaphoreKey, TubeName};
+
+use super::{CopyError, semaphores_of, source, target, tubes_of};
+use crate::{Capabilities, Store};
+
+/// What is to be copied.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Tubes, by name.
+    pub tubes: Vec<Planned>,
+    /// Semaphores with all who stand there.
+    pub semaphores: Vec<SemaphoreCopy>,
+    /// Whether all of it is in the target already, from an earlier copy.
+    pub already: bool,
+    pub(super) next_lease: u64,
+}
+
+/// One tube.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// What it is.
+    pub copy: TubeCopy,
+    /// What it is called in the target until all is there.
+    pub staging: TubeName,
+    /// Its number there, if an earlier copy did not come to its end.
+    pub staged: Option<u32>,
+}
+
+impl Plan {
+    /// How many tasks there are.
+    pub fn tasks(&self) -> u64 {
+        self.tubes.iter().map(|tube| tube.copy.stats.tasks.total()).sum()
+    }
+}
+
+/// Looks at both stores, writes nothing, and says what a copy has to do. With `only` it is of these tubes and the semaphores
+/// before them, otherwise of everything.
+pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result<Plan, CopyError> {
+    refuse_stores(&from.capabilities(), &to.capabilities())?;
+    let (tubes, next_lease) = tubes_of(from).await.map_err(source)?;
+    let semaphores = semaphores_of(from).await.map_err(source)?;
+    if let Some(missing) = only.iter().find(|name| !tubes.iter().any(|t| t.record.name == **name)) {
+        return Err(CopyError::NoTube(Error::TubeNotFound(missing.clone())));
+    }
+    let wanted = |name: &TubeName| only.is_empty() || only.contains(name);
+    // What an unfinished copy left in the source is none of its tubes.
+    let (tubes, others): (Vec<_>, Vec<_>) = tubes
+        .into_iter()
+        .partition(|tube| wanted(&tube.record.name) && !is_staging(&tube.record.name));
+    let gates: HashSet<SemaphoreKey> = keys(&tubes).cloned().collect();
+    let semaphores: Vec<_> = semaphores
+        .into_iter()
+        .filter(|semaphore| only.is_empty() || gates.contains(&semaphore.record.key))
+        .collect();
+    let (there, _) = tubes_of(to).await.map_err(target)?;
+    let guards = semaphores_of(to).await.map_err(target)?;
+    let already = (!tubes.is_empty() || !semaphores.is_empty())
+        && tubes.iter().all(|tube| there.iter().any(|other| is_same(tube, other)))
+        && semaphores.iter().all(|one| guards.iter().any(|other| is_alike(one, other)));
+    if !already {
+        let mut why = Vec::new();
+        refuse_tubes(&tubes, &there, &to.capabilities(), &mut why);
+        refuse_semaphores(&semaphores, &guards, &to.capabilities(), &mut why);
+        refuse_halves(&gates, &others, &mut why);
+        if !why.is_empty() {
+            return Err(CopyError::Refused(why));
+        }
+    }
+    let planned = tubes.into_iter().map(|copy| {
+        let staging = staging(&copy.record.name);
+        let staged = there.iter().find(|tube| tube.record.name == staging);
+        let staged = staged.map(|tube| tube.number);
+        Planned { copy, staging, staged }
+    });
+    Ok(Plan { tubes: planned.collect(), semaphores, already, next_lease })
+}
+
+fn keys(tubes: &[TubeCopy]) -> impl Iterator<Item = &SemaphoreKey> {
+    tubes.iter().filter_map(|tube| tube.record.options.semaphore.as_ref())
+}
+
+const STAGING: &str = "taskyard.copy.";
+
+/// What a tube is called until all is there. Its own name may be too long to be a part of it.
+fn staging(name: &TubeName) -> TubeName {
+    let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    TubeName::new(&format!("{STAGING}{hash:016x}")).expect("letters and digits")
+}
+
+fn is_staging(name: &TubeName) -> bool {
+    name.as_str().strip_prefix(STAGING).is_some_and(|rest| rest.len() == 16)
+}
+
+/// Whether a tube of the target is what this one would become. A gate may have let other tasks in since.
+fn is_same(tube: &TubeCopy, other: &TubeCopy) -> bool {
+    let (mine, its) = (tube.stats.tasks, other.stats.tasks);
+    tube.record == other.record && mine.total() == its.total() && mine.buried == its.buried
+}
+
+/// Whether a semaphore of the target is what this one would become; the numbers of arrival are each store's own.
+fn is_alike(semaphore: &SemaphoreCopy, other: &SemaphoreCopy) -> bool {
+    let stands = |copy: &SemaphoreCopy| copy.places.len();
+    semaphore.record.key == other.record.key
+        && semaphore.record.options == other.record.options
+        && stands(semaphore) == stands(other)
+        && semaphore.places.iter().zip(&other.places).all(|(mine, its)| {
+            let alike = |place: &Place| (place.priority, place.enqueued);
+            mine.task == its.task && alike(&mine.place) == alike(&its.place)
+        })
+}
+
+fn refuse_stores(from: &Capabilities, to: &Capabilities) -> Result<(), CopyError> {
+    let mut why = Vec::new();
+    if !from.exports {
+        why.push(format!("{} cannot be copied from yet", from.name));
+    }
+    if !to.imports {
+        why.push(format!("{} cannot take tasks with their ids and attempts yet", to.name));
+    }
+    if why.is_empty() { Ok(()) } else { Err(CopyError::Refused(why)) }
+}
+
+fn refuse_tubes(tubes: &[TubeCopy], there: &[TubeCopy], to: &Capabilities, why: &mut Vec<String>) {
+    for tube in tubes {
+        let (name, options) = (&tube.record.name, &tube.record.options);
+        if there.iter().any(|other| other.record.name == *name) {
+            why.push(format!("tube '{name}' is in the target already, with other content"));
+        }
+        let numbered = there.iter().find(|other| {
+            options.queue_num.is_some() && other.record.options.queue_num == options.queue_num
+        });
+        if let (Some(other), Some(number)) = (numbered, options.queue_num) {
+            let other = &other.record.name;
+            why.push(format!("tube '{name}' is queue {number}, as '{other}' is in the target"));
+        }
+        let tasks = tube.stats.tasks.total();
+        if options.temporary && tasks > 0 && !to.keeps_temporary {
+            let to = to.name;
+            why.push(format!(
+                "tube '{name}' is temporary, and {to} would forget its {tasks} tasks"
+            ));
+        }
+    }
+    let used: HashSet<&TubeName> = there.iter().map(|tube| &tube.record.name).collect();
+    let new = tubes.iter().filter(|tube| !used.contains(&staging(&tube.record.name))).count();
+    if there.len() + new > TUBES_MAX {
+        why.push(format!("the target would have more than {TUBES_MAX} tubes"));
+    }
+}
+
+fn refuse_semaphores(
+    semaphores: &[SemaphoreCopy],
+    there: &[SemaphoreCopy],
+    to: &Capabilities,
+    why: &mut Vec<String>,
+) {
+    for semaphore in semaphores {
+        let key = &semaphore.record.key;
+        if !to.semaphores {
+            why.push(format!("{} has no semaphores, and there is '{key}'", to.name));
+        } else if there.iter().any(|other| other.record.key == *key) {
+            why.push(format!("semaphore '{key}' is in the target already"));
+        }
+    }
+}
+
+/// Tasks of several tubes may stand in one line.
+fn refuse_halves(gates: &HashSet<SemaphoreKey>, others: &[TubeCopy], why: &mut Vec<String>) {
+    for other in others {
+        if let Some(key) =
+            other.record.options.semaphore.as_ref().filter(|key| gates.contains(*key))
+        {
+            let name = &other.record.name;
+            why.push(format!("tube '{name}' shares semaphore '{key}': name it too with --tube"));
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Everything out of the database, or into it, when a store is copied.
+
+use std::collections::HashMap;
+
+use taskyard_core::record::{Record, StoredState};
+use taskyard_core::semaphore::{Hold, Place, SemaphoreRecord, Stand};
+use taskyard_core::transfer::{Ending, EventCopy, PlaceCopy, SemaphoreCopy, TubeCopy};
+use taskyard_core::{
+    Body, Error, EventId, EventKind, Grant, Priority, SemaphoreKey, SemaphoreOptions, Span, TaskId,
+    Timestamp, TubeName,
+};
+use tokio_postgres::Row;
+
+use super::codec::{self, Meta, Payload, Unreadable, count_from_sql, count_to_sql, get};
+use super::counters::counted;
+use super::execute::Lane;
+use super::semaphores;
+use super::statements::{self as sql, Call, param};
+use super::{Clock, Shared};
+use crate::{Export, Exported, Import};
+
+impl Shared {
+    pub async fn export(&self, wanted: Export) -> Result<Exported, Error> {
+        let read = match wanted {
+            Export::Tubes => {
+                let calls = [
+                    Call::new(&sql::SHOW_TUBES, [param(None::<String>)]),
+                    Call::new(&sql::NEXT_IDS, []),
+                    Call::new(&sql::ALL_COUNTERS, []),
+                    Call::new(&sql::NEXT_LEASE, []),
+                ];
+                tubes(&self.look(&calls).await?)
+            }
+            Export::Tasks { tube, from, count, bytes } => {
+                let params = [
+                    param(tube as i32),
+                    param(codec::id_to_sql(from)),
+                    param(count_to_sql(count as u64)),
+                    param(count_to_sql(bytes as u64)),
+                ];
+                let rows = self.look(&[Call::new(&sql::EXPORT_TASKS, params)]).await?;
+                let tasks = rows.iter().flatten().map(task).collect();
+                tasks_read(tasks)
+            }
+            Export::Semaphores => {
+                let calls = [
+                    Call::new(&sql::EXPORT_SEMAPHORES, []),
+                    Call::new(&sql::EXPORT_PLACES, []),
+                    Call::new(&sql::EXPORT_EVENTS, []),
+                ];
+                all_semaphores(&self.look(&calls).await?)
+            }
+        };
+        read.map_err(|error| Error::Store(error.to_string()))
+    }
+
+    /// Asks without a word about this server: it may be none.
+    async fn look(&self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Error> {
+        let mut place = self.connection.lock().await;
+        if place.as_ref().is_none_or(|connection| !connection.is_open()) {
+            *place = Some(self.reach.connect().await.map_err(|failure| failure.error())?);
+        }
+        let Some(connection) = place.as_mut() else { return Ok(Vec::new()) };
+        connection.transact(calls).await.map_err(|failure| failure.error())
+    }
+
+    pub async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
+        let now = (self.clock == Clock::Caller).then(|| now.as_micros());
+        let calls = match part {
+            Import::Tasks(tube, records) => vec![import_tasks(&tube, records)],
+            Import::End(ending) => end(ending, now),
+        };
+        let done = self.transact(Lane::Main, &[], &calls).await;
+        self.known().heads.forget_all();
+        done.map(|_| ()).map_err(|failure| failure.error())
+    }
+}
+
+fn tasks_read(tasks: Result<Vec<Record>, Unreadable>) -> Result<Exported, Unreadable> {
+    Ok(Exported::Tasks(tasks?))
+}
+
+fn tubes(answers: &[Vec<Row>]) -> Result<Exported, Unreadable> {
+    let [shown, next_ids, counters, next_lease] = answers else {
+        return Err("the database answered too little".into());
+    };
+    let mut counts = HashMap::new();
+    for row in counters {
+        counts.insert(codec::number(row, 0)?, counted(row)?);
+    }
+    let mut ids = HashMap::new();
+    for row in next_ids {
+        ids.insert(codec::number(row, 0)?, count_from_sql(get(row, 1)?));
+    }
+    let mut tubes = Vec::new();
+    for row in shown {
+        let mut info = codec::tube(row)?;
+        if let Some(counted) = counts.get(&info.number) {
+            (info.stats.calls, info.stats.tasks.done) = (counted.calls, counted.done);
+        }
+        let next_id = ids.get(&info.number).copied().unwrap_or_default();
+        tubes.push(TubeCopy::new(info, next_id));
+    }
+    let next_lease = next_lease.first().ok_or("no number of a lease")?;
+    Ok(Exported::Tubes(tubes, count_from_sql(get(next_lease, 0)?)))
+}
+
+fn moment(row: &Row, place: usize) -> Result<Option<Timestamp>, Unreadable> {
+    Ok(get::<Option<i64>>(row, place)?.map(Timestamp::from_micros))
+}
+
+fn never(moment: Option<Timestamp>) -> Timestamp {
+    moment.unwrap_or(Timestamp::NEVER)
+}
+
+/// A row of `EXPORT_TASKS`.
+fn task(row: &Row) -> Result<Record, Unreadable> {
+    let state: i16 = get(row, 1)?;
+    let body = codec::body(row, 12, 13)?.unwrap_or_else(|| Body::new(&[]));
+    let mut record = Record {
+        id: TaskId(count_from_sql(get(row, 0)?)),
+        standing: match state {
+            2 => StoredState::Delayed(never(moment(row, 6)?)),
+            3 => StoredState::Buried,
+            4 => StoredState::DeadLetter,
+            _ => StoredState::Ready,
+        },
+        pri: codec::pri_from_sql(get(row, 2)?),
+        created: Timestamp::from_micros(get(row, 3)?),
+        expires: Timestamp::from_micros(get(row, 4)?),
+        ttr: Span::from_micros(get(row, 5)?),
+        attempts: codec::attempts(get(row, 7)?),
+        previous_start: moment(row, 8)?,
+        subqueue: get::<Option<&str>>(row, 10)?.map(Into::into),
+        semaphore_priority: get::<Option<f64>>(row, 11)?.map(Priority::new).transpose()?,
+        body_bytes: body.bytes(),
+        body: Some(body),
+    };
+    if state == 1 {
+        let attempts_max = get::<Option<i64>>(row, 14)?.map(codec::attempts);
+        record.given_back(moment(row, 9)?.unwrap_or(record.created), attempts_max);
+    }
+    Ok(record)
+}
+
+fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
+    fn each<T>(records: &[Record], field: impl Fn(&Record) -> T) -> Vec<T> {
+        records.iter().map(field).collect()
+    }
+    let micros = |moment: Option<Timestamp>| moment.map(Timestamp::as_micros);
+    let (state, due) = (
+        each(&records, |record| match record.standing {
+            StoredState::Ready => 0_i16,
+            StoredState::Delayed(_) => 2,
+            StoredState::Buried => 3,
+            StoredState::DeadLetter => 4,
+        }),
+        each(&records, |record| match record.standing {
+            StoredState::Delayed(due) => Some(due.as_micros()),
+            _ => None,
+        }),
+    );
+    let body = |record: &Record| record.body.clone().unwrap_or_else(|| Body::new(&[]));
+    let params = [
+        param(tube.as_str().to_owned()),
+        param(each(&records, |record| codec::id_to_sql(record.id))),
+        param(state),
+        param(each(&records, |record| codec::pri_to_sql(record.pri))),
+        param(each(&records, |record| record.created.as_micros())),
+        param(each(&records, |record| record.expires.as_micros())),
+        param(each(&records, |record| record.ttr.as_micros())),
+        param(due),
+        param(each(&records, |record| i64::from(record.attempts))),
+        param(each(&records, |record| micros(record.previous_start))),
+        param(each(&records, |record| record.subqueue.as_deref().map(str::to_owned))),
+        param(each(&records, |record| record.semaphore_priority.map(Priority::value))),
+        param(each(&records, |record| Meta(body(record)))),
+        param(each(&records, |record| Payload(body(record)))),
+    ];
+    Call::new(&sql::IMPORT_TASKS, params)
+}
+
+/// The calls of the last step, in one transaction.
+fn end(ending: Ending, now: Option<i64>) -> Vec<Call> {
+    let Ending { tubes, semaphores, next_lease } = ending;
+    let mut calls: Vec<Call> =
+        semaphores.iter().map(|semaphore| import_semaphore(&semaphore.record)).collect();
+    let mut names = HashMap::new();
+    for (came, copy) in &tubes {
+        names.insert(copy.number, copy.record.name.as_str().to_owned());
+        calls.push(end_tube(came, copy));
+    }
+    let (mut places, mut events) = (Vec::new(), Vec::new());
+    for SemaphoreCopy { record, places: stands, events: told } in semaphores {
+        places.extend(stands.into_iter().map(|place| (record.key.clone(), place)));
+        events.extend(told.into_iter().map(|event| (record.key.clone(), event)));
+    }
+    // Those of all semaphores in the order in which they came.
+    places.sort_by_key(|(_, copy)| copy.place.seq);
+    events.sort_by_key(|(_, copy)| copy.id);
+    calls.push(import_places(&places, &names));
+    calls.push(import_events(&events, &names));
+    let names: Vec<String> = names.into_values().collect();
+    let params = [param(names), param(count_to_sql(next_lease)), param(now)];
+    calls.push(Call::new(&sql::END_IMPORT, params));
+    calls
+}
+
+fn end_tube(came: &TubeName, copy: &TubeCopy) -> Call {
+    let (record, options) = (&copy.record, &copy.record.options);
+    let calls = copy.stats.calls;
+    // In the order of the table.
+    let counters = [
+        calls.ack,
+        calls.bury,
+        calls.delete,
+        calls.kick,
+        calls.put,
+        calls.release,
+        calls.take,
+        calls.touch,
+        calls.ttl,
+        calls.ttr,
+        calls.delay,
+        copy.stats.tasks.done,
+    ];
+    let params = [
+        param(came.as_str().to_owned()),
+        param(record.name.as_str().to_owned()),
+        param(options.temporary),
+        param(options.capacity.map(count_to_sql)),
+        param(options.paused),
+        param(options.semaphore.as_ref().map(|key| key.as_str().to_owned())),
+        param(options.queue_num.map(i64::from)),
+        param(count_to_sql(record.next_id)),
+        param(counters.map(count_to_sql).to_vec()),
+    ];
+    Call::new(&sql::END_IMPORT_TUBE, params)
+}
+
+fn import_semaphore(record: &SemaphoreRecord) -> Call {
+    let SemaphoreOptions {
+        active,
+        try_release,
+        margin,
+        min_hold,
+        cool_down,
+        max_revoking,
+        revoke_grace,
+        force,
+        lease,
+        ack_timeout,
+        shed,
+        drop_expired,
+    } = record.options.clone();
+    let count = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
+    let params = [
+        param(record.key.as_str().to_owned()),
+        param(count(active)),
+        param(count(try_release)),
+        param(margin.value()),
+        param(min_hold.as_micros()),
+        param(cool_down.as_micros()),
+        param(max_revoking.map(count)),
+        param(revoke_grace.as_micros()),
+        param(force),
+        param(codec::span_to_sql(lease)),
+        param(codec::span_to_sql(ack_timeout)),
+        param(shed),
+        param(drop_expired),
+        param(count_to_sql(record.grant_seq)),
+        param(record.recheck_at.map(Timestamp::as_micros)),
+    ];
+    Call::new(&sql::IMPORT_SEMAPHORE, params)
+}
+
+fn import_places(places: &[(SemaphoreKey, PlaceCopy)], names: &HashMap<u32, String>) -> Call {
+    // Who is of a tube that does not come along has no place here.
+    let places: Vec<_> = places
+        .iter()
+        .filter(|(_, copy)| copy.tube.is_none_or(|tube| names.contains_key(&tube)))
+        .collect();
+    fn each<'a, T>(
+        places: &[&'a (SemaphoreKey, PlaceCopy)],
+        field: impl Fn(&'a PlaceCopy) -> T,
+    ) -> Vec<T> {
+        places.iter().map(|(_, copy)| field(copy)).collect()
+    }
+    let held = |field: fn(&Hold) -> Option<Timestamp>| {
+        let micros = |copy: &PlaceCopy| copy.place.hold().and_then(field).map(Timestamp::as_micros);
+        each(&places, micros)
+    };
+    let moment = |copy: &PlaceCopy| match &copy.place.stand {
+        Stand::Wait => None,
+        Stand::Delayed(until) => Some(until.as_micros()),
+        Stand::Held(hold) => hold.revoke_at.map(Timestamp::as_micros),
+    };
+    let params = [
+        param(places.iter().map(|(key, _)| key.as_str().to_owned()).collect::<Vec<_>>()),
+        param(each(&places, |copy| copy.tube.and_then(|tube| names.get(&tube).cloned()))),
+        param(each(&places, |copy| codec::id_to_sql(copy.task))),
+        param(each(&places, |copy| copy.place.priority.value())),
+        param(each(&places, |copy| copy.place.status().name().to_uppercase())),
+        param(each(&places, |copy| copy.place.enqueued.as_micros())),
+        param(each(&places, |copy| copy.place.hold().map(|hold| count_to_sql(hold.grant.0)))),
+        param(held(|hold| Some(hold.granted))),
+        param(held(|hold| Some(hold.lease_until))),
+        param(held(|hold| Some(hold.ack_by))),
+        param(each(&places, moment)),
+        param(each(&places, |copy| copy.place.hold().is_some_and(|hold| hold.pinned))),
+    ];
+    Call::new(&sql::IMPORT_PLACES, params)
+}
+
+fn import_events(events: &[(SemaphoreKey, EventCopy)], names: &HashMap<u32, String>) -> Call {
+    let events: Vec<_> = events
+        .iter()
+        .filter(|(_, copy)| copy.tube.is_none_or(|tube| names.contains_key(&tube)))
+        .collect();
+    let params = [
+        param(events.iter().map(|(key, _)| key.as_str().to_owned()).collect::<Vec<_>>()),
+        param(events.iter().map(|(_, event)| count_to_sql(event.id.0)).collect::<Vec<_>>()),
+        param(
+            events
+                .iter()
+                .map(|(_, event)| event.tube.and_then(|tube| names.get(&tube).cloned()))
+                .collect::<Vec<_>>(),
+        ),
+        param(events.iter().map(|(_, event)| codec::id_to_sql(event.task)).collect::<Vec<_>>()),
+        param(events.iter().map(|(_, event)| count_to_sql(event.grant.0)).collect::<Vec<_>>()),
+        param(events.iter().map(|(_, event)| event.kind.name().to_owned()).collect::<Vec<_>>()),
+        param(
+            events
+                .iter()
+                .map(|(_, event)| i32::try_from(event.attempts).unwrap_or(i32::MAX))
+                .collect::<Vec<_>>(),
+        ),
+        param(events.iter().map(|(_, event)| event.next_at.as_micros()).collect::<Vec<_>>()),
+    ];
+    Call::new(&sql::IMPORT_EVENTS, params)
+}
+
+fn all_semaphores(answers: &[Vec<Row>]) -> Result<Exported, Unreadable> {
+    let [shown, places, events] = answers else {
+        return Err("the database answered too little".into());
+    };
+    let (mut copies, mut by_id) = (Vec::new(), HashMap::new());
+    for row in shown {
+        let info = semaphores::info(row)?;
+        by_id.insert(get::<i32>(row, 22)?, copies.len());
+        let record = SemaphoreRecord {
+            key: info.key,
+            options: info.options,
+            grant_seq: count_from_sql(get(row, 23)?),
+            recheck_at: moment(row, 24)?,
+        };
+        copies.push(SemaphoreCopy { record, places: Vec::new(), events: Vec::new() });
+    }
+    let lost = "somebody stands in a semaphore that is gone";
+    for row in places {
+        let place = *by_id.get(&get::<i32>(row, 0)?).ok_or(lost)?;
+        copies[place].places.push(read_place(row)?);
+    }
+    for row in events {
+        let place = *by_id.get(&get::<i32>(row, 0)?).ok_or(lost)?;
+        copies[place].events.push(EventCopy {
+            tube: tube_of(row, 1)?,
+            task: TaskId(count_from_sql(get(row, 2)?)),
+            id: EventId(count_from_sql(get(row, 3)?)),
+            grant: Grant(count_from_sql(get(row, 4)?)),
+            kind: EventKind::from_name(get(row, 5)?).ok_or("an unknown kind of event")?,
+            attempts: u32::try_from(get::<i32>(row, 6)?)?,
+            next_at: Timestamp::from_micros(get(row, 7)?),
+        });
+    }
+    Ok(Exported::Semaphores(copies))
+}
+
+fn tube_of(row: &Row, place: usize) -> Result<Option<u32>, Unreadable> {
+    Ok(get::<Option<i32>>(row, place)?.map(u32::try_from).transpose()?)
+}
+
+/// A row of `EXPORT_PLACES`.
+fn read_place(row: &Row) -> Result<PlaceCopy, Unreadable> {
+    let moments = moment(row, 11)?;
+    let hold = |asked: Option<Timestamp>| -> Result<Stand, Unreadable> {
+        Ok(Stand::Held(Box::new(Hold {
+            grant: Grant(count_from_sql(get::<Option<i64>>(row, 7)?.unwrap_or_default())),
+            granted: moment(row, 8)?.unwrap_or(Timestamp::EPOCH),
+            lease_until: never(moment(row, 9)?),
+            ack_by: never(moment(row, 10)?),
+            revoke_at: asked,
+            pinned: get(row, 12)?,
+        })))
+    };
+    let stand = match get::<&str>(row, 5)? {
+        "WAIT" => Stand::Wait,
+        "DELAYED" => Stand::Delayed(never(moments)),
+        "ACQUIRED" => hold(None)?,
+        "TRY_RELEASE" => hold(Some(never(moments)))?,
+        other => return Err(format!("nobody can be {other} in a semaphore").into()),
+    };
+    let place = Place {
+        priority: Priority::new(get(row, 3)?)?,
+        seq: count_from_sql(get(row, 4)?),
+        enqueued: Timestamp::from_micros(get(row, 6)?),
+        stand,
+    };
+    Ok(PlaceCopy { tube: tube_of(row, 1)?, task: TaskId(count_from_sql(get(row, 2)?)), place })
+}

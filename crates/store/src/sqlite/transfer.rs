@@ -1,0 +1,90 @@
+//! Everything out of the folder, or into it, when a store is copied.
+
+use taskyard_core::record::Record;
+use taskyard_core::{Error, TaskId, Timestamp};
+
+use super::State;
+use super::codec::{self, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT};
+use crate::{Export, Exported, Import};
+
+impl State {
+    pub fn export(&self, wanted: Export) -> Result<Exported, Error> {
+        Ok(match wanted {
+            Export::Tubes => {
+                Exported::Tubes(self.machine.export_tubes(), self.machine.next_lease())
+            }
+            Export::Tasks { tube, from, count, bytes } => {
+                let temporary = self.machine.tube_by_number(tube).is_some_and(|it| it.1.temporary);
+                Exported::Tasks(if temporary {
+                    // Of these nothing is on disk.
+                    self.machine.export_tasks(tube, from, count)
+                } else {
+                    self.writer.catch_up()?;
+                    self.read_tasks(tube, from, count, bytes).map_err(as_error)?
+                })
+            }
+            Export::Semaphores => Exported::Semaphores(self.machine.export_semaphores()),
+        })
+    }
+
+    /// The rows as they are, which is what a crash would leave.
+    fn read_tasks(
+        &self,
+        tube: u32,
+        from: TaskId,
+        count: usize,
+        bytes: usize,
+    ) -> Result<Vec<Record>, RowError> {
+        let database = self.writer.database();
+        let sql = format!(
+            "SELECT {TASK_COLUMNS}, data_sum, meta, data FROM task WHERE key BETWEEN ? AND ? \
+             ORDER BY key LIMIT ?"
+        );
+        let mut statement = database.db.prepare_cached(&sql)?;
+        let last = codec::key_range(tube).1;
+        let mut rows = statement.query((codec::key(tube, from), last, count as i64))?;
+        let (mut records, mut size) = (Vec::new(), 0);
+        while let Some(row) = rows.next()? {
+            let (_, mut record) = codec::read_task(row)?;
+            size += record.body_bytes as usize;
+            let key = codec::key(tube, record.id);
+            record.body = Some(codec::read_body(row, key, TASK_COLUMNS_COUNT)?);
+            records.push(record);
+            if size >= bytes {
+                break;
+            }
+        }
+        Ok(records)
+    }
+
+    /// One batch like any other: it is on disk as a whole, or undone.
+    pub fn import(&mut self, now: Timestamp, part: Import) -> Result<(), Error> {
+        self.machine.begin();
+        let imported = match part {
+            Import::Tasks(tube, records) => self.machine.import_tasks(&tube, records),
+            Import::End(ending) => self.machine.end_import(now, ending),
+        };
+        let committed = imported.and_then(|()| {
+            let changes = self.machine.changes();
+            self.commit(changes)
+        });
+        match committed {
+            Ok(new) => {
+                self.machine.keep();
+                self.spill(new);
+                Ok(())
+            }
+            Err(error) => {
+                self.machine.undo();
+                Err(error)
+            }
+        }
+    }
+}
+
+fn as_error(error: RowError) -> Error {
+    match error {
+        RowError::Sqlite(error) => Error::Store(error.to_string()),
+        RowError::Damaged(what) => Error::Store(format!("the database is damaged: {what}")),
+    }
+}

@@ -1,0 +1,145 @@
+//! The page that helps to choose a store says what the stores say of themselves, and what was measured.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use taskyard_store::{Capabilities, all_capabilities};
+
+/// How each store is named and called in the page, and which rows of docs/benchmarks.md tell how fast it is. A store
+/// without rows was not measured.
+const STORES: &[(&str, &str, &str, &[(&str, &str)])] = &[
+    (
+        "memory",
+        "memory",
+        "memory:",
+        &[("put, take and ack together", "memory, batches of 100 from 16 clients")],
+    ),
+    (
+        "sqlite",
+        "SQLite, in a folder (the default)",
+        "sqlite:DIR",
+        &[
+            ("put", "durable put, 256 in flight"),
+            ("take + ack", "durable take + ack, 256 in flight"),
+        ],
+    ),
+    (
+        "postgres",
+        "PostgreSQL",
+        "postgres://…",
+        &[("put", "put in batches of 1,000"), ("take + ack", "drain in batches")],
+    ),
+    ("redis", "Redis", "redis://…", &[]),
+    ("tarantool", "Tarantool", "tarantool://…", &[]),
+];
+
+const HEAD: &str = "\
+# Which store
+
+<!-- Made by `cargo xtask docs` from what the stores say of themselves and from benchmarks.md. Do not edit. -->
+
+Begin with the default, a folder: it is durable, the fastest of the durable ones, and needs nothing else. Take a database when
+several servers must share the tasks, or when it is there and backed up anyway. `taskyard copy` moves everything later.
+
+";
+
+const TAIL: &str = "
+## Moving
+
+`taskyard copy --from URL --to URL` brings tubes with their tasks, ids, states, attempts and times, and semaphores with all
+who stand there, from one store to another. Stop the servers of both first: a folder is locked while it is copied; of
+a database it is checked in the end that nobody used it meanwhile.
+
+- The source is not changed. Nothing is seen in the target before all is there; until then tasks are in paused tubes called
+  `taskyard.copy.…`.
+- A copy that was killed goes on when the same command is run again: what came before is compared with the source, and
+  comes anew where that has changed.
+- It is refused, before anything is written, when the target has such tubes or semaphores with other content, or cannot hold
+  something: semaphores, or tasks of a temporary tube in a folder.
+- What is taken comes over as after a crash, ready. Numbers of deliveries begin beyond those of the source, so that whoever
+  still names an old one is refused.
+- The counters of `stats` count since a store was opened, so they begin anew with the first server of the target.
+";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The second cell of the row with this name.
+fn figure(benchmarks: &str, row: &str) -> String {
+    let begin = format!("| {row} |");
+    let line = benchmarks.lines().find(|line| line.starts_with(&begin));
+    let line = line.unwrap_or_else(|| panic!("docs/benchmarks.md has no row {row:?}"));
+    let cell = line[begin.len()..].split('|').next().unwrap_or_default().replace("**", "");
+    cell.split('(').next().unwrap_or_default().trim().to_owned()
+}
+
+fn yes(value: bool) -> &'static str {
+    if value { "yes" } else { "no" }
+}
+
+fn page(stores: &[Capabilities], benchmarks: &str) -> String {
+    let mut page = String::from(HEAD);
+    let known = |name: &str| {
+        let store = STORES.iter().find(|store| store.0 == name);
+        store.unwrap_or_else(|| panic!("say in STORES what {name} is called"))
+    };
+    page += "| | ";
+    for store in stores {
+        let (_, title, url, _) = known(store.name);
+        write!(page, "{title} `{url}` | ").unwrap();
+    }
+    page = page.trim_end().to_owned() + "\n|---|" + &"---|".repeat(stores.len()) + "\n";
+    let mut row = |what: &str, cell: &dyn Fn(&Capabilities) -> String| {
+        let cells: Vec<String> = stores.iter().map(cell).collect();
+        writeln!(page, "| {what} | {} |", cells.join(" | ")).unwrap();
+    };
+    row("durable: answered means on disk", &|store| yes(store.durable).into());
+    row("several servers share it", &|store| yes(store.shared).into());
+    row("who waits hears of a task", &|store| store.wakes.into());
+    row("semaphores", &|store| yes(store.semaphores).into());
+    row("`copy` from it, to it", &|store| {
+        format!("{}, {}", yes(store.exports), yes(store.imports))
+    });
+    row("measured, see [benchmarks.md](benchmarks.md)", &|store| {
+        let rates = known(store.name).3.iter();
+        let rates: Vec<_> =
+            rates.map(|(what, row)| format!("{what} {}", figure(benchmarks, row))).collect();
+        if rates.is_empty() { "not yet".into() } else { rates.join(", ") }
+    });
+    page += "\n## What is lost on which failure\n\n| failure | ";
+    for store in stores {
+        write!(page, "{} | ", store.name).unwrap();
+    }
+    page = page.trim_end().to_owned() + "\n|---|" + &"---|".repeat(stores.len()) + "\n";
+    let mut seen = BTreeSet::new();
+    let failures = stores.iter().flat_map(|store| store.loses).map(|(failure, _)| *failure);
+    for failure in failures.filter(|failure| seen.insert(*failure)) {
+        let cells = stores.iter().map(|store| {
+            let lost = store.loses.iter().find(|(of, _)| *of == failure);
+            lost.map_or("–", |(_, lost)| *lost)
+        });
+        let cells: Vec<_> = cells.collect();
+        writeln!(page, "| {failure} | {} |", cells.join(" | ")).unwrap();
+    }
+    page + TAIL
+}
+
+#[test]
+fn the_page_is_what_the_stores_say() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap_or_default();
+    let made = page(&all_capabilities(), &read("docs/benchmarks.md"));
+    if std::env::var_os("TASKYARD_WRITE_DOCS").is_some() {
+        std::fs::write(root().join("docs/stores.md"), &made).expect("the page can be written");
+    }
+    assert!(read("docs/stores.md") == made, "docs/stores.md is old: run `cargo xtask docs`");
+}
+
+#[test]
+fn every_store_says_all_of_it() {
+    for store in all_capabilities() {
+        assert!(!store.wakes.is_empty(), "{}: who waits hears how soon?", store.name);
+        assert!(store.loses.len() >= 3, "{}: what is lost on which failure?", store.name);
+    }
+}

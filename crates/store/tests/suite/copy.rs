@@ -1,0 +1,222 @@
+//! Moving between stores of this process.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use taskyard_core::{Body, Command, Error, Kind, Reply, TaskId, Timestamp, TubeOptions};
+use taskyard_store::conformance::block_on;
+use taskyard_store::copy::{CopyError, copy, plan};
+use taskyard_store::sqlite::SqliteStore;
+use taskyard_store::{
+    BodyKey, Capabilities, Executed, Export, Exported, Import, MemoryStore, OpenOptions, Pending,
+    Store,
+};
+
+use crate::content::{NOW, TASKS, ask, content, copy_all, fill_store, make, name, put, task};
+
+fn open(folder: &Path) -> Arc<SqliteStore> {
+    Arc::new(SqliteStore::open(folder, &OpenOptions::default()).expect("the store opens"))
+}
+
+/// A folder with something of everything, as after a proper stop.
+fn source() -> (tempfile::TempDir, Arc<SqliteStore>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    fill_store(&*store);
+    block_on(store.close()).expect("it closes");
+    let store = open(folder.path());
+    (folder, store)
+}
+
+/// A store that fails after so many steps of a copy, and perhaps can do less than it could.
+struct Weak {
+    store: Arc<dyn Store>,
+    steps: AtomicUsize,
+    capabilities: Capabilities,
+}
+
+impl Weak {
+    fn new(store: Arc<dyn Store>, steps: usize) -> Self {
+        let capabilities = store.capabilities();
+        Weak { store, steps: AtomicUsize::new(steps), capabilities }
+    }
+}
+
+impl Store for Weak {
+    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        self.store.execute(now, commands)
+    }
+
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
+        self.store.load(keys)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
+        self.store.export(wanted)
+    }
+
+    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
+        if self.steps.load(Ordering::Relaxed) == 0 {
+            return Box::pin(async { Err(Error::Store("the plug is pulled".into())) });
+        }
+        self.steps.fetch_sub(1, Ordering::Relaxed);
+        self.store.import(now, part)
+    }
+
+    fn close(&self) -> Pending<'_, Result<(), Error>> {
+        self.store.close()
+    }
+}
+
+#[test]
+fn everything_is_the_same_in_another_folder() {
+    let (_kept, from) = source();
+    let folder = tempfile::tempdir().expect("a folder");
+    let to = open(folder.path());
+    let copied = copy_all(&*from, &*to).expect("it is copied");
+    assert_eq!((copied.tasks, copied.resumed, copied.already), (TASKS, 0, false));
+    let wanted = content(&*from);
+    assert_eq!(wanted.peeked.len() as u64, TASKS);
+    assert!(!wanted.places.is_empty() && !wanted.events.is_empty());
+    assert_eq!(content(&*to), wanted);
+    block_on(to.close()).expect("it closes");
+    let to = open(folder.path());
+    assert_eq!(content(&*to), wanted, "and after a restart");
+    // The next id is the one that would have been next.
+    put(&*to, "empty", vec![task(1)]);
+    let peek = Command::Peek { tube: name("empty"), ids: vec![TaskId(1)] };
+    assert!(matches!(ask(&*to, peek), Reply::Tasks(tasks) if tasks.len() == 1));
+}
+
+#[test]
+fn a_copy_is_made_once() {
+    let (_kept, from) = source();
+    let to = MemoryStore::default();
+    copy_all(&*from, &to).expect("it is copied");
+    let wanted = content(&to);
+    let again = copy_all(&*from, &to).expect("there is nothing to do");
+    assert!(again.already);
+    assert_eq!(content(&to), wanted);
+    put(&to, "sub", vec![task(9)]);
+    let CopyError::Refused(why) = copy_all(&*from, &to).expect_err("it was used since") else {
+        panic!("it is refused");
+    };
+    assert!(why.iter().any(|why| why.contains("tube 'sub'")), "{why:?}");
+}
+
+#[test]
+fn whatever_step_fails_the_next_copy_goes_on() {
+    let (_kept, from) = source();
+    make(&*from, "many", TubeOptions::new(Kind::Fifo));
+    for page in 0..6 {
+        put(&*from, "many", (0..2_000).map(|number| task(page * 2_000 + number)).collect());
+    }
+    let wanted = content(&*from);
+    for steps in 0.. {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = open(folder.path());
+        let first = copy_all(&*from, &Weak::new(target.clone(), steps));
+        if first.is_ok() {
+            assert!(steps > 6, "there are several tubes, one with several pages");
+            break;
+        }
+        for tube in ["fifo", "many", "gated"] {
+            let asked = Command::Tubes { tube: Some(name(tube)) };
+            let seen = block_on(target.execute(NOW, vec![asked])).replies.remove(0);
+            assert_eq!(
+                seen,
+                Err(Error::TubeNotFound(name(tube))),
+                "nothing is seen before the end"
+            );
+        }
+        block_on(target.close()).expect("it closes");
+        let target = open(folder.path());
+        let copied = copy_all(&*from, &*target).expect("it goes on");
+        assert_eq!(copied.tasks, TASKS + 12_000);
+        assert_eq!(copied.resumed > 0, steps > 0, "after {steps} steps");
+        assert_eq!(content(&*target), wanted, "after {steps} steps");
+    }
+}
+
+#[test]
+fn what_came_before_the_source_changed_comes_anew() {
+    let (_kept, from) = source();
+    let to: Arc<MemoryStore> = Arc::default();
+    copy_all(&*from, &Weak::new(to.clone(), 4)).expect_err("it fails");
+    // As many tasks as before, and none of them new.
+    ask(&*from, Command::Kick { tube: name("states"), count: 1 });
+    copy_all(&*from, &*to).expect("it is copied");
+    assert_eq!(content(&*to), content(&*from));
+}
+
+#[test]
+fn a_source_in_use_is_noticed() {
+    let (_kept, from) = source();
+    let to = MemoryStore::default();
+    let changed = block_on(async {
+        let plan = plan(&*from, &to, &[]).await.expect("it can be copied");
+        put(&*from, "sub", vec![task(7)]);
+        copy(&*from, &to, NOW, &plan, |_| ()).await
+    });
+    assert!(
+        matches!(&changed, Err(CopyError::Changed(what)) if what.contains("sub")),
+        "{changed:?}"
+    );
+    copy_all(&*from, &to).expect("it is copied");
+    assert_eq!(content(&to), content(&*from));
+}
+
+#[test]
+fn what_cannot_be_held_is_refused_before_anything_is_written() {
+    let (_kept, from) = source();
+    let refused = |to: &dyn Store| match copy_all(&*from, to) {
+        Err(CopyError::Refused(why)) => why.join("; "),
+        other => panic!("{other:?}"),
+    };
+    let target: Arc<MemoryStore> = Arc::default();
+    let mut weak = Weak::new(target.clone(), usize::MAX);
+    weak.capabilities.semaphores = false;
+    let why = refused(&weak);
+    assert!(why.contains("'own'") && why.contains("'gate'"), "{why}");
+    weak.capabilities.imports = false;
+    assert!(refused(&weak).contains("memory cannot take tasks"));
+    make(&*target, "other", TubeOptions { queue_num: Some(12), ..TubeOptions::new(Kind::Fifo) });
+    make(&*target, "full", TubeOptions::new(Kind::Fifo));
+    let why = refused(&*target);
+    assert!(why.contains("'states' is queue 12, as 'other'"), "{why}");
+    assert!(why.contains("'full' is in the target already"), "{why}");
+    assert_eq!(content(&*target).tubes.len(), 2, "nothing was written");
+    let passing = TubeOptions { temporary: true, ..TubeOptions::new(Kind::Fifo) };
+    make(&*from, "passing", passing);
+    put(&*from, "passing", vec![task(0)]);
+    let why = refused(&MemoryStore::default());
+    assert!(why.contains("'passing' is temporary"), "{why}");
+}
+
+#[test]
+fn some_tubes_go_with_their_semaphores() {
+    let (_kept, from) = source();
+    let of = |tubes: &[&str], to: &dyn Store| {
+        let only: Vec<_> = tubes.iter().map(|tube| name(tube)).collect();
+        block_on(async {
+            let plan = plan(&*from, to, &only).await?;
+            copy(&*from, to, NOW, &plan, |_| ()).await
+        })
+    };
+    let to = MemoryStore::default();
+    of(&["gated", "fifo"], &to).expect("they are copied");
+    let (all, some) = (content(&*from), content(&to));
+    assert_eq!((some.tubes.len(), some.semaphores.len()), (2, 1));
+    assert!(some.peeked.iter().all(|(at, task)| all.peeked[at] == *task));
+    assert!(matches!(of(&["nothing"], &to), Err(CopyError::NoTube(_))));
+    let gate = some.semaphores[0].0.clone();
+    let second = TubeOptions { semaphore: Some(gate), ..TubeOptions::new(Kind::Fifo) };
+    make(&*from, "second", second);
+    let halved = of(&["gated"], &MemoryStore::default());
+    assert!(matches!(&halved, Err(CopyError::Refused(why)) if why[0].contains("'second'")));
+}
