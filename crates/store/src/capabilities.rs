@@ -48,5 +48,7 @@ pub fn all() -> Vec<Capabilities> {
         crate::sqlite::CAPABILITIES,
         #[cfg(feature = "postgres")]
         crate::postgres::CAPABILITIES,
+        #[cfg(feature = "redis")]
+        crate::redis::CAPABILITIES,
     ]
 }

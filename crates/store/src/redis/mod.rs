@@ -52,6 +52,27 @@ pub use presence::HEARTBEAT;
 /// Notices of other servers may be lost: this one looks this often.
 const POLL: Span = Span::from_secs(1);
 
+/// What it is like with Redis's own settings; `appendfsync always` makes it durable.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    shared: true,
+    semaphores: true,
+    keeps_temporary: true,
+    wakes: "at once by PUBLISH, within a second when a notice is lost",
+    loses: &[
+        (
+            "the server is killed or stopped",
+            "nothing; its sessions end two heartbeats later, then others get what they held",
+        ),
+        (
+            "the machine fails",
+            "nothing, if it is not the one of Redis; there what `appendfsync` had not synced",
+        ),
+        ("the database fails over", "what the replica had not received, unless `wait=N` is set"),
+        ("the disk fails", "what replicas and backups of Redis do not have"),
+    ],
+    ..Capabilities::plain("redis")
+};
+
 /// Whose time counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
@@ -130,7 +151,7 @@ impl Store for RedisStore {
 
     fn capabilities(&self) -> Capabilities {
         let durable = self.shared.durability == Some(Durability::Always);
-        Capabilities { name: "redis", durable, shared: true }
+        Capabilities { durable, ..CAPABILITIES }
     }
 
     fn durability(&self) -> Option<String> {
