@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 
 use taskyard_store::{Capabilities, all_capabilities};
 
+/// What was measured, and the row of docs/benchmarks.md that tells it.
+type Rate = (&'static str, &'static str);
+
 /// How each store is named and called in the page, and which rows of docs/benchmarks.md tell how fast it is. A store
 /// without rows was not measured.
-const STORES: &[(&str, &str, &str, &[(&str, &str)])] = &[
+const STORES: &[(&str, &str, &str, &[Rate])] = &[
     (
         "memory",
         "memory",
