@@ -13,6 +13,8 @@ mod open;
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "tarantool")]
+pub mod tarantool;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -54,6 +56,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// What the store can do, so that tests and users know what to expect.
     fn capabilities(&self) -> Capabilities;
+
+    /// What becomes of acknowledged tasks when the machine fails, where that is not for the store to decide.
+    fn durability(&self) -> Option<String> {
+        None
+    }
 
     /// Asks to be told what other servers of a shared store do. Notices may be lost, which is what
     /// [`Store::poll_every`] is for. Stores of one server have nothing to tell.

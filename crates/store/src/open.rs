@@ -35,6 +35,11 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
             use crate::postgres::{Clock, PostgresStore};
             Ok(Box::new(PostgresStore::open_within(url, Clock::Database, options.wait)?))
         }
+        #[cfg(feature = "tarantool")]
+        Some(("tarantool", _)) => {
+            use crate::tarantool::{Clock, TarantoolStore};
+            Ok(Box::new(TarantoolStore::open_within(url, Clock::Database, options.wait)?))
+        }
         _ => Err(OpenError::UnknownUrl(url.to_owned())),
     }
 }

@@ -1,6 +1,7 @@
 //! Replies.
 
-use taskyard_core::{Error, Outcome, Placed, Reply, TaskId};
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{Error, Outcome, Placed, Reply, State, TaskId};
 
 use super::row::{Result, RowReader, RowWriter, Wrong};
 use super::{error, semaphore, task, tube};
@@ -17,6 +18,9 @@ const TASKS: u64 = 7;
 const SESSION: u64 = 8;
 const TICKED: u64 = 9;
 const SEMAPHORE: u64 = 10;
+/// Tasks with their deliveries, and a run of tasks that are ready: Tarantool's procedures answer with these.
+const DELIVERED: u64 = 11;
+const RUN: u64 = 12;
 /// A refusal instead of a reply.
 pub(super) const REFUSED: u64 = 15;
 
@@ -53,6 +57,8 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<std::result::Result<Re
         SESSION => Reply::Session(row.session()?),
         TICKED => Reply::Ticked(row.usize()?),
         SEMAPHORE => Reply::Semaphore(row.row(semaphore::read_reply)?),
+        DELIVERED => Reply::Taken(row.rows(task::read_delivered)?),
+        RUN => Reply::Put(read_run(row)?),
         REFUSED => return error::read(row).map(Err),
         _ => return Err(Wrong("a reply that this version does not know")),
     }))
@@ -65,6 +71,14 @@ fn write_placed(out: &mut Out, placed: &Placed) {
 
 fn read_placed(row: &mut RowReader<'_, '_>) -> Result<Placed> {
     Ok(Placed { id: TaskId(row.uint()?), state: task::read_state(row)? })
+}
+
+fn read_run(row: &mut RowReader<'_, '_>) -> Result<Vec<Placed>> {
+    let (first, count) = (row.uint()?, row.uint()?);
+    if count > BATCH_TASKS_MAX as u64 || first.checked_add(count).is_none() {
+        return Err(Wrong("a run of tasks is too long"));
+    }
+    Ok((first..first + count).map(|id| Placed { id: TaskId(id), state: State::Ready }).collect())
 }
 
 fn write_outcome(out: &mut Out, outcome: &Outcome) {

@@ -59,7 +59,7 @@ fn write_body(out: &mut Out, body: &Body) {
 fn read_body(row: &mut RowReader<'_, '_>) -> Result<Option<Body>> {
     match row.value()? {
         Value::Nil => Ok(None),
-        Value::Bin(payload) => Ok(Some(Body::new(payload))),
+        Value::Bin(payload) | Value::Str(payload) => Ok(Some(Body::new(payload))),
         Value::Array(2) => {
             let (payload, meta) = row.two_runs()?;
             Ok(Some(Body::with_meta(payload, meta)))
@@ -132,6 +132,14 @@ fn read_delivery(row: &mut RowReader<'_, '_>, task: &mut Task) -> Result<()> {
     task.start = row.optional_time()?;
     task.session = row.optional_session()?;
     Ok(())
+}
+
+/// A task as it lies in Tarantool, and beside it the delivery that it has now.
+pub(super) fn read_delivered(row: &mut RowReader<'_, '_>) -> Result<Task> {
+    let mut task = row.row(read)?;
+    row.row(|row| read_delivery(row, &mut task))?;
+    (task.state, task.reason, task.due) = (State::Taken, Reason::Running, None);
+    Ok(task)
 }
 
 pub(super) fn write_state(out: &mut Out, state: State) {

@@ -1,0 +1,121 @@
+-- The way in: one call asks for any number of things, one after the other, in one transaction.
+
+local VERBS = { [0] = create, alter, drop, show_tubes, put, take, finish, kick, delete, peek, deliveries, truncate, release_all,
+    join, leave_session, configure_sessions, tick, ask_semaphore, name_tube }
+
+-- Servers that wait to hear what others did.
+local news = rawget(_G, NEWS)
+if not news then
+    news = { number = 0, cond = fiber.cond(), notices = {} }
+    rawset(_G, NEWS, news)
+end
+-- Who is further behind than this looks at everything.
+local NOTICES_MAX = 1000
+
+local function tell(server, tubes, events)
+    news.number = news.number + 1
+    news.notices[news.number] = { PREFIX, server, tubes, events }
+    news.notices[news.number - NOTICES_MAX] = nil
+    news.cond:broadcast()
+end
+
+-- What others may be waiting for: tubes with something to take, tubes with room, whether there are events.
+local function effects(c)
+    local ready, rooms, names = {}, {}, {}
+    for of in pairs(c.settled) do
+        local tube = c.by_number[of]
+        local count, free = takeable(tube), room(tube)
+        if count > 0 then
+            ready[#ready + 1] = { tube.name, count }
+        end
+        if c.unlimited[of] then
+            rooms[#rooms + 1] = { tube.name, NEVER }
+        elseif free and free > 0 then
+            rooms[#rooms + 1] = { tube.name, free }
+        end
+        if count > 0 or free then
+            names[#names + 1] = tube.name
+        end
+    end
+    return ready, rooms, names
+end
+
+-- When time alone next changes something.
+local function next_wakeup()
+    local first = S.live.index[1]:min()
+    local at = first and moment(first[2]) or FAR
+    local session = S.session.index[1]:min()
+    at = math.min(at, session and moment(session[3]) or FAR, next_semaphore())
+    return at < FAR and at or NULL
+end
+
+-- Whether a call of this number is still wanted: not from a server that others took for dead, nor one that gave it up.
+local function is_wanted(server, call)
+    local row = S.server:get(server)
+    return row ~= nil and row[3] < call
+end
+
+local function run(c, commands)
+    local replies = {}
+    for place, command in ipairs(commands) do
+        replies[place] = VERBS[command[1]](c, command)
+    end
+    flush_all(c)
+    flush_semaphores(c)
+    return replies
+end
+
+-- Answers the replies, this clock, when a tick is wanted, what can be taken, where there is room, and whether there are events;
+-- or nothing for a call that is not wanted any more.
+function api.batch(server, call, now, lease, commands)
+    if box.info.ro then
+        box.error(box.error.READONLY)
+    end
+    begin_here()
+    if not is_wanted(server, call) then
+        return {}
+    end
+    local c = new_context(server, moment(now), lease and tonumber(lease))
+    box.begin()
+    local done, replies = pcall(run, c, commands)
+    if not done then
+        box.rollback()
+        error(replies, 0)
+    end
+    local ready, rooms, names = effects(c)
+    local next_at = next_wakeup()
+    box.commit()
+    if S.server:len() > 1 and (#names > 0 or c.events) then
+        tell(server, names, c.events)
+    end
+    return { replies, c.now, next_at, ready, rooms, c.events or false }
+end
+
+-- Waits until another server did something after the notice of this number, or for so many seconds. Answers the number of the
+-- last notice, tubes, whether there are events, and whether anything may have happened.
+function api.watch(server, seen, seconds)
+    if seen ~= nil and seen == news.number then
+        news.cond:wait(seconds)
+    end
+    local last = news.number
+    if seen == nil or seen > last or last - seen > NOTICES_MAX then
+        return { last, {}, false, true }
+    end
+    local tubes, known, events = {}, {}, false
+    for notice = seen + 1, last do
+        local prefix, from, names, with_events = unpack(news.notices[notice])
+        if prefix == PREFIX and from ~= server then
+            events = events or with_events or false
+            for _, name in ipairs(names) do
+                if not known[name] then
+                    known[name] = true
+                    tubes[#tubes + 1] = name
+                end
+            end
+        end
+    end
+    return { last, tubes, events, false }
+end
+
+find_spaces()
+return api

@@ -1,0 +1,130 @@
+-- How tasks come in.
+
+-- A body up to this size lies in its task; a larger one is not copied with it, and lies apart in parts, each smaller than
+-- the largest tuple that Tarantool takes unless it is told otherwise.
+local INLINE_BYTES_MAX = 8192
+local PART_BYTES = 524288
+
+-- Puts must leave room for takes, which free it: so much of the memory, and so many bytes, stay free.
+local RESERVE, RESERVE_BYTES = 32, 2097152
+
+-- Whether there is too little memory for more tasks.
+local function is_full()
+    local slab = box.slab.info()
+    local free = slab.quota_size - slab.quota_used + slab.arena_size - slab.arena_used
+    return free < math.max(slab.quota_size / RESERVE, RESERVE_BYTES)
+end
+
+local function write_parts(tube, id, payload, meta)
+    local part = 0
+    for first = 1, #payload, PART_BYTES do
+        part = part + 1
+        local bytes = string.sub(payload, first, first + PART_BYTES - 1)
+        S.body:insert({ tube.number, id, part, bytes, part == 1 and meta or NULL })
+    end
+    return part
+end
+
+-- The payload and the meta of a body, which are one or two.
+local function split_body(body)
+    if type(body) == 'table' then
+        return body[1], body[2]
+    end
+    return body, nil
+end
+
+-- What the times of a put mean. Answers whether the task waits.
+local function set_times(c, o, new, row)
+    local ttl = number(new[3]) or o.ttl or FOREVER
+    local due = moment(new[6]) or later(c.now, number(new[5]) or o.delay or 0)
+    row[PRI] = given(new[2]) or o.pri
+    row[TTR] = number(new[4]) or o.ttr or ttl
+    row[EXPIRES] = stamp(later(c.now, ttl))
+    row[STATE], row[DUE] = READY, NULL
+    if due > c.now then
+        -- The time to live begins when the delay is over.
+        row[EXPIRES] = stamp(later(due, ttl))
+        row[STATE], row[DUE] = DELAYED, stamp(due)
+    end
+end
+
+local function refuse_put(c, tube, size)
+    local left = room(tube)
+    if left and size > left then
+        return refuse('tube_full', tube.name, tube.o.capacity)
+    elseif tube.next_id + size > TASK_ID_MAX then
+        return refuse('invalid', "tube '" .. tube.name .. "' has used up its task ids")
+    end
+    if c.full == nil then
+        c.full = is_full()
+    end
+    if c.full and size > 0 then
+        return refuse('store', "Tarantool's memory is full (memtx_memory); take tasks, or give it more")
+    end
+end
+
+-- Adds one task; `row` is what all have in common, and `order` a place among the ready.
+local function add_task(c, tube, new, row, order)
+    local o, id = tube.o, row[ID]
+    local payload, meta = split_body(new[1])
+    row[BYTES] = #payload + (meta and #meta or 0)
+    row[BODY], row[PARTS] = new[1], 0
+    if row[BYTES] > INLINE_BYTES_MAX then
+        row[BODY], row[PARTS] = NULL, write_parts(tube, id, payload, meta)
+    end
+    if o.times then
+        set_times(c, o, new, row)
+    end
+    if o.subqueues then
+        row[SUBQUEUE] = given(new[7]) or 'nil'
+    end
+    S.task:insert(row)
+    if row[STATE] == READY and not o.subqueues and row[EXPIRES] == NEVER then
+        -- What nearly all tasks do, in as few steps as possible.
+        order[2], order[3] = row[PRI], id
+        S.ready:insert(order)
+        tube.n.ready = tube.n.ready + 1
+        tube.n.takeable = tube.n.takeable + 1
+    else
+        enter(tube, row)
+    end
+end
+
+-- All or none.
+function put(c, command)
+    local tube, tasks = open_tube(c, command[2]), command[3]
+    if not tube then
+        return refuse('tube_not_found', command[2])
+    end
+    local size = #tasks
+    local refusal = refuse_put(c, tube, size)
+    if refusal then
+        return refusal
+    end
+    local first = tube.next_id
+    local row = { 0, READY, 0, c.now, NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0, PLAIN }
+    local order, placed = { tube.number, 0, 0 }, nil
+    for place = 1, size do
+        row[ID] = first + place - 1
+        add_task(c, tube, tasks[place], row, order)
+        if row[STATE] ~= READY and not placed then
+            placed = {}
+            for before = 1, place - 1 do
+                placed[before] = { first + before - 1, READY }
+            end
+        end
+        if placed then
+            placed[place] = { row[ID], row[STATE] }
+        end
+    end
+    tube.next_id, tube.renewed = first + size, size > 0 or tube.renewed
+    tube.n.put = tube.n.put + size
+    settle(c, tube)
+    if tube.o.semaphore then
+        return { REPLY.put, gate_new(c, tube, first, size) }
+    end
+    if placed then
+        return { REPLY.put, placed }
+    end
+    return { REPLY.run, first, size }
+end

@@ -1,0 +1,8 @@
+//! Tasks in Tarantool: the suite, and what only a server beyond a network can get wrong.
+
+mod instance;
+mod yard;
+
+mod suite;
+
+mod fixture;
