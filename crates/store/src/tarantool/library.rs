@@ -1,22 +1,27 @@
 //! The procedures that decide inside Tarantool.
 
-/// The files, in the order in which they need each other. Each but the first three keeps what it does not share to itself: Lua
-/// allows two hundred names in one place.
+/// The files, in the order in which they need each other: first what all share, then what keeps the rest to itself (Lua
+/// allows two hundred names in one place), then what semaphores share among themselves.
 const SHARED: [&str; 4] = [
     include_str!("lua/values.lua"),
     include_str!("lua/spaces.lua"),
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const APART: [&str; 8] = [
+const TUBES: [&str; 7] = [
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
     include_str!("lua/finish.lua"),
     include_str!("lua/tubes.lua"),
     include_str!("lua/sessions.lua"),
-    include_str!("lua/gates.lua"),
     include_str!("lua/tick.lua"),
+];
+const SEMAPHORE: &str = include_str!("lua/semaphore.lua");
+const SEMAPHORES: [&str; 3] = [
+    include_str!("lua/settle.lua"),
+    include_str!("lua/gates.lua"),
+    include_str!("lua/semaphores.lua"),
 ];
 const LAST: [&str; 2] = [include_str!("lua/servers.lua"), include_str!("lua/batch.lua")];
 
@@ -40,8 +45,11 @@ pub(super) struct Library {
 impl Library {
     /// Puts the files together.
     pub fn new() -> Self {
-        let apart = APART.map(|file| format!("do\n{file}end\n")).concat();
-        let files = format!("{}{apart}{}", SHARED.concat(), LAST.concat());
+        let apart = |file: &str| format!("do\n{file}end\n");
+        let semaphores = format!("{SEMAPHORE}{}", SEMAPHORES.map(apart).concat());
+        let semaphores = format!("(function()\n{semaphores}end)()\n");
+        let parts = TUBES.map(apart).concat() + &semaphores;
+        let files = format!("{}{parts}{}", SHARED.concat(), LAST.concat());
         let name = format!("taskyard_{FORMAT}_{:016x}", fingerprint(files.as_bytes()));
         let text = format!("local PREFIX, FORMAT, NEWS = ...\n{files}");
         let function = format!("{name}.call");

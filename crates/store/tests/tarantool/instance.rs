@@ -103,7 +103,7 @@ impl Instance {
         server.stdin(Stdio::null()).stdout(log).stderr(errors);
         *self.server() = Some(server.spawn().expect("the server can be started"));
         // One that loads its data answers that it does.
-        while !matches!(self.try_talk("return box.info.status == 'running'"), Ok(Word::Bool(true))) {
+        while !matches!(self.try_talk("return rawget(_G, 'ready') == true"), Ok(Word::Bool(true))) {
             let ended = self.server().as_mut().and_then(|child| child.try_wait().ok()?);
             assert!(ended.is_none(), "the server in {} ended: {ended:?}", self.folder.display());
         }

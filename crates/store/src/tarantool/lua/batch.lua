@@ -1,8 +1,5 @@
 -- The way in: one call asks for any number of things, one after the other, in one transaction.
 
-local VERBS = { [0] = create, alter, drop, show_tubes, put, take, finish, kick, delete, peek, deliveries, truncate, release_all,
-    join, leave_session, configure_sessions, tick, ask_semaphore, name_tube }
-
 -- Servers that wait to hear what others did.
 local news = rawget(_G, NEWS)
 if not news then
@@ -58,7 +55,7 @@ end
 local function run(c, commands)
     local replies = {}
     for place, command in ipairs(commands) do
-        replies[place] = VERBS[command[1]](c, command)
+        replies[place] = verbs[command[1]](c, command)
     end
     flush_all(c)
     flush_semaphores(c)

@@ -132,7 +132,7 @@ local function show_gated(c, tube, outcomes)
     end
 end
 
-function finish(c, command)
+verbs[6] = function(c, command)
     local tube, items, show = open_tube(c, command[2]), command[3], command[4]
     if not tube then
         return refuse('tube_not_found', command[2])
@@ -157,7 +157,7 @@ function finish(c, command)
     return { REPLY.finished, outcomes }
 end
 
-function delete(c, command)
+verbs[8] = function(c, command)
     local tube, ids, show = open_tube(c, command[2]), command[3], command[4]
     if not tube then
         return refuse('tube_not_found', command[2])
@@ -183,7 +183,7 @@ function delete(c, command)
     return { REPLY.finished, outcomes }
 end
 
-function kick(c, command)
+verbs[7] = function(c, command)
     local tube, limit, kicked = open_tube(c, command[2]), tonumber(command[3]), {}
     if not tube then
         return refuse('tube_not_found', command[2])
@@ -217,7 +217,7 @@ function give_back_all(c, tube, all, counted)
     return ids
 end
 
-function release_all(c, command)
+verbs[12] = function(c, command)
     local tube = open_tube(c, command[2])
     if not tube then
         return refuse('tube_not_found', command[2])

@@ -91,7 +91,7 @@ local function add_task(c, tube, new, row, order)
 end
 
 -- All or none.
-function put(c, command)
+verbs[4] = function(c, command)
     local tube, tasks = open_tube(c, command[2]), command[3]
     if not tube then
         return refuse('tube_not_found', command[2])

@@ -56,7 +56,7 @@ function connect(c, server, session, count)
     return all
 end
 
-function join(c, command)
+verbs[13] = function(c, command)
     local session, create_it = command[2], command[3]
     if not is_alive(c, session) then
         if not create_it then
@@ -69,7 +69,7 @@ function join(c, command)
     return { REPLY.session, session }
 end
 
-function leave_session(c, command)
+verbs[14] = function(c, command)
     local session = command[2]
     if not is_alive(c, session) then
         return refuse('session_unknown', session)
@@ -88,7 +88,7 @@ function leave_session(c, command)
     return NOTHING
 end
 
-function configure_sessions(c, command)
+verbs[15] = function(c, command)
     write_meta('session_ttr', tonumber(command[2]))
     return NOTHING
 end

@@ -2,20 +2,20 @@
 
 local function reason_of(c, tube, task, delivery)
     if delivery then
-        return { RUNNING }
+        return { WHY.running }
     elseif task[STATE] == DELAYED and task[FLAG] ~= GATED then
-        return { NOT_DUE, task[DUE] }
+        return { WHY.not_due, task[DUE] }
     elseif task[EXPIRES] <= c.now then
-        return { EXPIRED }
+        return { WHY.expired }
     elseif task[STATE] == DELAYED then
-        return { SEMAPHORE }
+        return { WHY.semaphore }
     elseif task[STATE] == BURIED then
-        return { task[FLAG] == DEAD_LETTER and USED_UP or IS_BURIED }
+        return { task[FLAG] == DEAD_LETTER and WHY.used_up or WHY.buried }
     elseif tube.o.paused then
-        return { TUBE_PAUSED }
+        return { WHY.paused }
     elseif tube.o.subqueues then
         local row = S.subqueue:get({ tube.number, task[SUBQUEUE] })
-        return { row and row[3] > 0 and SUBQUEUE_BUSY or WAITS }
+        return { row and row[3] > 0 and WHY.subqueue_busy or WHY.waits }
     end
     return NO_REASON
 end
@@ -35,7 +35,7 @@ end
 -- One that has just left its tube.
 function view_done(c, tube, task, delivery, body)
     local row = view(c, tube, task, delivery, body)
-    row[STATE], row[REASON] = DONE, { FINISHED }
+    row[STATE], row[REASON] = DONE, { WHY.finished }
     return row
 end
 
@@ -55,7 +55,7 @@ function refuse_shown(tube, ids)
     end
 end
 
-function peek(c, command)
+verbs[9] = function(c, command)
     local tube, ids = open_tube(c, command[2]), command[3]
     if not tube then
         return refuse('tube_not_found', command[2])
@@ -75,7 +75,7 @@ function peek(c, command)
 end
 
 -- Who holds what, by id, without bodies.
-function deliveries(c, command)
+verbs[10] = function(c, command)
     local tube, limit, shown = open_tube(c, command[2]), tonumber(command[3]), {}
     if not tube then
         return refuse('tube_not_found', command[2])
@@ -103,12 +103,12 @@ function info(tube)
     for place, value in ipairs(tube.options) do
         options[place] = value
     end
-    options[O_QUEUE_NUM] = tube.queue_num or NULL
+    options[O.queue_num] = tube.queue_num or NULL
     return { tube.name, tube.number, options, { n.ready, n.taken, n.buried, n.delayed, n.done }, calls, takeable(tube),
         n.next < FAR and n.next or NULL }
 end
 
-function show_tubes(c, command)
+verbs[3] = function(c, command)
     local name = given(command[2])
     if name then
         local tube = open_tube(c, name)

@@ -43,7 +43,7 @@ local function tick_tube(c, tube, limit)
 end
 
 -- About so many tasks. Answers how many tasks, sessions and semaphores moved.
-function tick(c, command)
+verbs[16] = function(c, command)
     local limit, moved = tonumber(command[2]), 0
     flush_all(c)
     while moved < limit do

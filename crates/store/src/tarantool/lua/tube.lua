@@ -4,25 +4,25 @@ local KINDS = { fifo = 0, fifottl = 1, limfifottl = 2, utube = 3, utubettl = 4 }
 local CALLS = { 'ack', 'bury', 'delete', 'kick', 'put', 'release', 'take', 'touch', 'ttl', 'ttr', 'delay' }
 
 -- Options in the order in which they travel.
-local O_KIND, O_PRI, O_TEMPORARY, O_TTL_KILLS_TAKEN, O_PAUSED, O_CAPACITY, O_TTL, O_TTR, O_DELAY, O_ATTEMPTS_MAX, O_SEMAPHORE,
-    O_QUEUE_NUM = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+local O = { kind = 1, pri = 2, temporary = 3, ttl_kills_taken = 4, paused = 5, capacity = 6, ttl = 7, ttr = 8, delay = 9, attempts_max = 10,
+    semaphore = 11, queue_num = 12 }
 
 local function read_options(row)
-    local kind = KINDS[row[O_KIND]]
+    local kind = KINDS[row[O.kind]]
     return {
-        kind = row[O_KIND],
+        kind = row[O.kind],
         times = kind == 1 or kind == 2 or kind == 4,
         subqueues = kind >= 3,
-        pri = row[O_PRI],
-        temporary = row[O_TEMPORARY],
-        ttl_kills_taken = row[O_TTL_KILLS_TAKEN],
-        paused = row[O_PAUSED],
-        capacity = given(row[O_CAPACITY]),
-        ttl = number(row[O_TTL]),
-        ttr = number(row[O_TTR]),
-        delay = number(row[O_DELAY]),
-        attempts_max = given(row[O_ATTEMPTS_MAX]),
-        semaphore = given(row[O_SEMAPHORE]),
+        pri = row[O.pri],
+        temporary = row[O.temporary],
+        ttl_kills_taken = row[O.ttl_kills_taken],
+        paused = row[O.paused],
+        capacity = given(row[O.capacity]),
+        ttl = number(row[O.ttl]),
+        ttr = number(row[O.ttr]),
+        delay = number(row[O.delay]),
+        attempts_max = given(row[O.attempts_max]),
+        semaphore = given(row[O.semaphore]),
     }
 end
 

@@ -36,21 +36,21 @@ local function refuse_queue_num(own, wanted)
     end
 end
 
-function create(c, command)
+verbs[0] = function(c, command)
     local name, options, if_not_exists = command[2], whole_options(command[3]), command[4]
     if open_tube(c, name) then
         return if_not_exists and { REPLY.created, false } or refuse('tube_exists', name)
     elseif S.tube:len() >= TUBES_MAX then
         return refuse('too_many_tubes', S.tube:len())
     end
-    local queue_num, semaphore = given(options[O_QUEUE_NUM]), given(options[O_SEMAPHORE])
+    local queue_num, semaphore = given(options[O.queue_num]), given(options[O.semaphore])
     local refusal = refuse_queue_num(nil, queue_num)
     if refusal then
         return refusal
     elseif semaphore and not S.semaphore.index[1]:get(semaphore) then
         return refuse('semaphore_not_found', semaphore)
     end
-    options[O_QUEUE_NUM] = NULL
+    options[O.queue_num] = NULL
     local tube = { number = free_number(), name = name, options = options, next_id = 0, queue_num = queue_num }
     tube.n = table.copy(EMPTY_LIVE)
     write_row(tube)
@@ -62,17 +62,17 @@ end
 -- What stays is nil, what is taken away is false.
 local function set_option(options, place, value)
     if value ~= nil then
-        options[place] = value == false and place ~= O_PAUSED and NULL or value
+        options[place] = value == false and place ~= O.paused and NULL or value
     end
 end
 
-function alter(c, command)
+verbs[1] = function(c, command)
     local tube, change = open_tube(c, command[2]), command[3]
     if not tube then
         return refuse('tube_not_found', command[2])
     end
     local had_limit = tube.o.capacity
-    local places = { O_PAUSED, O_PRI, O_CAPACITY, O_TTL, O_TTR, O_DELAY, O_ATTEMPTS_MAX }
+    local places = { O.paused, O.pri, O.capacity, O.ttl, O.ttr, O.delay, O.attempts_max }
     for place, option in ipairs(places) do
         set_option(tube.options, option, change[place])
     end
@@ -84,7 +84,7 @@ function alter(c, command)
     return { REPLY.tubes, { info(tube) } }
 end
 
-function name_tube(c, command)
+verbs[18] = function(c, command)
     local tube, name, queue_num = open_tube(c, command[2]), command[3], given(command[4])
     if not tube then
         return refuse('tube_not_found', command[2])
@@ -134,7 +134,7 @@ function empty(tube)
     return ids
 end
 
-function drop(c, command)
+verbs[2] = function(c, command)
     local tube = open_tube(c, command[2])
     if not tube then
         return refuse('tube_not_found', command[2])
@@ -146,11 +146,11 @@ function drop(c, command)
     S.live:delete(tube.number)
     c.by_name[tube.name], c.by_number[tube.number] = nil, nil
     c.settled[tube.number], c.unlimited[tube.number] = nil, nil
-    regate(c, tube, ids, true)
+    regate(c, tube, ids)
     return NOTHING
 end
 
-function truncate(c, command)
+verbs[11] = function(c, command)
     local tube = open_tube(c, command[2])
     if not tube then
         return refuse('tube_not_found', command[2])

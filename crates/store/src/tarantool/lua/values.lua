@@ -27,9 +27,9 @@ local PLAIN, DEAD_LETTER, GATED = 0, 1, 2
 local D_LEASE, D_UNTIL, D_START, D_SESSION, D_TUBE, D_ID, D_EXPLICIT = 1, 2, 3, 4, 5, 6, 7
 
 -- Why a task does not run now.
-local WAITS, RUNNING, NOT_DUE, TUBE_PAUSED, SUBQUEUE_BUSY, IS_BURIED, USED_UP, EXPIRED, FINISHED, SEMAPHORE =
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9
-local NO_REASON = { WAITS }
+local WHY = { waits = 0, running = 1, not_due = 2, paused = 3, subqueue_busy = 4, buried = 5, used_up = 6, expired = 7, finished = 8,
+    semaphore = 9 }
+local NO_REASON = { WHY.waits }
 
 -- Replies and refusals by their numbers.
 local REPLY = { nothing = 0, created = 1, tubes = 2, put = 3, taken = 4, finished = 5, kicked = 6, tasks = 7, session = 8,
@@ -87,7 +87,6 @@ end
 
 -- What files say to each other before it is there.
 local is_alive, body_of, view, view_done, delivery_of, refuse_shown, info, give_back, give_back_all, empty, end_session, connect,
-    connections_at, flush_all, regate, gate_new, tick_semaphores, next_semaphore, flush_semaphores
--- What can be asked.
-local create, alter, name_tube, drop, show_tubes, put, take, finish, kick, delete, peek, deliveries, truncate, release_all, join,
-    leave_session, configure_sessions, tick, ask_semaphore
+    connections_at, flush_all, regate, gate_new, find_semaphore, flush_semaphores, next_semaphore, tick_semaphores
+-- What can be asked, by number.
+local verbs = {}
