@@ -48,6 +48,7 @@ impl Shared {
     /// Runs a batch. Whatever fails, each command is answered.
     pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let mut link = self.link.lock().await;
+        self.known().now = Some(now);
         let replies = vec![None; commands.len()];
         let mut batch = Batch {
             shared: self,
@@ -64,9 +65,9 @@ impl Shared {
     }
 
     /// The moment as procedures are told: nothing is the clock of Tarantool.
-    pub fn moment(&self, now: Timestamp) -> Option<i64> {
+    pub fn moment(&self) -> Option<i64> {
         match self.clock {
-            Clock::Caller => Some(now.as_micros()),
+            Clock::Caller => self.known().now.map(Timestamp::as_micros),
             Clock::Database => None,
         }
     }
@@ -132,7 +133,7 @@ impl Batch<'_> {
         };
         self.settle().await.map_err(unasked)?;
         self.reserve_leases(chunks).await.map_err(unasked)?;
-        let shared = self.shared;
+        let (shared, moment) = (self.shared, self.shared.moment());
         let connection = self.link.connection().await?;
         let mut requests = connection.requests();
         for chunk in chunks.iter() {
@@ -142,7 +143,7 @@ impl Batch<'_> {
                 known.calls
             };
             shared.reach.call(&mut requests, "batch", |args| {
-                args.bytes(&shared.server).uint(call).optional(shared.moment(self.now));
+                args.bytes(&shared.server).uint(call).optional(moment);
                 args.uint(chunk.leases.0).commands(&chunk.commands);
             });
         }
@@ -176,7 +177,7 @@ impl Batch<'_> {
             let sessions: Vec<_> = known.sessions.iter().map(|(id, count)| (*id, *count)).collect();
             (disorder, sessions, known.calls)
         };
-        let now = self.shared.moment(self.now);
+        let now = self.shared.moment();
         let server = &self.shared.server;
         self.link
             .call_again("settle", |args| {

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use taskyard_core::{Command, Reply, SessionId, TubeName};
+use taskyard_core::{Command, Reply, SessionId, Timestamp, TubeName};
 
 /// What this server remembers.
 #[derive(Debug, Default)]
 pub(super) struct Known {
+    /// The caller's latest moment.
+    pub now: Option<Timestamp>,
     /// Lease numbers that are this server's.
     pub leases: Range<u64>,
     /// The number of the last call. Tarantool does not do those of before the last settling any more.

@@ -212,9 +212,7 @@ pub(super) fn error_of(failure: &Failure) -> Error {
         code::LOADING => Error::StoreAway(
             "Tarantool is starting; nothing was done, try again a little later".into(),
         ),
-        code::MEMORY => Error::Store(
-            "Tarantool's memory is full (memtx_memory); take tasks, or give it more".into(),
-        ),
+        code::MEMORY => Error::Overloaded("Tarantool's memory is full (memtx_memory)"),
         code::LOG => Error::Store(format!(
             "Tarantool cannot write its log ({}); is its disk full?",
             fault.text

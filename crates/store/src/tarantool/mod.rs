@@ -209,8 +209,9 @@ impl Shared {
     async fn close(&self) -> Result<(), Error> {
         self.presence.stop();
         let mut link = self.link.lock().await;
+        let now = self.moment();
         let ended = link.call_again("end", |args| {
-            _ = args.bytes(&self.server).optional(None).uint(presence::patience());
+            _ = args.bytes(&self.server).optional(now).uint(presence::patience());
         });
         ended.await.map(drop).map_err(|failure| error_of(&failure))
     }

@@ -86,9 +86,10 @@ pub(super) async fn live(shared: Arc<Shared>) {
 }
 
 async fn beat(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
+    let now = shared.moment();
     let answer = link
         .call_again("beat", |args| {
-            _ = args.bytes(&shared.server).optional(None).uint(patience());
+            _ = args.bytes(&shared.server).optional(now).uint(patience());
         })
         .await?;
     let [_, lost, forgotten] = answer.list() else {

@@ -22,6 +22,9 @@ for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$0" && break; sleep 0.2; done
 
 const SCRIPT: &str = include_str!("instance.lua");
 
+/// What is wrong with the spaces of a store.
+const AUDIT: &str = include_str!("audit.lua");
+
 /// The program; nothing when the tests are to go on without.
 pub fn program() -> Option<PathBuf> {
     let program =
@@ -137,6 +140,12 @@ impl Instance {
     /// Runs Lua and answers its first result.
     pub fn talk(&self, lua: &str) -> Word {
         self.try_talk(lua).unwrap_or_else(|failure| panic!("{lua}: {failure}"))
+    }
+
+    /// Panics unless the spaces of a store say the same as each other.
+    pub fn audit(&self, prefix: &str) {
+        let wrong = self.talk(&format!("local PREFIX = '{prefix}'\n{AUDIT}"));
+        assert_eq!(wrong, Word::List(Vec::new()), "what is kept contradicts itself");
     }
 
     fn try_talk(&self, lua: &str) -> Result<Word, Failure> {

@@ -5,4 +5,9 @@ mod yard;
 
 mod suite;
 
+mod exact;
+mod failures;
 mod fixture;
+mod kill;
+mod servers;
+mod unheard;

@@ -83,3 +83,14 @@ pub fn ack(store: &TarantoolStore, tube: &TubeName, task: &Task) -> Outcome {
         other => panic!("an ack has an outcome, not {other:?}"),
     }
 }
+
+/// Asks until Tarantool is there. Nothing else may go wrong.
+pub fn ask_until_there(store: &TarantoolStore, command: &Command) -> Reply {
+    loop {
+        match ask(store, command.clone()) {
+            Ok(reply) => return reply,
+            Err(Error::StoreAway(_)) => std::thread::yield_now(),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}

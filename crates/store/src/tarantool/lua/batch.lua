@@ -58,7 +58,6 @@ local function run(c, commands)
         replies[place] = verbs[command[1]](c, command)
     end
     flush_all(c)
-    flush_semaphores(c)
     return replies
 end
 

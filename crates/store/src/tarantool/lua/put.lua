@@ -6,7 +6,7 @@ local INLINE_BYTES_MAX = 8192
 local PART_BYTES = 524288
 
 -- Puts must leave room for takes, which free it: so much of the memory, and so many bytes, stay free.
-local RESERVE, RESERVE_BYTES = 32, 2097152
+local RESERVE, RESERVE_BYTES = 16, 4194304
 
 -- Whether there is too little memory for more tasks.
 local function is_full()
@@ -59,7 +59,7 @@ local function refuse_put(c, tube, size)
         c.full = is_full()
     end
     if c.full and size > 0 then
-        return refuse('store', "Tarantool's memory is full (memtx_memory); take tasks, or give it more")
+        return refuse('overloaded', "Tarantool's memory is full (memtx_memory)")
     end
 end
 

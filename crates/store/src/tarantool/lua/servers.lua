@@ -11,6 +11,7 @@ function flush_all(c)
     for _, tube in pairs(c.by_number) do
         flush(tube)
     end
+    flush_semaphores(c)
 end
 
 -- How much other instances have written, as far as it arrived here.
