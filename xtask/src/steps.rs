@@ -12,7 +12,7 @@ const BUDGETS: &[(&str, u64)] = &[
     ("tidy", 10),
     ("build", 175),
     ("doc tests", 100),
-    ("postgres", 200),
+    ("databases", 300),
     ("tests", 600),
 ];
 

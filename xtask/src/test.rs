@@ -84,10 +84,10 @@ fn all(options: &Options, steps: &mut Steps) {
     }
     if nextest {
         // Nextest gives each test a process of its own, and each would start a database of its own.
-        steps.run("postgres", || {
+        steps.run("databases", || {
             let mut tests = shell::cargo();
             tests.args(["test", "-q", "--workspace", "--all-features"]);
-            tests.args(["--test", "postgres", "--test", "sql"]);
+            tests.args(["--test", "postgres", "--test", "sql", "--test", "tarantool"]);
             tests.args(&options.filter);
             shell::run(equip(&mut tests, tools.as_ref()))
         });
@@ -97,7 +97,10 @@ fn all(options: &Options, steps: &mut Steps) {
         let mut tests = runner(nextest);
         tests.arg("--no-fail-fast");
         if nextest {
-            tests.args(["--filterset", "not (binary(postgres) or binary(sql))"]);
+            tests.args([
+                "--filterset",
+                "not (binary(postgres) or binary(sql) or binary(tarantool))",
+            ]);
         }
         tests.args(&options.filter);
         shell::run(equip(&mut tests, tools.as_ref()))

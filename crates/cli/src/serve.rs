@@ -47,7 +47,7 @@ pub struct ServeArgs {
     /// The folder with the tasks; the same as --store sqlite:DIR.
     #[arg(long, value_name = "DIR", default_value = "taskyard-data", conflicts_with = "store")]
     data: PathBuf,
-    /// Where tasks live: memory:, sqlite:DIR or postgres://USER@HOST/DATABASE.
+    /// Where tasks live: memory:, sqlite:DIR, postgres://USER@HOST/DATABASE or tarantool://USER@HOST:PORT.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Where to listen for HTTP; port 0 is any free one.
@@ -109,6 +109,10 @@ const WITHOUT_TOKEN: &str = "to go without one, leave out --token and --token-fi
 struct Found {
     url: String,
     durable: bool,
+    /// What a database that the store is in says about that.
+    durability: Option<String>,
+    /// What the store does not have.
+    lacks: &'static [&'static str],
     tubes: Vec<TubeInfo>,
     opening: Duration,
 }
@@ -131,11 +135,12 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;
+    let (durability, lacks) = (store.durability(), store.lacks());
     runtime.block_on(async {
         let settings = Settings { payload_bytes_max: args.payload_max.0 };
         let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
         let tubes = tubes(&engine).await?;
-        let found = Found { url, durable, tubes, opening: started.elapsed() };
+        let found = Found { url, durable, durability, lacks, tubes, opening: started.elapsed() };
         let (stop, again) = (Stop::new()?, Stop::new()?);
         let mut config = config;
         config.services.extend(args.sql_tasks()?);
@@ -281,16 +286,20 @@ async fn tubes(engine: &Engine) -> anyhow::Result<Vec<TubeInfo>> {
 
 /// What a newcomer sees: what runs where, and lines to paste.
 fn first_screen(server: &Server, found: &Found, args: &ServeArgs, hosted: &str) -> String {
-    let durable = if found.durable {
-        "durable: what is acknowledged is on disk"
-    } else {
-        "not durable: gone when the server stops"
+    let durable = match &found.durability {
+        Some(durability) => durability,
+        None if found.durable => "durable: what is acknowledged is on disk",
+        None => "not durable: gone when the server stops",
     };
     let durable = match &args.store {
         Some(url) if url.contains("pooler=transaction") => {
             format!("{durable}; behind a pooler, so what other servers do is seen within a second")
         }
         _ => durable.to_owned(),
+    };
+    let lacks = match found.lacks {
+        [] => String::new(),
+        lacks => format!("\x20 without {}\n", lacks.join(", ")),
     };
     let tasks: u64 = found.tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
     let tubes = match found.tubes.len() {
@@ -302,7 +311,7 @@ fn first_screen(server: &Server, found: &Found, args: &ServeArgs, hosted: &str) 
     format!(
         "taskyard {}\n\
          \x20 store  {} ({durable})\n\
-         \x20 tasks  {tasks} in {tubes}, opened in {opening:.2} s\n\
+         {lacks}\x20 tasks  {tasks} in {tubes}, opened in {opening:.2} s\n\
          \x20 http   {} ({token})\n\
          \x20 iproto {}\n{hosted}\n\
          Try in another terminal:\n{}\n\
@@ -335,7 +344,7 @@ fn to_paste(server: &Server, tube: &str, strict: bool) -> String {
 }
 
 fn goodbye(found: &Found) -> String {
-    if found.durable {
+    if found.durable || found.durability.is_some() {
         format!("stopped; everything is in {}", found.url)
     } else {
         "stopped; the tasks were in memory only and are gone".into()

@@ -38,6 +38,8 @@ pub struct StatsArgs {
 struct Seen {
     at: Instant,
     tubes: Vec<TubeAnswer>,
+    /// What becomes of acknowledged tasks, where a database's settings say it.
+    durability: Option<String>,
 }
 
 /// Shows the numbers.
@@ -47,7 +49,7 @@ pub fn run(args: StatsArgs) -> anyhow::Result<Exit> {
     block_on(async {
         let mut before = None;
         loop {
-            let seen = see(&http, tube.as_ref()).await?;
+            let seen = see(&http, tube.as_ref(), args.json).await?;
             print(&args, &seen, before.as_ref())?;
             let Some(every) = args.watch else { return Ok(Exit::Ok) };
             let stop = tokio::signal::ctrl_c();
@@ -61,8 +63,9 @@ pub fn run(args: StatsArgs) -> anyhow::Result<Exit> {
     })
 }
 
-async fn see(http: &Http, tube: Option<&TubeName>) -> anyhow::Result<Seen> {
-    Ok(Seen { tubes: http.tubes(tube).await?, at: Instant::now() })
+async fn see(http: &Http, tube: Option<&TubeName>, json: bool) -> anyhow::Result<Seen> {
+    let durability = if tube.is_none() && !json { http.durability().await? } else { None };
+    Ok(Seen { tubes: http.tubes(tube).await?, at: Instant::now(), durability })
 }
 
 fn print(args: &StatsArgs, seen: &Seen, before: Option<&Seen>) -> anyhow::Result<()> {
@@ -72,6 +75,9 @@ fn print(args: &StatsArgs, seen: &Seen, before: Option<&Seen>) -> anyhow::Result
     if args.watch.is_some() && std::io::stdout().is_terminal() {
         // Clears the screen and goes to its corner.
         output::bytes(b"\x1b[2J\x1b[H")?;
+    }
+    if let Some(durability) = &seen.durability {
+        output::line(format!("{durability}\n"))?;
     }
     if seen.tubes.is_empty() {
         output::line("no tubes yet; the first put makes one: taskyard put mail hello")?;

@@ -207,6 +207,22 @@ impl Http {
         Ok(vec![self.send(request, Duration::ZERO, "tubes").await?])
     }
 
+    /// What becomes of acknowledged tasks when the machine of the store fails, where that depends on its settings.
+    pub async fn durability(&self) -> Result<Option<String>, HttpError> {
+        #[derive(serde::Deserialize)]
+        struct Stats {
+            server: Server,
+        }
+        #[derive(serde::Deserialize)]
+        struct Server {
+            #[serde(default)]
+            durability: Option<String>,
+        }
+        let request = self.client.get(self.address(&["stats"]));
+        let stats: Stats = self.send(request, Duration::ZERO, "stats").await?;
+        Ok(stats.server.durability)
+    }
+
     /// Who holds what in a tube, by id, at most 10,000 of them.
     pub async fn deliveries(
         &self,

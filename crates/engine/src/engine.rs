@@ -89,6 +89,16 @@ impl Engine {
         self.shared.store.capabilities()
     }
 
+    /// What becomes of acknowledged tasks when the machine fails, where that is not for the store to decide.
+    pub fn durability(&self) -> Option<String> {
+        self.shared.store.durability()
+    }
+
+    /// What the store does not have, where it is not all of ours.
+    pub fn lacks(&self) -> &'static [&'static str] {
+        self.shared.store.lacks()
+    }
+
     /// What the operator has set.
     pub fn settings(&self) -> Settings {
         self.shared.settings

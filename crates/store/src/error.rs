@@ -7,7 +7,9 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum OpenError {
     /// The URL names no store of ours.
-    #[error("'{0}' names no store; use memory:, sqlite:DIR or postgres://HOST/DATABASE")]
+    #[error(
+        "'{0}' names no store; use memory:, sqlite:DIR, postgres://HOST/DATABASE or tarantool://HOST:PORT"
+    )]
     UnknownUrl(String),
     /// Another process has it open.
     #[error("{0} is in use by another taskyard process; stop that one or choose another folder")]

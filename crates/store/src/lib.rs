@@ -62,6 +62,11 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// What it does not have, where it is not all of ours: commands about it are refused.
+    fn lacks(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Asks to be told what other servers of a shared store do. Notices may be lost, which is what
     /// [`Store::poll_every`] is for. Stores of one server have nothing to tell.
     fn watch(&self, watcher: Watcher) {

@@ -21,7 +21,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens the store that `url` names: `memory:`, `sqlite:DIR` or `postgres://…`.
+/// Opens the store that `url` names: `memory:`, `sqlite:DIR`, `postgres://…` or `tarantool://…`.
 pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Box::new(MemoryStore::default())),
@@ -36,7 +36,7 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
             Ok(Box::new(PostgresStore::open_within(url, Clock::Database, options.wait)?))
         }
         #[cfg(feature = "tarantool")]
-        Some(("tarantool", _)) => {
+        Some(("tarantool" | "tarantool+queue", _)) => {
             use crate::tarantool::{Clock, TarantoolStore};
             Ok(Box::new(TarantoolStore::open_within(url, Clock::Database, options.wait)?))
         }

@@ -98,10 +98,7 @@ impl Requests {
 
 impl Connection {
     /// Connects and says who is there.
-    pub async fn open(
-        address: &Address,
-        user: Option<&(String, String)>,
-    ) -> Result<Self, Failure> {
+    pub async fn open(address: &Address, user: Option<&(String, String)>) -> Result<Self, Failure> {
         match timeout(CONNECT_MAX, Self::greet(address, user)).await {
             Ok(Err(Failure::Lost(why))) => Err(Failure::Unreachable(format!("{address}: {why}"))),
             Ok(done) => done,
@@ -159,16 +156,11 @@ impl Connection {
         };
         match timeout(within, talking).await {
             Ok(answers) => answers.map_err(Failure::Lost),
-            Err(_) => {
-                Err(Failure::Lost(format!("it has not answered for {} s", within.as_secs())))
-            }
+            Err(_) => Err(Failure::Lost(format!("it has not answered for {} s", within.as_secs()))),
         }
     }
 
-    async fn receive(
-        &mut self,
-        syncs: &Range<u64>,
-    ) -> Result<Vec<Result<Vec<u8>, Fault>>, String> {
+    async fn receive(&mut self, syncs: &Range<u64>) -> Result<Vec<Result<Vec<u8>, Fault>>, String> {
         let count = (syncs.end - syncs.start) as usize;
         let mut answers: Vec<Option<Result<Vec<u8>, Fault>>> = vec![None; count];
         let mut open = count;

@@ -9,4 +9,6 @@ mod place;
 pub use connection::{ANSWER_MAX, Connection, Failure, Requests};
 pub use place::{Address, Place};
 pub use taskyard_wire::iproto::Fault;
-pub use taskyard_wire::iproto::procedures::{Args, Decided, Word, decode_decided, decode_word};
+pub use taskyard_wire::iproto::procedures::{
+    Args, Batch, Decided, Word, decode_batch, decode_word,
+};

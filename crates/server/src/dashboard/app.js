@@ -24,9 +24,9 @@ function state(name, text = name) {
   say(part("state"), text);
 }
 
-function showServer({ version, store, durable, uptime }) {
+function showServer({ version, store, durable, durability, uptime }) {
   say(part("version"), version);
-  const kept = durable ? "durable" : "not durable";
+  const kept = durability || (durable ? "durable" : "not durable");
   say(part("server"), `${store} store, ${kept}, up ${words.span(Math.floor(uptime))}`);
 }
 

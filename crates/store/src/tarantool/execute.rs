@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{Command, Effects, Error, Reply, Timestamp, TubeName, check_gate, check_tasks};
-use taskyard_tarantool::{ANSWER_MAX, Failure, Fault, decode_decided};
+use taskyard_tarantool::{ANSWER_MAX, Batch as Answered, Failure, Fault, decode_batch};
 
 use super::link::{Link, error_of, is_elsewhere};
 use super::{Clock, Shared};
@@ -103,19 +103,23 @@ impl Batch<'_> {
         };
         let mut again = Vec::new();
         for (chunk, answer) in chunks.into_iter().zip(answers) {
-            match answer.map(|data| decode_decided(&data)) {
-                Ok(Ok(Some(decided))) => {
+            match answer.map(|data| decode_batch(&data)) {
+                Ok(Ok(Answered::Decided(decided))) => {
                     let ahead = decided.clock.as_micros().saturating_sub(self.now.as_micros());
                     self.learn(&chunk, decided.effects, ahead);
                     self.answer(chunk, decided.replies);
                 }
                 // Others took this server for dead; nothing was done.
-                Ok(Ok(None)) if !last => {
+                Ok(Ok(Answered::Unwanted)) if !last => {
                     self.shared.known().doubt();
                     again.push(chunk);
                 }
-                Ok(Ok(None)) => {
+                Ok(Ok(Answered::Unwanted)) => {
                     self.fail(&chunk, &Failure::Unreachable("others have taken its place".into()));
+                }
+                Ok(Ok(Answered::Unreplicated)) => {
+                    let why = "too few replicas have it".into();
+                    self.fail(&chunk, &Failure::Lost(why));
                 }
                 Ok(Err(error)) => self.unreadable(&chunk, &error.to_string()),
                 Err(fault) => again.extend(self.refused(chunk, fault, last)),
@@ -134,6 +138,7 @@ impl Batch<'_> {
         self.settle().await.map_err(unasked)?;
         self.reserve_leases(chunks).await.map_err(unasked)?;
         let (shared, moment) = (self.shared, self.shared.moment());
+        let replicas = shared.reach.replicas;
         let connection = self.link.connection().await?;
         let mut requests = connection.requests();
         for chunk in chunks.iter() {
@@ -144,7 +149,7 @@ impl Batch<'_> {
             };
             shared.reach.call(&mut requests, "batch", |args| {
                 args.bytes(&shared.server).uint(call).optional(moment);
-                args.uint(chunk.leases.0).commands(&chunk.commands);
+                args.uint(chunk.leases.0).commands(&chunk.commands).uint(replicas);
             });
         }
         connection.exchange(requests, ANSWER_MAX).await

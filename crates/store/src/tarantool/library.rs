@@ -25,6 +25,9 @@ const SEMAPHORES: [&str; 3] = [
 ];
 const LAST: [&str; 2] = [include_str!("lua/servers.lua"), include_str!("lua/batch.lua")];
 
+/// Instead of all but what is shared, where tubes are those of an existing tarantool/queue.
+const ADAPTER: &str = include_str!("lua/adapter.lua");
+
 /// The version of what is kept in Tarantool. Whoever finds a later one there leaves it alone.
 pub(super) const FORMAT: i64 = 1;
 
@@ -49,7 +52,16 @@ impl Library {
         let semaphores = format!("{SEMAPHORE}{}", SEMAPHORES.map(apart).concat());
         let semaphores = format!("(function()\n{semaphores}end)()\n");
         let parts = TUBES.map(apart).concat() + &semaphores;
-        let files = format!("{}{parts}{}", SHARED.concat(), LAST.concat());
+        Self::of(&format!("{}{parts}{}", SHARED.concat(), LAST.concat()))
+    }
+
+    /// For tubes of an existing tarantool/queue.
+    pub fn adapter() -> Self {
+        let [values, spaces, tube, _] = SHARED;
+        Self::of(&format!("{values}{spaces}{tube}{ADAPTER}"))
+    }
+
+    fn of(files: &str) -> Self {
         let name = format!("taskyard_{FORMAT}_{:016x}", fingerprint(files.as_bytes()));
         let text = format!("local PREFIX, FORMAT, NEWS = ...\n{files}");
         let function = format!("{name}.call");
@@ -72,5 +84,6 @@ mod tests {
         assert_ne!(fingerprint(b"a"), fingerprint(b"b"));
         let library = Library::new();
         assert_eq!(library.function, format!("{}.call", library.name));
+        assert_ne!(library.name, Library::adapter().name);
     }
 }

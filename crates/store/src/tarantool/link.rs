@@ -32,6 +32,10 @@ pub(super) struct Reach {
     pub place: Place,
     /// What the names of all spaces begin with.
     pub prefix: String,
+    /// How many replicas must have what is written before it is answered.
+    pub replicas: u64,
+    /// Whether tubes are those of an existing tarantool/queue.
+    pub is_adapter: bool,
     pub library: Library,
 }
 
@@ -156,7 +160,9 @@ impl Link {
             let mut requests = connection.requests();
             reach.call(&mut requests, verb, &write);
             match connection.ask(requests).await {
-                Ok(data) => return decode_word(&data).map_err(|error| Failure::Lost(error.to_string())),
+                Ok(data) => {
+                    return decode_word(&data).map_err(|error| Failure::Lost(error.to_string()));
+                }
                 Err(failure) => {
                     if is_elsewhere(&failure) {
                         self.drop_connection();
@@ -207,7 +213,8 @@ pub(super) fn error_of(failure: &Failure) -> Error {
     };
     match fault.code {
         code::READ_ONLY => Error::StoreAway(
-            "no Tarantool that can be written to; nothing was done, try again a little later".into(),
+            "no Tarantool that can be written to; nothing was done, try again a little later"
+                .into(),
         ),
         code::LOADING => Error::StoreAway(
             "Tarantool is starting; nothing was done, try again a little later".into(),

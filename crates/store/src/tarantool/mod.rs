@@ -49,6 +49,7 @@ pub use presence::HEARTBEAT;
 
 /// Notices of other servers may be lost: this one looks this often.
 const POLL: Span = Span::from_secs(1);
+const ADAPTER_POLL: Span = Span::from_micros(100_000);
 
 /// Whose time counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,16 +127,26 @@ impl Store for TarantoolStore {
     }
 
     fn poll_every(&self) -> Option<Span> {
-        Some(POLL)
+        // Nobody tells what others put into an existing queue.
+        Some(if self.shared.reach.is_adapter { ADAPTER_POLL } else { POLL })
     }
 
     fn capabilities(&self) -> Capabilities {
         let durable = self.shared.durability == Durability::Always;
-        Capabilities { name: "tarantool", durable, shared: true }
+        let name = if self.shared.reach.is_adapter { ADAPTED } else { OURS };
+        Capabilities { name, durable, shared: true }
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        if self.shared.reach.is_adapter { LACKS } else { &[] }
     }
 
     fn durability(&self) -> Option<String> {
-        Some(self.shared.durability.text().to_owned())
+        let text = self.shared.durability.text();
+        Some(match self.shared.reach.replicas {
+            0 => text.to_owned(),
+            count => format!("{text}; {count} replicas have it before it is answered"),
+        })
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {
@@ -162,21 +173,46 @@ fn ended(count: usize, why: &str) -> Executed {
     Executed { replies, effects: Effects::default(), unloaded: Vec::new() }
 }
 
+/// Schemes of URLs: tubes of our own, and those of an existing tarantool/queue.
+const OURS: &str = "tarantool";
+const ADAPTED: &str = "tarantool+queue";
+
+/// What an existing tarantool/queue does not have. What of it can be asked is refused.
+const LACKS: &[&str] = &[
+    "attempts and a limit of them",
+    "the previous start of a task",
+    "meta of tasks",
+    "atomic batches",
+    "altering, pausing, renaming and numbering tubes",
+    "sessions that outlive their connections",
+    "semaphores",
+    "ids that are never used again",
+];
+
 /// What a URL says.
 fn reach(url: &str) -> Result<Arc<Reach>, String> {
-    let place = Place::parse(url, &["tarantool"])?;
-    let mut prefix = "taskyard".to_owned();
+    let place = Place::parse(url, &[OURS, ADAPTED])?;
+    let is_adapter = url.starts_with(ADAPTED);
+    let (mut prefix, mut replicas) = ("taskyard".to_owned(), 0);
     for (name, value) in &place.parameters {
         match name.as_str() {
             "prefix" => prefix.clone_from(value),
-            _ => return Err(format!("{name}= is not known; it may be prefix")),
+            "replicas" => {
+                let wrong = || format!("'{value}' is no number for replicas");
+                replicas = value.parse().map_err(|_| wrong())?;
+            }
+            _ => return Err(format!("{name}= is not known; it may be prefix or replicas")),
         }
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if prefix.is_empty() || prefix.len() > 32 || !prefix.chars().all(plain) {
         return Err("prefix= has 1 to 32 letters, digits and _".into());
     }
-    Ok(Arc::new(Reach { place, prefix, library: Library::new() }))
+    if is_adapter && !place.parameters.is_empty() {
+        return Err("a tarantool+queue:// URL has no parameters".into());
+    }
+    let library = if is_adapter { Library::adapter() } else { Library::new() };
+    Ok(Arc::new(Reach { place, prefix, replicas, library, is_adapter }))
 }
 
 impl Shared {
@@ -269,7 +305,10 @@ mod tests {
     #[test]
     fn parameters_are_checked() {
         assert_eq!(reach("tarantool://h?prefix=mail_2").unwrap().prefix, "mail_2");
-        for url in ["tarantool://h?prefix=", "tarantool://h?prefix=a-b", "tarantool://h?timeout=1"] {
+        assert_eq!(reach("tarantool://h?replicas=2").unwrap().replicas, 2);
+        assert!(reach("tarantool://h?timeout=1").is_err());
+        for url in ["tarantool://h?prefix=", "tarantool://h?prefix=a-b", "tarantool://h?replicas=x"]
+        {
             assert!(reach(url).is_err(), "{url}");
         }
     }

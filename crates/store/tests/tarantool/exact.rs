@@ -1,8 +1,8 @@
 //! Numbers in Lua are doubles, and Tarantool's tuples and memory have limits: what must come through all the same.
 
 use taskyard_core::{
-    Body, Command, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Reply, Span,
-    Take, TaskId, Timestamp, TubeName, TubeOptions,
+    Body, Command, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Reply, Span, Take,
+    TaskId, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_store::tarantool::TarantoolStore;
 
@@ -177,7 +177,8 @@ fn large_bodies_come_back_byte_for_byte() {
             })
             .collect();
         let tasks = bodies.iter().cloned().map(NewTask::new).collect();
-        ask(&store, Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }).expect("they fit");
+        ask(&store, Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO })
+            .expect("they fit");
         let ids = (0..bodies.len() as u64).map(TaskId).collect();
         let Ok(Reply::Tasks(seen)) = ask(&store, Command::Peek { tube: tube.clone(), ids }) else {
             panic!("a peek shows tasks")

@@ -3,7 +3,9 @@
 use std::net::TcpListener;
 use std::thread;
 
-use taskyard_core::{Command, Error, Kind, Outcome, Reply, TubeName, TubeOptions};
+use taskyard_core::{
+    Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, TubeName, TubeOptions,
+};
 use taskyard_store::Store;
 use taskyard_store::tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::Word;
@@ -80,9 +82,13 @@ fn one_that_is_full_refuses_puts_and_nothing_else() {
     for _ in 0..there / 1000 {
         let taken = take(&store, &tube, 1000);
         assert_eq!(taken.len(), 1000, "takes need memory too, and find it");
-        for task in taken {
-            assert_eq!(ack(&store, &tube, &task), Outcome::Done(None));
-        }
+        let items = taken.iter().map(|task| FinishItem {
+            id: task.id,
+            holder: Holder::Lease(task.lease.expect("a lease")),
+            finish: Finish::Ack,
+        });
+        let items = items.collect();
+        ask(&store, Command::Finish { tube: tube.clone(), items, show: false }).expect("acked");
     }
     assert_eq!(counts(&store, &tube), (0, 0));
     ask(&store, put(&tube, 1)).expect("there is room again");

@@ -22,7 +22,8 @@ fn a_replica_follows_and_cannot_be_written_to() {
     let Some(program) = program() else { return };
     let [master, replica] = Instance::pair(&program);
     master.talk("box.schema.space.create('s'):create_index('i') box.space.s:insert{7}");
-    let arrived = "return box.space.s ~= nil and box.space.s.index.i ~= nil and box.space.s:len() == 1";
+    let arrived =
+        "return box.space.s ~= nil and box.space.s.index.i ~= nil and box.space.s:len() == 1";
     while replica.talk(arrived) != Word::Bool(true) {}
     assert_eq!(replica.talk("return box.info.ro"), Word::Bool(true));
     assert_eq!(master.talk("return box.info.ro"), Word::Bool(false));

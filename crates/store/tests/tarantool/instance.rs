@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use taskyard_tarantool::{Address, Connection, Failure, Word, decode_word};
 use tempfile::{Builder, TempDir};
@@ -96,11 +97,20 @@ impl Instance {
 
     /// Starts the server and waits until it answers.
     pub fn start(&self) {
+        self.launch(self.replica);
+    }
+
+    /// Starts one that was a master as a replica.
+    pub fn start_as_replica(&self) {
+        self.launch(true);
+    }
+
+    fn launch(&self, read_only: bool) {
         let log = fs::File::options().create(true).append(true).open(self.folder.join("out"));
         let log = log.expect("a log can be written");
         let mut server = Command::new(&self.program);
         server.arg("instance.lua").arg(self.port.to_string());
-        server.arg(if self.replica { "replica" } else { "master" });
+        server.arg(if read_only { "replica" } else { "master" });
         server.args(&self.settings).current_dir(&self.folder);
         let errors = log.try_clone().expect("a file can be opened twice");
         server.stdin(Stdio::null()).stdout(log).stderr(errors);
@@ -149,6 +159,11 @@ impl Instance {
     }
 
     fn try_talk(&self, lua: &str) -> Result<Word, Failure> {
+        // The caller may be on a runtime, where it must not wait for another.
+        thread::scope(|scope| scope.spawn(|| self.talk_here(lua)).join().expect("it does not fail"))
+    }
+
+    fn talk_here(&self, lua: &str) -> Result<Word, Failure> {
         let address = Address { host: "127.0.0.1".into(), port: self.port };
         let user = ("admin".to_owned(), "boss".to_owned());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -5,6 +5,7 @@ mod yard;
 
 mod suite;
 
+mod adapter;
 mod exact;
 mod failures;
 mod fixture;

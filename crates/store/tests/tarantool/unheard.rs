@@ -37,7 +37,8 @@ impl Way {
         let (arms, port) = (armed.clone(), instance.port());
         thread::spawn(move || {
             for server in listener.incoming().flatten() {
-                let tarantool = TcpStream::connect(("127.0.0.1", port)).expect("Tarantool is there");
+                let tarantool =
+                    TcpStream::connect(("127.0.0.1", port)).expect("Tarantool is there");
                 let deaf = Arc::new(AtomicBool::new(false));
                 let (asks, tells) = (server.try_clone(), tarantool.try_clone());
                 let (asks, tells) = (asks.expect("a socket"), tells.expect("a socket"));
@@ -249,7 +250,7 @@ fn what_was_given_up_is_not_done_later() {
             end
             local server = box.space.taskyard_server:select()[1][1]
             box.space.taskyard_server:update(server, {{{{'=', 3, 10}}}})
-            return #_G[name].call('taskyard', 'batch', server, {call}, nil, 7, {{{{5, 'mail', 1}}}})"
+            return #_G[name].call('taskyard', 'batch', server, {call}, nil, 7, {{{{5, 'mail', 1}}}}, 0)"
         )
     };
     assert_eq!(alone.talk(&take(10)), Word::Int(0), "it says that it was not wanted");

@@ -161,19 +161,32 @@ pub struct Decided {
     pub effects: Effects,
 }
 
-/// What a batch answered; nothing where it was not wanted any more, and nothing was done.
-pub fn decode_decided(data: &[u8]) -> Result<Option<Decided>, IprotoError> {
+/// What became of a batch.
+#[derive(Debug)]
+pub enum Batch {
+    /// It was done.
+    Decided(Box<Decided>),
+    /// It was not wanted any more, and nothing was done.
+    Unwanted,
+    /// It was done, but too few replicas have heard of it in time.
+    Unreplicated,
+}
+
+/// What a batch answered.
+pub fn decode_batch(data: &[u8]) -> Result<Batch, IprotoError> {
     let wrong = |_| IprotoError::Malformed("not the answer of a batch");
     let mut reader = Reader::new(data);
     if reader.array().map_err(wrong)? != 1 {
         return Err(IprotoError::Malformed("not one result"));
     }
-    if reader.array().map_err(wrong)? == 0 {
-        return Ok(None);
+    match reader.array().map_err(wrong)? {
+        0 => return Ok(Batch::Unwanted),
+        1 => return Ok(Batch::Unreplicated),
+        _ => {}
     }
     let replies = read_replies(&mut reader)?;
     let (clock, effects) = read_effects(&mut reader).map_err(wrong)?;
-    Ok(Some(Decided { replies, clock, effects }))
+    Ok(Batch::Decided(Box::new(Decided { replies, clock, effects })))
 }
 
 fn read_effects(reader: &mut Reader<'_>) -> Result<(Timestamp, Effects), Malformed> {
@@ -238,10 +251,11 @@ mod tests {
 
     #[test]
     fn a_batch_that_is_not_wanted_has_no_answer() {
-        assert!(decode_decided(&[0x91, 0x90]).unwrap().is_none());
+        assert!(matches!(decode_batch(&[0x91, 0x90]), Ok(Batch::Unwanted)));
+        assert!(matches!(decode_batch(&[0x91, 0x91, 0x05]), Ok(Batch::Unreplicated)));
         // No replies, a clock, no moment, one tube, no room, no events.
         let data = [0x91, 0x96, 0x90, 0x05, 0xc0, 0x91, 0x92, 0xa1, b'q', 0x02, 0x90, 0xc2];
-        let decided = decode_decided(&data).unwrap().unwrap();
+        let Ok(Batch::Decided(decided)) = decode_batch(&data) else { panic!("it was done") };
         assert_eq!(decided.clock, Timestamp::from_micros(5));
         assert_eq!(decided.effects.ready, [(TubeName::new("q").unwrap(), 2)]);
     }
@@ -250,9 +264,10 @@ mod tests {
     fn nonsense_is_refused() {
         for bad in [&[][..], &[0x07], &[0x91, 0x07], &[0x91, 0x96, 0x90, 0xc0], &[0x92, 0x90, 0x90]]
         {
-            assert!(decode_decided(bad).is_err(), "{bad:?}");
+            assert!(decode_batch(bad).is_err(), "{bad:?}");
         }
-        for bad in [&[][..], &[0x91], &[0x91, 0x81, 0x00, 0x00], &[0x91, 0xdd, 0xff, 0xff, 0xff, 0xff]]
+        for bad in
+            [&[][..], &[0x91], &[0x91, 0x81, 0x00, 0x00], &[0x91, 0xdd, 0xff, 0xff, 0xff, 0xff]]
         {
             assert!(decode_word(bad).is_err(), "{bad:?}");
         }

@@ -9,6 +9,9 @@ end
 -- Who is further behind than this looks at everything.
 local NOTICES_MAX = 1000
 
+-- How long replicas are waited for.
+local REPLICAS_SECONDS = 5
+
 local function tell(server, tubes, events)
     news.number = news.number + 1
     news.notices[news.number] = { PREFIX, server, tubes, events }
@@ -61,9 +64,30 @@ local function run(c, commands)
     return replies
 end
 
+-- Waits until so many replicas have all that was written here; whether they have in time.
+local function wait_for_replicas(count, seconds)
+    local own, written = box.info.id, box.info.lsn
+    local deadline = fiber.clock() + seconds
+    while true do
+        local reached = 0
+        for id, replica in pairs(box.info.replication) do
+            local heard = id ~= own and replica.downstream and replica.downstream.vclock
+            if heard and (heard[own] or 0) >= written then
+                reached = reached + 1
+            end
+        end
+        if reached >= count then
+            return true
+        elseif fiber.clock() > deadline then
+            return false
+        end
+        fiber.sleep(0.0005)
+    end
+end
+
 -- Answers the replies, this clock, when a tick is wanted, what can be taken, where there is room, and whether there are events;
--- or nothing for a call that is not wanted any more.
-function api.batch(server, call, now, lease, commands)
+-- or nothing for a call that is not wanted any more. Where replicas are to have it first and do not in time, it answers that alone.
+function api.batch(server, call, now, lease, commands, replicas)
     if box.info.ro then
         box.error(box.error.READONLY)
     end
@@ -83,6 +107,9 @@ function api.batch(server, call, now, lease, commands)
     box.commit()
     if S.server:len() > 1 and (#names > 0 or c.events) then
         tell(server, names, c.events)
+    end
+    if replicas > 0 and not wait_for_replicas(replicas, REPLICAS_SECONDS) then
+        return { REPLICAS_SECONDS }
     end
     return { replies, c.now, next_at, ready, rooms, c.events or false }
 end
