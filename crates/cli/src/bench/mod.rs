@@ -16,6 +16,7 @@ mod report;
 mod resident;
 mod semaphores;
 mod sql;
+mod tarantool;
 mod workers;
 
 use std::path::{Path, PathBuf};
@@ -95,6 +96,8 @@ enum Part {
     Snapshot,
     /// SQL tasks.
     Sql,
+    /// Tasks on Tarantool.
+    Tarantool,
 }
 
 /// How much to do.
@@ -181,6 +184,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
         && let Some(database) = postgres::database(folder, args.postgres.as_deref())?
     {
         sql::measure(&mut report, &database.url(), args.quick).await?;
+    }
+    if wanted(Part::Tarantool) {
+        tarantool::measure(&mut report, folder, size).await?;
     }
     Ok(report)
 }

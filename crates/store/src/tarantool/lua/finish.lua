@@ -5,14 +5,18 @@ local DONE_ITEM, STALE_ITEM, MISSING_ITEM = { 0 }, { 1 }, { 2 }
 
 -- Whether a delivery is under way and held by who says so: a number is its lease, a text its session, nothing is anybody.
 local function is_held(c, delivery, holder)
-    if not delivery or delivery[D_UNTIL] <= c.now then
+    if not delivery then
         return false
-    elseif holder == nil then
-        return true
-    elseif type(holder) == 'string' then
-        return delivery[D_SESSION] == holder and is_alive(c, holder)
+    elseif holder ~= nil then
+        if type(holder) == 'string' then
+            if delivery[D_SESSION] ~= holder or not is_alive(c, holder) then
+                return false
+            end
+        elseif delivery[D_LEASE] ~= holder then
+            return false
+        end
     end
-    return delivery[D_LEASE] == holder
+    return delivery[D_UNTIL] > c.now
 end
 
 -- Ends a delivery without ack: the task is ready again, or delayed, or its attempts are used up.
@@ -67,17 +71,31 @@ local function touch(tube, task, delivery, more)
     return task, delivery
 end
 
+-- What most do, in as few steps as possible.
+local function ack(tube, key, delivery)
+    local n, task, session = tube.n, S.task:delete(key), delivery[D_SESSION]
+    S.taken:delete(key)
+    n.taken, n.done, n.ack = n.taken - 1, n.done + 1, n.ack + 1
+    if session ~= nil then
+        S.held:delete({ session, key[1], key[2] })
+    end
+    if tube.o.subqueues then
+        settle_subqueue(tube, task[SUBQUEUE], -1)
+    end
+    if task[PARTS] > 0 then
+        forget_body(tube, task)
+    end
+end
+
 -- What became of one item, with the task as it is shown.
-local function finish_one(c, tube, item, show)
-    local key, verb, holder = { tube.number, item[1] }, item[2], item[3]
-    local delivery, task = S.taken:get(key), nil
+local function finish_one(c, tube, item, show, key)
+    key[2] = item[1]
+    local verb, holder, delivery = item[2], item[3], S.taken:get(key)
     if verb == ACK and not show and is_held(c, delivery, holder) then
-        -- What most do, in as few steps as possible.
-        remove(tube, S.task:get(key), delivery)
-        tube.n.ack = tube.n.ack + 1
+        ack(tube, key, delivery)
         return DONE_ITEM
     end
-    task = S.task:get(key)
+    local task = S.task:get(key)
     if not task then
         return MISSING_ITEM
     elseif not is_held(c, delivery, holder) and not (verb == BURY and holder == nil) then
@@ -141,20 +159,23 @@ verbs[6] = function(c, command)
     if refusal then
         return refusal
     end
-    local outcomes, done = {}, {}
-    for place, item in ipairs(items) do
-        local outcome = finish_one(c, tube, item, show)
-        outcomes[place] = outcome
-        if outcome[1] == 0 then
-            done[#done + 1] = item[1]
-        end
+    local outcomes, key, all_done = {}, { tube.number, 0 }, true
+    for place = 1, #items do
+        local outcome = finish_one(c, tube, items[place], show, key)
+        outcomes[place], all_done = outcome, all_done and outcome == DONE_ITEM
     end
     settle(c, tube)
     if tube.o.semaphore then
+        local done = {}
+        for place, item in ipairs(items) do
+            if outcomes[place][1] == 0 then
+                done[#done + 1] = item[1]
+            end
+        end
         regate(c, tube, done)
         show_gated(c, tube, outcomes)
     end
-    return { REPLY.finished, outcomes }
+    return all_done and { REPLY.all_done, #items } or { REPLY.finished, outcomes }
 end
 
 verbs[8] = function(c, command)

@@ -25,6 +25,9 @@ local function write_parts(tube, id, payload, meta)
     return part
 end
 
+-- A put that leaves all to its tube.
+local NO_OPTIONS = {}
+
 -- The payload and the meta of a body, which are one or two.
 local function split_body(body)
     if type(body) == 'table' then
@@ -63,14 +66,16 @@ local function refuse_put(c, tube, size)
     end
 end
 
--- Adds one task; `row` is what all have in common, and `order` a place among the ready.
-local function add_task(c, tube, new, row, order)
-    local o, id = tube.o, row[ID]
-    local payload, meta = split_body(new[1])
-    row[BYTES] = #payload + (meta and #meta or 0)
-    row[BODY], row[PARTS] = new[1], 0
-    if row[BYTES] > INLINE_BYTES_MAX then
+-- Adds one task; `row` is what all have in common.
+local function add_task(c, tube, new, row)
+    local o, id, body = tube.o, row[ID], new[1]
+    local payload, meta = split_body(body)
+    local bytes = #payload + (meta and #meta or 0)
+    row[BYTES] = bytes
+    if bytes > INLINE_BYTES_MAX then
         row[BODY], row[PARTS] = NULL, write_parts(tube, id, payload, meta)
+    else
+        row[BODY], row[PARTS] = body, 0
     end
     if o.times then
         set_times(c, o, new, row)
@@ -79,15 +84,26 @@ local function add_task(c, tube, new, row, order)
         row[SUBQUEUE] = given(new[7]) or 'nil'
     end
     S.task:insert(row)
-    if row[STATE] == READY and not o.subqueues and row[EXPIRES] == NEVER then
-        -- What nearly all tasks do, in as few steps as possible.
-        order[2], order[3] = row[PRI], id
-        S.ready:insert(order)
-        tube.n.ready = tube.n.ready + 1
-        tube.n.takeable = tube.n.takeable + 1
-    else
-        enter(tube, row)
+    enter(tube, row)
+end
+
+-- Adds tasks that say nothing but what they carry to a tube where that makes them ready at once, as nearly all are, in as few steps
+-- as possible. Answers how many from the first on were such.
+local function add_plain(tube, tasks, row, order, first)
+    local task, ready = S.task, S.ready
+    order[2] = row[PRI]
+    for place = 1, #tasks do
+        local new = tasks[place]
+        local body = new[1]
+        if #new > 1 or type(body) ~= 'string' or #body > INLINE_BYTES_MAX then
+            return place - 1
+        end
+        local id = first + place - 1
+        row[ID], row[BODY], row[BYTES], order[3] = id, body, #body, id
+        task:insert(row)
+        ready:insert(order)
     end
+    return #tasks
 end
 
 -- All or none.
@@ -101,20 +117,24 @@ verbs[4] = function(c, command)
     if refusal then
         return refusal
     end
-    local first = tube.next_id
+    local first, o = tube.next_id, tube.o
     local row = { 0, READY, 0, c.now, NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0, PLAIN }
-    local order, placed = { tube.number, 0, 0 }, nil
-    for place = 1, size do
-        row[ID] = first + place - 1
-        add_task(c, tube, tasks[place], row, order)
-        if row[STATE] ~= READY and not placed then
-            placed = {}
-            for before = 1, place - 1 do
-                placed[before] = { first + before - 1, READY }
+    if o.times then
+        set_times(c, o, NO_OPTIONS, row)
+    end
+    local plain, placed = 0, nil
+    if row[STATE] == READY and row[EXPIRES] == NEVER and not o.subqueues then
+        plain = add_plain(tube, tasks, row, { tube.number, 0, 0 }, first)
+        tube.n.ready, tube.n.takeable = tube.n.ready + plain, tube.n.takeable + plain
+    end
+    if plain < size then
+        placed = {}
+        for place = 1, size do
+            row[ID] = first + place - 1
+            if place > plain then
+                add_task(c, tube, tasks[place], row)
             end
-        end
-        if placed then
-            placed[place] = { row[ID], row[STATE] }
+            placed[place] = { row[ID], place > plain and row[STATE] or READY }
         end
     end
     tube.next_id, tube.renewed = first + size, size > 0 or tube.renewed

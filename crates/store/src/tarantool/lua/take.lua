@@ -15,26 +15,29 @@ local function new_delivery(c, tube, session, lease)
     return { 0, 0, c.now, session or NULL, tube.number, 0, lease ~= nil }
 end
 
-local function deliver(c, tube, task, how)
-    local row, id = how.row, task[ID]
-    local ending = later(c.now, how.lease or tonumber(task[TTR]))
-    if tube.o.ttl_kills_taken then
-        ending = math.min(ending, moment(task[EXPIRES]))
+-- Delivers a task that stands at this place among the ready.
+local function deliver(c, tube, task, how, place, expires)
+    local row, id, o = how.row, place[3], tube.o
+    local ending = how.ending or stamp(later(c.now, tonumber(task[TTR])))
+    if o.ttl_kills_taken then
+        ending = stamp(math.min(moment(ending), moment(expires)))
     end
-    row[D_LEASE], row[D_UNTIL], row[D_ID] = c.lease, stamp(ending), id
+    row[D_LEASE], row[D_UNTIL], row[D_ID] = c.lease, ending, id
     c.lease = c.lease + 1
     if how.session then
         S.held:insert({ how.session, tube.number, id })
     end
-    if task[EXPIRES] < NEVER then
-        S.expiry:delete({ tube.number, task[EXPIRES], id })
+    if expires < NEVER then
+        S.expiry:delete({ tube.number, expires, id })
     end
-    if tube.o.subqueues then
+    if o.subqueues then
         local key = task[SUBQUEUE]
-        S.line:delete({ tube.number, key, task[PRI], id })
+        S.line:delete({ tube.number, key, place[2], id })
         settle_subqueue(tube, key, 1)
     else
-        S.ready:delete({ tube.number, task[PRI], id })
+        local order = how.order
+        order[2], order[3] = place[2], id
+        S.ready:delete(order)
         tube.n.takeable = tube.n.takeable - 1
     end
     return S.taken:insert(row)
@@ -65,17 +68,19 @@ local function with_body(tube, task)
     return row
 end
 
--- Takes at most so many; answers each with its delivery.
+-- Takes at most so many; answers each and then its delivery.
 local function take_some(c, tube, want, how)
-    local taken, bytes = {}, 0
-    while #taken < want do
-        local places = S.ready:select({ tube.number }, { limit = math.min(want - #taken, STEP) })
+    local taken, count, bytes, key = {}, 0, 0, { tube.number, 0 }
+    while count < want do
+        local places = S.ready:select({ tube.number }, { limit = math.min(want - count, STEP) })
         if #places == 0 then
-            return taken
+            break
         end
-        for _, place in ipairs(places) do
-            local task = S.task:get({ tube.number, place[3] })
-            if task[EXPIRES] <= c.now then
+        for at = 1, #places do
+            key[2] = places[at][3]
+            local task = S.task:get(key)
+            local expires = task[EXPIRES]
+            if expires <= c.now then
                 -- It leaves the order for good, and waits for the tick that removes it.
                 leave_ready(tube, task[PRI], task[ID], task[SUBQUEUE])
                 if tube.o.subqueues then
@@ -84,14 +89,16 @@ local function take_some(c, tube, want, how)
                 end
             else
                 bytes = bytes + task[BYTES]
-                if bytes > BYTES_MAX and #taken > 0 then
-                    return taken
+                if bytes > BYTES_MAX and count > 0 then
+                    return taken, count
                 end
-                taken[#taken + 1] = { with_body(tube, task), deliver(c, tube, task, how) }
+                taken[2 * count + 2] = deliver(c, tube, task, how, places[at], expires)
+                taken[2 * count + 1] = task[PARTS] == 0 and task or with_body(tube, task)
+                count = count + 1
             end
         end
     end
-    return taken
+    return taken, count
 end
 
 verbs[5] = function(c, command)
@@ -101,11 +108,14 @@ verbs[5] = function(c, command)
     elseif session and not is_alive(c, session) then
         return refuse('session_unknown', session)
     end
-    local how = { lease = number(command[5]), session = session }
-    how.row = new_delivery(c, tube, session, how.lease)
+    local lease = number(command[5])
+    local how = { session = session, ending = lease and stamp(later(c.now, lease)), order = { tube.number, 0, 0 },
+        row = new_delivery(c, tube, session, lease) }
     local before = tube.n.takeable
-    local taken = tube.o.paused and {} or take_some(c, tube, want, how)
-    local n, size = tube.n, #taken
+    local taken, size, n = {}, 0, tube.n
+    if not tube.o.paused then
+        taken, size = take_some(c, tube, want, how)
+    end
     if size > 0 then
         n.ready, n.taken, n.take = n.ready - size, n.taken + size, n.take + size
         settle(c, tube)

@@ -18,9 +18,11 @@ const TASKS: u64 = 7;
 const SESSION: u64 = 8;
 const TICKED: u64 = 9;
 const SEMAPHORE: u64 = 10;
-/// Tasks with their deliveries, and a run of tasks that are ready: Tarantool's procedures answer with these.
+/// Tasks with their deliveries, a run of tasks that are ready, and how many items were all done: Tarantool's procedures answer
+/// with these.
 const DELIVERED: u64 = 11;
 const RUN: u64 = 12;
+const ALL_DONE: u64 = 13;
 /// A refusal instead of a reply.
 pub(super) const REFUSED: u64 = 15;
 
@@ -57,8 +59,12 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<std::result::Result<Re
         SESSION => Reply::Session(row.session()?),
         TICKED => Reply::Ticked(row.usize()?),
         SEMAPHORE => Reply::Semaphore(row.row(semaphore::read_reply)?),
-        DELIVERED => Reply::Taken(row.rows(task::read_delivered)?),
+        DELIVERED => Reply::Taken(task::read_delivered(row)?),
         RUN => Reply::Put(read_run(row)?),
+        ALL_DONE => match row.usize()? {
+            count @ ..=BATCH_TASKS_MAX => Reply::Finished(vec![Outcome::Done(None); count]),
+            _ => return Err(Wrong("more items than can be asked for")),
+        },
         REFUSED => return error::read(row).map(Err),
         _ => return Err(Wrong("a reply that this version does not know")),
     }))

@@ -319,7 +319,7 @@ impl<'r, 'a> RowReader<'r, 'a> {
     }
 
     /// How many items there are, as far as the bytes and the budget can hold them.
-    fn count(&mut self) -> Result<usize> {
+    pub fn count(&mut self) -> Result<usize> {
         let count = self.left as usize;
         if count > self.reader.rest().len() {
             return Err(Wrong("a list is longer than the message"));

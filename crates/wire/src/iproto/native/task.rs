@@ -134,12 +134,19 @@ fn read_delivery(row: &mut RowReader<'_, '_>, task: &mut Task) -> Result<()> {
     Ok(())
 }
 
-/// A task as it lies in Tarantool, and beside it the delivery that it has now.
-pub(super) fn read_delivered(row: &mut RowReader<'_, '_>) -> Result<Task> {
-    let mut task = row.row(read)?;
-    row.row(|row| read_delivery(row, &mut task))?;
-    (task.state, task.reason, task.due) = (State::Taken, Reason::Running, None);
-    Ok(task)
+/// Tasks as they lie in Tarantool, each with the delivery that it has now behind it.
+pub(super) fn read_delivered(row: &mut RowReader<'_, '_>) -> Result<Vec<Task>> {
+    row.row(|list| {
+        let count = list.count()?;
+        let mut tasks = Vec::with_capacity(count / 2);
+        for _ in 0..count / 2 {
+            let mut task = list.row(read)?;
+            list.row(|row| read_delivery(row, &mut task))?;
+            (task.state, task.reason, task.due) = (State::Taken, Reason::Running, None);
+            tasks.push(task);
+        }
+        Ok(tasks)
+    })
 }
 
 pub(super) fn write_state(out: &mut Out, state: State) {
