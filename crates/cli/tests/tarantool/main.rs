@@ -13,5 +13,6 @@ mod judge;
 mod proxy;
 mod yard;
 
+mod semaphores;
 mod serve;
 mod storms;

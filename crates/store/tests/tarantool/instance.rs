@@ -130,6 +130,19 @@ impl Instance {
         }
     }
 
+    /// Removes all that it wrote.
+    pub fn forget(&self) {
+        for entry in fs::read_dir(&self.folder).expect("the folder is there").flatten() {
+            let path = entry.path();
+            if path
+                .extension()
+                .is_some_and(|kind| ["snap", "xlog", "vylog"].iter().any(|k| kind == *k))
+            {
+                fs::remove_file(path).expect("a file can be removed");
+            }
+        }
+    }
+
     /// Sends the server a signal: `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
         let id = self.server().as_ref().map(Child::id).expect("the server runs");

@@ -193,7 +193,7 @@ asks[4] = with_tube(function(c, tube, command)
         if at then
             delay = math.max(at - c.now, 0) / 1000000
         end
-        local task = tube.raw:put(msgpack.decode(new[1]), { pri = given(new[2]), ttl = seconds(given(new[3])), ttr = seconds(given(new[4])),
+        local task = tube.raw:put(msgpack.decode(text(new[1])), { pri = given(new[2]), ttl = seconds(given(new[3])), ttr = seconds(given(new[4])),
             delay = delay, utube = given(new[7]) })
         if task == nil then
             -- All or none: what is there already goes again.
@@ -210,7 +210,7 @@ asks[4] = with_tube(function(c, tube, command)
 end)
 
 asks[5] = with_tube(function(c, tube, command)
-    local count, lease, session, taken, bytes = tonumber(command[3]), number(command[5]), given(command[6]), {}, 0
+    local count, lease, session, taken, bytes = tonumber(command[3]), number(command[5]), text(given(command[6])), {}, 0
     if session and not c.holder.sessions[session] then
         return refuse('session_unknown', session)
     end
@@ -243,7 +243,7 @@ local function is_held(c, delivery, holder)
 end
 
 local function finish_one(c, tube, item, show)
-    local id, verb, holder = item[1], item[2], item[3]
+    local id, verb, holder = item[1], item[2], text(item[3])
     local key = key_of(tube, id)
     local delivery, before = c.holder.deliveries[key], tuple_of(tube, id)
     if not before then
@@ -358,7 +358,7 @@ local function give_back(c, is_over)
 end
 
 asks[13] = function(c, command)
-    local session = command[2]
+    local session = text(command[2])
     if not c.holder.sessions[session] and not command[3] then
         return refuse('session_unknown', session)
     end
@@ -367,7 +367,7 @@ asks[13] = function(c, command)
 end
 
 asks[14] = function(c, command)
-    local session = command[2]
+    local session = text(command[2])
     local count = c.holder.sessions[session]
     if not count then
         return refuse('session_unknown', session)

@@ -90,7 +90,7 @@ end
 -- What became of one item, with the task as it is shown.
 local function finish_one(c, tube, item, show, key)
     key[2] = item[1]
-    local verb, holder, delivery = item[2], item[3], S.taken:get(key)
+    local verb, holder, delivery = item[2], text(item[3]), S.taken:get(key)
     if verb == ACK and not show and is_held(c, delivery, holder) then
         ack(tube, key, delivery)
         return DONE_ITEM
@@ -124,7 +124,7 @@ local function refuse_touch(c, tube, items)
     for _, item in ipairs(items) do
         if item[2] == TOUCH then
             local delivery = S.taken:get({ tube.number, item[1] })
-            if is_held(c, delivery, item[3]) and not delivery[D_EXPLICIT] then
+            if is_held(c, delivery, text(item[3])) and not delivery[D_EXPLICIT] then
                 return refuse('unsupported', tube.o.kind, 'touch')
             end
         end

@@ -31,9 +31,9 @@ local NO_OPTIONS = {}
 -- The payload and the meta of a body, which are one or two.
 local function split_body(body)
     if type(body) == 'table' then
-        return body[1], body[2]
+        return text(body[1]), text(body[2])
     end
-    return body, nil
+    return text(body), nil
 end
 
 -- What the times of a put mean. Answers whether the task waits.
@@ -68,14 +68,14 @@ end
 
 -- Adds one task; `row` is what all have in common.
 local function add_task(c, tube, new, row)
-    local o, id, body = tube.o, row[ID], new[1]
-    local payload, meta = split_body(body)
+    local o, id = tube.o, row[ID]
+    local payload, meta = split_body(new[1])
     local bytes = #payload + (meta and #meta or 0)
     row[BYTES] = bytes
     if bytes > INLINE_BYTES_MAX then
         row[BODY], row[PARTS] = NULL, write_parts(tube, id, payload, meta)
     else
-        row[BODY], row[PARTS] = body, 0
+        row[BODY], row[PARTS] = meta and { payload, meta } or payload, 0
     end
     if o.times then
         set_times(c, o, new, row)

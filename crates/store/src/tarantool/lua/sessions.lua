@@ -57,7 +57,7 @@ function connect(c, server, session, count)
 end
 
 verbs[13] = function(c, command)
-    local session, create_it = command[2], command[3]
+    local session, create_it = text(command[2]), command[3]
     if not is_alive(c, session) then
         if not create_it then
             return refuse('session_unknown', session)
@@ -70,7 +70,7 @@ verbs[13] = function(c, command)
 end
 
 verbs[14] = function(c, command)
-    local session = command[2]
+    local session = text(command[2])
     if not is_alive(c, session) then
         return refuse('session_unknown', session)
     end

@@ -102,7 +102,7 @@ local function take_some(c, tube, want, how)
 end
 
 verbs[5] = function(c, command)
-    local tube, want, session = open_tube(c, command[2]), tonumber(command[3]), given(command[6])
+    local tube, want, session = open_tube(c, command[2]), tonumber(command[3]), text(given(command[6]))
     if not tube then
         return refuse('tube_not_found', command[2])
     elseif session and not is_alive(c, session) then

@@ -106,12 +106,19 @@ end
 
 -- Removes all rows of a tube from a space whose key begins with its number.
 local function clear(space, of)
-    for _, row in ipairs(space:select({ of })) do
-        local key = {}
-        for place, part in ipairs(space.index[0].parts) do
-            key[place] = row[part.fieldno]
+    local parts = space.index[0].parts
+    while true do
+        local rows = space:select({ of }, { limit = STEP })
+        for _, row in ipairs(rows) do
+            local key = {}
+            for place, part in ipairs(parts) do
+                key[place] = row[part.fieldno]
+            end
+            space:delete(key)
         end
-        space:delete(key)
+        if #rows < STEP then
+            return
+        end
     end
 end
 

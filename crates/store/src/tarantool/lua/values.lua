@@ -58,6 +58,16 @@ local function number(value)
     return tonumber(value)
 end
 
+-- Bytes arrive as a text, but for Tarantool 3, which has a type of their own for them.
+local has_varbinary, varbinary = pcall(require, 'varbinary')
+
+local function text(value)
+    if has_varbinary and varbinary.is(value) then
+        return tostring(value)
+    end
+    return value
+end
+
 -- A moment as it is counted with.
 local function moment(value)
     if value == nil then
