@@ -132,7 +132,10 @@ fn a_user_needs_a_password_and_rights() {
         let url = tarantool.url().replace("taskyard:se%2Fcret@", who);
         TarantoolStore::open(&url, Clock::Database).map(drop).map_err(|error| error.to_string())
     };
+    let refusal = opened("worker:secret@").expect_err("there are no spaces yet");
+    assert!(refusal.contains("create"), "{refusal}");
     assert_eq!(opened("taskyard:se%2Fcret@"), Ok(()));
+    assert_eq!(opened("worker:secret@"), Ok(()), "who makes no spaces needs no right to");
     for (who, why) in [
         ("taskyard:wrong@", "password"),
         ("nobody:secret@", "not found"),

@@ -19,7 +19,9 @@ if not box.info.ro then
     box.once('users', function()
         box.schema.user.passwd('admin', 'boss')
         box.schema.user.create('taskyard', { password = 'se/cret' })
-        box.schema.user.grant('taskyard', 'read,write,execute,create,alter,drop', 'universe')
+        box.schema.user.grant('taskyard', 'read,write,execute,create', 'universe')
+        box.schema.user.create('worker', { password = 'secret' })
+        box.schema.user.grant('worker', 'read,write,execute', 'universe')
         box.schema.user.create('stranger', { password = 'secret' })
     end)
 end

@@ -4,7 +4,7 @@
 use taskyard_core::{Command, Effects, Error, Reply, Timestamp, TubeName};
 
 use super::IprotoError;
-use super::native::{encode_commands, read_replies};
+use super::native::{encode_commands, read_decided};
 use super::pack;
 use super::reader::{Malformed, Reader, Value};
 use super::request::write_call;
@@ -184,7 +184,7 @@ pub fn decode_batch(data: &[u8]) -> Result<Batch, IprotoError> {
         1 => return Ok(Batch::Unreplicated),
         _ => {}
     }
-    let replies = read_replies(&mut reader)?;
+    let replies = read_decided(&mut reader)?;
     let (clock, effects) = read_effects(&mut reader).map_err(wrong)?;
     Ok(Batch::Decided(Box::new(Decided { replies, clock, effects })))
 }
@@ -258,6 +258,50 @@ mod tests {
         let Ok(Batch::Decided(decided)) = decode_batch(&data) else { panic!("it was done") };
         assert_eq!(decided.clock, Timestamp::from_micros(5));
         assert_eq!(decided.effects.ready, [(TubeName::new("q").unwrap(), 2)]);
+    }
+
+    /// The data of a batch with this one reply.
+    fn with_reply(reply: &[u8]) -> Result<Reply, IprotoError> {
+        let data = [&[0x91, 0x96, 0x91][..], reply, &[0x05, 0xc0, 0x90, 0x90, 0xc2]].concat();
+        match decode_batch(&data)? {
+            Batch::Decided(mut decided) => Ok(decided.replies.remove(0).expect("no refusal")),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn runs_are_short_for_many() {
+        let Ok(Reply::Put(placed)) = with_reply(&[0x93, 12, 5, 3]) else { panic!("a put") };
+        assert_eq!(placed.iter().map(|placed| placed.id.0).collect::<Vec<_>>(), [5, 6, 7]);
+        let Ok(Reply::Finished(outcomes)) = with_reply(&[0x92, 13, 2]) else { panic!("acks") };
+        assert_eq!(outcomes.len(), 2);
+        // Ten thousand and one.
+        assert!(with_reply(&[0x93, 12, 5, 0xcd, 0x27, 0x11]).is_err());
+        assert!(with_reply(&[0x92, 13, 0xcd, 0x27, 0x11]).is_err());
+        // Beyond the last number.
+        let last = [0x93, 12, 0xcf, 255, 255, 255, 255, 255, 255, 255, 255, 1];
+        assert!(with_reply(&last).is_err());
+        // Who is not a database of ours is not believed that much.
+        assert!(crate::iproto::decode_replies(&[0x91, 0x92, 13, 2]).is_err());
+    }
+
+    #[test]
+    fn a_task_lies_beside_its_delivery() {
+        // Id 4, ready, pri 0, created 1, expires 2, ttr 3, no attempts, no reason, a text as its body; lease 7 until 9 since 8.
+        let task = [0x99, 4, 0, 0, 1, 2, 3, 0, 0x91, 0, 0xa1, b'x'];
+        let delivery = [0x93, 7, 9, 8];
+        let reply = |items: &[&[u8]]| {
+            [&[0x92, 11, 0x90 | items.len() as u8][..], &items.concat()].concat()
+        };
+        let Ok(Reply::Taken(tasks)) = with_reply(&reply(&[&task, &delivery])) else {
+            panic!("a take")
+        };
+        let task_seen = &tasks[0];
+        assert_eq!(task_seen.state, taskyard_core::State::Taken);
+        assert_eq!(task_seen.reason, taskyard_core::Reason::Running);
+        assert_eq!(task_seen.lease, Some(taskyard_core::Lease(7)));
+        assert_eq!(task_seen.body.as_ref().map(|body| body.payload()), Some(&b"x"[..]));
+        assert!(with_reply(&reply(&[&task, &task])).is_err(), "a delivery is missing");
     }
 
     #[test]

@@ -70,18 +70,19 @@ pub fn encode_replies(out: &mut Vec<u8>, replies: &[Result<Reply, Error>]) {
 
 /// Reads what commands answered.
 pub fn decode_replies(bytes: &[u8]) -> Result<Vec<Result<Reply, Error>>, IprotoError> {
+    // The message itself bounds how many items there are.
+    let mut budget = Budget::new(usize::MAX);
     let mut reader = Reader::new(bytes);
-    let replies = read_replies(&mut reader)?;
+    let replies = RowReader::begin(&mut reader, &mut budget)?.all(reply::read)?;
     if reader.is_empty() { Ok(replies) } else { Err(IprotoError::Malformed("bytes follow it")) }
 }
 
-/// Reads what commands answered where something else follows.
-pub(super) fn read_replies(
+/// Reads what commands answered in a Tarantool with our procedures; more may follow.
+pub(super) fn read_decided(
     reader: &mut Reader<'_>,
 ) -> Result<Vec<Result<Reply, Error>>, IprotoError> {
-    // The message itself bounds how many items there are.
     let mut budget = Budget::new(usize::MAX);
-    Ok(RowReader::begin(reader, &mut budget)?.all(reply::read)?)
+    Ok(RowReader::begin(reader, &mut budget)?.all(reply::read_decided)?)
 }
 
 /// Reads what commands answered from the data of the reply to [`encode_execute`].

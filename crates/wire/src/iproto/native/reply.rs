@@ -47,7 +47,31 @@ pub(super) fn write(out: &mut Out, reply: &Reply) {
 }
 
 pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<std::result::Result<Reply, Error>> {
+    let number = row.uint()?;
+    read_number(row, number)
+}
+
+/// The same where Tarantool's procedures answer. Some few bytes may mean ten thousand tasks, so only a database that is ours is
+/// believed.
+pub(super) fn read_decided(
+    row: &mut RowReader<'_, '_>,
+) -> Result<std::result::Result<Reply, Error>> {
     Ok(Ok(match row.uint()? {
+        DELIVERED => Reply::Taken(task::read_delivered(row)?),
+        RUN => Reply::Put(read_run(row)?),
+        ALL_DONE => match row.usize()? {
+            count @ ..=BATCH_TASKS_MAX => Reply::Finished(vec![Outcome::Done(None); count]),
+            _ => return Err(Wrong("more items than can be asked for")),
+        },
+        number => return read_number(row, number),
+    }))
+}
+
+fn read_number(
+    row: &mut RowReader<'_, '_>,
+    number: u64,
+) -> Result<std::result::Result<Reply, Error>> {
+    Ok(Ok(match number {
         NOTHING => Reply::Nothing,
         CREATED => Reply::Created(row.bool()?),
         TUBES => Reply::Tubes(row.rows(tube::read_info)?),
@@ -59,12 +83,6 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<std::result::Result<Re
         SESSION => Reply::Session(row.session()?),
         TICKED => Reply::Ticked(row.usize()?),
         SEMAPHORE => Reply::Semaphore(row.row(semaphore::read_reply)?),
-        DELIVERED => Reply::Taken(task::read_delivered(row)?),
-        RUN => Reply::Put(read_run(row)?),
-        ALL_DONE => match row.usize()? {
-            count @ ..=BATCH_TASKS_MAX => Reply::Finished(vec![Outcome::Done(None); count]),
-            _ => return Err(Wrong("more items than can be asked for")),
-        },
         REFUSED => return error::read(row).map(Err),
         _ => return Err(Wrong("a reply that this version does not know")),
     }))
