@@ -41,3 +41,31 @@ fn what_is_wrong_is_said_without_the_password() {
         );
     }
 }
+
+const STAND_IN: &str = include_str!("../../../store/tests/tarantool/queue.lua");
+
+/// The module is not here: a stand-in answers as its description says.
+#[test]
+fn tubes_of_an_existing_queue_are_served() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    tarantool.talk(STAND_IN);
+    tarantool.talk("queue.create_tube('mail', 'fifottl', {}) queue.tube.mail:put('hello')");
+    let serving = start(&tarantool.url().replace("tarantool://", "tarantool+queue://"));
+    assert!(serving.screen.contains("without attempts"), "{}", serving.screen);
+    let task = serving.run(&["take", "mail", "--json"]).json()[0].clone();
+    assert_eq!(
+        (&task["id"], &task["data"], &task["attempts"]),
+        (&0.into(), &"hello".into(), &0.into())
+    );
+    serving.run(&["ack", "mail", &format!("0:{}", task["lease"])]).good();
+    assert_eq!(
+        serving.run(&["put", "mail", "again"]).good().trim(),
+        "0",
+        "the module uses ids again"
+    );
+    let refused = serving.run(&["tube", "pause", "mail"]);
+    assert_ne!(refused.exit, 0);
+    assert!(refused.err.contains("is not there in a tarantool/queue"), "{}", refused.err);
+    assert_eq!(serving.run(&["stats", "--json"]).json()[0]["tasks"]["ready"], 1);
+}

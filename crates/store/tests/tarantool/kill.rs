@@ -7,8 +7,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, Span, State, Take, TaskId,
-    Timestamp, TubeName, TubeOptions,
+    Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, SemaphoreChange,
+    SemaphoreCommand, SemaphoreKey, Span, State, Take, TaskId, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_store::conformance::audit::{Call, Did, Recorder, Unseen};
 use taskyard_store::tarantool::TarantoolStore;
@@ -104,11 +104,26 @@ impl Load<'_> {
 
 #[test]
 fn nothing_is_lost_and_nothing_given_twice() {
+    storm(TubeOptions::new(Kind::Utube));
+}
+
+#[test]
+fn nothing_is_lost_behind_a_semaphore() {
+    let semaphore = Some(SemaphoreKey::new("door").expect("a key"));
+    storm(TubeOptions { semaphore, ..TubeOptions::new(Kind::Fifo) });
+}
+
+fn storm(options: TubeOptions) {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
     let url = format!("{}?prefix=kill", tarantool.url());
     let store = open(&url);
-    let tube = make_tube(&store, TubeOptions::new(Kind::Utube));
+    if let Some(key) = options.semaphore.clone() {
+        let change = Box::new(SemaphoreChange::limits(2, 2));
+        let configure = SemaphoreCommand::Configure { key, change, only_new: true };
+        ask(&store, Command::Semaphore(configure)).expect("there is a semaphore");
+    }
+    let tube = make_tube(&store, options);
     let (recorder, known, stop) = (Recorder::default(), Mutex::default(), AtomicBool::new(false));
     let (steps, done) = channel();
     thread::scope(|scope| {

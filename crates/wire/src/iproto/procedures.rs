@@ -290,9 +290,8 @@ mod tests {
         // Id 4, ready, pri 0, created 1, expires 2, ttr 3, no attempts, no reason, a text as its body; lease 7 until 9 since 8.
         let task = [0x99, 4, 0, 0, 1, 2, 3, 0, 0x91, 0, 0xa1, b'x'];
         let delivery = [0x93, 7, 9, 8];
-        let reply = |items: &[&[u8]]| {
-            [&[0x92, 11, 0x90 | items.len() as u8][..], &items.concat()].concat()
-        };
+        let reply =
+            |items: &[&[u8]]| [&[0x92, 11, 0x90 | items.len() as u8][..], &items.concat()].concat();
         let Ok(Reply::Taken(tasks)) = with_reply(&reply(&[&task, &delivery])) else {
             panic!("a take")
         };
