@@ -28,3 +28,18 @@ fn a_replica_follows_and_cannot_be_written_to() {
     assert_eq!(replica.talk("return box.info.ro"), Word::Bool(true));
     assert_eq!(master.talk("return box.info.ro"), Word::Bool(false));
 }
+
+#[test]
+fn a_killed_master_joins_anew() {
+    let Some(program) = program() else { return };
+    let [old, new] = Instance::pair(&program);
+    old.kill();
+    new.talk("box.cfg{read_only = false}");
+    old.forget();
+    old.start_as_replica();
+    new.talk("box.schema.space.create('s'):create_index('i') box.space.s:insert{7}");
+    let arrived =
+        "return box.space.s ~= nil and box.space.s.index.i ~= nil and box.space.s:len() == 1";
+    while old.talk(arrived) != Word::Bool(true) {}
+    assert_eq!(old.talk("return box.info.ro"), Word::Bool(true));
+}

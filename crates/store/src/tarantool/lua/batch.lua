@@ -1,11 +1,5 @@
 -- The way in: one call asks for any number of things, one after the other, in one transaction.
 
--- Servers that wait to hear what others did.
-local news = rawget(_G, NEWS)
-if not news then
-    news = { number = 0, cond = fiber.cond(), notices = {} }
-    rawset(_G, NEWS, news)
-end
 -- Who is further behind than this looks at everything.
 local NOTICES_MAX = 1000
 
@@ -95,6 +89,8 @@ function api.batch(server, call, now, lease, commands, replicas)
     if not is_wanted(server, call) then
         return {}
     end
+    -- Who asks lives, even if its heartbeat is late.
+    news.heard[server] = micros()
     local c = new_context(server, moment(now), lease and tonumber(lease))
     box.begin()
     local done, replies = pcall(run, c, commands)
@@ -114,19 +110,11 @@ function api.batch(server, call, now, lease, commands, replicas)
     return { replies, c.now, next_at, ready, rooms, c.events or false }
 end
 
--- Waits until another server did something after the notice of this number, or for so many seconds. Answers the number of the
--- last notice, tubes, whether there are events, and whether anything may have happened.
-function api.watch(server, seen, seconds)
-    if seen ~= nil and seen == news.number then
-        news.cond:wait(seconds)
-    end
-    local last = news.number
-    if seen == nil or seen > last or last - seen > NOTICES_MAX then
-        return { last, {}, false, true }
-    end
+-- Tubes, and whether there are events, of which other servers told between these notices.
+local function heard(server, seen, last)
     local tubes, known, events = {}, {}, false
     for notice = seen + 1, last do
-        local prefix, from, names, with_events = unpack(news.notices[notice])
+        local prefix, from, names, with_events = unpack(news.notices[notice], 1, 4)
         if prefix == PREFIX and from ~= server then
             events = events or with_events or false
             for _, name in ipairs(names) do
@@ -137,7 +125,26 @@ function api.watch(server, seen, seconds)
             end
         end
     end
-    return { last, tubes, events, false }
+    return tubes, events
+end
+
+-- Waits until another server did something after the notice of this number, or for so many seconds. Answers the number of the
+-- last notice, tubes, whether there are events, and whether anything may have happened.
+function api.watch(server, seen, seconds)
+    local deadline = fiber.clock() + seconds
+    while true do
+        local last = news.number
+        if seen == nil or seen > last or last - seen > NOTICES_MAX then
+            return { last, {}, false, true }
+        end
+        local tubes, events = heard(server, seen, last)
+        local left = deadline - fiber.clock()
+        if #tubes > 0 or events or left <= 0 then
+            return { last, tubes, events, false }
+        end
+        seen = last
+        news.cond:wait(left)
+    end
 end
 
 find_spaces()

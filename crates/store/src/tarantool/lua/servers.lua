@@ -1,6 +1,13 @@
 -- The servers that share these tubes. Each says every while that it lives; the sessions of one that does not are ended. When all
 -- were gone, what the last ones left behind is put in order.
 
+-- What servers hear of each other: notices of what was done, and when each was last heard. All versions of these procedures share it.
+local news = rawget(_G, NEWS)
+if not news then
+    news = { number = 0, cond = fiber.cond(), notices = {}, heard = {} }
+    rawset(_G, NEWS, news)
+end
+
 -- All that is kept of one call.
 local function new_context(server, now, lease)
     return { now = now or micros(), server = server, lease = lease, by_name = {}, by_number = {}, settled = {}, unlimited = {},
@@ -69,6 +76,11 @@ local function part_sessions(c, server, kept)
     end
 end
 
+-- When a server was last heard.
+local function heard_at(row)
+    return math.max(tonumber(row[2]), news.heard[row[1]] or 0)
+end
+
 -- Whether a server that lives must have been heard by now: an instance that was away itself heard nobody.
 local function may_judge(patience)
     return S.here:get(0)[3] + patience <= micros()
@@ -104,7 +116,7 @@ end
 local function begin_anew_if_alone(c, patience)
     local heard = may_judge(patience) and micros() - patience or 0
     for _, row in S.server:pairs() do
-        if row[2] > heard then
+        if heard_at(row) > heard then
             return
         end
     end
@@ -146,9 +158,10 @@ function api.beat(server, now, patience)
         if may_judge(patience) and row[2] > at - patience then
             local c = new_context(server, moment(now))
             for _, other in ipairs(S.server:select()) do
-                if other[2] <= at - patience then
+                if heard_at(other) <= at - patience then
                     part_sessions(c, other[1], {})
                     S.server:delete(other[1])
+                    news.heard[other[1]] = nil
                     lost = lost + 1
                 end
             end
@@ -163,6 +176,7 @@ api['end'] = function(server, now, patience)
         local c = new_context(server, moment(now))
         part_sessions(c, server, {})
         S.server:delete(server)
+        news.heard[server] = nil
         begin_anew_if_alone(c, patience)
     end)
 end
