@@ -14,7 +14,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
         match tools::peers() {
             Ok(places) => _ = command.envs(places),
             // The benchmark says of each queue that it is missing.
-            Err(why) => eprintln!("{why}\nOther queues on PostgreSQL cannot be measured."),
+            Err(why) => eprintln!("{why}\nOther queues cannot be measured."),
         }
     }
     if wants(args, &["workers"]) {
@@ -36,9 +36,9 @@ fn apalis() -> Result<PathBuf, String> {
     Ok(target.join("release/taskyard-peer-apalis"))
 }
 
-/// Whether a part is measured that has other queues on PostgreSQL beside it.
+/// Whether a part is measured that has other queues on the same database beside it.
 fn wants_peers(args: &[String]) -> bool {
-    wants(args, &["postgres", "snapshot"])
+    wants(args, &["postgres", "snapshot", "redis"])
 }
 
 /// Whether one of these parts is measured.
@@ -59,7 +59,9 @@ mod tests {
         let wants = |line: &str| {
             wants_peers(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
         };
-        for line in ["", "--quick", "--only disk,postgres", "--only=snapshot --quick"] {
+        for line in
+            ["", "--quick", "--only disk,postgres", "--only=snapshot --quick", "--only redis"]
+        {
             assert!(wants(line), "{line}");
         }
         for line in ["--help", "--only disk", "--quick --only=http,iproto"] {

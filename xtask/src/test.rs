@@ -87,7 +87,8 @@ fn all(options: &Options, steps: &mut Steps) {
         steps.run("databases", || {
             let mut tests = shell::cargo();
             tests.args(["test", "-q", "--workspace", "--all-features"]);
-            tests.args(["--test", "postgres", "--test", "sql", "--test", "tarantool"]);
+            tests.args(["--test", "postgres", "--test", "redis"]);
+            tests.args(["--test", "sql", "--test", "tarantool"]);
             tests.args(&options.filter);
             shell::run(equip(&mut tests, tools.as_ref()))
         });
@@ -99,7 +100,7 @@ fn all(options: &Options, steps: &mut Steps) {
         if nextest {
             tests.args([
                 "--filterset",
-                "not (binary(postgres) or binary(sql) or binary(tarantool))",
+                "not (binary(postgres) or binary(redis) or binary(sql) or binary(tarantool))",
             ]);
         }
         tests.args(&options.filter);

@@ -44,7 +44,7 @@ pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
             table.add_row([
                 task.id.to_string(),
                 task.state.name().into(),
-                task.pri.to_string(),
+                importance(task),
                 task.attempts.to_string(),
                 why(task, now),
                 data::show(task.body.as_ref()),
@@ -57,6 +57,14 @@ pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
         output::note(format!("no task {id} in {tube}"));
     }
     Ok(if missing.is_empty() { Exit::Ok } else { Exit::NotFound })
+}
+
+/// The priority, and the one for the semaphore where it has one of its own.
+fn importance(task: &Task) -> String {
+    match task.semaphore_priority {
+        Some(own) => format!("{} (semaphore {})", task.pri, own.value()),
+        None => task.pri.to_string(),
+    }
 }
 
 /// Why a task does not run now, with the moment that ends it where there is one.

@@ -9,7 +9,9 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::{Body, Command, Error, NewTask, Placed, Reply, Span, Timestamp, TubeName};
+use taskyard_core::{
+    Body, Command, Error, NewTask, Placed, Priority, Reply, Span, Timestamp, TubeName,
+};
 use taskyard_wire::Exit;
 use taskyard_wire::http::PutAnswer;
 use tokio::sync::mpsc::{Receiver, channel};
@@ -30,6 +32,7 @@ Examples:
   taskyard put mail hello --delay 10s --pri 5
   taskyard put mail @letter.txt --ttl 1h
   taskyard put mail news --at 2030-01-31T08:00:00Z
+  taskyard put checks '{\"page\": 17}' --semaphore-priority 2.5
   seq 1000000 | taskyard put numbers --lines")]
 pub struct PutArgs {
     /// The tube.
@@ -58,6 +61,9 @@ pub struct PutArgs {
     /// The sub-queue, in tubes that have them: one task of each runs at a time.
     #[arg(long, value_name = "NAME")]
     subqueue: Option<String>,
+    /// How important the task is to the semaphore before the tube, instead of what --pri says: larger goes first.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    semaphore_priority: Option<f64>,
     /// A small JSON object that travels with the task.
     #[arg(long, value_name = "JSON")]
     meta: Option<String>,
@@ -105,6 +111,7 @@ impl PutArgs {
             delay: self.delay,
             at: self.at,
             subqueue: self.subqueue.as_deref().map(Arc::from),
+            semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
         })
     }
 }

@@ -47,7 +47,8 @@ pub struct ServeArgs {
     /// The folder with the tasks; the same as --store sqlite:DIR.
     #[arg(long, value_name = "DIR", default_value = "taskyard-data", conflicts_with = "store")]
     data: PathBuf,
-    /// Where tasks live: memory:, sqlite:DIR, postgres://USER@HOST/DATABASE or tarantool://USER@HOST:PORT.
+    /// Where tasks live: memory:, sqlite:DIR, postgres://USER@HOST/DATABASE, redis://HOST or
+    /// tarantool://USER@HOST:PORT.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Where to listen for HTTP; port 0 is any free one.

@@ -14,7 +14,7 @@ use taskyard_core::{
 };
 
 use crate::client::{Client, unexpected};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How many events are fetched at a time.
 const EVENTS: usize = 100;
@@ -81,6 +81,11 @@ impl<'a, E: Execute> SemaphoreManager<'a, E> {
     /// 900 may be asked to release.
     pub async fn get_or_create(&self, key: &str) -> Result<Semaphore<'a, E>> {
         let semaphore = self.named(key)?;
+        // Most are there. To make one shows how many wait, which some stores have to count; to look for nobody does not.
+        match semaphore.look(&[]).await {
+            Err(Error::Refused(taskyard_core::Error::SemaphoreNotFound(_))) => {}
+            found => return found.map(|_| semaphore),
+        }
         self.infos(configure(semaphore.key.clone(), SemaphoreChange::default(), true)).await?;
         Ok(semaphore)
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::lease::Lease;
-use crate::semaphore::{SemaphoreCommand, SemaphoreReply};
+use crate::semaphore::{Priority, SemaphoreCommand, SemaphoreReply};
 use crate::session::SessionId;
 use crate::state::State;
 use crate::stats::TubeStats;
@@ -158,12 +158,24 @@ pub struct NewTask {
     pub at: Option<Timestamp>,
     /// Its sub-queue, in tubes that have them.
     pub subqueue: Option<Arc<str>>,
+    /// How important it is to the semaphore before the tube, instead of what `pri` says; larger goes first. Refused
+    /// where the tube has none.
+    pub semaphore_priority: Option<Priority>,
 }
 
 impl NewTask {
     /// A task with this body and the tube's defaults.
     pub fn new(body: Body) -> Self {
-        NewTask { body, pri: None, ttl: None, ttr: None, delay: None, at: None, subqueue: None }
+        NewTask {
+            body,
+            pri: None,
+            ttl: None,
+            ttr: None,
+            delay: None,
+            at: None,
+            subqueue: None,
+            semaphore_priority: None,
+        }
     }
 }
 

@@ -36,6 +36,11 @@ pub enum Error {
     /// The store has as many tubes as it may have.
     #[error("the store has {0} tubes, the most it may have; drop some first")]
     TooManyTubes(usize),
+    /// The tube has no semaphore to which a task could be important.
+    #[error(
+        "tube '{0}' has no semaphore, so a task there cannot have a semaphore_priority; use pri"
+    )]
+    NoSemaphore(TubeName),
     /// No semaphore of this key.
     #[error("semaphore '{0}' does not exist; create it first")]
     SemaphoreNotFound(SemaphoreKey),
@@ -86,4 +91,17 @@ pub enum Error {
     /// The engine is stopping; nothing was done.
     #[error("the server is shutting down; try again on the next one")]
     ShuttingDown,
+}
+
+impl Error {
+    /// Whether the same may go well a little later, when who was asked is back or less busy.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Error::Overloaded(_)
+                | Error::StoreAway(_)
+                | Error::OutcomeUnknown(_)
+                | Error::ShuttingDown
+        )
+    }
 }

@@ -39,13 +39,13 @@ mod subqueue;
 mod tasks;
 
 pub use command::{Command, Finish, FinishItem, Holder, NewTask, Outcome, Placed, Reply, Take};
-pub use effects::Effects;
+pub use effects::{Effects, News};
 pub use error::{Error, Result};
 pub use estimate::Estimate;
 pub use execute::Execute;
 pub use journal::{Changes, TubeRecord};
 pub use lease::Lease;
-pub use machine::{Machine, check_gate, check_tasks};
+pub use machine::{Machine, check_tasks, no_semaphore, refuse_priorities};
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
 pub use semaphore::{

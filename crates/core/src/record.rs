@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::semaphore::Priority;
 use crate::task::{Body, TaskId};
 use crate::time::{Span, Timestamp};
 
@@ -26,6 +27,8 @@ pub struct Record {
     pub previous_start: Option<Timestamp>,
     /// Its sub-queue, in tubes that have them.
     pub subqueue: Option<Arc<str>>,
+    /// How important it is to the semaphore before its tube, if its put said so.
+    pub semaphore_priority: Option<Priority>,
     /// How large its body is, as [`Body::bytes`] counts.
     pub body_bytes: u32,
     /// What it carries; `None` when that is on disk only.

@@ -6,6 +6,7 @@ use hashbrown::HashTable;
 
 use crate::lease::Lease;
 use crate::record::{Record, StoredState};
+use crate::semaphore::Priority;
 use crate::session::SessionId;
 use crate::state::State;
 use crate::subqueue::NO_SUBQUEUE;
@@ -103,7 +104,11 @@ impl Slot {
             && self.previous_start == before.previous_start
     }
 
-    pub fn record(&self, subqueue: Option<Arc<str>>) -> Record {
+    pub fn record(
+        &self,
+        subqueue: Option<Arc<str>>,
+        semaphore_priority: Option<Priority>,
+    ) -> Record {
         Record {
             id: self.id,
             standing: self.stored_state(),
@@ -115,6 +120,7 @@ impl Slot {
             previous_start: (self.previous_start != Timestamp::NEVER)
                 .then_some(self.previous_start),
             subqueue,
+            semaphore_priority,
             body_bytes: self.body_bytes,
             body: self.body.clone(),
         }

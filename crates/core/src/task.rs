@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::lease::Lease;
 use crate::reason::Reason;
+use crate::semaphore::Priority;
 use crate::session::SessionId;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
@@ -102,6 +103,8 @@ pub struct Task {
     pub previous_start: Option<Timestamp>,
     /// The sub-queue it belongs to, in tubes that have them.
     pub subqueue: Option<Arc<str>>,
+    /// How important it is to the semaphore before its tube, if its put said so. Only a peek tells.
+    pub semaphore_priority: Option<Priority>,
     /// The session that holds it, if one took it.
     pub session: Option<SessionId>,
     /// The number of the current delivery.

@@ -1,8 +1,10 @@
 //! The tasks of one tube.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::index::{Indexes, Shared};
+use crate::semaphore::Priority;
 use crate::semaphore::gated::gated;
 use crate::slots::{Slot, Slots};
 use crate::stats::Counts;
@@ -17,6 +19,8 @@ use crate::tube::TubeOptions;
 pub(crate) struct Tasks {
     slots: Slots,
     indexes: Indexes,
+    /// What the puts of some tasks said for the semaphore. Beside the slots: few have it, and it never changes.
+    priorities: HashMap<TaskId, Priority>,
 }
 
 /// A task that is not in its tube: not yet, or no longer.
@@ -24,11 +28,16 @@ pub(crate) struct Tasks {
 pub(crate) struct Loose {
     pub slot: Slot,
     pub subqueue: Option<Arc<str>>,
+    pub semaphore_priority: Option<Priority>,
 }
 
 impl Tasks {
     pub fn new(number: u32, options: &TubeOptions) -> Self {
-        Tasks { slots: Slots::default(), indexes: Indexes::new(number, options) }
+        Tasks {
+            slots: Slots::default(),
+            indexes: Indexes::new(number, options),
+            priorities: HashMap::new(),
+        }
     }
 
     /// How many tasks stand where; what is done is not counted here.
@@ -64,6 +73,20 @@ impl Tasks {
 
     pub fn subqueue_of(&self, slot: &Slot) -> Option<Arc<str>> {
         self.indexes.subqueues.as_ref().and_then(|subqueues| subqueues.key(slot.subqueue))
+    }
+
+    /// What the put of a task said for the semaphore, if it did.
+    pub fn semaphore_priority(&self, id: TaskId) -> Option<Priority> {
+        self.priorities.get(&id).copied()
+    }
+
+    /// The task and what is kept beside it.
+    pub fn loose(&self, slot: &Slot) -> Loose {
+        Loose {
+            slot: slot.clone(),
+            subqueue: self.subqueue_of(slot),
+            semaphore_priority: self.semaphore_priority(slot.id),
+        }
     }
 
     /// Whether another task of its sub-queue runs.
@@ -103,11 +126,14 @@ impl Tasks {
 
     /// Adds a task.
     pub fn insert(&mut self, loose: Loose, shared: &mut Shared) {
-        let Loose { mut slot, subqueue } = loose;
+        let Loose { mut slot, subqueue, semaphore_priority } = loose;
         slot.subqueue = match (&mut self.indexes.subqueues, &subqueue) {
             (Some(subqueues), Some(key)) => subqueues.join(key),
             _ => NO_SUBQUEUE,
         };
+        if let Some(priority) = semaphore_priority {
+            self.priorities.insert(slot.id, priority);
+        }
         shared.body_bytes += footprint(&slot);
         self.indexes.add(&slot, shared);
         self.slots.insert(slot);
@@ -122,7 +148,8 @@ impl Tasks {
         if let Some(subqueues) = &mut self.indexes.subqueues {
             subqueues.leave(slot.subqueue);
         }
-        Some(Loose { slot, subqueue })
+        let semaphore_priority = self.priorities.remove(&id);
+        Some(Loose { slot, subqueue, semaphore_priority })
     }
 
     /// Changes a task, if it is there.

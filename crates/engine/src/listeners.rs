@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use taskyard_core::limits::WAITERS_MAX;
 use taskyard_core::{
-    Command, Error, Reply, Result, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Timestamp,
+    Command, Error, News, Reply, Result, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span,
+    Timestamp,
 };
 
 use crate::jobs::Place;
@@ -22,7 +23,7 @@ pub(crate) struct Listeners {
     deadlines: BTreeSet<(Timestamp, ListenerId)>,
     next_id: ListenerId,
     /// There may be events for them.
-    pub news: bool,
+    pub news: News,
 }
 
 /// Somebody who waits for events.
@@ -84,9 +85,11 @@ impl Listeners {
         Some(listener)
     }
 
-    /// Who tries first when there are news: the first of each line. The next follow only when there may be more.
-    fn first_of_each(&self) -> impl Iterator<Item = (ListenerId, &Listener)> {
-        let first = self.lines.values().filter_map(|line| line.first());
+    /// Who tries first when there are news: the first of each line that they concern. The next follow only when there
+    /// may be more.
+    fn first_of_each(&self, news: &News) -> impl Iterator<Item = (ListenerId, &Listener)> {
+        let lines = self.lines.iter().filter(|(key, _)| news.concern(key.as_ref()));
+        let first = lines.filter_map(|(_, line)| line.first());
         first.filter_map(|id| Some((*id, self.all.get(id)?)))
     }
 
@@ -132,11 +135,12 @@ impl Running {
 
     /// Lets those who wait for events try again, if there may be some: of many who want the same the first.
     pub fn wake_listeners(&mut self) {
-        if !std::mem::take(&mut self.listeners.news) {
+        let news = std::mem::take(&mut self.listeners.news);
+        if !news.are_there() {
             return;
         }
         self.forget_deaf();
-        for (id, listener) in self.listeners.first_of_each() {
+        for (id, listener) in self.listeners.first_of_each(&news) {
             self.round.push(Origin::Listener(id), listener.command.clone());
         }
     }
@@ -147,7 +151,9 @@ impl Running {
             return;
         }
         if let Some(listener) = self.listeners.remove(id) {
-            self.listeners.news |= !listener.took_all(&reply);
+            if !listener.took_all(&reply) {
+                self.listeners.news.add(listener.key().map_or(News::All, News::of));
+            }
             self.jobs.answer(listener.place, reply);
         }
     }

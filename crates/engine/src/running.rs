@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use taskyard_core::{Command, Effects, Error, Reply, Result, Timestamp};
+use taskyard_core::{Command, Effects, Error, News, Reply, Result, Timestamp};
 use taskyard_store::{Executed, Store};
 
 use crate::admit::Gate;
@@ -152,10 +152,11 @@ impl Running {
             self.next_poll = Some(self.now + every);
             elsewhere.anything = true;
         }
-        self.listeners.news |= elsewhere.events;
+        if elsewhere.events || elsewhere.anything {
+            self.listeners.news.add(News::All);
+        }
         if elsewhere.anything {
             self.ticks.ask(self.now);
-            self.listeners.news = true;
             elsewhere.tubes.extend(self.waiters.tubes());
         }
         for tube in elsewhere.tubes {
@@ -247,7 +248,7 @@ impl Running {
 
     /// Notes for whom there may be something now.
     fn heed(&mut self, effects: Effects) {
-        self.listeners.news |= effects.events;
+        self.listeners.news.add(effects.events);
         for (tube, takeable) in effects.ready {
             self.want(Side::Take, tube, Some(takeable));
         }

@@ -21,7 +21,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens the store that `url` names: `memory:`, `sqlite:DIR`, `postgres://…` or `tarantool://…`.
+/// Opens the store that `url` names: `memory:`, `sqlite:DIR`, `postgres://…`, `redis://…` or `tarantool://…`.
 pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Box::new(MemoryStore::default())),
@@ -34,6 +34,11 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
         Some(("postgres" | "postgresql", _)) => {
             use crate::postgres::{Clock, PostgresStore};
             Ok(Box::new(PostgresStore::open_within(url, Clock::Database, options.wait)?))
+        }
+        #[cfg(feature = "redis")]
+        Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
+            use crate::redis::{Clock, RedisStore};
+            Ok(Box::new(RedisStore::open_within(url, Clock::Database, options.wait)?))
         }
         #[cfg(feature = "tarantool")]
         Some(("tarantool" | "tarantool+queue", _)) => {

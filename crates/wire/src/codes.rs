@@ -9,6 +9,7 @@
 //! | `tube_has_taken` | 409 | 6 | a drop while somebody holds tasks |
 //! | `tube_has_consumers` | 409 | 6 | a drop while consumers wait |
 //! | `semaphore_not_found` | 404 | 4 | no semaphore of this key |
+//! | `no_semaphore` | 409 | 6 | a task names its priority in a semaphore, and its tube has none |
 //! | `too_many_semaphores` | 409 | 6 | the store has as many semaphores as it may have |
 //! | `too_many_tubes` | 409 | 6 | the store has as many tubes as it may have |
 //! | `unsupported` | 409 | 6 | the tube's kind does not have this verb |
@@ -66,6 +67,8 @@ pub enum Code {
     SemaphoreNotFound,
     /// The store has as many semaphores as it may have.
     TooManySemaphores,
+    /// The tube has no semaphore.
+    NoSemaphore,
     /// The tube's kind does not have this verb.
     Unsupported,
     /// The tube is at its capacity.
@@ -127,7 +130,7 @@ pub enum Exit {
 }
 
 /// The list itself: code, its name on the wire, HTTP status, exit code.
-const TABLE: [(Code, &str, u16, Exit); 23] = [
+const TABLE: [(Code, &str, u16, Exit); 24] = [
     (Code::TubeNotFound, "tube_not_found", 404, Exit::NotFound),
     (Code::TaskNotFound, "task_not_found", 404, Exit::NotFound),
     (Code::SessionUnknown, "session_unknown", 404, Exit::NotFound),
@@ -137,6 +140,7 @@ const TABLE: [(Code, &str, u16, Exit); 23] = [
     (Code::TooManyTubes, "too_many_tubes", 409, Exit::Refused),
     (Code::SemaphoreNotFound, "semaphore_not_found", 404, Exit::NotFound),
     (Code::TooManySemaphores, "too_many_semaphores", 409, Exit::Refused),
+    (Code::NoSemaphore, "no_semaphore", 409, Exit::Refused),
     (Code::Unsupported, "unsupported", 409, Exit::Refused),
     (Code::TubeFull, "tube_full", 429, Exit::Refused),
     (Code::TooLarge, "too_large", 413, Exit::Refused),
@@ -198,6 +202,7 @@ impl Code {
             Error::TooManyTubes(_) => Code::TooManyTubes,
             Error::SemaphoreNotFound(_) => Code::SemaphoreNotFound,
             Error::TooManySemaphores(_) => Code::TooManySemaphores,
+            Error::NoSemaphore(_) => Code::NoSemaphore,
             Error::TaskNotFound(..) => Code::TaskNotFound,
             Error::Unsupported { .. } => Code::Unsupported,
             Error::Invalid(_) => Code::Invalid,

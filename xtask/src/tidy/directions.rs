@@ -115,6 +115,20 @@ const RULES: &[Rule] = &[
         instead: "it says how a database is reached and whom to believe: who connects is further out",
     },
     Rule {
+        package: "taskyard-redis",
+        unreachable: &[
+            "serde",
+            "taskyard-core",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-wire",
+            "taskyard-server",
+            "taskyard",
+        ],
+        unnamed: &[],
+        instead: "it carries words to Redis and answers back: what they mean is for store and pool",
+    },
+    Rule {
         package: "taskyard-tarantool",
         unreachable: &["taskyard-store", "taskyard-engine", "taskyard-server", "taskyard"],
         unnamed: &["taskyard-core"],

@@ -18,6 +18,7 @@ const PACKAGES: &[Package] = &[
     Package { name: "pgbouncer", proof: &["/usr/sbin/pgbouncer", "--version"] },
     Package { name: "postgresql", proof: &["/usr/lib/postgresql/15/bin/postgres", "--version"] },
     Package { name: "python3-venv", proof: &["python3", "-c", "import ensurepip, venv"] },
+    Package { name: "redis-server", proof: &["redis-server", "--version"] },
     Package { name: "tarantool", proof: &["tarantool", "--version"] },
 ];
 

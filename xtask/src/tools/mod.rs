@@ -1,4 +1,4 @@
-//! What the tests use and cargo cannot bring: a browser with its driver, PostgreSQL with a pooler, Python programs, and the
+//! What the tests use and cargo cannot bring: a browser with its driver, PostgreSQL with a pooler, Redis, Python programs, and the
 //! clients that other people wrote for Tarantool's queue.
 
 mod debian;
@@ -21,12 +21,13 @@ pub struct Tools {
     node: PathBuf,
     node_modules: PathBuf,
     python: PathBuf,
+    redis: PathBuf,
     tarantool: PathBuf,
 }
 
 impl Tools {
     /// The environment that tells the tests.
-    pub fn env(&self) -> [(&'static str, PathBuf); 9] {
+    pub fn env(&self) -> [(&'static str, PathBuf); 10] {
         let bin = self.python.join("bin");
         [
             ("TASKYARD_CHROMIUM", self.chromium.clone()),
@@ -36,6 +37,7 @@ impl Tools {
             ("TASKYARD_PGBOUNCER", PGBOUNCER.into()),
             ("TASKYARD_POSTGRES", POSTGRES.into()),
             ("TASKYARD_PYTHON", bin.join("python")),
+            ("TASKYARD_REDIS", self.redis.clone()),
             ("TASKYARD_SCHEMATHESIS", bin.join("schemathesis")),
             ("TASKYARD_TARANTOOL", self.tarantool.clone()),
         ]
@@ -53,6 +55,7 @@ pub fn prepare() -> Result<Tools, String> {
         node_modules: node::TESTS.prepare(&node)?,
         node,
         python,
+        redis: locate("redis-server")?,
         tarantool: locate("tarantool")?,
     })
 }

@@ -17,7 +17,12 @@ pub const TESTS: Packages =
 /// What the benchmark measures ours beside.
 pub const PEERS: Packages = Packages {
     folder: "tools/peers-node",
-    packages: &[("graphile-worker", "0.18.0"), ("pg-boss", "12.30.0")],
+    packages: &[
+        ("bullmq", "6.7.0"),
+        ("graphile-worker", "0.18.0"),
+        ("ioredis", "6.0.0"),
+        ("pg-boss", "12.30.0"),
+    ],
 };
 
 /// Loads packages from a folder and prints them, one `name@version` a line.

@@ -29,7 +29,12 @@ pub const TESTS: Packages = Packages {
 /// What the benchmark measures ours beside.
 pub const PEERS: Packages = Packages {
     folder: "tools/peers-python",
-    packages: &[("procrastinate", "3.10.0"), ("psycopg-binary", "3.3.8")],
+    packages: &[
+        ("dramatiq", "2.2.1"),
+        ("procrastinate", "3.10.0"),
+        ("psycopg-binary", "3.3.8"),
+        ("redis", "8.1.0"),
+    ],
     program: "procrastinate",
 };
 

@@ -12,6 +12,7 @@ mod load;
 mod memory;
 mod pool;
 mod postgres;
+mod redis;
 mod report;
 mod resident;
 mod semaphores;
@@ -94,6 +95,8 @@ enum Part {
     Postgres,
     /// The same while somebody holds a snapshot: minutes, so only when it is named.
     Snapshot,
+    /// Tasks on Redis, beside other queues on it.
+    Redis,
     /// SQL tasks.
     Sql,
     /// Tasks on Tarantool.
@@ -179,6 +182,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
     }
     if args.only.contains(&Part::Snapshot) {
         postgres::measure_held(&mut report, folder, size).await?;
+    }
+    if wanted(Part::Redis) {
+        redis::measure(&mut report, folder, size).await?;
     }
     if wanted(Part::Sql)
         && let Some(database) = postgres::database(folder, args.postgres.as_deref())?

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use taskyard::{Http, HttpError};
-use taskyard_core::{Command, Error, Reply};
+use taskyard_core::{Command, Reply};
 
 use crate::output::note;
 
@@ -69,16 +69,7 @@ impl Server {
             HttpError::Unreachable { .. } => known || self.waits_for_first,
             // What stands before a server answers in its place while it is away.
             HttpError::NotTaskyard { .. } => known,
-            HttpError::Refused { error, .. } => {
-                matches!(
-                    error,
-                    Error::ShuttingDown
-                        | Error::Overloaded(_)
-                        | Error::StoreAway(_)
-                        // As when the server itself was lost on the way.
-                        | Error::OutcomeUnknown(_)
-                )
-            }
+            HttpError::Refused { error, .. } => error.is_passing(),
             _ => false,
         }
     }

@@ -17,11 +17,17 @@ use tokio::process::Command;
 
 use crate::connect::block_on;
 use crate::failure::Wrong;
+use crate::serve::start_log;
 use crate::{contract, output};
 
 use super::command::Running;
 use super::fields::Fields;
 use super::stop::Stop;
+
+/// The first pause before a server that is not there is asked again; each one is twice as long as the one before.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// A contract and the program for its tasks.
 #[derive(Debug, Args)]
@@ -79,9 +85,13 @@ pub fn run(args: &TypedArgs, http: Http, lease: Span) -> anyhow::Result<Exit> {
         worker = worker.managed();
     }
     let worker = worker.build().map_err(|error| Wrong(error.to_string()))?;
+    // All that a worker has to say about its queues and tasks goes to the log.
+    start_log();
     block_on(async {
         let stop = Stop::listen()?;
-        worker.init().await.map_err(begin_failed)?;
+        if !begun(&worker, &stop).await? {
+            return Ok(Exit::Ok);
+        }
         if let Some(path) = &args.config {
             let mut config = ConfigFile::new(path, service);
             if let Some(wrong) = config.load(&worker).into_iter().next() {
@@ -103,6 +113,26 @@ pub fn run(args: &TypedArgs, http: Http, lease: Span) -> anyhow::Result<Exit> {
         stopped?;
         Ok(Exit::Ok)
     })
+}
+
+/// Begins, as soon as the server is there; `false` when somebody wants to stop before.
+async fn begun(worker: &Worker, stop: &Stop) -> anyhow::Result<bool> {
+    let mut pause = PAUSE_FIRST;
+    loop {
+        match worker.init().await {
+            Ok(()) => return Ok(true),
+            Err(InitError::Refused(refusal)) if refusal.is_passing() => {
+                if pause == PAUSE_FIRST {
+                    output::note(format!("{refusal}; trying again until the server is there"));
+                }
+            }
+            Err(error) => return Err(begin_failed(error)),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
+            () = stop.asked() => return Ok(false),
+        }
+    }
 }
 
 fn begin_failed(error: InitError) -> anyhow::Error {
@@ -140,11 +170,13 @@ async fn handle(
     program: &[String],
 ) -> HandlerResult {
     let mut tally = Tally::new(store);
-    let mut unbegun = Vec::new();
     for Letter { task, json } in letters {
         let (task_id, attempts) = (task.delivery.task_id, task.delivery.attempts);
+        if ctx.is_lost(task_id) {
+            continue;
+        }
         if ctx.is_cancelled() {
-            unbegun.push(task_id);
+            tally.give_back(task_id);
             continue;
         }
         let mut command = Command::new(&program[0]);
@@ -164,6 +196,7 @@ async fn handle(
         let status = tokio::select! {
             status = running.wait() => Some(status?),
             () = ctx.cancelled() => None,
+            () = ctx.lost(task_id) => None,
         };
         match status {
             Some(status) if status.success() => tally.done(task_id),
@@ -173,13 +206,14 @@ async fn handle(
             }
             None => {
                 running.kill().await?;
-                note(queue, task_id, "killed; given back");
-                unbegun.push(task_id);
+                if ctx.is_lost(task_id) {
+                    note(queue, task_id, "no longer ours; killed");
+                } else {
+                    note(queue, task_id, "killed; given back");
+                    tally.give_back(task_id);
+                }
             }
         }
-    }
-    if !unbegun.is_empty() {
-        store.give_back(&unbegun).await?;
     }
     tally.settle().await
 }

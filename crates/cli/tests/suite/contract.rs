@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::rig::{Rig, Running, binary, run};
+use crate::rig::{Rig, Running, Serving, binary, run};
 
 const GOOD: &str = include_str!("../../../contract/tests/reference.yaml");
 
@@ -127,4 +127,85 @@ fn a_worker_killed_in_the_middle_loses_nothing() {
     working.ended().ends(0);
     // The programs of the killed worker end too.
     fs::write(&gate, "").unwrap();
+}
+
+/// Lines of its complaints until one has these words.
+fn complained(working: &mut Running, words: &str) -> String {
+    loop {
+        let line = working.complaint();
+        assert!(!line.is_empty(), "it ended without {words:?}");
+        if line.contains(words) {
+            return line;
+        }
+    }
+}
+
+/// The worker speaks by a log that nobody had begun: a task that nobody can read and a setting that cannot be were
+/// passed over in silence.
+#[test]
+fn what_goes_wrong_is_told() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (contract, config) = (folder.path().join("queues.yaml"), folder.path().join("conf.yaml"));
+    fs::write(&contract, GOOD).unwrap();
+    let settings = |count: &str| {
+        let text =
+            format!("{{shop: {{worker: {{queue: {{mailer: {{max_processors: {count}}}}}}}}}}}");
+        fs::write(&config, text).unwrap();
+    };
+    settings("2");
+    let mut command = binary();
+    command.args(["worker", "--name", "shop/mailer", "--contract"]).arg(&contract);
+    command.arg("--config").arg(&config).args(["--", "cat"]);
+    let mut working = Running::start(command.env("TASKYARD_URL", &rig.serving.url));
+    rig.run(&["put", "emails", "\"poison\""]).good();
+    complained(&mut working, "a task that cannot be read");
+    settings("many");
+    complained(&mut working, "shop/worker/queue/mailer/max_processors must be a whole number");
+    working.signal("TERM");
+    working.ended().ends(0);
+}
+
+/// A worker that was started before its server ended at once.
+#[test]
+fn a_server_that_is_not_there_yet_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let contract = folder.path().join("queues.yaml");
+    fs::write(&contract, GOOD).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let mut command = binary();
+    command.args(["worker", "--contract"]).arg(&contract).args(["--", "cat"]);
+    let mut working = Running::start(command.env("TASKYARD_URL", format!("http://{address}")));
+    complained(&mut working, "trying again until the server is there");
+    let mut serve = binary();
+    serve.args(["serve", "--store", "memory:", "--iproto", "off", "--http", &address]);
+    let serving = Serving::start(&mut serve);
+    serving.run(&["put", "emails", r#"["ann"]"#]).good();
+    assert!(working.line().contains("ann"));
+    working.signal("TERM");
+    working.ended().ends(0);
+}
+
+/// The server began anew, so the task was somebody else's; the program ran on, and so did a second one.
+#[test]
+fn a_program_whose_task_is_lost_is_killed() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (contract, gate) = (folder.path().join("queues.yaml"), folder.path().join("gate"));
+    fs::write(&contract, GOOD).unwrap();
+    assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
+    let waiting = format!("echo $TASKYARD_ATTEMPTS; cat {}", gate.display());
+    let mut command = binary();
+    command.args(["worker", "--lease", "1s", "--contract"]).arg(&contract);
+    command.args(["--", "sh", "-c", &waiting]).env("TASKYARD_URL", &rig.serving.url);
+    rig.run(&["put", "emails", r#"["ann"]"#]).good();
+    let mut working = Running::start(&mut command);
+    assert_eq!(working.line(), "0\n");
+    rig.run(&["release", "emails", "0"]).good();
+    complained(&mut working, "no longer ours; killed");
+    assert_eq!(working.line(), "1\n");
+    working.signal("TERM");
+    complained(&mut working, "stopping when the programs");
+    working.signal("TERM");
+    working.ended();
 }

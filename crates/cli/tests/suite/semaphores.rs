@@ -53,8 +53,15 @@ fn a_tube_with_a_semaphore_before_it() {
     rig.run(&["ack", "checks", &format!("0:{}", taken[0]["lease"])]).good();
     assert_eq!(rig.run(&["take", "checks", "--json"]).json()[0]["data"], "urgent");
     let kinds = ["tube", "create", "lanes", "--kind", "utubettl", "--semaphore", "yang"];
-    let refused = rig.run(&kinds).ends(2);
-    assert!(refused.err.contains("sub-queues"), "{}", refused.err);
+    rig.run(&kinds).good();
+    rig.run(&["put", "lanes", "x", "--subqueue", "a", "--semaphore-priority", "-2.5"]).good();
+    let shown = rig.run(&["peek", "lanes", "0"]).good();
+    assert!(shown.contains("0 (semaphore -2.5)"), "{shown}");
+    assert_eq!(rig.run(&["peek", "lanes", "0", "--json"]).json()[0]["semaphore_priority"], -2.5);
+    rig.run(&["put", "lanes", "x", "--semaphore-priority", "NaN"]).ends(2);
+    rig.run(&["tube", "create", "plain"]).good();
+    let refused = rig.run(&["put", "plain", "x", "--semaphore-priority", "1"]).ends(2);
+    assert!(refused.err.contains("has no semaphore"), "{}", refused.err);
 }
 
 #[test]

@@ -2,32 +2,24 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use taskyard_core::Timestamp;
-use tokio::sync::watch;
 
+use super::hold::Hold;
 use super::trace::Trace;
 
 /// The circumstances of one batch. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Context {
     queue_num: u32,
-    deadline_micros: Arc<AtomicI64>,
-    cancelled: watch::Receiver<bool>,
+    hold: Arc<Hold>,
     /// The traces of the tasks that have one.
     traces: Arc<HashMap<u64, Trace>>,
 }
 
 impl Context {
-    pub(super) fn new(
-        queue_num: u32,
-        until: Timestamp,
-        cancelled: watch::Receiver<bool>,
-        traces: HashMap<u64, Trace>,
-    ) -> Self {
-        let deadline_micros = Arc::new(AtomicI64::new(until.as_micros()));
-        Context { queue_num, deadline_micros, cancelled, traces: Arc::new(traces) }
+    pub(super) fn new(queue_num: u32, hold: Arc<Hold>, traces: HashMap<u64, Trace>) -> Self {
+        Context { queue_num, hold, traces: Arc::new(traces) }
     }
 
     /// The trace that a task of the batch belongs to, if it was put with one.
@@ -40,26 +32,34 @@ impl Context {
         self.queue_num
     }
 
-    /// Whether the worker wants the handler to end now, with what it has.
+    /// Whether the handler is to end now, with what it has: the worker stops, or all that it has not settled yet
+    /// is lost.
     pub fn is_cancelled(&self) -> bool {
-        *self.cancelled.borrow()
+        self.hold.is_cancelled()
     }
 
-    /// Ready when the worker wants the handler to end now.
+    /// Ready when the handler is to end now.
     pub async fn cancelled(&self) {
-        let mut cancelled = self.cancelled.clone();
-        // A worker that is gone cancels nothing any more.
-        if cancelled.wait_for(|cancelled| *cancelled).await.is_err() {
-            std::future::pending().await
-        }
+        self.hold.cancelled().await;
+    }
+
+    /// Whether this task is no longer the handler's: its time ran out, or the queue began anew, and somebody else may
+    /// work on it. The worker notices when it prolongs the batch.
+    pub fn is_lost(&self, task_id: u64) -> bool {
+        self.hold.is_lost(task_id)
+    }
+
+    /// Ready when this task is no longer the handler's.
+    pub async fn lost(&self, task_id: u64) {
+        self.hold.lost(task_id).await;
     }
 
     /// When the tasks will be given to somebody else. It moves on as long as the worker can prolong it.
     pub fn lease_deadline(&self) -> Timestamp {
-        Timestamp::from_micros(self.deadline_micros.load(Ordering::Relaxed))
+        self.hold.deadline()
     }
 
-    pub(super) fn prolonged(&self, until: Timestamp) {
-        self.deadline_micros.store(until.as_micros(), Ordering::Relaxed);
+    pub(super) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use taskyard_core::{Task, Timestamp};
+use taskyard_core::{Span, Task, Timestamp};
 
 use super::inner::Inner;
 use super::roster::Roster;
@@ -27,6 +27,8 @@ pub(super) struct Batch {
     pub queue: usize,
     pub tasks: Vec<Task>,
     pub began: Timestamp,
+    /// For how long they are the worker's without being prolonged.
+    pub lease: Span,
 }
 
 /// What a processor does next.
@@ -44,7 +46,7 @@ impl Desk {
 
     fn next(&mut self, now: Timestamp) -> Option<Work> {
         if let Some(batch) = self.arrived.pop_front() {
-            self.roster.granted(batch.queue);
+            self.roster.granted(batch.queue, now);
             return Some(Work::Batch(batch));
         }
         self.roster.next(now).map(Work::Visit)
@@ -52,7 +54,7 @@ impl Desk {
 
     /// Whether somebody is there for one more batch.
     pub fn wants_more(&self, queue: usize) -> bool {
-        self.idle > self.arrived.len() && self.roster.has_room(queue)
+        self.idle > self.arrived.len() && self.roster.may_help(queue)
     }
 }
 

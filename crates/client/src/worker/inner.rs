@@ -74,8 +74,8 @@ impl Inner {
         self.settings.borrow().batch_of(self.lanes[queue].num)
     }
 
-    /// Takes a batch of a queue.
-    pub async fn take(&self, queue: usize, wait: Span) -> Result<Vec<Task>, Refusal> {
+    /// Takes a batch of a queue; also says for how long it is the worker's, since the settings may change meanwhile.
+    pub async fn take(&self, queue: usize, wait: Span) -> Result<(Vec<Task>, Span), Refusal> {
         let lease = self.settings.borrow().visibility_timeout.into();
         let take = taskyard_core::Take {
             tube: self.lanes[queue].tube.clone(),
@@ -84,7 +84,8 @@ impl Inner {
             lease: Some(lease),
             wait,
         };
-        tasks_of(self.store.execute(vec![Command::Take(take)]).await.pop())
+        let taken = tasks_of(self.store.execute(vec![Command::Take(take)]).await.pop());
+        taken.map(|tasks| (tasks, lease))
     }
 
     /// A take failed: the queue is left alone for a while, the others go on.
@@ -94,6 +95,8 @@ impl Inner {
         let now = self.store.now();
         let chance = (now.as_micros() % 1000) as f64 / 1000.0;
         let until = self.desk().roster.failed(queue, now, chance);
+        // Whoever is idle learns when to ask again.
+        self.wake.notify_waiters();
         let pause = until.since(now).as_secs_f64();
         tracing::warn!(worker = &*self.name, queue = %lane.tube, %error, pause, "cannot take");
     }
@@ -108,9 +111,19 @@ impl Inner {
         });
         let tube = self.lanes[queue].tube.clone();
         let finish = Command::Finish { tube, items: items.collect(), show: false };
-        if let Some(Err(error)) = self.store.execute(vec![finish]).await.pop() {
+        let reply = self.unless_abandoned(self.store.execute(vec![finish])).await;
+        if let Some(Err(error)) = reply.and_then(|mut replies| replies.pop()) {
             let (queue, tasks) = (&self.lanes[queue].tube, tasks.len());
             tracing::warn!(%queue, tasks, %error, "not given back; they return by their time");
+        }
+    }
+
+    /// Does something that may hang, unless nobody waits for it any longer.
+    pub async fn unless_abandoned<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = raised(&self.abandon) => None,
         }
     }
 

@@ -92,6 +92,11 @@ impl Kit {
         Worker::builder("test", self.queue.clone(), handlers).timer(self.timer.clone())
     }
 
+    /// Its time, for workers on a queue that stands before the kit's.
+    pub fn timer(&self) -> Arc<HandTimer> {
+        self.timer.clone()
+    }
+
     /// Begins and runs a worker in the background.
     ///
     /// # Panics

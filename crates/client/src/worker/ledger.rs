@@ -55,7 +55,11 @@ impl Ledger {
 
     /// A span that is open until its delivery ends.
     pub fn open(&self, task_id: u64, lease: Lease, span: Span) {
-        self.spans().insert(task_id, (lease, span));
+        let before = self.spans().insert(task_id, (lease, span));
+        if let Some((_, before)) = before {
+            // Its time ran out, and this worker itself was given the task again.
+            before.record("outcome", "lost");
+        }
     }
 
     /// The delivery has ended so; its span closes.

@@ -9,6 +9,7 @@ mod context;
 mod desk;
 mod dispatcher;
 mod enrolment;
+mod hold;
 mod inner;
 #[cfg(feature = "embedded")]
 pub mod kit;

@@ -1,17 +1,21 @@
 //! One job processor: take a batch, have it handled, go on.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::{Finish, Lease, Span, Task, Timestamp};
 use tokio::task::{JoinError, JoinHandle};
+use tracing::Instrument;
 use tracing::field::{Empty, display};
 
 use super::context::Context;
 use super::desk::{Batch, Work};
 use super::dispatcher::{Prepared, RawTask};
+use super::hold::Hold;
 use super::inner::{Inner, Lane, raised};
 use super::ledger::{Held, task_id};
 use super::metrics::{Gauged, count};
@@ -20,6 +24,11 @@ use super::stats::{HandlerResult, HandlerStats};
 use super::tally::backoff;
 use super::trace::Trace;
 use super::typed::Delivery;
+
+/// How soon to ask again for more time when there was no answer.
+const BEAT_AGAIN: Span = Span::from_secs(1);
+/// The shortest pause between two requests for more time.
+const BEAT_MIN: Span = Span::from_micros(10_000);
 
 /// Works until the worker stops or has too many processors.
 pub(super) async fn run(inner: Arc<Inner>, slot: usize) {
@@ -32,7 +41,7 @@ pub(super) async fn run(inner: Arc<Inner>, slot: usize) {
         let _seated = Seated::new(&inner, slot, queue);
         let batch = match work {
             Work::Batch(batch) => Some(batch),
-            Work::Visit(queue) => visit(&inner, queue).await,
+            Work::Visit(queue) => inner.unless_abandoned(visit(&inner, queue)).await.flatten(),
         };
         let Some(batch) = batch else { continue };
         if *inner.stop.borrow() {
@@ -48,13 +57,16 @@ pub(super) async fn run(inner: Arc<Inner>, slot: usize) {
 async fn visit(inner: &Inner, queue: usize) -> Option<Batch> {
     let began = inner.store.now();
     match inner.take(queue, Span::ZERO).await {
-        Ok(tasks) if tasks.is_empty() => {
+        Ok((tasks, _)) if tasks.is_empty() => {
             inner.lanes[queue].metrics.oldest(Span::ZERO);
             inner.desk().roster.empty(queue, began);
         }
-        Ok(tasks) => {
-            inner.desk().roster.open(queue);
-            return Some(Batch { queue, tasks, began });
+        Ok((tasks, lease)) => {
+            if inner.desk().roster.open(queue) {
+                // The others stayed away while it could not be asked.
+                inner.wake.notify_waiters();
+            }
+            return Some(Batch { queue, tasks, began, lease });
         }
         Err(error) => inner.take_failed(queue, &error),
     }
@@ -89,6 +101,8 @@ struct Cycle<'a> {
     lane: &'a Lane,
     settings: Settings,
     began: Timestamp,
+    /// For how long the tasks are the worker's without being prolonged, as it was when they were taken.
+    lease: Span,
     ctx: Context,
     /// The deliveries that were not yet known to be over.
     held: Vec<(u64, Lease)>,
@@ -107,7 +121,6 @@ impl<'a> Cycle<'a> {
     fn begin(inner: &'a Inner, batch: Batch) -> Self {
         let lane = &inner.lanes[batch.queue];
         let settings = inner.settings.borrow().clone();
-        let until = batch.began + Span::from(settings.visibility_timeout);
         let tube = inner.tube_number(batch.queue);
         if let Some(first) = batch.tasks.first() {
             // Since when it could have been taken: since its put, or since its delay or last attempt ended.
@@ -134,19 +147,23 @@ impl<'a> Cycle<'a> {
             raw.push(RawTask { delivery, body });
         }
         inner.store.ledger().add(ledger.into_iter());
-        let ctx = Context::new(lane.num, until, inner.kill.subscribe(), traces);
-        Cycle { inner, lane, settings, began: batch.began, ctx, held, raw }
+        let Batch { began, lease, .. } = batch;
+        let hold = Hold::new(began + lease, inner.kill.subscribe());
+        let ctx = Context::new(lane.num, Arc::new(hold), traces);
+        Cycle { inner, lane, settings, began, lease, ctx, held, raw }
     }
 
-    #[tracing::instrument(
-        name = "batch", skip_all,
-        fields(worker = &*self.inner.name, queue = self.lane.tube.as_str(), tasks = self.raw.len())
-    )]
-    async fn run(mut self) {
+    async fn run(self) {
+        let (worker, queue) = (&*self.inner.name, self.lane.tube.as_str());
+        let span = tracing::info_span!("batch", worker, queue, tasks = self.raw.len());
+        self.work(span.clone()).instrument(span).await;
+    }
+
+    async fn work(mut self, span: tracing::Span) {
         let size = self.raw.len();
         self.open_spans();
         let in_progress = Gauged::add(&self.lane.metrics.in_progress, size);
-        let (handled, ended) = self.handle().await;
+        let (handled, ended) = self.handle(span).await;
         drop(in_progress);
         // Those that were settled are closed already.
         self.inner.store.ledger().close_all(&self.held, "unsettled");
@@ -180,64 +197,105 @@ impl<'a> Cycle<'a> {
     }
 
     /// Has the batch handled; how many tasks reached the handler, and how it ended.
-    async fn handle(&mut self) -> (usize, Ended) {
+    async fn handle(&mut self, span: tracing::Span) -> (usize, Ended) {
         let Some(handler) = &self.lane.handler else { return (0, Ended::Panicked) };
         let raw = std::mem::take(&mut self.raw);
         let size = raw.len();
-        let store = self.inner.store.for_batch(&self.held);
+        let store = self.inner.store.for_batch(&self.held, self.ctx.hold());
         let prepare = || handler.prepare(self.ctx.clone(), store, raw);
         let Ok(Prepared { poison, work }) = catch_unwind(AssertUnwindSafe(prepare)) else {
             return (size, Ended::Panicked);
         };
         if !poison.is_empty() {
-            self.settle_poison(&poison).await;
+            self.inner.unless_abandoned(self.settle_poison(&poison)).await;
         }
         match work {
-            Some((count, work)) => (count, self.watch(Working(tokio::spawn(work))).await),
+            Some((count, work)) => {
+                // A task of its own knows nothing of where it was begun.
+                let work = Working(tokio::spawn(work.instrument(span)));
+                (count, self.watch(work).await)
+            }
             None => (0, Ended::Answered(Ok(HandlerStats::default()))),
         }
     }
 
     /// Waits for the handler, and keeps its tasks meanwhile.
     async fn watch(&self, mut working: Working) -> Ended {
-        let timer = self.inner.store.timer();
-        let pause = Span::from(self.settings.visibility_timeout / 3);
-        let mut paid = self.began;
-        let mut beat = self.began + pause;
+        tokio::select! {
+            biased;
+            ended = &mut working.0 => ended_of(ended),
+            () = raised(&self.inner.abandon) => Ended::Abandoned,
+            never = self.keep() => match never {},
+        }
+    }
+
+    /// Asks for more time after each third of it, soon again when there was no answer, and no longer when nothing is
+    /// left to keep.
+    async fn keep(&self) -> Infallible {
+        let (store, lease) = (&self.inner.store, self.lease);
+        let pause = Span::from_micros(lease.as_micros() / 3).max(BEAT_MIN);
+        let (mut paid, mut beat) = (self.began, self.began + pause);
         loop {
-            tokio::select! {
+            store.timer().sleep_until(beat).await;
+            let now = store.now();
+            let patience = now + pause;
+            let prolonged = tokio::select! {
                 biased;
-                ended = &mut working.0 => return ended_of(ended),
-                () = raised(&self.inner.abandon) => return Ended::Abandoned,
-                () = timer.sleep_until(beat) => {
-                    let now = self.inner.store.now();
-                    beat = now + pause;
-                    if self.prolong(now.since(paid)).await {
-                        paid = now;
-                        let left = Span::from(self.settings.visibility_timeout);
-                        self.ctx.prolonged(now + left);
-                    }
+                prolonged = self.prolong(passed(paid, now, pause, lease)) => prolonged,
+                () = store.timer().sleep_until(patience) => {
+                    self.not_prolonged(&"no answer");
+                    None
                 }
+            };
+            beat = match prolonged {
+                Some(Kept::Some) => {
+                    paid = now;
+                    self.ctx.hold().prolonged(now + lease);
+                    now + pause
+                }
+                Some(Kept::AllSettled) => now + pause,
+                Some(Kept::AllLost) => {
+                    tracing::warn!("all of the batch is lost; its handler is to end");
+                    self.ctx.hold().lose_all();
+                    std::future::pending().await
+                }
+                None => store.now() + pause.min(BEAT_AGAIN),
+            };
+        }
+    }
+
+    /// Asks for the time that has passed, for every task that is not settled yet. Nothing when there was no answer.
+    async fn prolong(&self, passed: Span) -> Option<Kept> {
+        let ledger = self.inner.store.ledger();
+        let found = ledger.find(self.held.iter().map(|held| held.0));
+        let (mut unsettled, mut lost) = (Vec::new(), Vec::new());
+        for ((task_id, lease), held) in self.held.iter().zip(found) {
+            match held {
+                Some(held) if held.lease == *lease => {
+                    unsettled.push((*task_id, Finish::Touch(passed)));
+                }
+                // Another processor of this worker was given it.
+                Some(_) => lost.push(*task_id),
+                None => {}
+            }
+        }
+        let mut finished = self.inner.store.finish_all(unsettled, false).await;
+        lost.append(&mut finished.lost);
+        self.ctx.hold().lose(&lost);
+        match finished.answer() {
+            Ok(kept) if kept.done > 0 => Some(Kept::Some),
+            Ok(_) if lost.is_empty() => Some(Kept::AllSettled),
+            Ok(_) => Some(Kept::AllLost),
+            Err(error) => {
+                self.not_prolonged(&error);
+                None
             }
         }
     }
 
-    /// Asks for the time that has passed, for every task that is not settled yet.
-    async fn prolong(&self, passed: Span) -> bool {
-        let ledger = self.inner.store.ledger();
-        let found = ledger.find(self.held.iter().map(|held| held.0));
-        let unsettled = self.held.iter().zip(found).filter_map(|((task_id, lease), held)| {
-            let ours = held.is_some_and(|held| held.lease == *lease);
-            ours.then_some((*task_id, Finish::Touch(passed)))
-        });
-        match self.inner.store.finish(unsettled.collect()).await {
-            Ok(_) => true,
-            Err(error) => {
-                count(&self.lane.metrics.store_errors, 1);
-                tracing::warn!(%error, "cannot prolong the batch; trying again");
-                false
-            }
-        }
+    fn not_prolonged(&self, error: &dyn Display) {
+        count(&self.lane.metrics.store_errors, 1);
+        tracing::warn!(%error, "cannot prolong the batch; trying again");
     }
 
     /// Tasks that nobody can read must not hold up their neighbours, nor come back at once.
@@ -301,6 +359,19 @@ impl<'a> Cycle<'a> {
     }
 }
 
+/// What is left of a batch that was to be prolonged.
+enum Kept {
+    Some,
+    AllSettled,
+    AllLost,
+}
+
+/// How much time to ask for. A clock that was moved meanwhile says nothing: back it would ask for too little, forward
+/// for so much that a crash would keep the tasks from everybody.
+fn passed(paid: Timestamp, now: Timestamp, pause: Span, lease: Span) -> Span {
+    if now <= paid { pause } else { now.since(paid).min(lease) }
+}
+
 fn ended_of(ended: Result<HandlerResult, JoinError>) -> Ended {
     match ended {
         Ok(result) => Ended::Answered(result),
@@ -315,5 +386,21 @@ struct Working(JoinHandle<HandlerResult>);
 impl Drop for Working {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock went forward by an hour: the heartbeat bought an hour, and after a crash nobody got the task for
+    /// that long. It went back: the heartbeat bought nothing.
+    #[test]
+    fn a_clock_that_is_moved_buys_no_more_and_no_less() {
+        let (pause, lease) = (Span::from_secs(20), Span::from_secs(60));
+        let at = |seconds| Timestamp::EPOCH + Span::from_secs(seconds);
+        for (now, wanted) in [(7220, 20), (7247, 47), (9999, 60), (7200, 20), (3600, 20)] {
+            assert_eq!(passed(at(7200), at(now), pause, lease), Span::from_secs(wanted), "{now}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use taskyard_core::{Reply, Span, Task};
+use taskyard_core::{Error, Reply, Span, Task};
 
 use super::desk::Batch;
 use super::inner::Inner;
@@ -24,8 +24,8 @@ async fn wait(inner: Arc<Inner>, queue: usize) {
     loop {
         let now = inner.store.now();
         match take(&inner, queue).await {
-            Some(Ok(tasks)) if tasks.is_empty() => inner.desk().roster.empty(queue, now),
-            Some(Ok(tasks)) => arrived(&inner, queue, tasks).await,
+            Some(Ok((tasks, _))) if tasks.is_empty() => inner.desk().roster.empty(queue, now),
+            Some(Ok((tasks, lease))) => arrived(&inner, queue, tasks, lease).await,
             Some(Err(error)) => inner.take_failed(queue, &error),
             None => {}
         }
@@ -42,7 +42,7 @@ async fn wait(inner: Arc<Inner>, queue: usize) {
 }
 
 /// Takes what comes; nothing when the worker stops and the queue does not answer in time.
-async fn take(inner: &Inner, queue: usize) -> Option<Result<Vec<Task>, taskyard_core::Error>> {
+async fn take(inner: &Inner, queue: usize) -> Option<Result<(Vec<Task>, Span), Error>> {
     let mut taking = std::pin::pin!(inner.take(queue, WAIT));
     tokio::select! {
         taken = &mut taking => return Some(taken),
@@ -56,7 +56,7 @@ async fn take(inner: &Inner, queue: usize) -> Option<Result<Vec<Task>, taskyard_
 }
 
 /// Hands the batch to an idle processor, or gives it back when all have found work meanwhile.
-async fn arrived(inner: &Inner, queue: usize, tasks: Vec<Task>) {
+async fn arrived(inner: &Inner, queue: usize, tasks: Vec<Task>, lease: Span) {
     let full = tasks.len() >= inner.batch_of(queue);
     let began = inner.store.now();
     let given_back = {
@@ -68,7 +68,7 @@ async fn arrived(inner: &Inner, queue: usize, tasks: Vec<Task>) {
             desk.roster.open(queue);
             Some(tasks)
         } else {
-            desk.arrived.push_back(Batch { queue, tasks, began });
+            desk.arrived.push_back(Batch { queue, tasks, began, lease });
             None
         }
     };
@@ -80,9 +80,7 @@ async fn arrived(inner: &Inner, queue: usize, tasks: Vec<Task>) {
 }
 
 /// The tasks of an answer to a take.
-pub(super) fn tasks_of(
-    reply: Option<Result<Reply, taskyard_core::Error>>,
-) -> Result<Vec<Task>, taskyard_core::Error> {
+pub(super) fn tasks_of(reply: Option<Result<Reply, Error>>) -> Result<Vec<Task>, Error> {
     match reply {
         Some(Ok(Reply::Taken(tasks))) => Ok(tasks),
         Some(Err(error)) => Err(error),

@@ -10,19 +10,52 @@ use taskyard_core::{
 };
 
 use crate::client::unexpected;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
+use super::hold::Hold;
 use super::ledger::{Held, Ledger};
 use super::metrics::{QueueMetrics, count};
 use super::timer::{Boxed, Timer};
+
+/// The first pause before what could not be settled is tried again; each one is twice as long as the one before.
+const PAUSE_FIRST: Span = Span::from_micros(100_000);
+/// The longest pause.
+const PAUSE_MAX: Span = Span::from_secs(5);
 
 /// The queue that a worker works on. Cheap to clone. It runs any command, and it ends deliveries that its
 /// worker holds by nothing but the numbers of their tasks.
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<Shared>,
-    /// The deliveries of the batch that this was given out with, by number.
-    own: Arc<[(u64, Lease)]>,
+    /// The batch that this was given out with.
+    batch: Option<Arc<Own>>,
+}
+
+/// A batch as its handler's store knows it.
+struct Own {
+    /// Its deliveries by number, in order.
+    deliveries: Vec<(u64, Lease)>,
+    hold: Arc<Hold>,
+}
+
+/// What came of several finishes.
+#[derive(Default)]
+pub(super) struct Finished {
+    pub settled: Settled,
+    /// Those that are not held any more.
+    pub lost: Vec<u64>,
+    /// Those whose queue was away, and why.
+    away: Vec<(u64, Finish)>,
+    passing: Option<Error>,
+    /// Why a queue refused what it will always refuse.
+    refused: Option<Error>,
+}
+
+impl Finished {
+    /// The first error, if there was any.
+    pub fn answer(self) -> Result<Settled> {
+        self.refused.or(self.passing).map_or(Ok(self.settled), Err)
+    }
 }
 
 struct Shared {
@@ -82,23 +115,25 @@ impl Store {
         let (ledger, tubes) = (Ledger::default(), OnceLock::new());
         let queue = Box::new(queue);
         let shared = Arc::new(Shared { queue, timer, ledger, tubes, metrics });
-        Store { shared, own: Arc::new([]) }
+        Store { shared, batch: None }
     }
 
     /// The same for the handler of one batch: a task that was given to another batch meanwhile is not its.
-    pub(super) fn for_batch(&self, deliveries: &[(u64, Lease)]) -> Self {
-        let mut own = deliveries.to_vec();
-        own.sort_unstable();
-        Store { shared: self.shared.clone(), own: own.into() }
+    pub(super) fn for_batch(&self, deliveries: &[(u64, Lease)], hold: &Arc<Hold>) -> Self {
+        let mut deliveries = deliveries.to_vec();
+        deliveries.sort_unstable();
+        let own = Own { deliveries, hold: hold.clone() };
+        Store { shared: self.shared.clone(), batch: Some(Arc::new(own)) }
     }
 
     /// What is held of these, as the holder of this store knows it.
     fn held(&self, task_ids: impl Iterator<Item = u64> + Clone) -> Vec<Option<Held>> {
         let mut found = self.ledger().find(task_ids.clone());
+        let Some(batch) = &self.batch else { return found };
         for (task_id, held) in task_ids.zip(&mut found) {
-            let own = self.own.binary_search_by_key(&task_id, |own| own.0);
+            let own = batch.deliveries.binary_search_by_key(&task_id, |own| own.0);
             if let (Some(held), Ok(own)) = (held, own) {
-                held.lease = self.own[own].1;
+                held.lease = batch.deliveries[own].1;
             }
         }
         found
@@ -186,15 +221,57 @@ impl Store {
         let _ = self.shared.tubes.set(tubes);
     }
 
-    /// One command for each queue, all in one go.
+    /// Ends deliveries as their handler decided. While queues are away they are asked again, as long as the batch is
+    /// the handler's: what is done shall not be done again because an answer was lost.
+    pub(super) async fn settle(&self, mut finishes: Vec<(u64, Finish)>) -> Result<Settled> {
+        let (mut settled, mut refused) = (Settled::default(), None);
+        let (mut pause, mut again) = (PAUSE_FIRST, false);
+        loop {
+            let finished = self.finish_all(finishes, again).await;
+            settled.done += finished.settled.done;
+            settled.lost += finished.settled.lost;
+            refused = refused.or(finished.refused);
+            let Some(passing) = finished.passing else { break };
+            tracing::warn!(tasks = finished.away.len(), error = %passing, "not settled; trying again");
+            if !self.rest(pause).await {
+                refused = refused.or(Some(passing));
+                break;
+            }
+            finishes = finished.away;
+            pause = Span::from_micros(pause.as_micros() * 2).min(PAUSE_MAX);
+            again = true;
+        }
+        refused.map_or(Ok(settled), Err)
+    }
+
+    /// Waits a moment, if the batch is still its handler's afterwards.
+    async fn rest(&self, pause: Span) -> bool {
+        let Some(Own { hold, .. }) = self.batch.as_deref() else { return false };
+        let until = self.now() + pause;
+        if hold.is_cancelled() || until >= hold.deadline() {
+            return false;
+        }
+        tokio::select! {
+            () = self.timer().sleep_until(until) => true,
+            () = hold.cancelled() => false,
+        }
+    }
+
+    /// The same one time only.
     pub(super) async fn finish(&self, finishes: Vec<(u64, Finish)>) -> Result<Settled> {
+        self.finish_all(finishes, false).await.answer()
+    }
+
+    /// One command for each queue, all in one go. What one queue refuses changes nothing for the others. What is
+    /// asked `again` may have been done before, only that its answer was lost.
+    pub(super) async fn finish_all(&self, finishes: Vec<(u64, Finish)>, again: bool) -> Finished {
         let found = self.held(finishes.iter().map(|finish| finish.0));
         let mut by_queue: BTreeMap<usize, Vec<(u64, Held, Finish)>> = BTreeMap::new();
-        let mut settled = Settled::default();
+        let mut finished = Finished::default();
         for ((task_id, finish), held) in finishes.into_iter().zip(found) {
             match held {
                 Some(held) => by_queue.entry(held.queue).or_default().push((task_id, held, finish)),
-                None => settled.lost += 1,
+                None => finished.settled.lost += 1,
             }
         }
         let commands = by_queue.iter().filter_map(|(queue, items)| {
@@ -208,38 +285,51 @@ impl Store {
         });
         let replies = self.execute(commands.collect()).await;
         for (items, reply) in by_queue.values().zip(replies) {
-            self.note(items, reply?, &mut settled)?;
+            match reply {
+                Ok(Reply::Finished(outcomes)) => self.note(items, &outcomes, again, &mut finished),
+                Err(error) if error.is_passing() => {
+                    finished.away.extend(items.iter().map(|(id, _, finish)| (*id, *finish)));
+                    finished.passing.get_or_insert(error.into());
+                }
+                Ok(_) => drop(finished.refused.get_or_insert(unexpected("finish").into())),
+                Err(error) => drop(finished.refused.get_or_insert(error.into())),
+            }
         }
-        Ok(settled)
+        if let Some(Own { hold, .. }) = self.batch.as_deref() {
+            hold.lose(&finished.lost);
+        }
+        finished
     }
 
     fn note(
         &self,
         items: &[(u64, Held, Finish)],
-        reply: Reply,
-        settled: &mut Settled,
-    ) -> Result<()> {
-        let Reply::Finished(outcomes) = reply else { return Err(unexpected("finish").into()) };
-        for ((task_id, held, finish), outcome) in items.iter().zip(&outcomes) {
-            let done = matches!(outcome, Outcome::Done(_));
+        outcomes: &[Outcome],
+        again: bool,
+        finished: &mut Finished,
+    ) {
+        let mut ended = Vec::new();
+        for ((task_id, held, finish), outcome) in items.iter().zip(outcomes) {
+            let before = again && *finish == Finish::Ack && *outcome == Outcome::Missing;
+            let done = before || matches!(outcome, Outcome::Done(_));
             if let Some(word) = outcome_of(*finish, done) {
                 self.ledger().close(*task_id, held.lease, word);
             }
+            // What was prolonged is still ours.
+            if !matches!(finish, Finish::Touch(_)) || !done {
+                ended.push((*task_id, held.lease));
+            }
             if done {
-                settled.done += 1;
+                finished.settled.done += 1;
                 continue;
             }
-            settled.lost += 1;
+            finished.settled.lost += 1;
+            finished.lost.push(*task_id);
             if let Some(metrics) = self.shared.metrics.get(held.queue) {
                 count(&metrics.fenced, 1);
             }
         }
-        // What was prolonged is still ours.
-        let ended = items.iter().zip(&outcomes).filter(|((_, _, finish), outcome)| {
-            !matches!(finish, Finish::Touch(_)) || !matches!(outcome, Outcome::Done(_))
-        });
-        self.ledger().remove(ended.map(|((task_id, held, _), _)| (*task_id, held.lease)));
-        Ok(())
+        self.ledger().remove(ended.into_iter());
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use taskyard_core::{Finish, Span};
+
 use super::stats::{HandlerResult, HandlerStats};
 use super::store::{Retry, Store};
 
@@ -23,6 +25,7 @@ pub struct Tally<'a> {
     done: Vec<u64>,
     buried: Vec<u64>,
     retries: Vec<Retry>,
+    unbegun: Vec<u64>,
     stats: HandlerStats,
 }
 
@@ -35,6 +38,7 @@ impl<'a> Tally<'a> {
             done: Vec::new(),
             buried: Vec::new(),
             retries: Vec::new(),
+            unbegun: Vec::new(),
             stats: HandlerStats::default(),
         }
     }
@@ -58,22 +62,30 @@ impl<'a> Tally<'a> {
         self.failed(error);
     }
 
+    /// This one was not begun: it goes back as if it had never been taken.
+    pub fn give_back(&mut self, task_id: u64) {
+        self.unbegun.push(task_id);
+    }
+
     fn failed(&mut self, error: impl Display) {
         self.stats.errors += 1;
         self.stats.last_error = Some(error.to_string());
     }
 
-    /// Acks, retries and buries, and answers what a handler answers.
+    /// Acks, retries, buries and gives back, and answers what a handler answers. A queue that is away for a while is
+    /// asked again until the batch is no longer the handler's.
     pub async fn settle(mut self) -> HandlerResult {
-        if !self.done.is_empty() {
-            self.store.done(&self.done).await?;
-        }
-        if !self.retries.is_empty() {
-            self.store.retry(&self.retries).await?;
-        }
-        if !self.buried.is_empty() {
-            self.store.bury(&self.buried).await?;
-        }
+        let now = self.store.now();
+        let release = |delay, counted| Finish::Release { delay, counted };
+        let done = self.done.iter().map(|id| (*id, Finish::Ack));
+        let retries = self
+            .retries
+            .iter()
+            .map(|retry| (retry.task_id, release(retry.next_start_time.since(now), true)));
+        let buried = self.buried.iter().map(|id| (*id, Finish::Bury));
+        let unbegun = self.unbegun.iter().map(|id| (*id, release(Span::ZERO, false)));
+        let finishes: Vec<_> = done.chain(retries).chain(buried).chain(unbegun).collect();
+        self.store.settle(finishes).await?;
         self.stats.duration = self.store.now().since(self.began).into();
         Ok(self.stats)
     }

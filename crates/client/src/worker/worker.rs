@@ -25,6 +25,8 @@ use super::timer::{SystemTimer, Timer};
 
 /// How long handlers get to end after they were told to.
 const KILL_NOTICE: Span = Span::from_secs(1);
+/// How long a worker that has left everything alone may take to end.
+const FAREWELL: Span = Span::from_secs(3);
 
 /// Takes tasks of its queues and gives them to handlers. Cheap to clone: clones are the same worker.
 ///
@@ -81,8 +83,12 @@ pub enum InitError {
 
 /// Processors that did not end in time. Their tasks return by their time.
 #[derive(Debug, thiserror::Error)]
-#[error("still at work after the deadline: {}", .0.join(", "))]
+#[error("still at work after the deadline: {}", names(.0))]
 pub struct StillRunning(pub Vec<String>);
+
+fn names(running: &[String]) -> String {
+    if running.is_empty() { "the queue does not answer".into() } else { running.join(", ") }
+}
 
 /// Why a plan is not followed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -389,8 +395,13 @@ impl Worker {
             .map(|(slot, queue)| format!("processor {slot} on queue '{}'", lanes[*queue].tube));
         let named: Vec<_> = named.collect();
         self.inner.abandon.send_replace(true);
-        ended.await;
-        if named.is_empty() { Ok(()) } else { Err(StillRunning(named)) }
+        // Whatever asks the queue has a limit of its own; this one is for those that nobody thought of.
+        let ended = tokio::select! {
+            biased;
+            () = &mut ended => true,
+            () = timer.sleep_until(timer.now() + FAREWELL) => false,
+        };
+        if ended && named.is_empty() { Ok(()) } else { Err(StillRunning(named)) }
     }
 
     /// Changes the settings from the next batch on; wrong ones change nothing.

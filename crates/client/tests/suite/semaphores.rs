@@ -59,6 +59,8 @@ async fn events_are_a_stream() {
     let event = event.expect("it never ends").expect("the queue is there");
     assert_eq!((event.task, event.kind), (TaskId(7), EventKind::Acquired));
     yang.release(event.task, Some(event.grant)).await.expect("it is released");
+    let again = client.semaphores().get_or_create("yang").await.expect("it is there");
+    assert_eq!(again.info().await.expect("it can be asked").acquired, 0);
     yang.enqueue(TaskId(8), 1.0).await.expect("it stands in line");
     let event = poll_fn(|context| stream.as_mut().poll_next(context)).await;
     assert_eq!(event.expect("it never ends").expect("the queue is there").task, TaskId(8));

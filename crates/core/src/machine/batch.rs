@@ -75,7 +75,8 @@ impl Machine {
         let Some(after) = tube.tasks.get(id) else {
             return Some(if before.is_some() { Change::Remove(id) } else { Change::Passed(id) });
         };
-        let record = || after.record(tube.tasks.subqueue_of(after));
+        let record =
+            || after.record(tube.tasks.subqueue_of(after), tube.tasks.semaphore_priority(after.id));
         match before {
             None => Some(Change::Insert(record())),
             Some(before) if after.stored_alike(&before.slot) => None,
@@ -160,7 +161,8 @@ impl Machine {
         }
         tube.next_id = tube.next_id.max(record.id.0 + 1);
         let subqueue = record.subqueue.clone();
-        let loose = Loose { slot: Slot::from_record(record), subqueue };
+        let semaphore_priority = record.semaphore_priority;
+        let loose = Loose { slot: Slot::from_record(record), subqueue, semaphore_priority };
         tube.tasks.insert(loose, &mut self.shared);
         self.settle(number);
         true
@@ -250,6 +252,8 @@ impl Machine {
                 self.settle(number);
             }
         }
+        // The places of what was forgotten are free with the next command.
+        self.restored();
     }
 
     /// Gives every taken task back, as a stop does.

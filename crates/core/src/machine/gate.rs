@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::semaphore::gated::{Want, gated, priority_of, tube_task};
 use crate::semaphore::{
-    SemaphoreChange, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Semaphores, Status,
+    Priority, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Semaphores, Status,
 };
 use crate::slots::{Slot, Standing};
 use crate::state::{self, Event, State};
@@ -57,19 +57,23 @@ impl Machine {
 
     /// What the tube of a task wants of this semaphore for it.
     fn want(&self, gate: u32, task: TaskId) -> Want {
-        let Some(slot) = self.gated_slot(gate, task) else { return Want::Leave };
+        let Some((slot, own)) = self.gated_slot(gate, task) else { return Want::Leave };
         match slot.standing {
-            Standing::Ready | Standing::Gated => Want::Stand(priority_of(slot.pri)),
+            Standing::Ready | Standing::Gated => {
+                Want::Stand(own.unwrap_or_else(|| priority_of(slot.pri)))
+            }
             Standing::Taken(_) => Want::Work,
             Standing::Delayed(_) | Standing::Buried { .. } => Want::Leave,
         }
     }
 
-    /// The task that stands under this number in a semaphore, if its tube has that semaphore.
-    fn gated_slot(&self, gate: u32, task: TaskId) -> Option<&Slot> {
+    /// The task that stands under this number in a semaphore, if its tube has that semaphore, and the priority that
+    /// its put gave it there.
+    fn gated_slot(&self, gate: u32, task: TaskId) -> Option<(&Slot, Option<Priority>)> {
         let (number, id) = tube_task(task)?;
         self.gate(number).filter(|own| *own == gate)?;
-        self.tubes.get(number)?.tasks.get(id)
+        let tasks = &self.tubes.get(number)?.tasks;
+        Some((tasks.get(id)?, tasks.semaphore_priority(id)))
     }
 
     /// After semaphores changed: who was let in is ready, who lost its grant is not.

@@ -28,14 +28,12 @@ use crate::journal::{Entry, Journal};
 use crate::semaphore::Semaphores;
 use crate::session::{Session, SessionId};
 use crate::task::TaskId;
-use crate::tasks::Loose;
 use crate::time::{Span, Timestamp};
 use crate::tube::TubeName;
 
-pub use put::check_tasks;
+pub use put::{check_tasks, no_semaphore, refuse_priorities};
 use registry::Registry;
 use tubes::Tube;
-pub use tubes::check_gate;
 
 /// The rules at work: all tubes, tasks and sessions of one store, in memory.
 ///
@@ -150,10 +148,7 @@ impl Machine {
         let batch = self.journal.batch;
         let tube = self.tube(number);
         if tube.tasks.note(id, batch) {
-            let before = tube.tasks.get(id).map(|slot| {
-                let subqueue = tube.tasks.subqueue_of(slot);
-                Loose { slot: slot.clone(), subqueue }
-            });
+            let before = tube.tasks.get(id).map(|slot| tube.tasks.loose(slot));
             self.journal.entries.push(Entry::Task { tube: number, id, before });
         }
     }

@@ -29,6 +29,9 @@ impl Machine {
         let number = self.number(name)?;
         check_tasks(&tasks)?;
         let tube = self.tube(number);
+        if tube.options.semaphore.is_none() {
+            refuse_priorities(name, &tasks)?;
+        }
         if tasks.len() as u64 > tube.room() {
             let capacity = tube.options.capacity.unwrap_or(u64::MAX);
             return Err(Error::TubeFull { tube: name.clone(), capacity });
@@ -61,11 +64,12 @@ impl Machine {
             .kind
             .has_subqueues()
             .then(|| task.subqueue.clone().unwrap_or_else(|| Arc::from(DEFAULT_SUBQUEUE)));
+        let semaphore_priority = task.semaphore_priority;
         let mut slot = new_slot(now, id, task, &tube.options);
         slot.noted = batch;
         let state = slot.state();
         debug_assert_eq!(state::next(None, put_event(state)), Some(state));
-        tube.tasks.insert(Loose { slot, subqueue }, &mut self.shared);
+        tube.tasks.insert(Loose { slot, subqueue, semaphore_priority }, &mut self.shared);
         self.journal.push(|| Entry::Task { tube: number, id, before: None });
         Placed { id, state }
     }
@@ -107,6 +111,19 @@ fn new_slot(now: Timestamp, id: TaskId, task: NewTask, options: &TubeOptions) ->
         slot.standing = Standing::Delayed(due);
     }
     slot
+}
+
+/// Refuses tasks that say how important they are to a semaphore, for a tube that has none.
+pub fn refuse_priorities(tube: &TubeName, tasks: &[NewTask]) -> Result<()> {
+    if tasks.iter().all(|task| task.semaphore_priority.is_none()) {
+        return Ok(());
+    }
+    Err(no_semaphore(tube))
+}
+
+/// What a tube without a semaphore answers to such tasks.
+pub fn no_semaphore(tube: &TubeName) -> Error {
+    Error::NoSemaphore(tube.clone())
 }
 
 /// Refuses tasks that no store keeps: too many at once, or with too large a part. Stores that decide in a

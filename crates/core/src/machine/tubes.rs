@@ -245,22 +245,5 @@ fn check_options(options: &TubeOptions) -> Result<()> {
         let message = "attempts_max must be at least 1; leave it out to retry forever";
         return Err(Error::Invalid(message.into()));
     }
-    check_gate(options)
-}
-
-/// Refuses a semaphore before a tube that cannot have one.
-pub fn check_gate(options: &TubeOptions) -> Result<()> {
-    if options.semaphore.is_none() {
-        return Ok(());
-    }
-    if options.kind.has_subqueues() {
-        // A place would be held by tasks whose sub-queue is busy.
-        let message = "a tube with sub-queues cannot have a semaphore; use fifottl";
-        return Err(Error::Invalid(message.into()));
-    }
-    if options.temporary {
-        let message = "a temporary tube cannot have a semaphore: its grants are written down";
-        return Err(Error::Invalid(message.into()));
-    }
     Ok(())
 }

@@ -78,6 +78,7 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
         start: delivery.map(|delivery| delivery.start),
         previous_start: (slot.previous_start != Timestamp::NEVER).then_some(slot.previous_start),
         subqueue: None,
+        semaphore_priority: None,
         session: delivery.and_then(|delivery| delivery.session),
         lease: delivery.map(|delivery| delivery.lease),
         lease_until: delivery.map(|delivery| delivery.until),
@@ -91,7 +92,11 @@ impl Machine {
         let tube = &self.tubes[self.number(name)?];
         check_batch(ids.len())?;
         tube.check_shown(ids.iter().copied())?;
-        Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view(now, *id)).collect()))
+        let view = |id: &TaskId| {
+            let semaphore_priority = tube.tasks.semaphore_priority(*id);
+            Some(Task { semaphore_priority, ..tube.view(now, *id)? })
+        };
+        Ok(Reply::Tasks(ids.iter().filter_map(view).collect()))
     }
 
     pub(super) fn deliveries(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::effects::News;
 use crate::error::{Error, Result};
 use crate::task::TaskId;
 use crate::time::Timestamp;
@@ -28,7 +29,7 @@ pub struct Semaphores {
     /// Events that were due by then are known to those who wait for events.
     pub(super) told_until: Option<Timestamp>,
     /// New events came since the effects were asked for.
-    pub(super) news: bool,
+    pub(super) news: News,
     /// Tasks of tubes whose place may have changed since the tubes were told.
     pub(super) moved: Vec<TaskId>,
     /// Tasks of tubes that are taken. The machine lends it for as long as it asks something.
@@ -70,9 +71,15 @@ impl Semaphores {
         tick.into_iter().chain(self.outbox.next_after(told)).min()
     }
 
-    /// Whether events became due since the last call.
-    pub fn take_news(&mut self) -> bool {
+    /// Of which semaphores events became due since the last call.
+    pub fn take_news(&mut self) -> News {
         std::mem::take(&mut self.news)
+    }
+
+    /// Notes that there are events of a semaphore for those who wait.
+    pub(super) fn tell_news(&mut self, number: u32) {
+        let semaphore = &self.all[number as usize];
+        self.news.add_key(&semaphore.record.key);
     }
 
     pub(super) fn number(&self, key: &SemaphoreKey) -> Result<u32> {
@@ -142,7 +149,7 @@ impl Semaphores {
         let id = self.outbox.issue();
         let row = EventRecord { semaphore, task, grant, kind, attempts, next_at: now };
         self.set_event(id, Some(row));
-        self.news = true;
+        self.tell_news(semaphore);
         self.told_until = self.told_until.max(Some(now));
     }
 

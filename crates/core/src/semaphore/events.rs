@@ -49,7 +49,7 @@ impl Semaphores {
         self.set_event(id, None);
         if !self.outbox.of_grant((number, task, grant)).is_empty() {
             // The next event of this grant had to wait for this one.
-            self.news = true;
+            self.tell_news(number);
         }
         let hold = self.line(number).get(task).and_then(|place| place.hold());
         let clock_runs = |hold: &super::place::Hold| hold.ack_by != Timestamp::NEVER;

@@ -67,7 +67,9 @@ impl Semaphores {
                 if let Some((id, _)) = self.outbox.find(held, EventKind::Acquired) {
                     self.set_event(id, None);
                     // A request that had to wait for it may be handed out now.
-                    self.news |= !self.outbox.of_grant(held).is_empty();
+                    if !self.outbox.of_grant(held).is_empty() {
+                        self.tell_news(number);
+                    }
                 }
                 self.change_hold(number, task, |hold| {
                     hold.lease_until = now + span;

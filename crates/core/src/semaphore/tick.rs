@@ -1,5 +1,6 @@
 //! What time alone does to semaphores.
 
+use crate::effects::News;
 use crate::limits::BATCH_TASKS_MAX;
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
@@ -25,7 +26,7 @@ impl Semaphores {
             ticked += 1;
         }
         if self.outbox.next_after(self.told_until.unwrap_or(LONG_AGO)).is_some_and(|at| at <= now) {
-            self.news = true;
+            self.news.add(News::All);
         }
         self.told_until = self.told_until.max(Some(now));
         ticked

@@ -181,6 +181,7 @@ fn expected(task: &Task, written: &Record) -> Record {
         attempts: task.attempts,
         previous_start: task.previous_start,
         subqueue: task.subqueue.clone(),
+        semaphore_priority: None,
         body_bytes: task.body.as_ref().map_or(0, Body::bytes),
         body: task.body.clone(),
     }

@@ -144,6 +144,7 @@ impl Steps {
             at: (self.rng.u8(..8) == 0)
                 .then(|| Timestamp::from_micros(self.now + self.rng.i64(-3..8))),
             subqueue: self.some(|steps| Arc::from(["x", "y", "nil"][steps.rng.usize(..3)])),
+            semaphore_priority: None,
         }
     }
 

@@ -146,3 +146,31 @@ async fn a_release_serves_the_take_that_came_first() {
         .into();
     assert_eq!(counts, [1, 0]);
 }
+
+// Every event woke whoever waited for any: with two hundred who listened for a semaphore each, each grant cost two
+// hundred questions.
+#[tokio::test]
+async fn news_of_one_semaphore_wake_only_who_waits_for_it() {
+    let rig = rig_with_semaphore().await;
+    let listen = |text: &str| {
+        let key = SemaphoreKey::new(text).unwrap();
+        Command::Semaphore(SemaphoreCommand::Events { key: Some(key), count: 10, wait: MINUTE })
+    };
+    let mut others = Vec::new();
+    for other in ["a", "b", "c"] {
+        let change = Box::new(SemaphoreChange::limits(1, 1));
+        let key = SemaphoreKey::new(other).unwrap();
+        let make = SemaphoreCommand::Configure { key, change, only_new: false };
+        rig.run(Command::Semaphore(make)).await.unwrap();
+        others.push(rig.ask(vec![listen(other)]));
+    }
+    let waiting = rig.ask(vec![listen("yang")]);
+    rig.settled().await;
+    rig.control.forget_batches();
+    rig.run(enqueue(1)).await.unwrap();
+    assert_eq!(told(waiting.reply().await).len(), 1);
+    let asked = rig.control.verbs().concat();
+    let fetch = events(1, Span::ZERO).verb();
+    assert_eq!(asked.iter().filter(|verb| **verb == fetch).count(), 1, "{asked:?}");
+    assert!(others.iter_mut().all(|other| other.is_pending()));
+}

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
-use taskyard_core::{Command, Error, Kind, Reply, TubeName, TubeOptions};
+use taskyard_core::{Command, Error, Kind, Reply, TubeName, TubeOptions, refuse_priorities};
 use taskyard_wire::Code;
 use taskyard_wire::http::{PutAnswer, PutRequest};
 
@@ -17,6 +17,9 @@ const STRICT: &str = "this server makes none by itself, so create it first: PUT 
 const SUBQUEUES: &str = "a put would make it as fifottl, which has no sub-queues, so create it \
                          first as utube or utubettl";
 
+/// What to do about an unknown tube for tasks that name their priority in its semaphore.
+const SEMAPHORE: &str = "a put would make it without a semaphore, so create it first with one";
+
 /// The addresses of this file.
 pub(crate) fn routes() -> Vec<Route> {
     let about = (
@@ -27,7 +30,7 @@ pub(crate) fn routes() -> Vec<Route> {
     let route = Route::new(Method::POST, "/v1/tubes/{tube}/put", about, put)
         .reads::<PutRequest>()
         .answers::<PutAnswer>("The tasks that were added, in the order of the request")
-        .refuses([Code::TubeFull, Code::TooManyTubes])
+        .refuses([Code::TubeFull, Code::TooManyTubes, Code::NoSemaphore])
         .commands();
     vec![route]
 }
@@ -60,6 +63,9 @@ async fn put_or_create(app: &App, tube: TubeName, command: Command) -> Result<Re
     }
     if names_subqueues(&command) {
         return Err(Refusal::no_tube(tube, SUBQUEUES));
+    }
+    if matches!(&command, Command::Put { tasks, .. } if refuse_priorities(&tube, tasks).is_err()) {
+        return Err(Refusal::no_tube(tube, SEMAPHORE));
     }
     let options = TubeOptions::new(Kind::FifoTtl);
     app.ask(Command::CreateTube { tube, options, if_not_exists: true }).await?;

@@ -34,7 +34,10 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("WishRequest", "task", task.clone()),
         ("GrantRequest", "task", task.clone()),
         ("LookRequest", "tasks/items", task),
-        ("StandingAnswer", "priority", any),
+        ("StandingAnswer", "priority", any.clone()),
+        ("PutRequest", "semaphore_priority", any.clone()),
+        ("PutTask", "semaphore_priority", any.clone()),
+        ("TaskAnswer", "semaphore_priority", any),
         ("EventsRequest", "semaphore", key.clone()),
         ("TakeRequest", "wait", wait.clone()),
         ("EventsRequest", "wait", wait.clone()),
@@ -62,11 +65,7 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("GrantsRequest", "items", batch.clone()),
         ("AcknowledgeRequest", "events", batch),
     ] {
-        let place = format!("/properties/{field}");
-        let found = shapes.get_mut(shape).and_then(|shape| shape.pointer_mut(&place));
-        if let (Some(Value::Object(fields)), Value::Object(more)) = (found, more) {
-            fields.extend(more);
-        }
+        refine(shapes, (shape, field), more);
     }
     let one_or_several = one_or_several();
     for (shape, choices) in [
@@ -99,8 +98,18 @@ fn carrying_one_or_several() -> Value {
     for one in choices.as_array_mut().into_iter().flatten() {
         one["properties"]["tasks"] = json!({ "type": "null" });
     }
-    let of_one =
-        ["data_base64", "pri", "ttl", "ttr", "delay", "at", "subqueue", "meta", "meta_base64"];
+    let of_one = [
+        "data_base64",
+        "pri",
+        "ttl",
+        "ttr",
+        "delay",
+        "at",
+        "subqueue",
+        "semaphore_priority",
+        "meta",
+        "meta_base64",
+    ];
     let absent = of_one.map(|field| (field.to_owned(), json!({ "type": "null" })));
     let mut several = Map::from_iter(absent);
     several.insert("data".into(), false.into());
@@ -142,6 +151,15 @@ fn finishing() -> Value {
             }
         }
     ])
+}
+
+/// Says more about a field of a shape.
+fn refine(shapes: &mut Map<String, Value>, (shape, field): (&str, &str), more: Value) {
+    let place = format!("/properties/{field}");
+    let found = shapes.get_mut(shape).and_then(|shape| shape.pointer_mut(&place));
+    if let (Some(Value::Object(fields)), Value::Object(more)) = (found, more) {
+        fields.extend(more);
+    }
 }
 
 /// Every number on the wire is a time or a count: none is below zero, and counts fit their type. A

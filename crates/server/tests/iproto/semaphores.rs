@@ -70,13 +70,15 @@ async fn a_tube_with_a_semaphore() {
     assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await, json!([[1, "t", "b"]]));
     let missing = json!(["jobs", "fifo", { "semaphore": "nowhere" }]);
     talk.refused("queue.create_tube", missing, 32, "does not exist").await;
-    talk.refused(
-        "queue.create_tube",
-        json!(["jobs", "utube", { "semaphore": "yang" }]),
-        32,
-        "sub-queues",
-    )
-    .await;
+    // A better task takes the place of a ready one, by the priority that its put names.
+    talk.done("queue.create_tube", json!(["lanes", "utube", { "semaphore": "yang" }])).await;
+    talk.done("queue.tube.mail:ack", json!([1])).await;
+    let put = |own: f64| json!(["c", { "utube": "x", "semaphore_priority": own }]);
+    assert_eq!(talk.done("queue.tube.lanes:put", put(1.5)).await, json!([[0, "r", "c"]]));
+    assert_eq!(talk.done("queue.tube.lanes:put", put(2.0)).await, json!([[1, "r", "c"]]));
+    assert_eq!(talk.done("queue.tube.lanes:peek", json!([0])).await, json!([[0, "~", "c"]]));
+    talk.done("queue.create_tube", json!(["plain", "fifo"])).await;
+    talk.refused("queue.tube.plain:put", put(1.5), 32, "has no semaphore").await;
     talk.refused("queue.create_tube", json!(["jobs", "fifo", { "semaphore": 7 }]), 32, "semaphore")
         .await;
 }

@@ -80,6 +80,33 @@ async fn wrong_requests_are_refused() {
 }
 
 #[tokio::test]
+async fn a_task_names_its_priority_in_the_semaphore() {
+    let rig = Rig::new().await;
+    make(&rig, json!({ "active": 1, "try_release": 1 })).await;
+    let gated = json!({ "kind": "utubettl", "temporary": true, "semaphore": "yang" });
+    rig.send(Method::PUT, "/v1/tubes/checks", gated).await;
+    let tasks = json!({ "tasks": [
+        { "data": "a", "semaphore_priority": -2.5 },
+        { "data": "b", "semaphore_priority": 7, "pri": 9 },
+    ]});
+    let placed = rig.done("/v1/tubes/checks/put", tasks).await;
+    assert_eq!(placed["tasks"][0]["state"], "delayed");
+    assert_eq!(placed["tasks"][1]["state"], "ready");
+    let shown = rig.done("/v1/tubes/checks/peek", json!({ "ids": [0, 1] })).await;
+    assert_eq!(shown["tasks"][0]["semaphore_priority"], -2.5);
+    assert_eq!(shown["tasks"][1]["semaphore_priority"], 7.0);
+    for wrong in [json!("high"), json!([1])] {
+        let put = json!({ "data": 1, "semaphore_priority": wrong });
+        rig.post("/v1/tubes/checks/put", put).await.refused(400, "invalid");
+    }
+    let put = json!({ "data": 1, "semaphore_priority": 1 });
+    // A tube would be made without a semaphore.
+    rig.post("/v1/tubes/nowhere/put", put.clone()).await.refused(404, "tube_not_found");
+    rig.send(Method::PUT, "/v1/tubes/plain", json!({ "kind": "fifottl" })).await;
+    rig.post("/v1/tubes/plain/put", put).await.refused(400, "invalid");
+}
+
+#[tokio::test]
 async fn events_become_tasks_of_a_tube() {
     let rig = Rig::with(|config| {
         config.strict_tubes = true;

@@ -1,7 +1,9 @@
 //! From rows to replies.
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
-use taskyard_core::{Error, Lease, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName};
+use taskyard_core::{
+    Error, Lease, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName, no_semaphore,
+};
 use tokio_postgres::Row;
 
 use super::codec::{self, Place, Unreadable, count_from_sql, get, id_to_sql, pri_to_sql};
@@ -14,6 +16,8 @@ use super::tally::{Exact, Tally};
 
 /// The status of a put that would have to wait for somebody's open transaction.
 const PUT_LOCKED: i16 = 8;
+/// The status of a put with priorities for a semaphore that is not there.
+const PUT_UNGATED: i16 = 9;
 
 /// The replies of one call.
 pub(super) type Replies = Vec<Result<Reply, Error>>;
@@ -132,6 +136,9 @@ impl<'a> Reader<'a> {
         let status = get(row, 0)?;
         if status == PUT_LOCKED {
             return Ok(vec![Err(Error::StoreAway(LOCKED.into())); sizes.len()]);
+        }
+        if status == PUT_UNGATED {
+            return Ok(vec![Err(no_semaphore(tube)); sizes.len()]);
         }
         if let Err(error) = found(tube, status) {
             return Ok(vec![Err(error); sizes.len()]);
@@ -380,7 +387,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             if event == 6 || event == 8 {
-                self.tally.events |= event == 8;
+                self.tally.news(event == 8, None);
                 continue;
             }
             let count = count_from_sql(get(row, 3)?);
@@ -439,7 +446,7 @@ fn head(tube: &TubeName, rows: &[Row]) -> Result<Result<Head, Error>, Unreadable
         number: u32::try_from(get::<i64>(row, 12)?)?,
         room: get::<Option<i64>>(row, 3)?.map(count_from_sql),
         lets_others: get::<Option<i16>>(row, 4)?.is_some_and(|state| state > 0),
-        is_gated: get::<Option<i16>>(row, 4)? == Some(2),
+        is_gated: get::<Option<i16>>(row, 4)?.is_some_and(|state| state >= 2),
         deadline: get(row, 9)?,
     }))
 }
@@ -454,7 +461,8 @@ fn refused(tube: &TubeName, row: &Row) -> Result<Result<(), Error>, Unreadable> 
             advice: "ask for fewer at a time",
         }),
         7 => {
-            let kind = if get::<Option<i16>>(row, 4)? == Some(1) { "utube" } else { "fifo" };
+            let keyed = get::<Option<i16>>(row, 4)?.is_some_and(|state| state % 2 == 1);
+            let kind = if keyed { "utube" } else { "fifo" };
             Err(Error::Unsupported { kind, verb: "touch" })
         }
         status => found(tube, status),

@@ -2,8 +2,8 @@
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
-    Command, Finish, FinishItem, Holder, NewTask, Span, Take, TaskId, Timestamp, TubeChange,
-    TubeName, TubeOptions,
+    Command, Finish, FinishItem, Holder, NewTask, Priority, Span, Take, TaskId, Timestamp,
+    TubeChange, TubeName, TubeOptions,
 };
 
 use super::codec::{
@@ -63,6 +63,7 @@ pub(super) fn put_call(
         spans(|task| task.delay),
         column(&tasks, |task| task.at.map(Timestamp::as_micros)),
         column(&tasks, |task| task.subqueue.as_deref().map(str::to_owned)),
+        column(&tasks, |task| task.semaphore_priority.map(Priority::value)),
         param(None::<i32>),
         param(None::<Vec<i64>>),
     ];

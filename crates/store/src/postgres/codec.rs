@@ -3,8 +3,8 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 use taskyard_core::{
-    Body, Kind, Lease, Reason, SemaphoreKey, SessionId, Span, State, Task, TaskId, Timestamp,
-    TubeName, TubeOptions, TubeStats,
+    Body, Kind, Lease, Priority, Reason, SemaphoreKey, SessionId, Span, State, Task, TaskId,
+    Timestamp, TubeName, TubeOptions, TubeStats,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
@@ -142,6 +142,7 @@ pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, Unrea
         start: Some(moment(10)?),
         previous_start: get::<Option<i64>>(row, 8)?.map(Timestamp::from_micros),
         subqueue: get::<Option<&str>>(row, 9)?.map(Into::into),
+        semaphore_priority: None,
         session,
         lease: Some(Lease(count_from_sql(get(row, 11)?))),
         lease_until: Some(deadline(get(row, 12)?)),
@@ -174,12 +175,22 @@ pub(super) fn viewed(row: &Row) -> Result<Task, Unreadable> {
         start: get::<Option<i64>>(row, 13)?.map(Timestamp::from_micros),
         previous_start: get::<Option<i64>>(row, 11)?.map(Timestamp::from_micros),
         subqueue: get::<Option<&str>>(row, 15)?.map(Into::into),
+        semaphore_priority: semaphore_priority(row)?,
         session: session.map(SessionId),
         lease: get::<Option<i64>>(row, 12)?.map(|lease| Lease(count_from_sql(lease))),
         lease_until: delivered.then_some(timer),
         reason,
         body: body(row, 17, 18)?,
     })
+}
+
+/// What a peek has beside the type `outcome`.
+fn semaphore_priority(row: &Row) -> Result<Option<Priority>, Unreadable> {
+    const PLACE: usize = 19;
+    if row.len() <= PLACE {
+        return Ok(None);
+    }
+    Ok(get::<Option<f64>>(row, PLACE)?.map(Priority::new).transpose()?)
 }
 
 pub(super) fn state(stored: i16) -> Result<State, Unreadable> {

@@ -311,7 +311,7 @@ impl Known {
 fn add_effects(whole: &mut Effects, part: Effects) {
     whole.ready.extend(part.ready);
     whole.room.extend(part.room);
-    whole.events |= part.events;
+    whole.events.add(part.events);
     whole.next_wakeup = part.next_wakeup;
 }
 

@@ -18,10 +18,12 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0005_gates.sql"),
     include_str!("migrations/0006_semaphore_indexes.sql"),
     include_str!("migrations/0007_queues.sql"),
+    include_str!("migrations/0008_semaphore_priority.sql"),
+    include_str!("migrations/0009_semaphore_heads.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 11;
+const FUNCTIONS: i32 = 12;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
@@ -40,6 +42,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/settle.sql"),
     include_str!("verbs/plain.sql"),
     include_str!("verbs/gates.sql"),
+    include_str!("verbs/semaphore_heads.sql"),
     include_str!("verbs/semaphore_settle.sql"),
     include_str!("verbs/semaphore_configure.sql"),
     include_str!("verbs/semaphore_enqueue.sql"),

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{
     Command, Error, Finish, FinishItem, NewTask, SemaphoreKey, SessionId, Span, TaskId, TubeChange,
-    TubeName, check_gate, check_tasks,
+    TubeName, check_tasks, refuse_priorities,
 };
 
 use super::gather::OpenGroups;
@@ -204,7 +204,6 @@ fn refusal(command: &Command) -> Option<Error> {
     match command {
         Command::CreateTube { options, .. } => {
             refuse_options(options.capacity, options.attempts_max)
-                .or_else(|| check_gate(options).err())
                 .or_else(|| refuse_queue_num(options.queue_num))
         }
         Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
@@ -305,11 +304,13 @@ impl Group {
     /// Whether a command can share the call of those before it; then it counts as one of them.
     pub(super) fn admits(&mut self, next: &Command) -> bool {
         match (&self.commands[0], next) {
-            (Command::Put { tube, .. }, Command::Put { tube: other, tasks, .. }) => {
+            (Command::Put { tube, tasks: first, .. }, Command::Put { tube: other, tasks, .. }) => {
+                // A tube without a semaphore refuses a call with priorities for it as a whole.
+                let alike = refuse_priorities(tube, first) == refuse_priorities(tube, tasks);
                 let (count, bytes) = (tasks.len(), next.payload_bytes());
                 let fits =
                     self.tasks + count <= BATCH_TASKS_MAX && self.bytes + bytes <= BATCH_BYTES_MAX;
-                let admits = tube == other && fits;
+                let admits = tube == other && alike && fits;
                 if admits {
                     self.tasks += count;
                     self.bytes += bytes;

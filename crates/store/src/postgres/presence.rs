@@ -71,7 +71,7 @@ impl Presence {
         }
         let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
         outbox.0.extend(tally.concerned().cloned());
-        outbox.1 |= tally.events;
+        outbox.1 |= tally.events.are_there();
         if !outbox.0.is_empty() || outbox.1 {
             self.wake.notify_one();
         }

@@ -20,6 +20,7 @@ use super::tally::Tally;
 #[derive(Debug)]
 pub(super) enum Ask {
     Configure {
+        key: SemaphoreKey,
         try_release: Option<i64>,
     },
     /// The tasks as they were named: one that is named twice is asked about once.
@@ -89,7 +90,7 @@ pub(super) fn may_move(commands: &[Command], plain: &HashSet<TubeName>) -> bool 
 /// Notes what semaphores did beside what was asked.
 pub(super) fn read_moved(rows: &[Row], tally: &mut Tally) -> Result<(), Unreadable> {
     let row = rows.first().ok_or("what semaphores did was not told")?;
-    tally.events |= get::<bool>(row, 0)?;
+    tally.news(get(row, 0)?, None);
     tally.deadline(get(row, 1)?);
     let tubes = get::<Option<Vec<&str>>>(row, 2)?.unwrap_or_default();
     let counts = get::<Option<Vec<i64>>>(row, 3)?.unwrap_or_default();
@@ -104,7 +105,7 @@ pub(super) fn call(command: SemaphoreCommand, now: Option<i64>) -> (Ask, Call) {
     match command {
         SemaphoreCommand::Configure { key, change, only_new } => {
             let call = configure(&key, &change, only_new, now);
-            (Ask::Configure { try_release: change.try_release }, call)
+            (Ask::Configure { key, try_release: change.try_release }, call)
         }
         SemaphoreCommand::Enqueue { key, wishes } => {
             let (tasks, priorities) = last_words(&wishes);
@@ -292,7 +293,7 @@ pub(super) fn read_all(
             return Ok(Err(Error::SemaphoreNotFound(key.clone())));
         }
         tally.deadline(get(head, 2)?);
-        tally.events |= get::<Option<bool>>(head, 3)?.unwrap_or(false);
+        tally.news(get::<Option<bool>>(head, 3)?.unwrap_or(false), Some(key));
         Ok(Ok(Reply::Semaphore(match ask {
             Ask::Standings { tasks, .. } => {
                 for row in &rows {
@@ -316,7 +317,7 @@ pub(super) fn read(
     tally: &mut Tally,
 ) -> Result<Result<Reply, Error>, Unreadable> {
     let reply = match ask {
-        Ask::Configure { try_release } => {
+        Ask::Configure { key, try_release } => {
             let row = rows.first().ok_or("a semaphore was not shown")?;
             match get::<i16>(row, 0)? {
                 2 => return Ok(Err(Error::TooManySemaphores(SEMAPHORES_MAX))),
@@ -324,7 +325,7 @@ pub(super) fn read(
                     let active = u32::try_from(get::<i64>(row, 1)?)?;
                     return Ok(Err(tail_too_long(try_release.unwrap_or_default(), active)));
                 }
-                _ => note(row, tally)?,
+                _ => note(row, key, tally)?,
             }
             SemaphoreReply::Semaphores(vec![info(row)?])
         }
@@ -339,7 +340,7 @@ pub(super) fn read(
             if get::<i16>(head, 0)? != 0 {
                 return Ok(Err(Error::SemaphoreNotFound(key.clone())));
             }
-            note(head, tally)?;
+            note(head, key, tally)?;
             SemaphoreReply::Standings(standings(tasks, rows.iter(), 0)?)
         }
         Ask::Finish { key } => {
@@ -347,7 +348,7 @@ pub(super) fn read(
             if get::<i16>(row, 0)? != 0 {
                 return Ok(Err(Error::SemaphoreNotFound(key.clone())));
             }
-            note(row, tally)?;
+            note(row, key, tally)?;
             SemaphoreReply::Finished(get::<Vec<i16>>(row, 3)?.into_iter().map(outcome).collect())
         }
         Ask::Events { key } => {
@@ -359,7 +360,7 @@ pub(super) fn read(
         }
         Ask::Acknowledge => {
             let row = rows.first().ok_or("an acknowledgement has no answer")?;
-            tally.events |= get::<bool>(row, 1)?;
+            tally.news(get(row, 1)?, None);
             SemaphoreReply::Acknowledged(count_from_sql(get(row, 0)?))
         }
     };
@@ -367,9 +368,9 @@ pub(super) fn read(
 }
 
 /// Notes what a call says about the time and about events.
-fn note(row: &Row, tally: &mut Tally) -> Result<(), Unreadable> {
+fn note(row: &Row, key: &SemaphoreKey, tally: &mut Tally) -> Result<(), Unreadable> {
     tally.deadline(get(row, 1)?);
-    tally.events |= get::<Option<bool>>(row, 2)?.unwrap_or(false);
+    tally.news(get::<Option<bool>>(row, 2)?.unwrap_or(false), Some(key));
     Ok(())
 }
 

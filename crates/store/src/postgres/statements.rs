@@ -50,9 +50,9 @@ statements! {
     SHOW_TUBES: "SELECT * FROM taskyard.show_tubes($1)" (TEXT);
     TRUNCATE_TUBE: "SELECT * FROM taskyard.truncate_tube($1,$2)" (TEXT, INT8);
     RESERVE_IDS: "SELECT * FROM taskyard.reserve_ids($1,$2)" (TEXT, INT8);
-    PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
+    PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
         (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
-            INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT4, INT8_ARRAY);
+            INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, INT4, INT8_ARRAY);
     LOCK_TUBE: "SELECT taskyard.lock_tube($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8_ARRAY);
     TAKE: "SELECT * FROM taskyard.deliver_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
         (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL);
@@ -64,7 +64,9 @@ statements! {
     DELETE: "SELECT * FROM taskyard.delete_tasks($1,$2,$3,$4,$5)"
         (TEXT, INT8, INT8_ARRAY, BOOL, INT8);
     KICK: "SELECT * FROM taskyard.kick_tasks($1,$2,$3)" (TEXT, INT8, INT8);
-    PEEK: "SELECT * FROM taskyard.peek_tasks($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, INT8);
+    PEEK: "SELECT p.*, (SELECT k.semaphore_priority FROM taskyard.tube u \
+            JOIN taskyard.task k ON k.tube = u.number WHERE u.name = $1 AND k.id = p.id AND p.item > 0) \
+        FROM taskyard.peek_tasks($1,$2,$3,$4) p" (TEXT, INT8, INT8_ARRAY, INT8);
     DELIVERIES: "SELECT * FROM taskyard.show_deliveries($1,$2)" (TEXT, INT8);
     RELEASE_ALL: "SELECT * FROM taskyard.release_all($1,$2)" (TEXT, INT8);
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);

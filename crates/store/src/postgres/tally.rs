@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use taskyard_core::{Calls, Effects, Timestamp, TubeName};
+use taskyard_core::{Calls, Effects, News, SemaphoreKey, Timestamp, TubeName};
 
 /// What was done to one tube.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,8 +24,8 @@ pub(super) struct Tally {
     pub best_put: Option<i64>,
     /// The earliest deadline that was set, by the clock of the tasks.
     pub deadline: Option<i64>,
-    /// There are new events of semaphores.
-    pub events: bool,
+    /// Of which semaphores there are new events.
+    pub events: News,
     /// The earliest of all deadlines, where the batch asked.
     pub exact: Option<Exact>,
 }
@@ -98,6 +98,13 @@ impl Tally {
     pub fn room(&mut self, tube: &TubeName, room: Option<u64>) {
         if let Some(room) = room {
             self.room.insert(tube.clone(), room);
+        }
+    }
+
+    /// There may be new events of this semaphore, or of any.
+    pub fn news(&mut self, are_there: bool, key: Option<&SemaphoreKey>) {
+        if are_there {
+            self.events.add(key.cloned().map_or(News::All, News::of));
         }
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use taskyard_core::{Change, Changes, Machine};
+use taskyard_core::Machine;
 
+use super::codec;
 use super::generation::{self, Generations};
 use super::reader::{Ahead, Reader};
 
@@ -41,24 +42,26 @@ impl Budget {
         machine.body_bytes() + self.reading
     }
 
-    /// Takes bodies out of memory that would exceed the budget; disk has them now. A quarter of it is
-    /// left to what is read ahead, because that is wanted first.
-    pub fn spill(&mut self, machine: &mut Machine, changes: &Changes) {
+    /// Whether more is in memory than may be.
+    pub fn is_exceeded(&self, machine: &Machine) -> bool {
+        machine.body_bytes() > self.bytes_max
+    }
+
+    /// Takes bodies of new tasks out of memory that would exceed the budget; the database has them now. A quarter of
+    /// it is left to what is read ahead, because that is wanted first.
+    pub fn spill(&mut self, machine: &mut Machine, keys: &[i64]) {
         let budget = self.bytes_max - self.bytes_max / 4;
-        if machine.body_bytes() <= budget {
-            return;
-        }
-        for (number, change) in changes.tasks.iter().rev() {
-            let Change::Insert(record) = change else { continue };
-            let temporary = machine.tube_by_number(*number).is_none_or(|tube| tube.1.temporary);
-            if temporary {
-                continue;
-            }
-            machine.set_body(*number, record.id, None);
-            self.spilled.entry(*number).or_default();
+        for key in keys.iter().rev() {
             if machine.body_bytes() <= budget {
                 break;
             }
+            let (number, id) = codec::split_key(*key);
+            machine.set_body(number, id, None);
+            // It may be finished by now, and its tube gone.
+            if !machine.lacks_body(number, id) {
+                continue;
+            }
+            self.spilled.entry(number).or_default();
         }
     }
 

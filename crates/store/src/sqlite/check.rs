@@ -67,17 +67,27 @@ fn expected_schema(format: usize) -> rusqlite::Result<Vec<(String, String)>> {
     schema(&db)
 }
 
-/// Whether no commit is missing.
-pub(super) fn seal(folder: &Path, head: &Head, sealed: &Sealed) -> Result<(), OpenError> {
-    match *sealed {
-        Sealed::Absent => Err(damaged(folder, "its seal file is gone")),
-        Sealed::Unreadable => Err(damaged(folder, "its seal file is damaged")),
-        Sealed::Batch(batch) if head.batch < batch => {
-            let lost = batch - head.batch;
-            Err(damaged(folder, &format!("the newest {lost} commits are lost from its log")))
-        }
-        Sealed::Batch(_) => Ok(()),
+/// Whether no commit is missing: neither from the database nor from what it has together with the journal.
+pub(super) fn seal(
+    folder: &Path,
+    in_database: u64,
+    newest: u64,
+    sealed: &Sealed,
+) -> Result<(), OpenError> {
+    let (sealed, in_log) = match *sealed {
+        Sealed::Absent => return Err(damaged(folder, "its seal file is gone")),
+        Sealed::Unreadable => return Err(damaged(folder, "its seal file is damaged")),
+        Sealed::Batch { newest, in_database } => (newest, in_database),
+    };
+    if in_database < in_log {
+        let lost = in_log - in_database;
+        return Err(damaged(folder, &format!("the newest {lost} commits are lost from its log")));
     }
+    if newest < sealed {
+        let lost = sealed - newest;
+        return Err(damaged(folder, &format!("the newest {lost} commits are lost")));
+    }
+    Ok(())
 }
 
 /// Whether as many rows were found as were written.

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 
 use super::folder::{connect, log, row_error};
-use super::writer::{Fault, Writer, failed_sync};
+use super::writer::{Fault, Refusal, failed_sync};
 use crate::OpenError;
 
 /// A log of so many pages wants to be copied, unless a test says otherwise.
@@ -125,9 +125,9 @@ impl Checkpointer {
 
     /// After a commit: makes room in the log, begins a copy when it has grown, ends it when the
     /// thread is done.
-    pub fn after_commit(&mut self, writer: &mut Writer) {
+    pub fn after_commit(&mut self, db: &Connection, refusal: &Refusal) {
         let pages = self.pages.load(Ordering::Relaxed);
-        if writer.refuses() {
+        if refusal.is_set() {
             return;
         }
         if let Err(error) = self.make_room(pages) {
@@ -145,7 +145,7 @@ impl Checkpointer {
                 }
                 return;
             }
-            Progress::Copied => copy(&writer.db, &self.faults.rest),
+            Progress::Copied => copy(db, &self.faults.rest),
             Progress::Failed(error) => Err(error),
         };
         *progress = Progress::Idle;
@@ -155,12 +155,12 @@ impl Checkpointer {
             Ok(()) => self.pages.store(0, Ordering::Relaxed),
             Err(error) => {
                 self.pages_due = pages.saturating_add(self.pages_wanted);
-                fail(writer, &error);
+                fail(refusal, &error);
             }
         }
     }
 
-    /// Only the writer's thread calls this, between two commits, so nobody else writes to the log; and
+    /// Only who has the database calls this, between two commits, so nobody else writes to the log; and
     /// what follows its last commit is never read.
     fn make_room(&mut self, pages: i32) -> io::Result<()> {
         let used = u64::from(pages.unsigned_abs()) * FRAME_BYTES;
@@ -184,10 +184,10 @@ impl Checkpointer {
     }
 
     /// Waits for the thread, and lets the writer know of a failure it had at last.
-    pub fn stop(&mut self, writer: &mut Writer) {
+    pub fn stop(&mut self, refusal: &Refusal) {
         self.end();
         if let Progress::Failed(error) = &*lock(&self.progress) {
-            fail(writer, error);
+            fail(refusal, error);
         }
     }
 
@@ -201,7 +201,7 @@ impl Checkpointer {
 
 /// Fills a file with zeros, a page at a time: Linux keeps what came in one write as one piece, and goes through
 /// all pages of a piece for each later write into it.
-fn make_longer(file: &File, from: u64, to: u64) -> io::Result<()> {
+pub(super) fn make_longer(file: &File, from: u64, to: u64) -> io::Result<()> {
     let mut at = from;
     while at < to {
         let piece = PIECE_BYTES - at % PIECE_BYTES;
@@ -231,12 +231,12 @@ fn copy(db: &Connection, fault: &AtomicBool) -> rusqlite::Result<()> {
 /// What was copied may not be on disk, and the system says so only once: another copy would succeed,
 /// and the log begin anew over the only good version. So nothing is written or copied any more; who
 /// opens the store anew copies the whole log again. A full disk is no such case: the log stays.
-fn fail(writer: &mut Writer, error: &rusqlite::Error) {
+fn fail(refusal: &Refusal, error: &rusqlite::Error) {
     use rusqlite::ErrorCode::{DatabaseCorrupt, SystemIoFailure};
     let what = format!("cannot copy the write-ahead log into the database: {error}");
     if matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | SystemIoFailure)) {
         tracing::error!("{what}");
-        writer.refuse(&what);
+        refusal.set(&what);
     } else {
         tracing::warn!("{what}");
     }
@@ -253,12 +253,13 @@ mod tests {
     #[test]
     fn a_copied_log_is_not_copied_again() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (mut checkpointer, mut writer) = with_log(folder.path());
-        checkpointer.after_commit(&mut writer);
+        let (mut checkpointer, db) = with_log(folder.path());
+        let refusal = Refusal::default();
+        checkpointer.after_commit(&db, &refusal);
         checkpointer.end();
         assert!(matches!(*lock(&checkpointer.progress), Progress::Copied));
         for _ in 0..3 {
-            checkpointer.after_commit(&mut writer);
+            checkpointer.after_commit(&db, &refusal);
             assert!(matches!(*lock(&checkpointer.progress), Progress::Idle));
         }
     }
@@ -267,24 +268,24 @@ mod tests {
     #[test]
     fn a_copy_that_failed_waits_for_a_longer_log() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (mut checkpointer, mut writer) = with_log(folder.path());
+        let (mut checkpointer, db) = with_log(folder.path());
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
         let full = rusqlite::Error::SqliteFailure(full, None);
         *lock(&checkpointer.progress) = Progress::Failed(full);
+        let refusal = Refusal::default();
         for _ in 0..3 {
-            checkpointer.after_commit(&mut writer);
+            checkpointer.after_commit(&db, &refusal);
             assert!(matches!(*lock(&checkpointer.progress), Progress::Idle));
         }
-        assert!(!writer.refuses(), "the log is whole, so it goes on");
+        assert!(!refusal.is_set(), "the log is whole, so it goes on");
     }
 
     /// A store that wants to copy its log, which is one page long.
-    fn with_log(folder: &Path) -> (Checkpointer, Writer) {
-        let open = folder::open(folder, &OpenOptions::default()).expect("the folder opens");
-        let mut writer = open.writer;
-        let mut checkpointer = Checkpointer::start(folder, &mut writer.db).expect("it starts");
+    fn with_log(folder: &Path) -> (Checkpointer, Connection) {
+        let mut db = folder::open(folder, &OpenOptions::default()).expect("the folder opens").db;
+        let mut checkpointer = Checkpointer::start(folder, &mut db).expect("it starts");
         checkpointer.set_pages(1);
-        writer.db.execute_batch("UPDATE store SET batch = batch + 1").expect("a commit");
-        (checkpointer, writer)
+        db.execute_batch("UPDATE store SET batch = batch + 1").expect("a commit");
+        (checkpointer, db)
     }
 }

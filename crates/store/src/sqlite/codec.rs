@@ -6,7 +6,7 @@ use rusqlite::types::FromSql;
 use rusqlite::{Row, params};
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::{
-    Body, Kind, SemaphoreKey, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeRecord,
+    Body, Kind, Priority, SemaphoreKey, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeRecord,
 };
 
 /// Task ids take the lower bits of a row's key, the tube's number the rest.
@@ -101,7 +101,8 @@ impl Sum {
 pub(super) fn is_plain(record: &Record) -> bool {
     let due = matches!(record.standing, StoredState::Delayed(_));
     let times = record.expires != Timestamp::NEVER || record.ttr != Span::FOREVER;
-    !(due || times) && record.previous_start.is_none() && record.subqueue.is_none()
+    let named = record.subqueue.is_some() || record.semaphore_priority.is_some();
+    !(due || times || named) && record.previous_start.is_none()
 }
 
 /// The columns of a task's row that may change.
@@ -114,6 +115,7 @@ pub(super) struct TaskColumns {
     pub ttr: Option<i64>,
     pub attempts: i64,
     pub previous_start: Option<i64>,
+    pub semaphore_priority: Option<f64>,
     pub sum: i64,
 }
 
@@ -134,6 +136,7 @@ impl TaskColumns {
             ttr: (record.ttr != Span::FOREVER).then(|| record.ttr.as_micros()),
             attempts: i64::from(record.attempts),
             previous_start: record.previous_start.map(Timestamp::as_micros),
+            semaphore_priority: record.semaphore_priority.map(Priority::value),
             sum: 0,
         };
         columns.sum = columns.checksum(key, record.subqueue.as_deref());
@@ -153,7 +156,12 @@ impl TaskColumns {
             [self.attempts, i64::from(self.previous_start.is_some())],
             [self.previous_start.unwrap_or(0), subqueue.len() as i64],
         ];
-        sum_of(fields.as_flattened(), subqueue)
+        let sum = sum_of(fields.as_flattened(), subqueue);
+        // Rows of before there was such a thing keep their sums.
+        match self.semaphore_priority {
+            Some(priority) => sum_of(&[sum, priority.to_bits() as i64], &[]),
+            None => sum,
+        }
     }
 }
 
@@ -181,9 +189,9 @@ fn sum_of(numbers: &[i64], bytes: &[u8]) -> i64 {
 
 /// The columns [`read_task`] wants, in its order.
 pub(super) const TASK_COLUMNS: &str = "key, state, due, pri, created, expires, ttr, attempts, previous_start, subqueue, sum, \
-     length(data) + coalesce(length(meta), 0)";
+     length(data) + coalesce(length(meta), 0), semaphore_priority";
 /// How many columns that are.
-pub(super) const TASK_COLUMNS_COUNT: usize = 12;
+pub(super) const TASK_COLUMNS_COUNT: usize = 13;
 
 /// A row of `task` without its body, checked.
 pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
@@ -198,6 +206,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
         ttr: row.get(6)?,
         attempts: row.get(7)?,
         previous_start: row.get(8)?,
+        semaphore_priority: row.get(12)?,
         sum: row.get(10)?,
     };
     let subqueue = row.get_ref(9)?.as_str_or_null().map_err(|e| damaged(tube, id, &e))?;
@@ -220,6 +229,11 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
         attempts: u32::try_from(columns.attempts).unwrap_or(u32::MAX),
         previous_start: columns.previous_start.map(Timestamp::from_micros),
         subqueue: subqueue.map(Arc::from),
+        semaphore_priority: columns
+            .semaphore_priority
+            .map(Priority::new)
+            .transpose()
+            .map_err(|e| damaged(tube, id, &e))?,
         body_bytes: row.get(11)?,
         body: None,
     };
@@ -424,7 +438,7 @@ mod tests {
     #[test]
     fn the_fast_sums_are_the_slow_ones() {
         for (some, subqueue) in [(None, None), (Some(7), Some("key")), (Some(0), Some(""))] {
-            let columns = TaskColumns {
+            let mut columns = TaskColumns {
                 state: 2,
                 due: some,
                 pri: -1,
@@ -433,6 +447,7 @@ mod tests {
                 ttr: some.map(|number| number + 2),
                 attempts: 9,
                 previous_start: some.map(|number| number + 3),
+                semaphore_priority: None,
                 sum: 0,
             };
             let slow = Sum::new(5)
@@ -447,6 +462,11 @@ mod tests {
                 .bytes(subqueue.unwrap_or("").as_bytes())
                 .finish();
             assert_eq!(columns.checksum(5, subqueue), slow);
+            let mut own = |priority| {
+                columns.semaphore_priority = Some(priority);
+                columns.checksum(5, subqueue)
+            };
+            assert!(own(0.0) != slow && own(1.5) != own(-1.5));
         }
         let slow = Sum::new(5).bytes(&[]).bytes(b"data").finish();
         assert_eq!(body_sum(5, None, b"data"), slow);

@@ -9,10 +9,11 @@ use rusqlite::{Connection, OpenFlags};
 use taskyard_core::Machine;
 
 use super::codec::{self, Head, RowError, TASK_COLUMNS};
+use super::rows::Batch;
 use super::seal::{Seal, Sealed};
 use super::semaphores::{self, SemaphoreHead};
-use super::writer::Writer;
-use super::{check, salvage};
+use super::writer::{Known, WriteError};
+use super::{check, journal, rows, salvage};
 use crate::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations to be applied in order.
@@ -21,16 +22,21 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0002.sql"),
     include_str!("migrations/0003.sql"),
     include_str!("migrations/0004.sql"),
+    include_str!("migrations/0005.sql"),
+    include_str!("migrations/0006.sql"),
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
+/// The format since which tasks have a priority of their own in a semaphore.
+const WITH_PRIORITIES: i64 = 5;
 /// "yard" in ASCII: says that the file is ours.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
 /// An open folder.
 pub(super) struct Folder {
     pub machine: Machine,
-    pub writer: Writer,
+    pub db: Connection,
+    pub known: Known,
     /// Held for as long as the store is open.
     pub lock: File,
 }
@@ -59,27 +65,24 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenE
     let mut sealed = Seal::read(&seal_file(folder)).map_err(unavailable(folder))?;
     if is_new(folder, &sealed) {
         make(folder)?;
-        sealed = Sealed::Batch(0);
+        sealed = Sealed::Batch { newest: 0, in_database: 0 };
     }
     let content = match read(folder, &sealed, options.accept_loss) {
         Ok(content) => content,
         Err(OpenError::Damaged { what, .. }) if options.accept_loss => {
             tracing::warn!(%what, "opening what is left of a damaged store");
             // Beyond the old seal, so that a crash before the new one does no harm.
-            let batch = if let Sealed::Batch(batch) = sealed { batch.saturating_add(1) } else { 1 };
+            let newest = if let Sealed::Batch { newest, .. } = sealed { newest } else { 0 };
+            let batch = newest.saturating_add(1);
             salvage::rebuild(folder, batch, &sealed)?;
-            read(folder, &Sealed::Batch(batch), true)?
+            read(folder, &Sealed::Batch { newest: batch, in_database: batch }, true)?
         }
         Err(error) => return Err(error),
     };
     let Content { db, head, semaphores, machine, next_ids } = content;
     let seal = Seal::open(&seal_file(folder), head.batch).map_err(unavailable(folder))?;
     sync(folder).map_err(unavailable(folder))?;
-    let mut writer = Writer::new(db, head, semaphores, seal);
-    for (number, next_id) in next_ids {
-        writer.set_next_id(number, next_id);
-    }
-    Ok(Folder { machine, writer, lock })
+    Ok(Folder { machine, db, known: Known { head, semaphores, seal, next_ids }, lock })
 }
 
 fn lock(folder: &Path) -> Result<File, OpenError> {
@@ -93,7 +96,9 @@ fn lock(folder: &Path) -> Result<File, OpenError> {
 
 /// Whether the folder has never had a database.
 fn is_new(folder: &Path, sealed: &Sealed) -> bool {
-    let had_one = log(folder).exists() || !matches!(sealed, Sealed::Absent | Sealed::Batch(0));
+    let had_one = log(folder).exists()
+        || journal::paths(folder).iter().any(|path| path.exists())
+        || !matches!(sealed, Sealed::Absent | Sealed::Batch { newest: 0, .. });
     !had_one && !database(folder).exists()
 }
 
@@ -172,12 +177,20 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     check::header(folder)?;
     let db = connect(folder)?;
     let format = check::format(folder, &db)?;
-    let head = Head::read(&db).map_err(|error| row_error(folder, error))?;
-    check::seal(folder, &head, sealed)?;
+    let mut head = Head::read(&db).map_err(|error| row_error(folder, error))?;
+    let batches = journal::read(folder).map_err(unavailable(folder))?.after(head.batch);
+    let batches = batches.map_err(|what| damaged(folder, what))?;
+    let newest = batches.last().map_or(head.batch, |batch| batch.head.batch);
+    check::seal(folder, head.batch, newest, sealed)?;
+    // Committed when all is found to be sound: a look must not change anything.
+    if !batches.is_empty() {
+        bring_over(&db, &batches, &mut head).map_err(|error| row_error(folder, error))?;
+    }
     let mut machine = Machine::default();
     machine.set_next_lease(head.lease_ceiling);
     let next_ids = read_tubes(&db, &mut machine).map_err(|error| row_error(folder, error))?;
-    let mut found = read_tasks(&db, &mut machine).map_err(|error| row_error(folder, error))?;
+    let mut found =
+        read_tasks(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;
     found.tubes = next_ids.len() as u64;
     check::counts(folder, &head, &found)?;
     if thorough {
@@ -192,8 +205,45 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     for key in machine.lost_semaphores() {
         tracing::warn!(%key, "a tube names a semaphore that is lost; it lets nobody in until it is set anew");
     }
-    bring_up_to_date(&db, format).map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
+    let finish = || -> rusqlite::Result<()> {
+        if !batches.is_empty() {
+            db.execute_batch("COMMIT; PRAGMA cache_spill = ON")?;
+        }
+        bring_up_to_date(&db, format)
+    };
+    finish().map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
+    settle(folder, &db)?;
     Ok(Content { db, head, semaphores, machine, next_ids })
+}
+
+/// Makes durable what was found in the log. SQLite believes commits there that were never synced, and after this the
+/// journal, which may have the only copy on disk, is begun anew. Copied into the database as well: after a sync that
+/// failed, the system takes what it did not write for written.
+fn settle(folder: &Path, db: &Connection) -> Result<(), OpenError> {
+    match db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+        // There is room for the log at least, as it is there.
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {}
+        copied => copied.map_err(|error| row_error(folder, RowError::Sqlite(error)))?,
+    }
+    match File::options().write(true).open(log(folder)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        file => file.and_then(|file| file.sync_data()).map_err(unavailable(folder)),
+    }
+}
+
+/// Writes what the journal has more than the database, in a transaction that stays open.
+fn bring_over(db: &Connection, batches: &[Batch], head: &mut Head) -> Result<(), RowError> {
+    // Nothing of it may reach the log before all is found to be sound.
+    db.execute_batch("PRAGMA cache_spill = OFF; BEGIN IMMEDIATE")?;
+    rows::write_all(db, batches, head).map_err(as_row_error)
+}
+
+/// Why rows could not be written, to somebody who reads them.
+pub(super) fn as_row_error(error: WriteError) -> RowError {
+    match error {
+        WriteError::Sqlite(error) => RowError::Sqlite(error),
+        other => RowError::Damaged(other.describe()),
+    }
 }
 
 /// Gives an older database the tables it lacks; last, when all that it has was found to be sound.
@@ -224,9 +274,11 @@ fn read_tubes(db: &Connection, machine: &mut Machine) -> Result<Vec<(u32, u64)>,
 }
 
 /// Fills the machine with tasks; returns what was found, to be compared with what was written.
-fn read_tasks(db: &Connection, machine: &mut Machine) -> Result<Head, RowError> {
+fn read_tasks(db: &Connection, format: i64, machine: &mut Machine) -> Result<Head, RowError> {
     let (mut found, mut last) = (Head::default(), None);
-    let mut statement = db.prepare(&format!("SELECT {TASK_COLUMNS} FROM task ORDER BY key"))?;
+    let lacking = if format < WITH_PRIORITIES { ", NULL AS semaphore_priority" } else { "" };
+    let task = format!("(SELECT *{lacking} FROM task)");
+    let mut statement = db.prepare(&format!("SELECT {TASK_COLUMNS} FROM {task} ORDER BY key"))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (number, record) = codec::read_task(row)?;
@@ -325,15 +377,15 @@ mod tests {
     fn a_tube_number_that_cannot_be() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut options = OpenOptions::default();
-        let Folder { mut writer, .. } = open(folder.path(), &options).expect("the folder opens");
+        let Folder { db, mut known, .. } = open(folder.path(), &options).expect("the folder opens");
         for (number, name) in [(0, "mail"), (u32::MAX, "far")] {
             let name = TubeName::new(name).expect("a good name");
             let record = TubeRecord { name, options: TubeOptions::new(Kind::Fifo), next_id: 0 };
-            codec::write_tube(&writer.db, number, &record).expect("a row");
-            writer.head.tubes += 1;
+            codec::write_tube(&db, number, &record).expect("a row");
+            known.head.tubes += 1;
         }
-        writer.head.write(&writer.db).expect("a row");
-        drop(writer);
+        known.head.write(&db).expect("a row");
+        drop(db);
         let refused = open(folder.path(), &options).map(|_| ()).expect_err("no such tube");
         assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
         options.accept_loss = true;
@@ -347,7 +399,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let open = open(folder.path(), &OpenOptions::default()).expect("the folder opens");
         let synchronous = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
-        let found = open.writer.db.pragma_query_value(None, "synchronous", synchronous);
+        let found = open.db.pragma_query_value(None, "synchronous", synchronous);
         assert_eq!(found, Ok(2));
     }
 }

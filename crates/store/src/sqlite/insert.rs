@@ -43,7 +43,7 @@ impl<'db> Insert<'db> {
             run: db.prepare_cached(&PLAIN_RUN)?,
             plain: db.prepare_cached(&PLAIN_ONE)?,
             full: db.prepare_cached(
-                "INSERT OR IGNORE INTO task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                "INSERT OR IGNORE INTO task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             )?,
         })
     }
@@ -99,6 +99,7 @@ impl<'db> Insert<'db> {
             data_sum,
             meta,
             data,
+            columns.semaphore_priority,
         ])
     }
 }

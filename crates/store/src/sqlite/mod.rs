@@ -1,38 +1,43 @@
 //! The default store: the machine in memory, every change in one SQLite file.
 //!
-//! A batch of commands is applied to the machine, what changed is committed in one transaction, then
+//! A batch of commands is applied to the machine, what changed is made durable in one step, then
 //! the batch is answered: the cost of a sync is shared by all who wait for it. A take changes
 //! nothing on disk and waits for none, except the first after opening and one in a million later:
 //! those reserve lease numbers. Payloads beyond a memory budget stay on disk.
 //!
 //! `folder` opens, `check` believes nothing, `writer` commits, `budget` says which payloads are in
 //! memory, `reader` loads the others, `checkpoint` keeps the log short, `codec` knows the rows,
-//! `salvage` saves what it can.
+//! `salvage` saves what it can. Batches that only change tasks go to the `journal` first, from where `follow` brings
+//! them into the database.
 
 mod budget;
 mod check;
 mod checkpoint;
 mod codec;
 mod folder;
+mod follow;
 mod generation;
 mod insert;
+mod journal;
 mod reader;
+mod rows;
 mod salvage;
 mod seal;
 mod semaphores;
 mod writer;
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::future::ready;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use taskyard_core::{Body, Changes, Command, Error, Machine, Outcome, Reply, Timestamp};
 
 use crate::{BodyKey, Capabilities, Executed, OpenError, OpenOptions, Pending, Store, Unloaded};
 
 use budget::Budget;
-use checkpoint::Checkpointer;
 use generation::Generations;
 use reader::Reader;
 pub use writer::Fault;
@@ -51,8 +56,9 @@ pub struct SqliteStore {
 struct State {
     machine: Machine,
     writer: Writer,
-    checkpointer: Checkpointer,
     budget: Budget,
+    /// New tasks of batches that are in the journal only, so that their bodies must stay in memory.
+    fresh: VecDeque<(u64, Vec<i64>)>,
     generations: Generations,
     /// Held while the store is open.
     lock: Option<File>,
@@ -62,16 +68,16 @@ impl SqliteStore {
     /// Opens the store in `folder`, making it if it is not there. Everything in it is read and
     /// checked first.
     pub fn open(folder: &Path, options: &OpenOptions) -> Result<SqliteStore, OpenError> {
-        let mut open = folder::open(folder, options)?;
-        let checkpointer = Checkpointer::start(folder, &mut open.writer.db)?;
+        let open = folder::open(folder, options)?;
+        let writer = Writer::start(folder, open.db, open.known)?;
         let reader = Reader::start(folder)?;
         let generations = Generations::default();
         let state = State {
             budget: Budget::new(options.memory_bytes, generations.clone(), &open.machine),
             generations: generations.clone(),
             machine: open.machine,
-            writer: open.writer,
-            checkpointer,
+            writer,
+            fresh: VecDeque::new(),
             lock: Some(open.lock),
         };
         Ok(SqliteStore { reader, generations, state: Mutex::new(state) })
@@ -79,20 +85,34 @@ impl SqliteStore {
 
     /// Makes a later commit or checkpoint fail, for tests of what a failure leaves behind.
     pub fn set_fault(&self, fault: Option<Fault>) {
-        let mut state = self.state();
-        state.writer.fault = fault;
-        state.checkpointer.set_fault(fault);
+        self.state().writer.set_fault(fault);
     }
 
     /// Copies the log into the database whenever it has so many pages, for tests that want to see
     /// many copies.
     pub fn set_checkpoint_pages(&self, pages: i32) {
-        self.state().checkpointer.set_pages(pages);
+        self.state().writer.database().checkpointer.set_pages(pages);
+    }
+
+    /// Writes larger batches straight into the database, for tests that want to see them there; with 0 all of them.
+    pub fn set_journal_bytes(&self, bytes: usize) {
+        self.state().writer.set_journal_bytes(bytes);
+    }
+
+    /// Lets batches stay in the journal so long if they are few, for tests that want to see them there.
+    pub fn set_journal_patience(&self, patience: Duration) {
+        self.state().writer.set_patience(patience);
+    }
+
+    /// Brings what is in the journal into the database now.
+    pub fn catch_up(&self) -> Result<(), Error> {
+        self.state().writer.catch_up()
     }
 
     /// Makes the disk appear full beyond this many pages, for the same tests.
     pub fn limit_pages(&self, pages: u32) -> Result<(), Error> {
-        let limited = self.state().writer.db.pragma_update(None, "max_page_count", pages);
+        let state = self.state();
+        let limited = state.writer.database().db.pragma_update(None, "max_page_count", pages);
         limited.map_err(|error| Error::Store(error.to_string()))
     }
 
@@ -155,12 +175,12 @@ impl State {
         }
         self.complete_outcomes(&shown, &mut replies);
         let changes = self.machine.changes();
-        match self.commit(&changes) {
-            Ok(()) => {
+        let cleared = changes.cleared.clone();
+        match self.commit(changes) {
+            Ok(new) => {
                 self.machine.keep();
-                forget_emptied(&mut replies, &shown, &changes.cleared);
-                self.budget.spill(&mut self.machine, &changes);
-                self.checkpointer.after_commit(&mut self.writer);
+                forget_emptied(&mut replies, &shown, &cleared);
+                self.spill(new);
             }
             Err(error) => {
                 self.machine.undo();
@@ -176,17 +196,38 @@ impl State {
         Executed { replies, effects: self.machine.take_effects(), unloaded }
     }
 
-    fn commit(&mut self, changes: &Changes) -> Result<(), Error> {
+    /// Returns the keys of new tasks.
+    fn commit(&mut self, changes: Changes) -> Result<Vec<i64>, Error> {
         if self.lock.is_none() {
             return Err(Error::Store("the store is closed".into()));
         }
+        // What is too much for memory should leave it at once.
+        let straight = self.budget.is_exceeded(&self.machine);
         if changes.cleared.is_empty() {
-            return self.writer.commit(&self.machine, changes);
+            return self.writer.commit(&self.machine, changes, straight);
         }
+        let cleared = changes.cleared.clone();
         let emptying = self.generations.hold();
-        self.writer.commit(&self.machine, changes)?;
-        emptying.done(&changes.cleared);
-        Ok(())
+        let new = self.writer.commit(&self.machine, changes, straight)?;
+        emptying.done(&cleared);
+        Ok(new)
+    }
+
+    /// Takes bodies out of memory that are too many, once the database has them.
+    fn spill(&mut self, new: Vec<i64>) {
+        if !new.is_empty() {
+            self.fresh.push_back((self.writer.head.batch, new));
+        }
+        if !self.fresh.is_empty()
+            && self.budget.is_exceeded(&self.machine)
+            && let Err(error) = self.writer.catch_up()
+        {
+            tracing::warn!(%error, "more payloads than planned stay in memory");
+        }
+        let in_database = self.writer.in_database();
+        while let Some((_, keys)) = self.fresh.pop_front_if(|(batch, _)| *batch <= in_database) {
+            self.budget.spill(&mut self.machine, &keys);
+        }
     }
 
     /// The number of the tube whose bodies the command's reply shows.
@@ -211,7 +252,7 @@ impl State {
                 Outcome::Stale | Outcome::Missing => None,
             });
             for task in tasks.filter(|task| task.body.is_none()) {
-                match reader::read_body(&self.writer.db, *number, task.id) {
+                match reader::read_body(&self.writer.database().db, *number, task.id) {
                     Ok(body) => task.body = body,
                     Err(error) => {
                         tracing::error!(task = %task.id, ?error, "finished a task without a payload");
@@ -243,11 +284,12 @@ impl State {
         if self.lock.is_none() {
             return Ok(());
         }
-        self.checkpointer.stop(&mut self.writer);
+        self.writer.stop();
         self.machine.begin();
         self.machine.give_back_all();
         let changes = self.machine.changes();
-        let closed = self.writer.commit(&self.machine, &changes).and_then(|()| self.writer.close());
+        let closed =
+            self.writer.commit(&self.machine, changes, false).and_then(|_| self.writer.close());
         self.machine.keep();
         self.writer.disconnect();
         if let Some(lock) = self.lock.take() {

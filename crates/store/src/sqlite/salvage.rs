@@ -15,13 +15,13 @@ mod report;
 mod tests;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use rusqlite::Connection;
 use taskyard_core::record::Record;
-use taskyard_core::{Body, Kind, TubeName, TubeOptions, TubeRecord};
+use taskyard_core::{Body, Kind, SemaphoreKey, TubeName, TubeOptions, TubeRecord};
 
 use super::codec::{self, Head, RowError};
 use super::folder::{
@@ -29,6 +29,8 @@ use super::folder::{
 };
 use super::generation;
 use super::insert::Insert;
+use super::journal;
+use super::rows::{Batch, Rows};
 use super::seal::{Seal, Sealed};
 use super::semaphores::{Rescued, SemaphoreHead};
 use crate::OpenError;
@@ -104,12 +106,22 @@ fn rebuilt(folder: &Path) -> PathBuf {
 /// that a database whose log has gone already finds the name that belongs to it.
 fn set_aside(folder: &Path) -> io::Result<PathBuf> {
     let (database, log) = (database(folder), folder::log(folder));
-    let taken = |name: &PathBuf| name.exists() || (log.exists() && log_of(name).exists());
+    let journals = journal::paths(folder).into_iter().zip(["-journal-1", "-journal-2"]);
+    let kept_already = |name: &PathBuf, from: &PathBuf, suffix: &str| {
+        from.exists() && beside(name, suffix).exists()
+    };
+    let taken = |name: &PathBuf| {
+        name.exists()
+            || kept_already(name, &log, "-wal")
+            || journals.clone().any(|(from, suffix)| kept_already(name, &from, suffix))
+    };
     let kept = (1..)
         .map(|number| folder.join(format!("taskyard.db.damaged-{number}")))
         .find(|name| !taken(name));
     let kept = kept.ok_or_else(|| io::Error::other("too many damaged databases are kept"))?;
-    for (from, to) in [(log, log_of(&kept)), (database, kept.clone())] {
+    let journals = journals.map(|(from, suffix)| (from, beside(&kept, suffix)));
+    // What follows the database must not meet the new one.
+    for (from, to) in journals.chain([(log, log_of(&kept)), (database, kept.clone())]) {
         if from.exists() {
             fs::rename(from, to)?;
         }
@@ -121,8 +133,12 @@ fn set_aside(folder: &Path) -> io::Result<PathBuf> {
 }
 
 fn log_of(database: &Path) -> PathBuf {
+    beside(database, "-wal")
+}
+
+fn beside(database: &Path, suffix: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
-    name.push("-wal");
+    name.push(suffix);
     name.into()
 }
 
@@ -131,6 +147,8 @@ struct Old {
     pages: Pages,
     judge: Judge,
     head: Option<Head>,
+    /// What the journal has more, as far as it can be read.
+    batches: Vec<Batch>,
 }
 
 impl Old {
@@ -147,7 +165,18 @@ impl Old {
         let behind =
             with_log.zip(without).is_some_and(|(with, without)| with.batch < without.batch);
         let (pages, head) = if behind { (alone, without) } else { (pages, with_log) };
-        Ok(Old { pages, judge, head })
+        let known = head.map_or(0, |head| head.batch);
+        let batches = journal::read(folder)?.all_after(known).collect();
+        Ok(Old { pages, judge, head, batches })
+    }
+}
+
+impl Old {
+    /// How many commits are gone, when the newest one had this number or a later one that was found.
+    fn lost_commits(&self, sealed: u64) -> u64 {
+        let last = self.batches.last().map_or(0, |batch| batch.head.batch);
+        let known = self.head.map_or(0, |head| head.batch) + self.batches.len() as u64;
+        sealed.max(last).saturating_sub(known)
     }
 }
 
@@ -159,13 +188,16 @@ struct Rescue<'a> {
     /// How many of the tasks come from pages that may have been free.
     doubtful: u64,
     semaphores: SemaphoreHead,
+    /// The semaphores that tubes name, and in the end those that are lost.
+    gates: BTreeSet<SemaphoreKey>,
 }
 
 impl<'a> Rescue<'a> {
     fn new(new: &'a Connection, batch: u64) -> Self {
         let head = Head { batch, ..Head::default() };
         let semaphores = SemaphoreHead::default();
-        Rescue { new, head, tubes: BTreeMap::new(), doubtful: 0, semaphores }
+        let (tubes, gates) = (BTreeMap::new(), BTreeSet::new());
+        Rescue { new, head, tubes, doubtful: 0, semaphores, gates }
     }
 
     fn save(&mut self, old: &Old) -> Result<(), RowError> {
@@ -176,6 +208,7 @@ impl<'a> Rescue<'a> {
         self.save_tubes(old, &mut marks)?;
         self.save_tasks(old, &mut marks)?;
         self.save_semaphores(old, &marks)?;
+        self.save_journal(old)?;
         self.head.tubes = self.tubes.len() as u64;
         self.head.write(self.new)?;
         self.new.execute_batch("COMMIT")?;
@@ -210,6 +243,7 @@ impl<'a> Rescue<'a> {
         let taken = self.tubes.values().any(|(name, _)| *name == record.name);
         if !taken && !self.tubes.contains_key(&number) && generation::fits(number) {
             codec::write_tube(self.new, number, &record)?;
+            self.gates.extend(record.options.semaphore);
             self.tubes.insert(number, (record.name, record.options.kind));
         }
         Ok(())
@@ -256,7 +290,39 @@ impl<'a> Rescue<'a> {
             let rows = cells::rows(&page).filter_map(|row| old.judge.semaphores(&row, &old.pages));
             rows.for_each(|row| found.add(row));
         }
-        self.semaphores = found.write(self.new)?;
+        let known = found.keys();
+        self.gates.retain(|key| !known.contains(key));
+        let gates = &mut self.gates;
+        self.semaphores = found.write(self.new, |key| _ = gates.insert(key))?;
+        Ok(())
+    }
+
+    /// Does what the batches of the journal did, with what is there of it.
+    fn save_journal(&mut self, old: &Old) -> Result<(), RowError> {
+        for Batch { head, rows } in &old.batches {
+            let ceiling = head.lease_ceiling.saturating_add(LEFT_OUT);
+            self.head.lease_ceiling = self.head.lease_ceiling.max(ceiling);
+            for (key, record) in &rows.inserts {
+                let (number, _) = codec::split_key(*key);
+                if let Some(body) = &record.body
+                    && generation::fits(number)
+                    && self.find_tube(number, record)?
+                {
+                    let record = self.fitting(number, record.clone());
+                    self.add_task(*key, &record, body)?;
+                }
+            }
+            for (key, record) in rows.updates.iter().filter(|row| self.has(row.0).unwrap_or(false))
+            {
+                let update = Rows { updates: vec![(*key, record.clone())], ..Rows::default() };
+                update.update(self.new).map_err(folder::as_row_error)?;
+            }
+            for key in &rows.removed {
+                if self.new.prepare_cached("DELETE FROM task WHERE key = ?")?.execute([key])? == 1 {
+                    self.head.remove(*key);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -270,17 +336,23 @@ impl<'a> Rescue<'a> {
         if !row.is_whole() && self.has(row.key)? {
             return Ok(());
         }
-        let Some((number, mut record, body)) = old.judge.task(row, &old.pages) else {
+        let Some((number, record, body)) = old.judge.task(row, &old.pages) else {
             return Ok(());
         };
         if self.find_tube(number, &record)? {
-            if self.tubes.get(&number).is_some_and(|(_, kind)| kind.has_subqueues()) {
-                record.subqueue.get_or_insert_default();
-            }
+            let record = self.fitting(number, record);
             let added = self.add_task(row.key, &record, &body)?;
             self.doubtful += u64::from(added && doubtful);
         }
         Ok(())
+    }
+
+    /// A task as its tube can have it.
+    fn fitting(&self, number: u32, mut record: Record) -> Record {
+        if self.tubes.get(&number).is_some_and(|(_, kind)| kind.has_subqueues()) {
+            record.subqueue.get_or_insert_default();
+        }
+        record
     }
 
     fn has(&self, key: i64) -> Result<bool, RowError> {

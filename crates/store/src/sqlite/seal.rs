@@ -1,7 +1,8 @@
-//! The seal: the number of the newest commit, in a file of its own.
+//! The seal: the number of the newest commit, and of the newest one in the database, in a file of its own.
 //!
 //! One flipped bit in SQLite's write-ahead log makes it drop all later commits without a word. The
-//! seal is written after each commit, so a database that is behind it has lost some.
+//! seal is written after each commit, so a database that is behind it has lost some; the journal must not be
+//! brought over to such a one, since some of its pages may be newer than others.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,11 +21,17 @@ pub(super) enum Sealed {
     /// There is none.
     Absent,
     /// The newest commit had this number.
-    Batch(u64),
+    Batch {
+        /// Wherever it is.
+        newest: u64,
+        /// The newest in the database; 0 in seals of before there was a journal.
+        in_database: u64,
+    },
     /// The file is damaged itself.
     Unreadable,
 }
 
+/// What a number takes, with its checksum.
 const BYTES: usize = 12;
 
 impl Seal {
@@ -34,16 +41,24 @@ impl Seal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Sealed::Absent),
             bytes => bytes?,
         };
-        Ok(bytes.as_slice().try_into().map_or(Sealed::Unreadable, decode))
+        let numbers: Option<Vec<u64>> = bytes.chunks(BYTES).map(decode).collect();
+        Ok(match numbers.as_deref() {
+            Some([newest]) => Sealed::Batch { newest: *newest, in_database: 0 },
+            Some([newest, in_database]) => {
+                Sealed::Batch { newest: *newest, in_database: *in_database }
+            }
+            _ => Sealed::Unreadable,
+        })
     }
 
-    /// Makes the seal say this, whatever it was, and keeps it open.
+    /// Makes the seal say that the database has all, up to this, whatever it was, and keeps it open.
     pub fn open(path: &Path, batch: u64) -> io::Result<Seal> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         let seal = Seal { file };
         // Written before it is cut: a crash in between must not leave a seal of zeroes.
         seal.write(batch)?;
-        seal.file.set_len(BYTES as u64)?;
+        seal.write_in_database(batch)?;
+        seal.file.set_len(2 * BYTES as u64)?;
         seal.file.sync_all()?;
         Ok(seal)
     }
@@ -51,6 +66,11 @@ impl Seal {
     /// Writes the number of a commit that is on disk. Not synced: a seal that is behind is harmless.
     pub fn write(&self, batch: u64) -> io::Result<()> {
         self.file.write_all_at(&encode(batch), 0)
+    }
+
+    /// Writes the number of a commit that is in the database.
+    pub fn write_in_database(&self, batch: u64) -> io::Result<()> {
+        self.file.write_all_at(&encode(batch), BYTES as u64)
     }
 }
 
@@ -61,9 +81,7 @@ fn encode(batch: u64) -> [u8; BYTES] {
     bytes
 }
 
-fn decode(bytes: &[u8; BYTES]) -> Sealed {
-    let mut batch = [0; 8];
-    batch.copy_from_slice(&bytes[..8]);
-    let batch = u64::from_le_bytes(batch);
-    if encode(batch) == *bytes { Sealed::Batch(batch) } else { Sealed::Unreadable }
+fn decode(bytes: &[u8]) -> Option<u64> {
+    let batch = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    (encode(batch) == bytes).then_some(batch)
 }

@@ -1,37 +1,83 @@
-//! How a batch reaches the disk: one transaction, then the seal.
+//! How a batch reaches the disk: the journal or one transaction, then the seal.
 
-use rusqlite::{Connection, ErrorCode, params};
-use taskyard_core::record::{Change, Record};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode};
 use taskyard_core::semaphore::SemaphoreChanges;
-use taskyard_core::{Changes, Error, Machine, TaskId};
+use taskyard_core::{Changes, Error, Machine};
 
-use super::codec::{self, Head, TaskColumns};
-use super::insert::{Insert, NewRow};
+use super::checkpoint::Checkpointer;
+use super::codec::{self, Head, RowError};
+use super::folder::unavailable;
+use super::follow::{Database, Follower, roll_back};
+use super::journal::{Failure, Journal};
+use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
 use super::semaphores::{self, SemaphoreHead};
+use crate::OpenError;
 
 /// How many lease numbers are reserved on disk at a time.
 const LEASES_RESERVED: u64 = 1 << 20;
 
-/// How many ids of a temporary tube are reserved on disk at a time: its tasks are not written, so
-/// nothing else would tell after a crash which ids were used.
-const IDS_RESERVED: u64 = 1 << 20;
-
-/// The writing connection and what it knows of the file.
+/// What writes batches down.
 #[derive(Debug)]
 pub(super) struct Writer {
-    pub db: Connection,
+    /// The head after the newest batch, which may be in the journal only.
     pub head: Head,
     semaphores: SemaphoreHead,
-    seal: Seal,
+    seal: Arc<Seal>,
+    journal: Journal,
+    follower: Follower,
     /// The `next_id` on disk of each tube, by number.
     next_ids: Vec<u64>,
     /// The machine's next lease number when it last came here.
     next_lease: u64,
     /// Why nothing may be written any more.
-    refusal: Option<String>,
+    refusal: Refusal,
     /// Where to fail, in tests of what a failure leaves behind.
-    pub fault: Option<Fault>,
+    fault: Option<Fault>,
+}
+
+/// Why nothing may be written any more, if that is so.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Refusal(Arc<Mutex<Option<String>>>);
+
+impl Refusal {
+    /// Nothing is written any more, because of this.
+    pub fn set(&self, why: &str) {
+        let text = format!("{why}; nothing is written until it is opened anew");
+        self.lock().get_or_insert(text);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// What is said to who wants to write all the same.
+    pub fn why(&self) -> Option<String> {
+        self.lock().clone()
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.why().map_or(Ok(()), |refusal| Err(Error::Store(refusal)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a folder was found to contain, beside the machine.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub head: Head,
+    pub semaphores: SemaphoreHead,
+    pub seal: Seal,
+    /// The `next_id` on disk of each tube, by number.
+    pub next_ids: Vec<(u32, u64)>,
 }
 
 /// A failure that a test asks for.
@@ -54,6 +100,10 @@ pub enum Fault {
 #[derive(Debug)]
 pub(super) enum WriteError {
     Sqlite(rusqlite::Error),
+    /// The journal could not be written.
+    Journal(Failure),
+    /// The database must come first, and could not be written.
+    Behind(String),
     /// A row was not there, or there was one too many.
     Damaged(String),
     /// The test asked for it.
@@ -66,22 +116,77 @@ impl From<rusqlite::Error> for WriteError {
     }
 }
 
-impl Writer {
-    pub fn new(db: Connection, head: Head, semaphores: SemaphoreHead, seal: Seal) -> Self {
-        Writer {
-            db,
-            head,
-            semaphores,
-            seal,
-            next_ids: Vec::new(),
-            next_lease: head.lease_ceiling,
-            refusal: None,
-            fault: None,
+impl From<RowError> for WriteError {
+    fn from(error: RowError) -> Self {
+        match error {
+            RowError::Sqlite(error) => WriteError::Sqlite(error),
+            RowError::Damaged(what) => WriteError::Damaged(what),
         }
+    }
+}
+
+impl Writer {
+    /// Goes on with a folder of which all is in the database.
+    pub fn start(folder: &Path, mut db: Connection, known: Known) -> Result<Writer, OpenError> {
+        let refusal = Refusal::default();
+        let checkpointer = Checkpointer::start(folder, &mut db)?;
+        let seal = Arc::new(known.seal);
+        let database = Database { db, head: known.head, checkpointer, seal: seal.clone() };
+        let follower = Follower::start(database, refusal.clone()).map_err(unavailable(folder))?;
+        let mut writer = Writer {
+            head: known.head,
+            semaphores: known.semaphores,
+            seal,
+            journal: Journal::new(folder),
+            follower,
+            next_ids: Vec::new(),
+            next_lease: known.head.lease_ceiling,
+            refusal,
+            fault: None,
+        };
+        for (number, next_id) in known.next_ids {
+            writer.set_next_id(number, next_id);
+        }
+        Ok(writer)
+    }
+
+    /// Makes a later commit or checkpoint fail.
+    pub fn set_fault(&mut self, fault: Option<Fault>) {
+        self.fault = fault;
+        self.follower.database().checkpointer.set_fault(fault);
+    }
+
+    /// Writes batches straight into the database unless they are smaller than this.
+    pub fn set_journal_bytes(&mut self, bytes: usize) {
+        self.journal.set_batch_bytes(bytes);
+    }
+
+    /// Lets batches wait so long for company on their way into the database.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.follower.set_patience(patience);
+    }
+
+    /// The database, which may lack the newest batches.
+    pub fn database(&self) -> MutexGuard<'_, Database> {
+        self.follower.database()
+    }
+
+    /// The newest batch that is in the database.
+    pub fn in_database(&self) -> u64 {
+        self.follower.written()
+    }
+
+    /// Brings everything into the database.
+    pub fn catch_up(&self) -> Result<(), Error> {
+        self.catch_up_to(u64::MAX)
+    }
+
+    fn catch_up_to(&self, newest: u64) -> Result<(), Error> {
+        self.follower.caught_up(newest).map(|_| ())
     }
 
     /// Notes the `next_id` that is on disk for a tube.
-    pub fn set_next_id(&mut self, number: u32, next_id: u64) {
+    fn set_next_id(&mut self, number: u32, next_id: u64) {
         let number = number as usize;
         if self.next_ids.len() <= number {
             self.next_ids.resize(number + 1, 0);
@@ -89,45 +194,106 @@ impl Writer {
         self.next_ids[number] = next_id;
     }
 
-    /// Makes what the machine's batch changed durable; does nothing when nothing must be.
-    pub fn commit(&mut self, machine: &Machine, changes: &Changes) -> Result<(), Error> {
+    /// Makes what the machine's batch changed durable; does nothing when nothing must be. With `straight`, new tasks
+    /// are in the database at once. Returns their keys.
+    pub fn commit(
+        &mut self,
+        machine: &Machine,
+        changes: Changes,
+        straight: bool,
+    ) -> Result<Vec<i64>, Error> {
         let plan = Plan::new(machine, changes, &self.next_ids);
         let issued = machine.next_lease() != self.next_lease;
         self.next_lease = machine.next_lease();
         let lease_ceiling = self.lease_ceiling(machine, issued, plan.is_empty());
         if plan.is_empty() && lease_ceiling == self.head.lease_ceiling {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        if let Some(refusal) = &self.refusal {
-            return Err(Error::Store(refusal.clone()));
-        }
+        self.refusal.check()?;
         let mut head = self.head;
         head.batch += 1;
         head.lease_ceiling = lease_ceiling;
-        if !changes.tubes.is_empty() {
-            head.tubes = machine.tube_numbers().count() as u64;
-        }
-        let mut semaphores = self.semaphores;
-        match self.write(machine, &plan, &mut head, &mut semaphores) {
-            Ok(()) => {
-                (self.head, self.semaphores) = (head, semaphores);
-                if let Err(error) = self.seal.write(head.batch) {
-                    tracing::warn!(%error, "cannot write the seal file");
-                }
-                Ok(())
+        let new: Vec<i64> = plan.rows.inserts.iter().map(|row| row.0).collect();
+        let straight = straight && !new.is_empty();
+        if plan.is_plain() && !straight && self.journal.suits(&plan.rows) {
+            self.write_down(head, plan.rows)?;
+        } else {
+            if !plan.tubes.is_empty() {
+                head.tubes = machine.tube_numbers().count() as u64;
             }
-            Err(error) => Err(self.roll_back(error)),
+            self.write_through(machine, &plan, head)?;
         }
+        if let Err(error) = self.seal.write(self.head.batch) {
+            tracing::warn!(%error, "cannot write the seal file");
+        }
+        Ok(new)
     }
 
-    /// Empties the log into the database, after which one file holds everything.
-    pub fn close(&mut self) -> Result<(), Error> {
-        if let Some(refusal) = &self.refusal {
-            return Err(Error::Store(refusal.clone()));
+    /// Writes a batch that only changes tasks into the journal.
+    fn write_down(&mut self, mut head: Head, rows: Rows) -> Result<(), Error> {
+        if self.follower.has_failed() {
+            self.catch_up()?;
         }
-        let emptied = self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0));
+        rows.count(&mut head);
+        let bytes = self.append(&head, &rows).map_err(|error| self.failed(&error))?;
+        for (number, next_id) in &rows.next_ids {
+            self.set_next_id(*number, *next_id);
+        }
+        self.head = head;
+        if self.follower.push(Batch { head, rows }, bytes) {
+            // The batch is safe already, and the next one is told if this fails.
+            _ = self.catch_up();
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, head: &Head, rows: &Rows) -> Result<usize, WriteError> {
+        self.step()?;
+        let needed = self.journal.prepare(head, rows)?;
+        if self.follower.written() < needed {
+            // The disk is faster than the database: this is where the writer waits for it.
+            self.catch_up_to(needed).map_err(|error| WriteError::Behind(error.to_string()))?;
+        }
+        self.step()?;
+        if self.fault == Some(Fault::Sync) {
+            return Err(failed_sync().into());
+        }
+        Ok(self.journal.append(head.batch)?)
+    }
+
+    /// Writes any batch into the database, after those before it.
+    fn write_through(
+        &mut self,
+        machine: &Machine,
+        plan: &Plan,
+        mut head: Head,
+    ) -> Result<(), Error> {
+        let shared = self.follower.shared();
+        let mut database = shared.caught_up(u64::MAX)?;
+        let mut semaphores = self.semaphores;
+        let written = self.write(&database.db, machine, plan, &mut head, &mut semaphores);
+        if let Err(error) = written {
+            roll_back(&database.db);
+            drop(database);
+            return Err(self.failed(&error));
+        }
+        (self.head, self.semaphores) = (head, semaphores);
+        shared.wrote(&mut database, head);
+        Ok(())
+    }
+
+    /// Empties the journal and the log into the database, after which one file holds everything.
+    pub fn close(&mut self) -> Result<(), Error> {
+        self.refusal.check()?;
+        let database = self.follower.caught_up(u64::MAX)?;
+        let emptied =
+            database.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0));
+        drop(database);
         match emptied {
-            Ok(false) => Ok(()),
+            Ok(false) => {
+                let cleared = self.journal.clear();
+                cleared.map_err(|error| Error::Store(format!("cannot empty the journal: {error}")))
+            }
             Ok(true) => Err(Error::Store(
                 "cannot empty the write-ahead log, because another program reads it; nothing is lost"
                     .into(),
@@ -136,11 +302,18 @@ impl Writer {
         }
     }
 
+    /// Ends the threads. Whether a copy of the log failed at last is known then.
+    pub fn stop(&mut self) {
+        self.follower.stop();
+        let Database { checkpointer, .. } = &mut *self.follower.database();
+        checkpointer.stop(&self.refusal);
+    }
+
     /// Gives the database up: whoever opens it next must find no connection of ours, because what
     /// SQLite believes of the log lives as long as the last of them.
     pub fn disconnect(&mut self) {
         match Connection::open_in_memory() {
-            Ok(nothing) => self.db = nothing,
+            Ok(nothing) => self.follower.database().db = nothing,
             Err(error) => tracing::warn!(%error, "cannot give the database up before the store"),
         }
     }
@@ -157,145 +330,74 @@ impl Writer {
 
     fn write(
         &mut self,
+        db: &Connection,
         machine: &Machine,
         plan: &Plan,
         head: &mut Head,
         semaphores: &mut SemaphoreHead,
     ) -> Result<(), WriteError> {
         self.step()?;
-        self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         for number in &plan.cleared {
-            self.clear(*number, head)?;
-        }
-        for number in &plan.tubes {
             self.step()?;
-            self.write_tube(machine, *number)?;
+            clear(db, *number, head)?;
         }
-        self.insert(&plan.inserts, head)?;
-        self.update(&plan.updates)?;
-        self.remove(&plan.removed, head)?;
+        let told = plan.rows.next_ids.iter().map(|tube| tube.0);
+        for number in plan.tubes.iter().copied().chain(told) {
+            self.step()?;
+            self.write_tube(db, machine, number)?;
+        }
+        self.step()?;
+        plan.rows.insert(db)?;
+        self.step()?;
+        plan.rows.update(db)?;
+        self.step()?;
+        plan.rows.remove(db)?;
+        plan.rows.count(head);
         if !plan.semaphores.is_empty() {
             self.step()?;
             let next_event = machine.semaphores().next_event();
-            semaphores::write(&self.db, plan.semaphores, next_event, semaphores)?;
+            semaphores::write(db, &plan.semaphores, next_event, semaphores)?;
         }
         self.step()?;
-        head.write(&self.db)?;
+        head.write(db)?;
         self.step()?;
         if self.fault == Some(Fault::Sync) {
             return Err(failed_sync().into());
         }
-        self.db.prepare_cached("COMMIT")?.execute([])?;
+        db.prepare_cached("COMMIT")?.execute([])?;
         Ok(())
     }
 
-    fn clear(&mut self, number: u32, head: &mut Head) -> Result<(), WriteError> {
-        self.step()?;
-        let (first, last) = codec::key_range(number);
-        let mut keys = self.db.prepare_cached("SELECT key FROM task WHERE key BETWEEN ? AND ?")?;
-        let mut rows = keys.query([first, last])?;
-        while let Some(row) = rows.next()? {
-            head.remove(row.get(0)?);
-        }
-        self.db
-            .prepare_cached("DELETE FROM task WHERE key BETWEEN ? AND ?")?
-            .execute([first, last])?;
-        Ok(())
-    }
-
-    fn write_tube(&mut self, machine: &Machine, number: u32) -> Result<(), WriteError> {
+    fn write_tube(
+        &mut self,
+        db: &Connection,
+        machine: &Machine,
+        number: u32,
+    ) -> Result<(), WriteError> {
         match machine.tube_record(number) {
             Some(mut record) => {
-                if record.options.temporary {
-                    record.next_id += IDS_RESERVED;
-                }
-                codec::write_tube(&self.db, number, &record)?;
+                record.next_id = rows::next_id(&record);
+                codec::write_tube(db, number, &record)?;
                 self.set_next_id(number, record.next_id);
             }
             None => {
-                self.db.prepare_cached("DELETE FROM tube WHERE number = ?")?.execute([number])?;
+                db.prepare_cached("DELETE FROM tube WHERE number = ?")?.execute([number])?;
                 self.set_next_id(number, 0);
             }
         }
         Ok(())
     }
 
-    fn insert(&mut self, inserts: &[NewRow<'_>], head: &mut Head) -> Result<(), WriteError> {
-        if inserts.is_empty() {
-            return Ok(());
-        }
-        self.step()?;
-        Insert::new(&self.db)?.add_all(inserts, expect_rows)?;
-        inserts.iter().for_each(|row| head.add(row.0));
-        Ok(())
-    }
-
-    fn update(&mut self, updates: &[(i64, &Record)]) -> Result<(), WriteError> {
-        if updates.is_empty() {
-            return Ok(());
-        }
-        self.step()?;
-        let sql = "UPDATE task SET state = ?, due = ?, expires = ?, ttr = ?, attempts = ?, \
-                   previous_start = ?, sum = ? WHERE key = ?";
-        let mut update = self.db.prepare_cached(sql)?;
-        for (key, record) in updates {
-            let columns = TaskColumns::new(*key, record);
-            let changed = update.execute(params![
-                columns.state,
-                columns.due,
-                columns.expires,
-                columns.ttr,
-                columns.attempts,
-                columns.previous_start,
-                columns.sum,
-                key,
-            ])?;
-            expect_rows(*key, changed, 1)?;
-        }
-        Ok(())
-    }
-
-    /// Removes rows; neighbours go with one statement.
-    fn remove(&mut self, removed: &[i64], head: &mut Head) -> Result<(), WriteError> {
-        if removed.is_empty() {
-            return Ok(());
-        }
-        self.step()?;
-        let mut delete = self.db.prepare_cached("DELETE FROM task WHERE key BETWEEN ? AND ?")?;
-        for run in removed.chunk_by(|a, b| a + 1 == *b) {
-            let changed = delete.execute([run[0], run[run.len() - 1]])?;
-            expect_rows(run[0], changed, run.len())?;
-            for key in run {
-                head.remove(*key);
-            }
-        }
-        Ok(())
-    }
-
-    /// After a failure the transaction is undone, here as in the machine.
-    fn roll_back(&mut self, error: WriteError) -> Error {
-        if !self.db.is_autocommit()
-            && let Err(error) = self.db.execute_batch("ROLLBACK")
-        {
-            tracing::error!(%error, "cannot roll a failed batch back");
-        }
-        // What the failed transaction wrote about tubes is undone too, so nothing is known of them.
+    /// What a failed batch leaves: it is undone on disk, here and in the machine.
+    fn failed(&mut self, error: &WriteError) -> Error {
+        // What was written about tubes is undone too, so nothing is known of them.
         self.next_ids.fill(0);
-        let message = describe(&error);
-        if is_lasting(&error) {
-            self.refuse(&message);
+        let message = error.describe();
+        if error.is_lasting() {
+            self.refusal.set(&message);
         }
         Error::Store(message)
-    }
-
-    /// Writes nothing any more, because of this.
-    pub fn refuse(&mut self, why: &str) {
-        self.refusal = Some(format!("{why}; nothing is written until it is opened anew"));
-    }
-
-    /// Whether nothing may be written any more.
-    pub fn refuses(&self) -> bool {
-        self.refusal.is_some()
     }
 
     /// The name of a place at which a test may ask for a failure.
@@ -312,88 +414,42 @@ impl Writer {
 }
 
 /// What must be written, in the order in which it is.
-struct Plan<'a> {
+struct Plan {
     cleared: Vec<u32>,
     tubes: Vec<u32>,
-    inserts: Vec<NewRow<'a>>,
-    updates: Vec<(i64, &'a Record)>,
-    /// Keys, ascending.
-    removed: Vec<i64>,
-    semaphores: &'a SemaphoreChanges,
+    rows: Rows,
+    semaphores: SemaphoreChanges,
 }
 
-impl<'a> Plan<'a> {
-    fn new(machine: &Machine, changes: &'a Changes, next_ids: &[u64]) -> Self {
-        let mut plan = Plan {
-            cleared: changes.cleared.clone(),
-            tubes: changes.tubes.iter().map(|tube| tube.0).collect(),
-            inserts: Vec::new(),
-            updates: Vec::new(),
-            removed: Vec::new(),
-            semaphores: &changes.semaphores,
-        };
-        // Neighbouring changes mostly concern one tube, so the last answer is kept.
-        let mut latest = (u32::MAX, true, 0);
-        for (number, change) in &changes.tasks {
-            if latest.0 != *number {
-                let temporary = machine.tube_by_number(*number).is_none_or(|tube| tube.1.temporary);
-                latest = (*number, temporary, next_ids.get(*number as usize).copied().unwrap_or(0));
-            }
-            let (_, temporary, next_id) = latest;
-            if needs_next_id(change, temporary).is_some_and(|id| id.0 >= next_id) {
-                plan.tubes.push(*number);
-                latest.2 = u64::MAX;
-            }
-            if !temporary {
-                plan.add(*number, change);
-            }
-        }
-        plan.tubes.sort_unstable();
-        plan.tubes.dedup();
-        plan.removed.sort_unstable();
-        plan
+impl Plan {
+    fn new(machine: &Machine, changes: Changes, next_ids: &[u64]) -> Self {
+        let mut rows = Rows::new(machine, changes.tasks, next_ids);
+        let tubes: Vec<u32> = changes.tubes.iter().map(|tube| tube.0).collect();
+        rows.next_ids.retain(|(number, _)| !tubes.contains(number));
+        Plan { cleared: changes.cleared, tubes, rows, semaphores: changes.semaphores }
     }
 
-    fn add(&mut self, number: u32, change: &'a Change) {
-        match change {
-            Change::Insert(record) => {
-                if let Some(body) = &record.body {
-                    self.inserts.push((codec::key(number, record.id), record, body));
-                }
-            }
-            Change::Update(record) => self.updates.push((codec::key(number, record.id), record)),
-            Change::Remove(id) => self.removed.push(codec::key(number, *id)),
-            Change::Passed(_) => {}
-        }
+    /// Whether it only changes tasks.
+    fn is_plain(&self) -> bool {
+        self.cleared.is_empty() && self.tubes.is_empty() && self.semaphores.is_empty()
     }
 
     fn is_empty(&self) -> bool {
-        self.cleared.is_empty()
-            && self.tubes.is_empty()
-            && self.inserts.is_empty()
-            && self.updates.is_empty()
-            && self.removed.is_empty()
-            && self.semaphores.is_empty()
+        self.is_plain() && self.rows.is_empty()
     }
 }
 
-/// The id that must not be given again after a crash though no row tells of it: the tube's own row
-/// has to. While a task has its row, that is enough, so most batches need not write the tube.
-fn needs_next_id(change: &Change, temporary: bool) -> Option<TaskId> {
-    match change {
-        Change::Remove(id) | Change::Passed(id) => Some(*id),
-        Change::Insert(record) if temporary => Some(record.id),
-        _ => None,
+/// Removes all tasks of a tube.
+fn clear(db: &Connection, number: u32, head: &mut Head) -> Result<(), WriteError> {
+    let (first, last) = codec::key_range(number);
+    let mut keys = db.prepare_cached("SELECT key FROM task WHERE key BETWEEN ? AND ?")?;
+    let mut rows = keys.query([first, last])?;
+    while let Some(row) = rows.next()? {
+        head.remove(row.get(0)?);
     }
-}
-
-fn expect_rows(key: i64, changed: usize, wanted: usize) -> Result<(), WriteError> {
-    if changed == wanted {
-        return Ok(());
-    }
-    let (tube, id) = codec::split_key(key);
-    let what = format!("task {id} of tube number {tube}: {changed} rows where {wanted} should be");
-    Err(WriteError::Damaged(what))
+    let sql = "DELETE FROM task WHERE key BETWEEN ? AND ?";
+    db.prepare_cached(sql)?.execute([first, last])?;
+    Ok(())
 }
 
 /// What SQLite says when the disk did not confirm what was written.
@@ -402,28 +458,49 @@ pub(super) fn failed_sync() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(error, None)
 }
 
-fn describe(error: &WriteError) -> String {
-    match error {
-        WriteError::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {
-            "the disk is full; free some space and try again".into()
+impl WriteError {
+    /// What the user is told.
+    pub fn describe(&self) -> String {
+        let full = || "the disk is full; free some space and try again".to_owned();
+        match self {
+            WriteError::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {
+                full()
+            }
+            WriteError::Sqlite(error) => format!("cannot write to disk: {error}"),
+            WriteError::Journal(Failure::Write(error))
+                if error.kind() == ErrorKind::StorageFull =>
+            {
+                full()
+            }
+            WriteError::Journal(Failure::Write(error) | Failure::Sync(error)) => {
+                format!("cannot write to disk: {error}")
+            }
+            WriteError::Behind(what) => what.clone(),
+            WriteError::Damaged(what) => format!("the database is damaged: {what}"),
+            WriteError::Fault => "a test asked for this failure".into(),
         }
-        WriteError::Sqlite(error) => format!("cannot write to disk: {error}"),
-        WriteError::Damaged(what) => format!("the database is damaged: {what}"),
-        WriteError::Fault => "a test asked for this failure".into(),
+    }
+
+    /// After a failed sync nobody knows what is on disk, and damage does not heal.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            WriteError::Sqlite(error) => {
+                let code = error.sqlite_error().map_or(0, |error| error.extended_code);
+                let corrupt = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
+                corrupt
+                    || [rusqlite::ffi::SQLITE_IOERR_FSYNC, rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC]
+                        .contains(&code)
+            }
+            WriteError::Journal(Failure::Sync(_)) | WriteError::Damaged(_) => true,
+            WriteError::Journal(Failure::Write(_)) | WriteError::Behind(_) | WriteError::Fault => {
+                false
+            }
+        }
     }
 }
 
-/// After a failed sync nobody knows what is on disk, and damage does not heal.
-fn is_lasting(error: &WriteError) -> bool {
-    match error {
-        WriteError::Sqlite(error) => {
-            let code = error.sqlite_error().map_or(0, |error| error.extended_code);
-            let corrupt = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
-            corrupt
-                || [rusqlite::ffi::SQLITE_IOERR_FSYNC, rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC]
-                    .contains(&code)
-        }
-        WriteError::Damaged(_) => true,
-        WriteError::Fault => false,
+impl From<Failure> for WriteError {
+    fn from(failure: Failure) -> Self {
+        WriteError::Journal(failure)
     }
 }

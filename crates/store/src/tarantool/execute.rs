@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::{Command, Effects, Error, Reply, Timestamp, TubeName, check_gate, check_tasks};
+use taskyard_core::{Command, Effects, Error, News, Reply, Timestamp, TubeName, check_tasks};
 use taskyard_tarantool::{ANSWER_MAX, Batch as Answered, Failure, Fault, decode_batch};
 
 use super::link::{Link, error_of, is_elsewhere};
@@ -29,7 +29,8 @@ struct Batch<'a> {
     replies: Vec<Option<Result<Reply, Error>>>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
-    events: bool,
+    /// Of which semaphores there may be new events.
+    events: News,
     next_wakeup: Option<Timestamp>,
 }
 
@@ -57,7 +58,7 @@ impl Shared {
             replies,
             ready: BTreeMap::new(),
             room: BTreeMap::new(),
-            events: false,
+            events: News::Nothing,
             next_wakeup: None,
         };
         batch.run(commands).await;
@@ -277,7 +278,7 @@ impl Batch<'_> {
             self.ready.extend(effects.ready);
             self.room.extend(effects.room);
         }
-        self.events |= effects.events;
+        self.events.add(effects.events);
         self.next_wakeup = effects
             .next_wakeup
             .map(|next| Timestamp::from_micros(next.as_micros().saturating_sub(ahead)));
@@ -383,9 +384,7 @@ fn refusal(command: &Command) -> Option<Error> {
         Some(Error::Invalid(message.into()))
     };
     match command {
-        Command::CreateTube { options: o, .. } => {
-            options(o.capacity, o.attempts_max).or_else(|| check_gate(o).err())
-        }
+        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max),
         Command::AlterTube { change, .. } => {
             options(change.capacity.flatten(), change.attempts_max.flatten())
         }

@@ -16,6 +16,8 @@ mod overtaken;
 mod plain;
 mod pooled;
 mod races;
+mod semaphore_heads;
+mod semaphore_locks;
 mod semaphore_news;
 mod semaphores;
 mod servers;

@@ -45,11 +45,23 @@ fn a_flipped_bit_in_a_log_that_began_anew() {
     flip_bits(&Sample::begun_anew());
 }
 
+/// The newest batches are not in the database yet.
+#[test]
+fn a_flipped_bit_in_a_journal() {
+    flip_bits(&Sample::journaled());
+}
+
+/// A log that ends early puts old pages over new ones, and the journal could be brought over to that.
+#[test]
+fn a_flipped_bit_in_a_log_that_was_copied_beside_a_journal() {
+    flip_bits(&Sample::followed());
+}
+
 fn flip_bits(sample: &Sample) {
     let mut random = random();
     for file in FILES {
         let bytes = sample.read(file);
-        for (turn, bit) in bits_to_flip(file, bytes.len(), &mut random).into_iter().enumerate() {
+        for (turn, bit) in bits_to_flip(file, used(&bytes), &mut random).into_iter().enumerate() {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let trial = Trial::new(sample, file, format!("bit {bit} flipped"), Some(bytes));
@@ -57,6 +69,11 @@ fn flip_bits(sample: &Sample) {
             if turn % 4 == 0 { trial.run_further() } else { trial.run() }
         }
     }
+}
+
+/// How much of a file is not just room for later.
+fn used(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
 /// Random bits, some of them where they do most harm: at the beginning of the file and of its pages.
@@ -90,10 +107,10 @@ fn a_file_that_was_cut_once_kept_the_rescue_busy_for_ever() {
 }
 
 fn cut_files(random: &mut fastrand::Rng) {
-    for sample in [Sample::closed(), Sample::crashed(), Sample::copied(), Sample::begun_anew()] {
+    for sample in samples() {
         for file in FILES {
             let bytes = sample.read(file);
-            let mut lengths: Vec<usize> = (0..5).map(|_| random.usize(..=bytes.len())).collect();
+            let mut lengths: Vec<usize> = (0..5).map(|_| random.usize(..=used(&bytes))).collect();
             // At the border of a page or a frame, just before the end, and nothing left at all.
             lengths.extend([0, 32, 100, 4096, 8192, 32 + 4120, bytes.len().saturating_sub(1)]);
             for length in lengths.into_iter().filter(|length| *length < bytes.len()) {
@@ -104,9 +121,14 @@ fn cut_files(random: &mut fastrand::Rng) {
     }
 }
 
+fn samples() -> [Sample; 5] {
+    let journaled = Sample::journaled();
+    [Sample::closed(), Sample::crashed(), Sample::copied(), Sample::begun_anew(), journaled]
+}
+
 #[test]
 fn a_file_that_was_removed() {
-    for sample in [Sample::closed(), Sample::crashed(), Sample::copied(), Sample::begun_anew()] {
+    for sample in samples() {
         for file in FILES {
             if !sample.read(file).is_empty() {
                 Trial::new(&sample, file, "removed".into(), None).run_further();

@@ -10,6 +10,8 @@ mod crash;
 mod damage;
 // Commits that fail, disks that are full, folders that must not be opened.
 mod failure;
+// Batches that are not in the database yet.
+mod journal;
 // Semaphores in all of that.
 mod semaphores;
 // More payloads than memory.

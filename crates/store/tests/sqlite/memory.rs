@@ -257,6 +257,7 @@ fn a_payload_of_a_deleted_task_is_gone() {
     put_now(&store, "mail", (0..2).map(numbered).collect());
     let executed = execute(&store, vec![take("mail", 2)]);
     must(&store, delete("mail", [0]));
+    store.catch_up().expect("the database can be written");
     let tasks = tasks_of(&store, executed);
     assert_eq!(tasks.iter().map(|task| task.id.0).collect::<Vec<_>>(), [1]);
 }

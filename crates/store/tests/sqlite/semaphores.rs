@@ -4,8 +4,9 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use taskyard_core::{
-    Command, Error, GrantFinish, GrantItem, Kind, Reply, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeName, TubeOptions, Wish,
+    Body, Command, Error, GrantFinish, GrantItem, Kind, NewTask, Reply, SemaphoreChange,
+    SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeName,
+    TubeOptions, Wish,
 };
 use taskyard_store::OpenError;
 use taskyard_store::sqlite::{Fault, SqliteStore};
@@ -232,6 +233,7 @@ fn an_older_folder_gets_its_tables() {
     let folder = fast_folder();
     let store = open(folder.path());
     must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
+    must(&store, put("mail"));
     close(store);
     let db = Connection::open(folder.path().join("taskyard.db")).expect("opens");
     for table in ["semaphore_head", "semaphore", "semaphore_task", "semaphore_event"] {
@@ -239,13 +241,14 @@ fn an_older_folder_gets_its_tables() {
     }
     db.execute_batch("ALTER TABLE tube DROP COLUMN semaphore").expect("is there");
     db.execute_batch("ALTER TABLE tube DROP COLUMN queue_num").expect("is there");
+    db.execute_batch("ALTER TABLE task DROP COLUMN semaphore_priority").expect("is there");
     db.pragma_update(None, "user_version", 1).expect("can be set");
     drop(db);
     drop(prepare(folder.path()));
     let store = open(folder.path());
     assert_eq!(everything(&store).len(), 3);
     let tubes = must(&store, Command::Tubes { tube: None });
-    assert!(matches!(tubes, Reply::Tubes(tubes) if tubes.len() == 1));
+    assert!(matches!(tubes, Reply::Tubes(tubes) if tubes.len() == 1 && tubes[0].takeable == 1));
     let mail = TubeName::new("mail").expect("a name");
     let name = Command::NameTube { tube: mail.clone(), name: mail, queue_num: Some(7) };
     must(&store, name);
@@ -255,4 +258,10 @@ fn an_older_folder_gets_its_tables() {
         matches!(tubes, Reply::Tubes(tubes) if tubes[0].options.queue_num == Some(7)),
         "what was made before can have a number"
     );
+}
+
+fn put(tube: &str) -> Command {
+    let tube = TubeName::new(tube).expect("a name");
+    let tasks = vec![NewTask::new(Body::new(&[0xc0]))];
+    Command::Put { tube, tasks, wait: Span::ZERO }
 }

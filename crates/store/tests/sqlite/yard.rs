@@ -57,6 +57,14 @@ pub fn open(folder: &Path) -> SqliteStore {
     SqliteStore::open(folder, &OpenOptions::default()).expect("the store opens")
 }
 
+/// The same, for a test of the database and its log: no batch stands in the journal first.
+#[track_caller]
+pub fn open_straight(folder: &Path) -> SqliteStore {
+    let store = open(folder);
+    store.set_journal_bytes(0);
+    store
+}
+
 /// Opens the store of a folder that may not be sound.
 pub fn try_open(folder: &Path, accept_loss: bool) -> Result<SqliteStore, OpenError> {
     SqliteStore::open(folder, &OpenOptions { accept_loss, ..OpenOptions::default() })
@@ -204,7 +212,8 @@ pub fn fast_folder() -> TempDir {
 }
 
 /// The names of the files that a store consists of.
-pub const FILES: [&str; 3] = ["taskyard.db", "taskyard.db-wal", "taskyard.seal"];
+pub const FILES: [&str; 5] =
+    ["taskyard.db", "taskyard.db-wal", "taskyard.seal", "taskyard.journal-1", "taskyard.journal-2"];
 
 /// Copies the files of a store, which may be open, into a new folder.
 pub fn copy(from: &Path, to: PathBuf) -> PathBuf {

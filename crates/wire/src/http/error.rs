@@ -51,6 +51,7 @@ impl From<&Error> for ErrorAnswer {
             Error::TubeNotFound(tube)
             | Error::TubeExists(tube)
             | Error::TubeHasTaken(tube)
+            | Error::NoSemaphore(tube)
             | Error::TubeHasConsumers(tube) => detail.tube = Some(tube.to_string()),
             Error::TaskNotFound(tube, task) => {
                 detail.tube = Some(tube.to_string());
@@ -117,6 +118,7 @@ impl ErrorDetail {
             Code::TubeExists => Error::TubeExists(tube()?),
             Code::TubeHasTaken => Error::TubeHasTaken(tube()?),
             Code::TubeHasConsumers => Error::TubeHasConsumers(tube()?),
+            Code::NoSemaphore => Error::NoSemaphore(tube()?),
             Code::TubeFull => Error::TubeFull { tube: tube()?, capacity: self.limit? },
             Code::TaskNotFound => Error::TaskNotFound(tube()?, TaskId(self.task?)),
             Code::TooManyTubes => Error::TooManyTubes(limit()?),

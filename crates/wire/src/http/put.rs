@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::limits::META_BYTES_MAX;
 use taskyard_core::{
-    Body, Command, Error, NewTask, Placed, Result, Span, TaskId, Timestamp, TubeName,
+    Body, Command, Error, NewTask, Placed, Priority, Result, Span, TaskId, Timestamp, TubeName,
 };
 use utoipa::ToSchema;
 
@@ -47,6 +47,9 @@ pub struct PutRequest {
     /// The sub-queue, in tubes that have them; `utube` is accepted too.
     #[serde(default, alias = "utube", skip_serializing_if = "Option::is_none")]
     pub subqueue: Option<String>,
+    /// How important the task is to the semaphore before the tube, instead of what `pri` says: larger goes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub semaphore_priority: Option<f64>,
     /// A small object that travels with the task, at most 1 KiB as MessagePack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -84,6 +87,9 @@ pub struct PutTask {
     /// The sub-queue, in tubes that have them; `utube` is accepted too.
     #[serde(default, alias = "utube", skip_serializing_if = "Option::is_none")]
     pub subqueue: Option<String>,
+    /// How important the task is to the semaphore before the tube, instead of what `pri` says: larger goes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub semaphore_priority: Option<f64>,
     /// A small object that travels with the task, at most 1 KiB as MessagePack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -146,6 +152,7 @@ impl PutRequest {
             delay: self.delay,
             at: self.at,
             subqueue: self.subqueue,
+            semaphore_priority: self.semaphore_priority,
             meta: self.meta,
             meta_base64: self.meta_base64,
         };
@@ -165,6 +172,7 @@ impl PutTask {
             delay: task.delay.map(seconds_of),
             at: task.at.map(Timestamp::as_secs_f64),
             subqueue: task.subqueue.as_deref().map(str::to_owned),
+            semaphore_priority: task.semaphore_priority.map(Priority::value),
             meta: None,
             meta_base64: task.body.meta().map(Packed::new),
         }
@@ -187,6 +195,7 @@ impl PutTask {
             delay: optional_span("delay", self.delay)?,
             at: optional_moment("at", self.at)?,
             subqueue: self.subqueue.map(Into::into),
+            semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
         })
     }
 }

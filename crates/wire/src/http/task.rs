@@ -1,7 +1,9 @@
 //! A task as answers show it.
 
 use serde::{Deserialize, Serialize};
-use taskyard_core::{Body, Error, Lease, Reason, Result, Span, State, Task, TaskId, Timestamp};
+use taskyard_core::{
+    Body, Error, Lease, Priority, Reason, Result, Span, State, Task, TaskId, Timestamp,
+};
 use utoipa::ToSchema;
 
 use super::present;
@@ -47,6 +49,9 @@ pub struct TaskAnswer {
     /// Its sub-queue, in tubes that have them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subqueue: Option<String>,
+    /// How important it is to the semaphore before its tube, if its put said so; told by a peek.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub semaphore_priority: Option<f64>,
     /// Why it does not run now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<ReasonAnswer>,
@@ -128,6 +133,7 @@ impl TaskAnswer {
             start: task.start.and_then(moment_of),
             previous_start: task.previous_start.and_then(moment_of),
             subqueue: task.subqueue.as_deref().map(str::to_owned),
+            semaphore_priority: task.semaphore_priority.map(Priority::value),
             reason: (task.reason != told).then(|| ReasonAnswer::new(task.reason)),
             meta,
             meta_base64,
@@ -161,6 +167,7 @@ impl TaskAnswer {
             start: optional_moment("start", self.start)?,
             previous_start: optional_moment("previous_start", self.previous_start)?,
             subqueue: self.subqueue.map(Into::into),
+            semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
             session: None,
             lease,
             lease_until: optional_moment("lease_until", self.lease_until)?

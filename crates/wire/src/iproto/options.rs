@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use taskyard_core::{Kind, NewTask, SemaphoreKey, Span, TubeOptions};
+use taskyard_core::{Kind, NewTask, Priority, SemaphoreKey, Span, TubeOptions};
 
 use super::args::seconds;
 use super::faults::{lua, malformed, shown, wrong_pri};
@@ -50,6 +50,7 @@ pub(super) fn read_put(table: Option<&[u8]>, task: &mut NewTask) -> Result<Span,
             b"ttr" => task.ttr = seconds(&value)?,
             b"delay" => task.delay = seconds(&value)?,
             b"utube" => task.subqueue = Some(to_text(&value)?),
+            b"semaphore_priority" => task.semaphore_priority = Some(priority(&value)?),
             b"timeout" => wait = seconds(&value)?.unwrap_or_default(),
             _ => {}
         }
@@ -149,6 +150,12 @@ fn semaphore(value: &Value<'_>) -> Result<SemaphoreKey, Fault> {
     };
     let key = text.and_then(|text| SemaphoreKey::new(text).ok());
     key.ok_or_else(|| invalid_value("semaphore", value))
+}
+
+/// How important a task is to the semaphore before its tube.
+fn priority(value: &Value<'_>) -> Result<Priority, Fault> {
+    let priority = value.number().and_then(|number| Priority::new(number).ok());
+    priority.ok_or_else(|| invalid_value("semaphore_priority", value))
 }
 
 /// The value as Lua's `tostring` writes it.

@@ -1,7 +1,7 @@
 //! Calls of our own procedures in a Tarantool that keeps tasks: they answer in the layouts of `native`, and tell beside the
 //! replies what others may be waiting for.
 
-use taskyard_core::{Command, Effects, Error, Reply, Timestamp, TubeName};
+use taskyard_core::{Command, Effects, Error, News, Reply, SemaphoreKey, Timestamp, TubeName};
 
 use super::IprotoError;
 use super::native::{encode_commands, read_decided};
@@ -195,12 +195,25 @@ fn read_effects(reader: &mut Reader<'_>) -> Result<(Timestamp, Effects), Malform
         next_wakeup: read_moment(reader)?,
         ready: read_counts(reader)?,
         room: read_counts(reader)?,
-        events: match reader.value()? {
-            Value::Bool(events) => events,
-            _ => return Err(Malformed),
-        },
+        events: read_news(reader)?,
     };
     Ok((clock, effects))
+}
+
+/// The keys of semaphores, or whether there may be news of any.
+fn read_news(reader: &mut Reader<'_>) -> Result<News, Malformed> {
+    let count = match reader.value()? {
+        Value::Bool(true) => return Ok(News::All),
+        Value::Bool(false) => return Ok(News::Nothing),
+        Value::Array(count) => count,
+        _ => return Err(Malformed),
+    };
+    let mut news = News::Nothing;
+    for _ in 0..count {
+        let key = std::str::from_utf8(reader.bytes()?).map_err(|_| Malformed)?;
+        news.add_key(&SemaphoreKey::new(key).map_err(|_| Malformed)?);
+    }
+    Ok(news)
 }
 
 fn read_moment(reader: &mut Reader<'_>) -> Result<Option<Timestamp>, Malformed> {
@@ -258,6 +271,25 @@ mod tests {
         let Ok(Batch::Decided(decided)) = decode_batch(&data) else { panic!("it was done") };
         assert_eq!(decided.clock, Timestamp::from_micros(5));
         assert_eq!(decided.effects.ready, [(TubeName::new("q").unwrap(), 2)]);
+    }
+
+    #[test]
+    fn news_are_of_some_semaphores_or_of_any() {
+        let news = |bytes: &[u8]| {
+            let data = [&[0x91, 0x96, 0x90, 0x05, 0xc0, 0x90, 0x90][..], bytes].concat();
+            match decode_batch(&data) {
+                Ok(Batch::Decided(decided)) => Some(decided.effects.events),
+                _ => None,
+            }
+        };
+        assert_eq!(news(&[0xc2]), Some(News::Nothing));
+        assert_eq!(news(&[0x90]), Some(News::Nothing));
+        assert_eq!(news(&[0xc3]), Some(News::All));
+        let key = SemaphoreKey::new("k").unwrap();
+        assert_eq!(news(&[0x92, 0xa1, b'k', 0xa1, b'k']), Some(News::of(key)));
+        for bad in [&[0xc0][..], &[0x91, 0xa0], &[0x91, 0x05], &[0x92, 0xa1, b'k']] {
+            assert_eq!(news(bad), None, "{bad:?}");
+        }
     }
 
     /// The data of a batch with this one reply.

@@ -77,6 +77,10 @@ fn options_of_a_put() {
     assert_eq!(task.at, None);
     // Go sends all numbers as floats.
     assert_eq!(put(r#"[1, {"pri": 5.0}]"#).0.pri, Some(5));
+    for (number, value) in [("-2", -2.0), ("2.5", 2.5)] {
+        let (task, _) = put(&format!(r#"[1, {{"semaphore_priority": {number}}}]"#));
+        assert_eq!(task.semaphore_priority.map(|priority| priority.value()), Some(value));
+    }
 }
 
 #[test]

@@ -26,6 +26,12 @@ const TABLE: &[(&str, &str, u32, &str)] = &[
     ("tube.t:put", r#"[1, {"delay": {}}]"#, 32, "attempt to compare table with number"),
     ("tube.t:put", r#"[1, {"timeout": "x"}]"#, 32, "attempt to compare string with number"),
     ("tube.t:put", r#"[1, {"utube": [1]}]"#, 32, "a table cannot name a sub-queue"),
+    (
+        "tube.t:put",
+        r#"[1, {"semaphore_priority": "x"}]"#,
+        32,
+        "Invalid value of semaphore_priority: x",
+    ),
     ("tube.t:put", "[1, 5]", 32, "attempt to index local 'opts' (a number value)"),
     ("tube.t:put", r#"[1, "x"]"#, 32, "attempt to index local 'opts' (a string value)"),
     ("tube.t:put", "[1, true]", 32, "attempt to index local 'opts' (a boolean value)"),

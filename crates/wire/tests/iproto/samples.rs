@@ -8,8 +8,8 @@ use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
-    Placed, Reason, Reply, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp,
-    TubeChange, TubeName, TubeOptions, TubeStats,
+    Placed, Priority, Reason, Reply, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId,
+    Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets look further.
@@ -125,8 +125,9 @@ fn change() -> impl Strategy<Value = TubeChange> {
 
 fn new_task() -> impl Strategy<Value = NewTask> {
     let times = [option::of(span()), option::of(span()), option::of(span())];
-    (body(), option::of(any::<u64>()), times, option::of(time()), option::of(key())).prop_map(
-        |(body, pri, [ttl, ttr, delay], at, subqueue)| NewTask {
+    let own = option::of(priority());
+    (body(), option::of(any::<u64>()), times, option::of(time()), option::of(key()), own).prop_map(
+        |(body, pri, [ttl, ttr, delay], at, subqueue, semaphore_priority)| NewTask {
             body,
             pri,
             ttl,
@@ -134,8 +135,13 @@ fn new_task() -> impl Strategy<Value = NewTask> {
             delay,
             at,
             subqueue,
+            semaphore_priority,
         },
     )
+}
+
+fn priority() -> impl Strategy<Value = Priority> {
+    (-1e300..1e300).prop_map(|value| Priority::new(value).expect("a number"))
 }
 
 fn item() -> impl Strategy<Value = FinishItem> {
@@ -224,8 +230,10 @@ fn reason() -> impl Strategy<Value = Reason> {
 fn task() -> impl Strategy<Value = Task> {
     let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), option::of(any::<u64>()));
     let moments = [option::of(time()), option::of(time()), option::of(time()), option::of(time())];
-    let rest =
-        (state(), span(), option::of(key()), option::of(session()), reason(), option::of(body()));
+    let rest = (
+        (state(), span(), option::of(key()), option::of(session())),
+        (option::of(priority()), reason(), option::of(body())),
+    );
     (numbers, moments, time(), time(), rest).prop_map(
         |(
             (id, pri, attempts, lease),
@@ -234,7 +242,7 @@ fn task() -> impl Strategy<Value = Task> {
             expires,
             rest,
         )| {
-            let (state, ttr, subqueue, session, reason, body) = rest;
+            let ((state, ttr, subqueue, session), (semaphore_priority, reason, body)) = rest;
             Task {
                 id: TaskId(id),
                 state,
@@ -247,6 +255,7 @@ fn task() -> impl Strategy<Value = Task> {
                 start,
                 previous_start,
                 subqueue,
+                semaphore_priority,
                 session,
                 lease: lease.map(Lease),
                 lease_until,

@@ -33,6 +33,7 @@ pub(crate) fn taken_task(body: Body) -> Task {
         start: Some(Timestamp::from_micros(1_700_000_001_500_000)),
         previous_start: None,
         subqueue: None,
+        semaphore_priority: None,
         session: None,
         lease: Some(Lease(77)),
         lease_until: Some(Timestamp::from_micros(1_700_000_061_500_000)),

@@ -3,8 +3,8 @@
 use serde::de::DeserializeOwned;
 use taskyard_core::limits::META_BYTES_MAX;
 use taskyard_core::{
-    Body, Command, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Span, Take, TaskId,
-    Timestamp, TubeChange, TubeName, TubeOptions,
+    Body, Command, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Priority, Span, Take,
+    TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
 use taskyard_wire::http::{
     self, AckRequest, AlterRequest, CreateRequest, DeleteRequest, FinishRequest, KickRequest,
@@ -50,7 +50,7 @@ fn tasks_of(command: Command) -> Vec<NewTask> {
 #[test]
 fn put_one() {
     let command = put(r#"{"data": {"to": "a@b"}, "pri": 3, "ttl": 1.5, "ttr": 60, "delay": 0.001,
-        "at": 1700000000.25, "utube": "a", "meta": {"trace": "x"}, "timeout": 2}"#);
+        "at": 1700000000.25, "utube": "a", "semaphore_priority": -2.5, "meta": {"trace": "x"}, "timeout": 2}"#);
     let body = Body::with_meta(b"\x81\xa2to\xa3a@b", b"\x81\xa5trace\xa1x");
     let task = NewTask {
         pri: Some(3),
@@ -59,6 +59,7 @@ fn put_one() {
         delay: Some(Span::from_micros(1_000)),
         at: Some(Timestamp::from_micros(1_700_000_000_250_000)),
         subqueue: Some("a".into()),
+        semaphore_priority: Priority::new(-2.5).ok(),
         ..NewTask::new(body)
     };
     let wait = Span::from_secs(2);

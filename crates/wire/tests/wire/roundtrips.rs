@@ -5,8 +5,8 @@ use serde::de::DeserializeOwned;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
-    Placed, Reason, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeName,
-    TubeOptions, TubeStats,
+    Placed, Priority, Reason, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange,
+    TubeName, TubeOptions, TubeStats,
 };
 use taskyard_wire::http::{
     self, AlterRequest, CreateRequest, DeleteRequest, DeliveryAnswer, ErrorAnswer, FinishAnswer,
@@ -33,6 +33,7 @@ fn a_put_arrives_byte_for_byte() {
         delay: Some(Span::from_micros(1)),
         at: Some(Timestamp::from_micros(1_700_000_000_123_457)),
         subqueue: Some("ключ".into()),
+        semaphore_priority: Priority::new(-0.1).ok(),
         ..NewTask::new(Body::with_meta(payload, b"\x81\x01\x02"))
     });
     let put =
@@ -89,6 +90,7 @@ fn a_task_comes_back_whole() {
             ttr: Span::from_micros(7),
             previous_start: Some(Timestamp::from_micros(9)),
             subqueue: Some("".into()),
+            semaphore_priority: Priority::new(1e300).ok(),
             lease: taken.then_some(Lease(u64::MAX)),
             lease_until: taken.then_some(Timestamp::NEVER),
             ..taken_task(Body::with_meta(ODD[0], b"\x80"))

@@ -17,6 +17,7 @@ use super::Size;
 use super::report::{Report, Row, Target};
 pub use cluster::programs;
 use cluster::{Cluster, SETTINGS_NOTE};
+pub use ours::put_to_start;
 use ours::{BATCH, CLIENTS, Figures};
 use peers::{PEERS, Peer, PeerFigures};
 

@@ -56,7 +56,7 @@ async fn warm_up(client: &Client<Embedded>) -> Result<()> {
 }
 
 /// Puts one task after the other while all workers wait; a task is started when its worker has it.
-async fn put_to_start(client: &Client<Embedded>, starts: usize) -> Result<Histogram<u64>> {
+pub async fn put_to_start(client: &Client<Embedded>, starts: usize) -> Result<Histogram<u64>> {
     let (started, mut starting) = tokio::sync::mpsc::unbounded_channel();
     let mut workers = JoinSet::new();
     for _ in 0..CLIENTS {

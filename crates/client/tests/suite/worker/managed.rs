@@ -140,17 +140,17 @@ fn workers_on_all_ways_follow_one_plan() {
         while yard.stats("emails").await.tasks.total() > 0 {
             yield_now().await;
         }
-        // A queue that nobody was planned for is served as soon as somebody looks.
+        // A queue that nobody was planned for is served by whoever is idle.
         notify(&yard.rig.engine, "x").await;
         while yard.stats("notifications").await.tasks.total() > 0 {
-            yard.led_period().await;
+            yield_now().await;
         }
         let metrics = manager.metrics();
         let value =
             |name: &str| metrics.iter().find(|found| found.name == name).unwrap().values[0].1;
         assert_eq!(value("taskyard_manager_leader"), 1.0);
         assert_eq!(value("taskyard_manager_workers"), 3.0);
-        assert!(value("taskyard_manager_plans_total") >= 2.0);
+        assert!(value("taskyard_manager_plans_total") >= 1.0);
         for running in [a, b, c] {
             running.stop().await;
         }
@@ -335,6 +335,32 @@ fn what_is_no_report_is_removed() {
         follows(&yard, &worker, version).await;
         assert_eq!(yard.stats("taskyard.manager.plans").await.tasks.total(), 1);
         more.stop().await;
+        running.stop().await;
+        manager.stop().await;
+        yard.rig.stop().await;
+    });
+}
+
+/// One processor, two queues, nothing to do: the plan gave the processor to the first, and a task of the second lay
+/// beside it until the leader and then the worker had looked again. Nothing here lets time pass.
+#[test]
+fn an_idle_processor_takes_what_the_plan_did_not_expect() {
+    block_on(async {
+        let mut yard = Yard::new().await;
+        let (manager, post) = (yard.manager(yard.rig.engine.clone(), "m"), Post::new(Act::Done));
+        let (worker, running) = yard.start("w", yard.rig.http.clone(), &post, 1).await;
+        yard.led().await;
+        follows(&yard, &worker, 0).await;
+        for _ in 0..3 {
+            notify(&yard.rig.engine, "x").await;
+            put(&yard.rig.engine, "x").await;
+            for queue in ["notifications", "emails"] {
+                while yard.stats(queue).await.tasks.total() > 0 {
+                    yield_now().await;
+                }
+            }
+        }
+        assert_eq!(post.visits().len(), 6);
         running.stop().await;
         manager.stop().await;
         yard.rig.stop().await;

@@ -6,6 +6,7 @@ mod everywhere;
 mod fair;
 mod generated;
 mod hostile;
+mod kept;
 mod managed;
 mod matrix;
 mod planned;
@@ -13,6 +14,7 @@ mod post;
 #[rustfmt::skip]
 mod queues;
 mod renamed;
+mod rough;
 mod settled;
 mod stopping;
 mod traced;

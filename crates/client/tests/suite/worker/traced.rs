@@ -25,6 +25,8 @@ struct Seen {
     fields: BTreeMap<&'static str, String>,
     /// How many hold it; none when it is closed.
     holders: usize,
+    /// The span that it is in.
+    parent: Option<&'static str>,
 }
 
 impl Visit for Seen {
@@ -37,9 +39,9 @@ impl Visit for Seen {
     }
 }
 
-/// Listens to the spans of workers.
+/// Listens to the spans of workers and of this file. What runs is one thread, so it knows where it is.
 #[derive(Clone, Default)]
-struct Listener(Arc<Mutex<Vec<Seen>>>);
+struct Listener(Arc<Mutex<Vec<Seen>>>, Arc<Mutex<Vec<Id>>>);
 
 impl Listener {
     fn of(&self, id: &Id, change: impl FnOnce(&mut Seen)) {
@@ -53,13 +55,17 @@ impl Listener {
 
 impl Subscriber for Listener {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("taskyard::worker") && metadata.is_span()
+        let target = metadata.target();
+        let ours = target.starts_with("taskyard::worker") || target == module_path!();
+        ours && metadata.is_span()
     }
 
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let mut seen = Seen { name: attributes.metadata().name(), holders: 1, ..Seen::default() };
         attributes.record(&mut seen);
         let mut spans = self.0.lock().unwrap();
+        let around = self.1.lock().unwrap().last().cloned();
+        seen.parent = around.map(|id| spans[id.into_u64() as usize - 1].name);
         spans.push(seen);
         Id::from_u64(spans.len() as u64)
     }
@@ -72,9 +78,13 @@ impl Subscriber for Listener {
 
     fn event(&self, _: &Event<'_>) {}
 
-    fn enter(&self, _: &Id) {}
+    fn enter(&self, id: &Id) {
+        self.1.lock().unwrap().push(id.clone());
+    }
 
-    fn exit(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {
+        self.1.lock().unwrap().pop();
+    }
 
     fn clone_span(&self, id: &Id) -> Id {
         self.of(id, |seen| seen.holders += 1);
@@ -124,6 +134,58 @@ fn spans_lead_from_the_put_to_the_ack() {
     assert_eq!(told, wanted);
     assert!(tasks.iter().all(|task| task.holders == 0), "all are closed: {tasks:?}");
     assert!(listener.named("batch").iter().all(|batch| batch.fields["queue"] == "emails"));
+}
+
+/// A handler runs as a task of its own: what it traced and what it put was in no span.
+#[test]
+fn what_a_handler_traces_is_in_its_batch() {
+    let listener = Listener::default();
+    let _listening = tracing::subscriber::set_default(listener.clone());
+    block_on(async {
+        let kit = Kit::new();
+        let handler = Handler::raw(|_, store, tasks: Vec<RawTask>| async move {
+            drop(tracing::info_span!("sending"));
+            tokio::task::yield_now().await;
+            put(&store, "ann").await;
+            let ids: Vec<u64> = tasks.iter().map(|task| task.delivery.task_id).collect();
+            store.done(&ids).await?;
+            Ok(HandlerStats::default())
+        });
+        let emails = Handler::raw(|_, _, _| async { Ok(HandlerStats::default()) });
+        let handlers = Dispatcher::new([]).and(1, "emails", emails).and(7, "mail", handler);
+        let worker = kit.worker(handlers).build().unwrap();
+        let running = kit.start(&worker).await;
+        kit.client().put("mail", "x").await.unwrap();
+        kit.until("mail", |tube| tube.stats.calls.ack == 1).await;
+        running.stop().await;
+    });
+    for name in ["sending", "put"] {
+        let seen = listener.named(name);
+        assert_eq!((seen.len(), seen[0].parent), (1, Some("batch")), "{name}");
+    }
+}
+
+/// A second delivery to the same worker took the place of the first one's span, which never said how it ended.
+#[test]
+fn the_span_of_a_delivery_that_was_lost_says_so() {
+    let listener = Listener::default();
+    let _listening = tracing::subscriber::set_default(listener.clone());
+    block_on(async {
+        let (kit, post) = (Kit::new(), Post::new(Act::Wait));
+        let settings = Settings { max_processors: 2, ..Settings::default() };
+        let worker = post.worker(&kit).settings(settings).build().unwrap();
+        let running = kit.start(&worker).await;
+        put(kit.queue(), "ann").await;
+        post.begun().await;
+        kit.deliver_again("emails").await;
+        post.begun().await;
+        post.gate.add_permits(2);
+        kit.drained("emails").await;
+        running.stop().await;
+    });
+    let tasks = listener.named("task");
+    let outcomes: Vec<_> = tasks.iter().map(|task| task.fields["outcome"].as_str()).collect();
+    assert_eq!(outcomes, ["lost", "ack"]);
 }
 
 /// Nobody listens: a task carries a trace only if it was given one, and that arrives on every way.

@@ -30,7 +30,8 @@ fn begin(machine: &mut Machine) {
 
 fn create(number: u8) -> Command {
     let semaphore = Some(key(number / 2));
-    let options = TubeOptions { semaphore, ..TubeOptions::new(Kind::FifoTtl) };
+    let kind = if number == 1 { Kind::UtubeTtl } else { Kind::FifoTtl };
+    let options = TubeOptions { semaphore, temporary: number == 2, ..TubeOptions::new(kind) };
     Command::CreateTube { tube: tube(number), options, if_not_exists: true }
 }
 
@@ -76,6 +77,9 @@ fn command(rng: &mut Rng) -> Command {
 fn task(rng: &mut Rng) -> NewTask {
     let mut task = NewTask::new(Body::new(&[0xc0]));
     task.pri = Some(rng.u64(..4));
+    task.subqueue = Some(["a", "b"][rng.usize(..2)].into());
+    let own = rng.f64().mul_add(-4.0, 0.5);
+    task.semaphore_priority = rng.bool().then(|| Priority::new(own).expect("a number"));
     task.ttl = rng.bool().then(|| Span::from_secs(rng.u64(1..30)));
     task.delay = (rng.u8(..4) == 0).then(|| Span::from_secs(rng.u64(1..5)));
     task
@@ -224,19 +228,12 @@ fn a_gate_whose_semaphore_is_lost_stays_shut() {
 }
 
 #[test]
-fn a_tube_that_cannot_have_a_semaphore_is_refused() {
+fn a_semaphore_that_is_not_there_is_refused() {
     let mut machine = Machine::default();
     begin(&mut machine);
-    let with = |options: TubeOptions, text: &str| {
-        let semaphore = Some(SemaphoreKey::new(text).expect("a good key"));
-        let options = TubeOptions { semaphore, ..options };
-        Command::CreateTube { tube: tube(9), options, if_not_exists: false }
-    };
-    let temporary = TubeOptions { temporary: true, ..TubeOptions::new(Kind::Fifo) };
-    for options in [TubeOptions::new(Kind::Utube), temporary] {
-        let answer = machine.apply(Timestamp::EPOCH, with(options, "s0"));
-        assert!(matches!(answer, Err(Error::Invalid(_))), "{answer:?}");
-    }
-    let answer = machine.apply(Timestamp::EPOCH, with(TubeOptions::new(Kind::Fifo), "nowhere"));
+    let semaphore = Some(SemaphoreKey::new("nowhere").expect("a good key"));
+    let options = TubeOptions { semaphore, ..TubeOptions::new(Kind::Fifo) };
+    let create = Command::CreateTube { tube: tube(9), options, if_not_exists: false };
+    let answer = machine.apply(Timestamp::EPOCH, create);
     assert!(matches!(answer, Err(Error::SemaphoreNotFound(_))), "{answer:?}");
 }

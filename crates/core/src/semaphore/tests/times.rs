@@ -101,9 +101,9 @@ fn an_event_comes_again_until_it_is_acknowledged() {
     assert_eq!(rig.all.next_wakeup(), Some(rig.now + secs(30)));
     rig.all.take_news();
     rig.advance(29);
-    assert!(!rig.all.take_news());
+    assert!(!rig.all.take_news().are_there());
     rig.advance(1);
-    assert!(rig.all.take_news(), "whoever waits for events must be told");
+    assert!(rig.all.take_news().are_there(), "whoever waits for events must be told");
     assert_eq!(attempts(&mut rig), [2]);
     rig.advance(60);
     let event = rig.fetch().pop().expect("again");
@@ -123,7 +123,7 @@ fn a_later_event_of_a_grant_waits_for_the_earlier() {
     assert_eq!(rig.fetch(), []);
     rig.all.take_news();
     rig.acknowledge(acquired.iter().map(|event| event.id).collect());
-    assert!(rig.all.take_news());
+    assert!(rig.all.take_news().are_there());
     assert_eq!(rig.hear(), [(1, TryRelease)]);
 }
 
@@ -138,6 +138,6 @@ fn an_extend_wakes_those_who_wait_for_the_next_event() {
     assert_eq!(rig.fetch(), [], "the request waits for the acknowledgement");
     rig.all.take_news();
     assert_eq!(rig.finish(1, grant, GrantFinish::Extend(secs(10))), GrantOutcome::Done);
-    assert!(rig.all.take_news());
+    assert!(rig.all.take_news().are_there());
     assert_eq!(rig.hear(), [(1, TryRelease)]);
 }

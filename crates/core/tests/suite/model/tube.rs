@@ -69,6 +69,7 @@ impl Tube {
             start: None,
             previous_start: None,
             subqueue: None,
+            semaphore_priority: None,
             session: None,
             lease: None,
             lease_until: None,

@@ -115,7 +115,9 @@ impl<H: Harness> Run<H> {
         let Some((_, Reply::Tubes(tubes))) = all.into_iter().next() else { return };
         for info in tubes.into_iter().filter(|info| info.options.temporary) {
             let drop = Command::DropTube { tube: info.name.clone() };
-            let options = TubeOptions { temporary: true, ..TubeOptions::new(Kind::UtubeTtl) };
+            let semaphore = info.options.semaphore;
+            let fresh = TubeOptions::new(Kind::UtubeTtl);
+            let options = TubeOptions { temporary: true, semaphore, ..fresh };
             let create = Command::CreateTube { tube: info.name, options, if_not_exists: false };
             self.ask(vec![drop, create]).await;
         }

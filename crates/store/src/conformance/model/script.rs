@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use fastrand::Rng;
 use taskyard_core::{
     Body, Command, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Lease, NewTask,
-    Outcome, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span, State, Take,
-    TaskId, Timestamp, TubeChange, TubeName, TubeOptions, Wish,
+    Outcome, Priority, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span,
+    State, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, Wish,
 };
 
 use crate::conformance::ask::{NO_LEASE, name, put, secs};
@@ -29,8 +29,13 @@ const TUBES: [(&str, Kind); 7] = [
 ];
 
 /// Tubes of a run with semaphores, each with one of its own.
-const GATED: [(&str, Kind); 3] =
-    [("fifo", Kind::Fifo), ("fifottl", Kind::FifoTtl), ("limfifottl", Kind::LimFifoTtl)];
+const GATED: [(&str, Kind); 5] = [
+    ("fifo", Kind::Fifo),
+    ("fifottl", Kind::FifoTtl),
+    ("limfifottl", Kind::LimFifoTtl),
+    ("utube", Kind::Utube),
+    ("utubettl", Kind::UtubeTtl),
+];
 
 /// How many sessions there may be.
 const SESSIONS: u8 = 4;
@@ -196,6 +201,11 @@ impl Script {
             let moved = self.rng.i64(-5_000_000..20_000_000);
             task.at = Some(Timestamp::from_micros(now.as_micros() + moved));
         }
+        // Where no tube has a semaphore, such a put is refused.
+        if self.one_in(if self.gated { 3 } else { 100 }) {
+            let priority = f64::from(self.rng.i8(-8..8)) / 2.0;
+            task.semaphore_priority = Some(Priority::new(priority).expect("a number"));
+        }
         task.subqueue = self.sometimes(|script| {
             let key = ["a", "b", "c", "nil", ""][script.rng.usize(0..5)];
             key.into()
@@ -257,7 +267,7 @@ impl Script {
     }
 
     fn create(&mut self, tube: TubeName) -> Command {
-        let kind = Kind::ALL[self.rng.usize(0..if self.gated { 3 } else { 5 })];
+        let kind = Kind::ALL[self.rng.usize(0..5)];
         let if_not_exists = self.rng.bool();
         let options = self.options_of(tube.as_str(), kind);
         Command::CreateTube { tube, options, if_not_exists }
@@ -307,7 +317,7 @@ impl Script {
         if !self.gated {
             return options;
         }
-        TubeOptions { temporary: false, semaphore: Some(key(tube)), ..options }
+        TubeOptions { semaphore: Some(key(tube)), ..options }
     }
 
     fn options(&mut self, kind: Kind) -> TubeOptions {

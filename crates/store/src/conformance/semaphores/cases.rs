@@ -30,8 +30,10 @@ macro_rules! semaphore_suite {
                 a_better_task_takes_the_place_of_a_ready_one, a_better_task_waits_for_a_taken_one,
                 a_released_task_keeps_its_place, a_delay_gives_the_place_away,
                 a_holder_that_is_gone_keeps_nothing, who_waits_too_long_dies, one_line_for_all,
-                the_work_keeps_its_place, what_cannot_have_one_is_refused,
-                a_restart_keeps_the_line;
+                the_work_keeps_its_place, an_absent_semaphore_is_refused,
+                a_task_may_have_a_priority_of_its_own, a_priority_of_its_own_needs_a_semaphore,
+                sub_queues_work_behind_one, a_sub_queue_goes_on_without_who_lost_its_place,
+                a_temporary_tube_leaves_no_places_behind, a_restart_keeps_the_line;
             input: priorities_must_be_numbers, limits_must_make_sense, an_absent_key_is_an_error,
                 a_command_has_its_limit;
         }

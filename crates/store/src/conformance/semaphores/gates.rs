@@ -1,12 +1,12 @@
 //! Tubes with a semaphore before them: their tasks are ready only while they hold a grant.
 
 use taskyard_core::{
-    Command, Error, EventKind, Finish, GrantFinish, Kind, NewTask, Outcome, Reason,
-    SemaphoreChange, State, Status, Task, TaskId, TubeName, TubeOptions,
+    Command, Error, EventKind, Finish, GrantFinish, Kind, NewTask, Outcome, Priority, Reason,
+    Reply, SemaphoreChange, Span, State, Status, Task, TaskId, TubeName, TubeOptions,
 };
 
 use super::super::Harness;
-use super::super::ask::{Ask, RELEASE, done, ids, lease, name, secs, session, task};
+use super::super::ask::{Ask, RELEASE, done, ids, lease, name, secs, session, task, task_of};
 use super::ask::{SemaphoreAsk, YANG, key};
 
 fn behind(text: &str) -> TubeOptions {
@@ -210,23 +210,107 @@ pub async fn the_work_keeps_its_place<H: Harness>(queue: H) {
     assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready], "who is ready waits for a worker");
 }
 
-/// What cannot have a semaphore, or names one that is not there, is refused.
-pub async fn what_cannot_have_one_is_refused<H: Harness>(queue: H) {
-    queue.limits(1, 1).await;
-    let create = |options: TubeOptions| Command::CreateTube {
-        tube: name("jobs"),
-        options,
-        if_not_exists: false,
-    };
-    let utube = TubeOptions { kind: Kind::UtubeTtl, ..behind(YANG) };
-    let temporary = TubeOptions { temporary: true, ..behind(YANG) };
-    for options in [utube, temporary] {
-        let refusal = queue.refused(create(options)).await;
-        assert!(matches!(refusal, Error::Invalid(_)), "{refusal:?}");
-    }
-    let refusal = queue.refused(create(behind("nowhere"))).await;
+/// A tube that names a semaphore which is not there is refused.
+pub async fn an_absent_semaphore_is_refused<H: Harness>(queue: H) {
+    let options = behind("nowhere");
+    let create = Command::CreateTube { tube: name("jobs"), options, if_not_exists: false };
+    let refusal = queue.refused(create).await;
     assert_eq!(refusal, Error::SemaphoreNotFound(key("nowhere")));
     assert_eq!(queue.tubes().await, []);
+}
+
+fn important(priority: f64, pri: u64) -> NewTask {
+    let priority = Priority::new(priority).expect("a number");
+    NewTask { semaphore_priority: Some(priority), ..with_pri(pri) }
+}
+
+/// What a put says for the semaphore counts there instead of `pri`, as often as the task stands in line.
+pub async fn a_task_may_have_a_priority_of_its_own<H: Harness>(queue: H) {
+    let tube = gated(&queue, 1).await;
+    queue.put_many(&tube, vec![with_pri(2), important(-3.5, 0), important(-1.5, 9)]).await;
+    assert_eq!(states(&queue, &tube, 3).await, [Delayed, Delayed, Ready]);
+    let shown = queue.look(&tube, TaskId(2)).await;
+    assert_eq!((shown.semaphore_priority, shown.pri), (important(-1.5, 0).semaphore_priority, 9));
+    assert_eq!(queue.look(&tube, TaskId(0)).await.semaphore_priority, None);
+    let held = queue.take(&tube).await;
+    let later = Finish::Release { delay: secs(20), counted: true };
+    done(queue.finish_lease(&tube, &held, later).await);
+    assert_eq!(states(&queue, &tube, 3).await, [Ready, Delayed, Delayed]);
+    queue.advance(secs(20));
+    assert_eq!(states(&queue, &tube, 3).await, [Delayed, Delayed, Ready], "again by its own");
+    let queue = queue.restart().await;
+    if queue.capabilities().durable {
+        queue.bury(&tube, TaskId(2)).await;
+        queue.must(Command::Kick { tube: tube.clone(), count: 1 }).await;
+        assert_eq!(states(&queue, &tube, 3).await, [Delayed, Delayed, Ready], "it was kept");
+    }
+}
+
+/// Where no semaphore stands, a priority for one is an error, and nothing of the batch is put.
+pub async fn a_priority_of_its_own_needs_a_semaphore<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let put = |tasks| Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+    let batch = vec![put(vec![task("good")]), put(vec![task("also"), important(1.0, 0)])];
+    let answers = queue.execute(batch).await;
+    assert!(matches!(answers[0], Ok(Reply::Put(_))), "{answers:?}");
+    assert!(matches!(&answers[1], Err(Error::NoSemaphore(_))));
+    assert_eq!(queue.tubes().await[0].stats.tasks.ready, 1);
+}
+
+/// A tube with sub-queues behind a semaphore: each task stands in line by itself, and of one sub-queue one runs.
+pub async fn sub_queues_work_behind_one<H: Harness>(queue: H) {
+    queue.limits(2, 2).await;
+    for kind in [Kind::Utube, Kind::UtubeTtl] {
+        let tube = queue.tube_named(kind.name(), TubeOptions { kind, ..behind(YANG) }).await;
+        for subqueue in ["a", "a", "b", "b"] {
+            queue.put(&tube, task_of(subqueue)).await;
+        }
+        assert_eq!(states(&queue, &tube, 4).await, [Ready, Ready, Delayed, Delayed]);
+        let first = queue.take_many(&tube, 9).await;
+        assert_eq!(ids(&first), [0]);
+        assert_eq!(queue.look(&tube, TaskId(1)).await.reason, Reason::SubqueueBusy);
+        queue.ack(&tube, &first[0]).await;
+        let next = queue.take_many(&tube, 9).await;
+        assert_eq!(ids(&next), [1, 2], "one of each, as many as have a place");
+        queue.ack(&tube, &next[0]).await;
+        assert_eq!(queue.look(&tube, TaskId(3)).await.reason, Reason::SubqueueBusy);
+        queue.must(Command::Truncate { tube: tube.clone() }).await;
+        assert_eq!(SemaphoreAsk::info(&queue).await.acquired, 0);
+    }
+}
+
+/// Who loses its place stands first in its sub-queue no more.
+pub async fn a_sub_queue_goes_on_without_who_lost_its_place<H: Harness>(queue: H) {
+    queue.limits(1, 1).await;
+    let tube = queue.tube_with(TubeOptions { kind: Kind::UtubeTtl, ..behind(YANG) }).await;
+    queue.put(&tube, NewTask { pri: Some(5), ..task_of("a") }).await;
+    queue.put(&tube, NewTask { pri: Some(1), ..task_of("b") }).await;
+    assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready]);
+    let held = queue.take_many(&tube, 9).await;
+    assert_eq!(ids(&held), [1]);
+    queue.ack(&tube, &held[0]).await;
+    assert_eq!(ids(&queue.take_many(&tube, 9).await), [0]);
+}
+
+/// The tasks of a temporary tube are forgotten by a restart, and their places are free then.
+pub async fn a_temporary_tube_leaves_no_places_behind<H: Harness>(queue: H) {
+    let durable = queue.capabilities().durable;
+    queue.limits(2, 2).await;
+    let tube = queue.tube_with(TubeOptions { temporary: true, ..behind(YANG) }).await;
+    queue.put_texts(&tube, &["a", "b", "c"]).await;
+    let held = queue.take(&tube).await;
+    queue.enqueue(7, -1.0).await;
+    assert_eq!(states(&queue, &tube, 3).await, [Taken, Ready, Delayed]);
+    queue.ack(&tube, &held).await;
+    assert_eq!(SemaphoreAsk::info(&queue).await.acquired, 2);
+    let queue = queue.restart().await;
+    if durable {
+        queue.advance(secs(1));
+        let info = SemaphoreAsk::info(&queue).await;
+        assert_eq!((info.acquired, info.waiting), (1, 0), "only who is not of the tube");
+        let id = queue.put(&tube, task("new")).await;
+        assert_eq!(queue.look(&tube, id).await.state, Ready);
+    }
 }
 
 /// After a restart the same tasks are let in; what was taken is ready, or gives way if it was asked to.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fastrand::Rng;
 use taskyard_core::{
     Command, Error, EventId, EventKind, Execute, Grant, GrantFinish, GrantItem, Reply,
-    SemaphoreChange, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, TaskId, Wish,
+    SemaphoreChange, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Status, TaskId, Wish,
 };
 
 use super::ask::key;
@@ -83,8 +83,8 @@ pub async fn play<E: Execute>(queue: &E, seed: u64, semaphores: usize, calls: us
     told
 }
 
-/// Panics unless every semaphore is as the rules want it and every grant that is held was told to somebody, or is
-/// told now. To be called when everything that was told and not acknowledged is due again.
+/// Panics unless every semaphore is as the rules want it, and every grant that is held and every request to release
+/// one was told to somebody, or is told now. To be called when everything that was told and not acknowledged is due again.
 pub async fn judge<E: Execute>(queue: &E, semaphores: usize, mut told: Told) {
     loop {
         let fetch = SemaphoreCommand::Events { key: None, count: 1000, wait: Span::ZERO };
@@ -107,6 +107,13 @@ pub async fn judge<E: Execute>(queue: &E, semaphores: usize, mut told: Told) {
             let grant = holder.grant.expect("a holder has a grant");
             let heard = (key.clone(), holder.task, grant, EventKind::Acquired);
             assert!(told.contains(&heard), "{key}: task {} was never told", holder.task);
+            let asked = (key.clone(), holder.task, grant, EventKind::TryRelease);
+            let is_asked = holder.status == Status::TryRelease;
+            assert!(
+                !is_asked || told.contains(&asked),
+                "{key}: task {} was never asked",
+                holder.task
+            );
             grants += 1;
         }
     }

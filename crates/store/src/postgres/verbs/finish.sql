@@ -2,9 +2,8 @@
 --
 -- Answers begin with item 0: its outcome is a status (0 done, 1 no such tube, 6 more bytes than may be
 -- shown, as its id, 7 the kind has no touch), its id the room of a tube with a capacity, its lease
--- the number of the tube, its state 1 where a task that left may let another of its sub-queue run and 2 where one of its
--- semaphore, its timer
--- the next deadline that was set.
+-- the number of the tube, its state the sum of 1 where a task that left may let another of its sub-queue run and 2
+-- where one of its semaphore, its timer the next deadline that was set.
 
 -- Whether a session lives.
 CREATE OR REPLACE FUNCTION taskyard.is_alive(_session bytea, _now bigint) RETURNS boolean
@@ -52,7 +51,7 @@ BEGIN
     END IF;
     _now := coalesce(_now, taskyard.clock());
     _head.lease := _t.number;
-    _head.state := CASE WHEN _t.semaphore IS NOT NULL THEN 2 ELSE _t.has_subqueues::integer END;
+    _head.state := _t.has_subqueues::integer + CASE WHEN _t.semaphore IS NULL THEN 0 ELSE 2 END;
     IF _t.semaphore IS NOT NULL THEN
         PERFORM taskyard.lock_gate(_t.semaphore);
     END IF;
@@ -177,7 +176,7 @@ BEGIN
     END IF;
     _now := coalesce(_now, taskyard.clock());
     _head.lease := _t.number;
-    _head.state := CASE WHEN _t.semaphore IS NOT NULL THEN 2 ELSE _t.has_subqueues::integer END;
+    _head.state := _t.has_subqueues::integer + CASE WHEN _t.semaphore IS NULL THEN 0 ELSE 2 END;
     IF _t.semaphore IS NOT NULL THEN
         PERFORM taskyard.lock_gate(_t.semaphore);
     END IF;
@@ -336,7 +335,7 @@ BEGIN
     END IF;
     _now := coalesce(_now, taskyard.clock());
     _head.lease := _t.number;
-    _head.state := CASE WHEN _t.semaphore IS NOT NULL THEN 2 ELSE _t.has_subqueues::integer END;
+    _head.state := _t.has_subqueues::integer + CASE WHEN _t.semaphore IS NULL THEN 0 ELSE 2 END;
     IF _t.semaphore IS NOT NULL THEN
         PERFORM taskyard.lock_gate(_t.semaphore);
     END IF;

@@ -82,26 +82,40 @@ $$;
 CREATE OR REPLACE FUNCTION taskyard.move_gated(_tasks bigint[], _in boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    _tube record;
+    _numbers integer[];
+    _ready bigint[];
+    _keyed integer[];
+    _keys text[];
+    _number integer;
 BEGIN
-    FOR _tube IN
-        WITH moved AS (
-            UPDATE taskyard.task t SET state = CASE WHEN _in THEN 0 ELSE 6 END
-            FROM unnest(_tasks) AS g(task)
-            CROSS JOIN LATERAL (SELECT k.ctid AS place, k.state FROM taskyard.task k
-                WHERE k.tube = taskyard.gated_tube(g.task) AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
-            WHERE t.ctid = k.place AND CASE WHEN _in THEN k.state = 6 ELSE k.state IN (0, 5) END
-            RETURNING t.tube, k.state AS before),
-        counted AS (
-            INSERT INTO taskyard.count (tube, ready, passed, delayed)
-            SELECT m.tube, count(*) FILTER (WHERE _in) - count(*) FILTER (WHERE m.before = 0),
-                -count(*) FILTER (WHERE m.before = 5),
-                count(*) FILTER (WHERE NOT _in) - count(*) FILTER (WHERE m.before = 6)
-            FROM moved m GROUP BY m.tube RETURNING count.tube, count.ready)
-        SELECT u.name, c.ready FROM counted c JOIN taskyard.tube u ON u.number = c.tube WHERE _in ORDER BY u.name
-    LOOP
-        PERFORM taskyard.note_ready(_tube.name, _tube.ready);
+    WITH moved AS (
+        UPDATE taskyard.task t SET state = CASE WHEN _in THEN 0 ELSE 6 END
+        FROM unnest(_tasks) AS g(task)
+        CROSS JOIN LATERAL (SELECT k.ctid AS place, k.state FROM taskyard.task k
+            WHERE k.tube = taskyard.gated_tube(g.task) AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
+        WHERE t.ctid = k.place AND CASE WHEN _in THEN k.state = 6 ELSE k.state IN (0, 5) END
+        RETURNING t.tube, t.subqueue, k.state AS before),
+    counted AS (
+        INSERT INTO taskyard.count (tube, ready, passed, delayed)
+        SELECT m.tube, count(*) FILTER (WHERE _in) - count(*) FILTER (WHERE m.before = 0),
+            -count(*) FILTER (WHERE m.before = 5),
+            count(*) FILTER (WHERE NOT _in) - count(*) FILTER (WHERE m.before = 6)
+        FROM moved m GROUP BY m.tube RETURNING count.tube, count.ready),
+    keyed AS (SELECT DISTINCT m.tube, m.subqueue AS key FROM moved m WHERE m.subqueue IS NOT NULL)
+    SELECT (SELECT array_agg(c.tube ORDER BY c.tube) FROM counted c),
+        (SELECT array_agg(c.ready ORDER BY c.tube) FROM counted c),
+        (SELECT array_agg(k.tube ORDER BY k.tube, k.key) FROM keyed k),
+        (SELECT array_agg(k.key ORDER BY k.tube, k.key) FROM keyed k)
+        INTO _numbers, _ready, _keyed, _keys;
+    -- Who stands first in their sub-queues now? Nobody else touches these: that needs the lock of the semaphore.
+    FOR _number IN SELECT DISTINCT k.tube FROM unnest(_keyed) AS k(tube) ORDER BY 1 LOOP
+        PERFORM taskyard.settle_subqueues(_number, ARRAY(
+            SELECT k.key FROM unnest(_keyed, _keys) AS k(tube, key) WHERE k.tube = _number));
     END LOOP;
+    IF _in THEN
+        PERFORM taskyard.note_ready(u.name, c.ready) FROM unnest(_numbers, _ready) AS c(tube, ready)
+            JOIN taskyard.tube u ON u.number = c.tube;
+    END IF;
 END $$;
 
 -- After tasks of a tube moved, brings them to where its semaphore has them, and settles it. The ids are in the order in
@@ -119,13 +133,20 @@ DECLARE
     _acquired integer;
     _revoking integer;
     _settled record;
+    _n taskyard.semaphore_state;
+    _came bigint;
+    _rank float8;
+    _seq bigint;
 BEGIN
     SELECT s.* INTO _state FROM taskyard.semaphore_state s WHERE s.semaphore_id = _t.semaphore FOR UPDATE;
     SELECT s.* INTO _s FROM taskyard.semaphore s WHERE s.id = _t.semaphore;
     IF _s.id IS NULL THEN
+        -- A gate whose semaphore is lost stays shut.
+        PERFORM taskyard.move_gated(ARRAY(SELECT taskyard.gated(_t.number, i.id) FROM unnest(_ids) AS i(id)), false);
         RETURN NULL;
     END IF;
     _now := coalesce(_now, taskyard.clock());
+    _n := _state;
     _acquired := _state.acquired;
     _revoking := _state.revoking;
     SELECT array_agg(taskyard.gated(_t.number, i.id) ORDER BY i.n) FILTER (WHERE k.state IN (0, 5, 6)),
@@ -140,10 +161,12 @@ BEGIN
         WITH gone AS (
             DELETE FROM taskyard.semaphore_task p USING unnest(_leave) AS g(task)
             WHERE p.semaphore_id = _s.id AND p.task_id = g.task
-            RETURNING p.status)
+            RETURNING p.status, p.rank, p.seq)
         SELECT _acquired - count(*) FILTER (WHERE g.status = 'ACQUIRED'),
-            _revoking - count(*) FILTER (WHERE g.status = 'TRY_RELEASE')
-            INTO _acquired, _revoking FROM gone g;
+            _revoking - count(*) FILTER (WHERE g.status = 'TRY_RELEASE'),
+            count(*) FILTER (WHERE g.status = 'WAIT' AND (g.rank, g.seq) < (_n.rest_rank, _n.rest_seq))
+            INTO _acquired, _revoking, _came FROM gone g;
+        _n := taskyard.semaphore_left(_n, _came);
     END IF;
     IF _stand IS NOT NULL THEN
         -- Who was asked to release and is not worked on any more does so.
@@ -159,21 +182,34 @@ BEGIN
                     moment = _back, grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL,
                     pinned = false
                 FROM unnest(_asked) AS g(task) WHERE p.semaphore_id = _s.id AND p.task_id = g.task;
+            IF _back IS NULL THEN
+                SELECT p.rank, p.seq INTO _rank, _seq FROM unnest(_asked) AS g(task)
+                    JOIN taskyard.semaphore_task p ON p.semaphore_id = _s.id AND p.task_id = g.task
+                    ORDER BY p.rank, p.seq LIMIT 1;
+                _n := taskyard.semaphore_came(_n, _rank, _seq, cardinality(_asked));
+            END IF;
             _revoking := _revoking - cardinality(_asked);
         END IF;
-        INSERT INTO taskyard.semaphore_task AS p (semaphore_id, task_id, priority, seq, enqueued)
-            SELECT _s.id, g.task, 0 - (k.pri::numeric + 9223372036854775808)::float8,
+        WITH stands AS (
+            INSERT INTO taskyard.semaphore_task AS p (semaphore_id, task_id, priority, seq, enqueued)
+            SELECT _s.id, g.task,
+                coalesce(k.semaphore_priority, 0 - (k.pri::numeric + 9223372036854775808)::float8),
                 nextval('taskyard.semaphore_seq'), _now
             FROM unnest(_stand) AS g(task)
-            CROSS JOIN LATERAL (SELECT k.pri FROM taskyard.task k
+            CROSS JOIN LATERAL (SELECT k.pri, k.semaphore_priority FROM taskyard.task k
                 WHERE k.tube = _t.number AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
-            ON CONFLICT (semaphore_id, task_id) DO NOTHING;
+            ON CONFLICT (semaphore_id, task_id) DO NOTHING
+            RETURNING p.rank, p.seq),
+        best AS (SELECT k.rank, k.seq FROM stands k ORDER BY k.rank, k.seq LIMIT 1)
+        SELECT c.count, b.rank, b.seq INTO _came, _rank, _seq
+            FROM (SELECT count(*) FROM stands) c LEFT JOIN best b ON true;
+        _n := taskyard.semaphore_came(_n, _rank, _seq, _came);
         PERFORM taskyard.move_gated(ARRAY(SELECT g.task FROM unnest(_stand) AS g(task)
             CROSS JOIN LATERAL (SELECT p.status FROM taskyard.semaphore_task p
                 WHERE p.semaphore_id = _s.id AND p.task_id = g.task OFFSET 0) p
             WHERE p.status IN ('WAIT', 'DELAYED')), false);
     END IF;
-    SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _acquired, _revoking, _now);
+    SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _n, _acquired, _revoking, _now);
     _back := taskyard.timer(least(_back, _settled._deadline));
     PERFORM taskyard.note_settled(_settled._news, _back);
     RETURN _back;

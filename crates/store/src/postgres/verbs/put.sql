@@ -17,12 +17,12 @@ END $$;
 
 -- The puts of several callers into one tube: _sizes has the number of tasks of each, the other arrays
 -- have the tasks of all; NULL instead of an array is NULL for every task. status: 0 done, 1 no such
--- tube, 8 somebody's open transaction holds what it must lock; best is the lowest priority that was put; delayed is NULL where none is. A put that does not fit into the
+-- tube, 8 somebody's open transaction holds what it must lock, 9 priorities for a semaphore in a tube without one; best is the lowest priority that was put; delayed is NULL where none is. A put that does not fit into the
 -- tube's capacity is refused whole. Ids that were reserved in the tube with this number are used.
 CREATE OR REPLACE FUNCTION taskyard.put_tasks(
     _tube text, _now bigint, _sizes integer[], _payloads bytea[], _metas bytea[], _pris bigint[],
     _ttls bigint[], _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[],
-    _reserved_in integer, _reserved bigint[],
+    _semaphore_priorities float8[], _reserved_in integer, _reserved bigint[],
     OUT status smallint, OUT number integer, OUT capacity bigint, OUT accepted boolean[],
     OUT ids bigint[], OUT delayed boolean[], OUT wakeup bigint, OUT best bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -42,10 +42,15 @@ BEGIN
         status := 1;
         RETURN;
     END IF;
-    status := 0;
     number := _t.number;
+    IF _t.semaphore IS NULL AND _semaphore_priorities IS NOT NULL THEN
+        status := 9;
+        RETURN;
+    END IF;
+    status := 0;
     _now := coalesce(_now, taskyard.clock());
-    _alike := _t.capacity IS NULL AND NOT _t.has_subqueues AND _metas IS NULL;
+    _alike := _t.capacity IS NULL AND NOT _t.has_subqueues AND _metas IS NULL
+        AND _semaphore_priorities IS NULL;
     IF _t.has_times THEN
         _alike := _alike AND coalesce(_pris, _ttls, _ttrs, _delays, _ats) IS NULL
             AND coalesce(_t.delay, 0) = 0;
@@ -102,7 +107,7 @@ BEGIN
     ELSIF _t.has_times THEN
         WITH added AS (
             INSERT INTO taskyard.task
-                (tube, id, state, pri, created, expires, ttr, timer, subqueue, meta, payload)
+                (tube, id, state, pri, created, expires, ttr, timer, subqueue, semaphore_priority, meta, payload)
             SELECT _t.number, coalesce(_reserved[n.place], nextval(_t.ids)), CASE WHEN d.due > _now THEN 2 ELSE 0 END,
                 coalesce(n.pri, _t.pri), _now,
                 -- The time to live begins when the delay is over.
@@ -111,9 +116,9 @@ BEGIN
                 taskyard.timer(CASE WHEN d.due > _now THEN d.due
                     ELSE taskyard.later(_now, d.ttl) END),
                 CASE WHEN _t.has_subqueues THEN coalesce(n.subqueue, 'nil') END,
-                n.meta, n.payload
-            FROM unnest(_payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues)
-                WITH ORDINALITY AS n(payload, meta, pri, ttl, ttr, delay, at, subqueue, place)
+                n.semaphore_priority, n.meta, n.payload
+            FROM unnest(_payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues, _semaphore_priorities)
+                WITH ORDINALITY AS n(payload, meta, pri, ttl, ttr, delay, at, subqueue, semaphore_priority, place)
             CROSS JOIN LATERAL (SELECT
                 coalesce(n.ttl, _t.ttl, 3153600000000000) AS ttl,
                 coalesce(n.at, taskyard.later(_now, coalesce(n.delay, _t.delay, 0))) AS due) d
@@ -125,13 +130,13 @@ BEGIN
     ELSE
         WITH added AS (
             INSERT INTO taskyard.task
-                (tube, id, state, pri, created, expires, ttr, subqueue, meta, payload)
+                (tube, id, state, pri, created, expires, ttr, subqueue, semaphore_priority, meta, payload)
             SELECT _t.number, coalesce(_reserved[n.place], nextval(_t.ids)), 0, (-9223372036854775808)::bigint, _now, 9223372036854775807,
                 3153600000000000,
                 CASE WHEN _t.has_subqueues THEN coalesce(n.subqueue, 'nil') END,
-                n.meta, n.payload
-            FROM unnest(_payloads, _metas, _subqueues)
-                WITH ORDINALITY AS n(payload, meta, subqueue, place)
+                n.semaphore_priority, n.meta, n.payload
+            FROM unnest(_payloads, _metas, _subqueues, _semaphore_priorities)
+                WITH ORDINALITY AS n(payload, meta, subqueue, semaphore_priority, place)
             WHERE _keep IS NULL OR _keep[n.place]
             RETURNING task.id)
         SELECT array_agg(a.id) INTO ids FROM added a;
@@ -153,6 +158,18 @@ BEGIN
     END IF;
 END $$;
 
+-- The same without priorities for a semaphore, as servers of earlier versions ask.
+CREATE OR REPLACE FUNCTION taskyard.put_tasks(
+    _tube text, _now bigint, _sizes integer[], _payloads bytea[], _metas bytea[], _pris bigint[],
+    _ttls bigint[], _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[],
+    _reserved_in integer, _reserved bigint[],
+    OUT status smallint, OUT number integer, OUT capacity bigint, OUT accepted boolean[],
+    OUT ids bigint[], OUT delayed boolean[], OUT wakeup bigint, OUT best bigint)
+LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.put_tasks(_tube, _now, _sizes, _payloads, _metas, _pris, _ttls, _ttrs,
+        _delays, _ats, _subqueues, NULL, _reserved_in, _reserved)
+$$;
+
 -- The same without reserved ids, as servers of earlier versions and plain SQL ask.
 CREATE OR REPLACE FUNCTION taskyard.put_tasks(
     _tube text, _now bigint, _sizes integer[], _payloads bytea[], _metas bytea[], _pris bigint[],
@@ -161,5 +178,5 @@ CREATE OR REPLACE FUNCTION taskyard.put_tasks(
     OUT ids bigint[], OUT delayed boolean[], OUT wakeup bigint, OUT best bigint)
 LANGUAGE sql VOLATILE AS $$
     SELECT * FROM taskyard.put_tasks(_tube, _now, _sizes, _payloads, _metas, _pris, _ttls, _ttrs,
-        _delays, _ats, _subqueues, NULL, NULL)
+        _delays, _ats, _subqueues, NULL, NULL, NULL)
 $$;

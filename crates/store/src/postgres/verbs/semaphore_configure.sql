@@ -107,7 +107,7 @@ BEGIN
             shed = coalesce(_shed, s.shed), drop_expired = coalesce(_drop_expired, s.drop_expired)
             WHERE s.id = _s.id RETURNING s.* INTO _s;
         DELETE FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = _s.id;
-        SELECT d._deadline, d._news INTO _deadline, _news FROM taskyard.semaphore_settle(_s, _state, _state.acquired,
+        SELECT d._deadline, d._news INTO _deadline, _news FROM taskyard.semaphore_settle(_s, _state, _state, _state.acquired,
             _state.revoking, _now) d;
     END IF;
     RETURN QUERY SELECT w.code, _deadline, _news, w.key, w.active, w.try_release,

@@ -34,6 +34,12 @@ DECLARE
     _state taskyard.semaphore_state;
     _deadline bigint;
     _news boolean := false;
+    _n taskyard.semaphore_state;
+    _came bigint;
+    _rank float8;
+    _seq bigint;
+    _worst_rank float8;
+    _worst_seq bigint;
 BEGIN
     _now := coalesce(_now, taskyard.clock());
     SELECT t.* INTO _state FROM taskyard.semaphore_state t WHERE t.semaphore_id =
@@ -45,12 +51,21 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    INSERT INTO taskyard.semaphore_task AS t (semaphore_id, task_id, priority, seq, enqueued)
+    WITH stands AS (
+        INSERT INTO taskyard.semaphore_task AS t (semaphore_id, task_id, priority, seq, enqueued)
         SELECT _s.id, w.task, w.priority, nextval('taskyard.semaphore_seq'), _now
         FROM unnest(_tasks, _priorities) w(task, priority)
         ON CONFLICT (semaphore_id, task_id) DO UPDATE SET priority = excluded.priority
-            WHERE t.priority <> excluded.priority;
-    SELECT d._deadline, d._news INTO _deadline, _news FROM taskyard.semaphore_settle(_s, _state, _state.acquired, _state.revoking, _now) d;
+            WHERE t.priority <> excluded.priority
+        RETURNING t.rank, t.seq, t.status),
+    best AS (SELECT k.rank, k.seq FROM stands k WHERE k.status = 'WAIT' ORDER BY k.rank, k.seq LIMIT 1),
+    worst AS (SELECT k.rank, k.seq FROM stands k WHERE k.status = 'ACQUIRED' ORDER BY k.rank DESC, k.seq DESC LIMIT 1)
+    SELECT c.count, b.rank, b.seq, w.rank, w.seq INTO _came, _rank, _seq, _worst_rank, _worst_seq
+        FROM (SELECT count(*) FROM stands k WHERE k.status = 'WAIT') c LEFT JOIN best b ON true
+        LEFT JOIN worst w ON true;
+    _n := taskyard.semaphore_holds(taskyard.semaphore_came(_state, _rank, _seq, _came), _worst_rank, _worst_seq);
+    SELECT d._deadline, d._news INTO _deadline, _news
+        FROM taskyard.semaphore_settle(_s, _state, _n, _state.acquired, _state.revoking, _now) d;
     code := 0;
     deadline := _deadline;
     news := _news;

@@ -20,6 +20,9 @@ DECLARE
     _back bigint;
     _earliest bigint;
     _freed boolean := false;
+    _n taskyard.semaphore_state;
+    _rank float8;
+    _seq bigint;
 BEGIN
     _now := coalesce(_now, taskyard.clock());
     SELECT t.* INTO _state FROM taskyard.semaphore_state t WHERE t.semaphore_id =
@@ -39,8 +42,9 @@ BEGIN
     END IF;
     _acquired := _state.acquired;
     _revoking := _state.revoking;
+    _n := _state;
     FOR _place IN 1 .. cardinality(_tasks) LOOP
-        SELECT t.status, t.grant_no INTO _row FROM taskyard.semaphore_task t
+        SELECT t.status, t.grant_no, t.rank, t.seq INTO _row FROM taskyard.semaphore_task t
             WHERE t.semaphore_id = _s.id AND t.task_id = _tasks[_place];
         IF NOT FOUND THEN
             outcomes := outcomes || 2::smallint;
@@ -66,13 +70,18 @@ BEGIN
         IF _how[_place] = 0 THEN
             DELETE FROM taskyard.semaphore_task t
                 WHERE t.semaphore_id = _s.id AND t.task_id = _tasks[_place];
+            IF _row.status = 'WAIT' AND (_row.rank, _row.seq) < (_n.rest_rank, _n.rest_seq) THEN
+                _n := taskyard.semaphore_left(_n, 1);
+            END IF;
         ELSIF _how[_place] = 1 THEN
             _back := CASE WHEN _s.cool_down > 0 THEN taskyard.later(_now, _s.cool_down) END;
             UPDATE taskyard.semaphore_task t
                 SET status = CASE WHEN _back IS NULL THEN 'WAIT' ELSE 'DELAYED' END::taskyard.semaphore_status,
                     moment = _back, grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL,
                     pinned = false
-                WHERE t.semaphore_id = _s.id AND t.task_id = _tasks[_place];
+                WHERE t.semaphore_id = _s.id AND t.task_id = _tasks[_place]
+                RETURNING CASE WHEN _back IS NULL THEN t.rank END, t.seq INTO _rank, _seq;
+            _n := taskyard.semaphore_came(_n, _rank, _seq, 1);
             _earliest := least(_earliest, _back);
         ELSIF _how[_place] = 2 THEN
             UPDATE taskyard.semaphore_task t
@@ -94,7 +103,8 @@ BEGIN
             _earliest := least(_earliest, _until);
         END IF;
     END LOOP;
-    SELECT d._deadline, d._news INTO _deadline, _news FROM taskyard.semaphore_settle(_s, _state, _acquired, _revoking, _now) d;
+    SELECT d._deadline, d._news INTO _deadline, _news
+        FROM taskyard.semaphore_settle(_s, _state, _n, _acquired, _revoking, _now) d;
     code := 0;
     deadline := taskyard.timer(least(_earliest, _deadline));
     news := _news OR _freed;

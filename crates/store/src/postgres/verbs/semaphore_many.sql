@@ -34,12 +34,14 @@ BEGIN
                 WHERE p.semaphore_id = w.id AND p.task_id = w.task OFFSET 0) p ON true
             GROUP BY w.id) g
         CROSS JOIN LATERAL (SELECT s.active, s.min_hold FROM taskyard.semaphore s WHERE s.id = g.id OFFSET 0) s
-        CROSS JOIN LATERAL (SELECT t.acquired, t.revoking FROM taskyard.semaphore_state t
-            WHERE t.semaphore_id = g.id OFFSET 0) t
+        CROSS JOIN LATERAL (SELECT t.acquired, t.revoking, taskyard.semaphore_from_rank(t) AS from_rank,
+                taskyard.semaphore_from_seq(t) AS from_seq
+            FROM taskyard.semaphore_state t WHERE t.semaphore_id = g.id OFFSET 0) t
         WHERE g.known IS NULL AND g.tasks = g.wanted AND s.min_hold = 0 AND t.revoking = 0
             AND t.acquired + g.wanted <= s.active
             AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_task p
-                WHERE p.semaphore_id = g.id AND p.status = 'WAIT'));
+                WHERE p.semaphore_id = g.id AND p.status = 'WAIT'
+                    AND (p.rank, p.seq) >= (t.from_rank, t.from_seq)));
     IF _simple <> '{}' THEN
         RETURN QUERY WITH wish AS MATERIALIZED (
             SELECT w.task, w.priority, w.item, w.id, w.n,
@@ -63,8 +65,15 @@ BEGIN
             SELECT l.id, l.task, l.grant_no, 'acquired', _now FROM let_in l ORDER BY l.id, l.grant_no),
         counted AS (
             UPDATE taskyard.semaphore_state t
-            SET acquired = t.acquired + c.count, grant_seq = t.grant_seq + c.count
-            FROM (SELECT l.id, count(*)::integer AS count FROM let_in l GROUP BY l.id) c
+            SET acquired = t.acquired + c.count, grant_seq = t.grant_seq + c.count,
+                -- Nobody waits, which is known now.
+                rest_rank = 'infinity', rest_seq = 0, ahead = 0, head_rank = NULL, head_seq = NULL,
+                tail_rank = CASE WHEN (c.rank, c.seq) > (t.tail_rank, t.tail_seq) THEN c.rank ELSE t.tail_rank END,
+                tail_seq = CASE WHEN (c.rank, c.seq) > (t.tail_rank, t.tail_seq) THEN c.seq ELSE t.tail_seq END
+            FROM (SELECT l.id, count(*)::integer AS count,
+                    -(array_agg(l.priority ORDER BY l.priority, l.seq DESC))[1] AS rank,
+                    (array_agg(l.seq ORDER BY l.priority, l.seq DESC))[1] AS seq
+                FROM let_in l GROUP BY l.id) c
             WHERE t.semaphore_id = c.id)
         SELECT l.item, NULL::smallint, taskyard.timer(least(l.lease_until, l.ack_by)), NULL::boolean, l.task,
             'acquired'::text, l.priority, _now, NULL::bigint, l.grant_no, _now, l.lease_until, false
@@ -108,11 +117,13 @@ BEGIN
             SELECT w.id, count(*) AS wanted, count(DISTINCT w.task) AS tasks
             FROM unnest(_tasks, _of) AS w(task, id) GROUP BY w.id) g
         CROSS JOIN LATERAL (SELECT s.min_hold FROM taskyard.semaphore s WHERE s.id = g.id OFFSET 0) s
-        CROSS JOIN LATERAL (SELECT t.revoking FROM taskyard.semaphore_state t
-            WHERE t.semaphore_id = g.id OFFSET 0) t
+        CROSS JOIN LATERAL (SELECT t.revoking, taskyard.semaphore_from_rank(t) AS from_rank,
+                taskyard.semaphore_from_seq(t) AS from_seq
+            FROM taskyard.semaphore_state t WHERE t.semaphore_id = g.id OFFSET 0) t
         WHERE g.tasks = g.wanted AND s.min_hold = 0 AND t.revoking = 0
             AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_task p
-                WHERE p.semaphore_id = g.id AND p.status = 'WAIT'));
+                WHERE p.semaphore_id = g.id AND p.status = 'WAIT'
+                    AND (p.rank, p.seq) >= (t.from_rank, t.from_seq)));
     IF _simple <> '{}' THEN
         WITH named AS MATERIALIZED (
             SELECT w.id, w.task, w.n, p.place, p.status, p.grant_no,
@@ -129,7 +140,8 @@ BEGIN
             DELETE FROM taskyard.semaphore_event e USING named n
             WHERE e.semaphore_id = n.id AND e.task_id = n.task AND e.grant_no = n.grant_no AND n.outcome = 0),
         counted AS (
-            UPDATE taskyard.semaphore_state t SET acquired = t.acquired - c.count
+            UPDATE taskyard.semaphore_state t SET acquired = t.acquired - c.count, rest_rank = 'infinity', rest_seq = 0,
+                ahead = 0, head_rank = NULL, head_seq = NULL
             FROM (SELECT n.id, count(*)::integer AS count FROM named n
                 WHERE n.outcome = 0 AND n.status = 'ACQUIRED' GROUP BY n.id) c
             WHERE t.semaphore_id = c.id)

@@ -56,8 +56,13 @@ END $$;
 -- Takes steps until none is left to take, or so many were taken that others should have their turn: then the next tick
 -- goes on. Admit, take a request back, ask to release. Writes the state if it changed.
 -- _deadline is the earliest moment that was set, _news whether there are new events.
+DROP FUNCTION IF EXISTS taskyard.semaphore_settle(taskyard.semaphore, taskyard.semaphore_state, integer, integer,
+    bigint);
+
+-- _old is the state as it is written, _n the same with what the caller noted about who came to wait.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_settle(_s taskyard.semaphore, _old taskyard.semaphore_state,
-    _acquired integer, _revoking integer, _now bigint, OUT _deadline bigint, OUT _news boolean)
+    _n taskyard.semaphore_state, _acquired integer, _revoking integer, _now bigint, OUT _deadline bigint,
+    OUT _news boolean)
 -- Plans are made once, perhaps on an empty table: they must not come to read the line of another semaphore.
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -81,6 +86,10 @@ DECLARE
     _attempts integer;
     _recheck bigint;
     _again bigint;
+    _from_rank float8;
+    _from_seq bigint;
+    _rank float8;
+    _seq bigint;
 BEGIN
     _news := false;
     LOOP
@@ -91,14 +100,24 @@ BEGIN
         _recheck := NULL;
         -- The best who wait get the free places. Whether somebody waits is asked first: most releases find nobody,
         -- and to ask is much cheaper than to try.
-        IF _acquired + _revoking < _s.active AND EXISTS (
-            SELECT 1 FROM taskyard.semaphore_task t
-            WHERE t.semaphore_id = _s.id AND t.status = 'WAIT')
-        THEN
+        IF _acquired + _revoking < _s.active THEN
+            _from_rank := taskyard.semaphore_from_rank(_n);
+            _from_seq := taskyard.semaphore_from_seq(_n);
+            SELECT t.rank, t.seq INTO _rank, _seq FROM taskyard.semaphore_task t
+                WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
+                    AND (t.rank, t.seq) >= (_from_rank, _from_seq)
+                ORDER BY t.rank, t.seq LIMIT 1;
+            _n := taskyard.semaphore_found(_n, _rank, _seq);
+        END IF;
+        IF _acquired + _revoking < _s.active AND _rank IS NOT NULL THEN
+            IF _acquired = 0 THEN
+                _n.tail_rank := '-infinity';
+                _n.tail_seq := 0;
+            END IF;
             WITH best AS MATERIALIZED (
                 SELECT b.place, row_number() OVER () AS n FROM (
                     SELECT t.ctid AS place FROM taskyard.semaphore_task t
-                    WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
+                    WHERE t.semaphore_id = _s.id AND t.status = 'WAIT' AND (t.rank, t.seq) >= (_rank, _seq)
                     ORDER BY t.rank, t.seq
                     LIMIT least(_s.active - _acquired - _revoking, _left)) b),
             granted AS (
@@ -109,14 +128,16 @@ BEGIN
                     lease_until = CASE WHEN t.task_id >= 0 THEN _lease END,
                     ack_by = CASE WHEN t.task_id >= 0 THEN _ack END, moment = NULL, pinned = false
                 FROM best b WHERE t.ctid = b.place
-                RETURNING t.task_id, t.grant_no),
+                RETURNING t.task_id, t.grant_no, t.rank, t.seq),
             told AS (
                 INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
                 SELECT _s.id, g.task_id, g.grant_no, 'acquired', _now FROM granted g
                 -- A tube sees for itself that its task was let in.
                 WHERE g.task_id >= 0 ORDER BY g.grant_no)
-            SELECT count(*), array_agg(g.task_id ORDER BY g.grant_no) FILTER (WHERE g.task_id < 0)
-                INTO _count, _gated FROM granted g;
+            SELECT count(*), array_agg(g.task_id ORDER BY g.grant_no) FILTER (WHERE g.task_id < 0),
+                (array_agg(g.rank ORDER BY g.grant_no DESC))[1], (array_agg(g.seq ORDER BY g.grant_no DESC))[1]
+                INTO _count, _gated, _rank, _seq FROM granted g;
+            _n := taskyard.semaphore_holds(taskyard.semaphore_popped(_n, _rank, _seq, _count), _rank, _seq);
             IF _gated IS NOT NULL THEN
                 PERFORM taskyard.move_gated(_gated, true);
             END IF;
@@ -136,15 +157,19 @@ BEGIN
         IF _revoking > 0 THEN
             _excess := CASE WHEN _s.shed THEN greatest(_acquired + _revoking - _s.active, 0) ELSE 0 END;
             IF _revoking > _excess THEN
-                SELECT t.task_id, t.priority, t.grant_no INTO _h FROM taskyard.semaphore_task t
+                SELECT t.task_id, t.priority, t.grant_no, t.rank, t.seq INTO _h FROM taskyard.semaphore_task t
                     WHERE t.semaphore_id = _s.id AND t.status = 'TRY_RELEASE'
                     ORDER BY t.rank, t.seq LIMIT 1;
+                _from_rank := taskyard.semaphore_from_rank(_n);
+                _from_seq := taskyard.semaphore_from_seq(_n);
                 SELECT t.priority INTO _w FROM taskyard.semaphore_task t
                     WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
+                        AND (t.rank, t.seq) >= (_from_rank, _from_seq)
                     ORDER BY t.rank, t.seq OFFSET _revoking - _excess - 1 LIMIT 1;
                 IF _w IS NULL OR _w <= _h.priority THEN
                     UPDATE taskyard.semaphore_task t SET status = 'ACQUIRED', moment = NULL
                         WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
+                    _n := taskyard.semaphore_holds(_n, _h.rank, _h.seq);
                     _acquired := _acquired + 1;
                     _revoking := _revoking - 1;
                     DELETE FROM taskyard.semaphore_event e
@@ -168,14 +193,23 @@ BEGIN
         EXIT WHEN NOT _for_waiter AND NOT (_acquired > _s.active AND _revoking < _shed_limit);
         -- The best are never asked. Those that declined do not count: they are passed over, so the best are who is left.
         EXIT WHEN _acquired <= _s.active - _tail;
-        SELECT t.task_id, t.priority, t.grant_no, t.granted INTO _h FROM taskyard.semaphore_task t
-            WHERE t.semaphore_id = _s.id AND t.status = 'ACQUIRED' AND NOT t.pinned
+        SELECT t.task_id, t.priority, t.grant_no, t.granted, t.rank, t.seq INTO _h FROM taskyard.semaphore_task t
+            WHERE t.semaphore_id = _s.id AND t.status = 'ACQUIRED' AND NOT t.pinned AND (t.rank, t.seq)
+                <= (coalesce(_n.tail_rank, 'infinity'), coalesce(_n.tail_seq, 0))
             ORDER BY t.rank DESC, t.seq DESC LIMIT 1;
+        _n.tail_rank := coalesce(_h.rank, '-infinity');
+        _n.tail_seq := coalesce(_h.seq, 0);
         EXIT WHEN _h.task_id IS NULL;
         IF _for_waiter THEN
-            SELECT t.priority INTO _w FROM taskyard.semaphore_task t
+            _from_rank := taskyard.semaphore_from_rank(_n);
+            _from_seq := taskyard.semaphore_from_seq(_n);
+            SELECT t.priority, t.rank, t.seq INTO _w, _rank, _seq FROM taskyard.semaphore_task t
                 WHERE t.semaphore_id = _s.id AND t.status = 'WAIT'
+                    AND (t.rank, t.seq) >= (_from_rank, _from_seq)
                 ORDER BY t.rank, t.seq OFFSET _revoking LIMIT 1;
+            IF _revoking = 0 THEN
+                _n := taskyard.semaphore_found(_n, _rank, _seq);
+            END IF;
             -- The sum of two numbers may be beyond all numbers, which is an error here: so asked first.
             EXIT WHEN _w IS NULL OR CASE WHEN _h.priority < 1.7976931348623157e308 - _s.margin
                 THEN _w <= _h.priority + _s.margin ELSE true END;
@@ -199,6 +233,7 @@ BEGIN
             UPDATE taskyard.semaphore_task t
                 SET status = 'WAIT', grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL
                 WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
+            _n := taskyard.semaphore_came(_n, _h.rank, _h.seq, 1);
             _acquired := _acquired - 1;
             _left := _left - _cost;
             CONTINUE;
@@ -211,6 +246,7 @@ BEGIN
             UPDATE taskyard.semaphore_task t
                 SET status = 'WAIT', grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL
                 WHERE t.semaphore_id = _s.id AND t.task_id = _h.task_id;
+            _n := taskyard.semaphore_came(_n, _h.rank, _h.seq, 1);
             _acquired := _acquired - 1;
             _left := _left - _cost;
             CONTINUE;
@@ -230,9 +266,14 @@ BEGIN
             VALUES (_s.id, _h.task_id, _h.grant_no, 'try_release', _now);
         _news := true;
     END LOOP;
-    IF (_acquired, _revoking, _grant) IS DISTINCT FROM (_old.acquired, _old.revoking, _old.grant_seq) THEN
+    _n.acquired := _acquired;
+    _n.revoking := _revoking;
+    _n.grant_seq := _grant;
+    IF _n IS DISTINCT FROM _old THEN
         UPDATE taskyard.semaphore_state t
-            SET acquired = _acquired, revoking = _revoking, grant_seq = _grant
+            SET acquired = _acquired, revoking = _revoking, grant_seq = _grant, rest_rank = _n.rest_rank,
+                rest_seq = _n.rest_seq, ahead = _n.ahead, head_rank = _n.head_rank, head_seq = _n.head_seq,
+                tail_rank = _n.tail_rank, tail_seq = _n.tail_seq
             WHERE t.semaphore_id = _s.id;
     END IF;
     IF _recheck IS NOT NULL THEN

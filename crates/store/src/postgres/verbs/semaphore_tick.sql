@@ -16,6 +16,7 @@ DECLARE
     _earliest bigint;
     _told boolean := false;
     _settled record;
+    _n taskyard.semaphore_state := _state;
 BEGIN
     FOR _k IN SELECT t.* FROM taskyard.semaphore_task t
         WHERE t.semaphore_id = _s.id AND t.timer <= _now
@@ -24,6 +25,7 @@ BEGIN
         IF _k.status = 'DELAYED' THEN
             UPDATE taskyard.semaphore_task t SET status = 'WAIT', moment = NULL
                 WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
+            _n := taskyard.semaphore_came(_n, _k.rank, _k.seq, 1);
             CONTINUE;
         END IF;
         _over := coalesce(least(_k.lease_until, _k.ack_by) <= _now, false);
@@ -75,10 +77,13 @@ BEGIN
                 moment = _back, grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL,
                 pinned = false
             WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
+        IF _back IS NULL THEN
+            _n := taskyard.semaphore_came(_n, _k.rank, _k.seq, 1);
+        END IF;
         _earliest := least(_earliest, _back);
     END LOOP;
     DELETE FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = _s.id;
-    SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _acquired, _revoking, _now);
+    SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _n, _acquired, _revoking, _now);
     _deadline := taskyard.timer(least(_earliest, _settled._deadline));
     _news := _told OR _settled._news;
 END $$;
@@ -179,4 +184,13 @@ CREATE OR REPLACE VIEW taskyard.semaphore_audit AS
         OR c.newest > t.grant_seq
         -- Unless it was too much for one call, and the next tick goes on.
         OR (c.waiting > 0 AND c.acquired + c.revoking < s.active AND NOT EXISTS (
-            SELECT 1 FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = s.id));
+            SELECT 1 FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = s.id))
+        -- Somebody stands where no search looks.
+        OR EXISTS (SELECT 1 FROM taskyard.semaphore_task k
+            WHERE k.semaphore_id = s.id AND k.status = 'WAIT'
+                AND (k.rank, k.seq) < (taskyard.semaphore_from_rank(t), taskyard.semaphore_from_seq(t)))
+        OR t.ahead < (SELECT count(*) FROM taskyard.semaphore_task k
+            WHERE k.semaphore_id = s.id AND k.status = 'WAIT' AND (k.rank, k.seq) < (t.rest_rank, t.rest_seq))
+        OR EXISTS (SELECT 1 FROM taskyard.semaphore_task k
+            WHERE k.semaphore_id = s.id AND k.status = 'ACQUIRED' AND NOT k.pinned
+                AND (k.rank, k.seq) > (t.tail_rank, t.tail_seq));

@@ -10,6 +10,7 @@ DECLARE
     _tubes integer[];
     _ids bigint[];
     _leases bigint[];
+    _t taskyard.tube;
 BEGIN
     SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
         FROM taskyard.task t WHERE t.state = 1;
@@ -20,6 +21,15 @@ BEGIN
     DELETE FROM taskyard.connection;
     DELETE FROM taskyard.session;
     UPDATE taskyard.setting SET session_ttr = 0 WHERE session_ttr <> 0;
+    FOR _t IN SELECT * FROM taskyard.tube u WHERE u.temporary AND u.semaphore IS NOT NULL
+        ORDER BY u.semaphore, u.number
+    LOOP
+        WITH gone AS (DELETE FROM taskyard.task t WHERE t.tube = _t.number RETURNING t.id)
+        SELECT array_agg(g.id) INTO _ids FROM gone g;
+        IF _ids IS NOT NULL THEN
+            PERFORM taskyard.regate(_t, _ids, _now);
+        END IF;
+    END LOOP;
     DELETE FROM taskyard.task t USING taskyard.tube u WHERE u.number = t.tube AND u.temporary;
     DELETE FROM taskyard.subqueue s USING taskyard.tube u WHERE u.number = s.tube AND u.temporary;
     DELETE FROM taskyard.count c USING taskyard.tube u WHERE u.number = c.tube AND u.temporary;

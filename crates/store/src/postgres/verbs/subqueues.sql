@@ -71,6 +71,9 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+    END IF;
     IF _t.capacity IS NOT NULL AND _keys IS NOT NULL
         AND NOT taskyard.lock_for_put(_t.number, _t.capacity, NULL)
     THEN

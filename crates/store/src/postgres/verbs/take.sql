@@ -51,6 +51,9 @@ BEGIN
     _now := coalesce(_now, taskyard.clock());
     IF _t.semaphore IS NOT NULL THEN
         PERFORM taskyard.lock_gate(_t.semaphore);
+        -- A gate whose semaphore is lost stays shut.
+        _t.paused := _t.paused
+            OR NOT EXISTS (SELECT 1 FROM taskyard.semaphore s WHERE s.id = _t.semaphore);
         -- Its tasks become ready in any order, so that no hint holds.
         _from_pri := NULL;
         _from_id := NULL;

@@ -74,6 +74,16 @@ impl<'p> Cell<'p> {
         self.next.is_none()
     }
 
+    /// Whether it has so many columns.
+    pub fn has(&self, columns: usize) -> bool {
+        kinds(self.local).is_some_and(|kinds| kinds.len() == columns)
+    }
+
+    /// Whether a column, counted from one, is empty or not there.
+    pub fn ends_empty(&self, column: usize) -> bool {
+        kinds(self.local).is_some_and(|kinds| kinds.get(column - 1).is_none_or(|kind| *kind == 0))
+    }
+
     /// The first `wanted` columns of a row that has `columns` of them, as far as they are in this
     /// page. The first is always the key.
     pub fn start(&self, columns: usize, wanted: usize) -> Option<Vec<Value>> {
@@ -95,6 +105,19 @@ impl<'p> Cell<'p> {
         }
         values(self.key, &row, columns, columns)
     }
+}
+
+/// The types of the columns of a row, from its header. No row of ours has more than a few.
+fn kinds(row: &[u8]) -> Option<Vec<i64>> {
+    let (header, taken) = varint(row)?;
+    let mut types = row.get(taken..usize::try_from(header).ok()?)?;
+    let mut kinds = Vec::new();
+    while !types.is_empty() {
+        let (kind, taken) = varint(types)?;
+        types = &types[taken..];
+        kinds.push(kind);
+    }
+    Some(kinds)
 }
 
 /// A row is a header with the length and type of each column, then the columns.

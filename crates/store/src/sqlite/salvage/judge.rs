@@ -11,9 +11,9 @@ use super::super::semaphores::Found;
 use super::cells::Cell;
 use super::pages::Pages;
 
-/// The columns of each table, in the order of `migrations/0001.sql`.
+/// The columns of each table, in the order of `migrations/0001.sql`; the last of a task came with `0005.sql`.
 const STORE_COLUMNS: usize = 7;
-const TASK_ROW: [&str; 14] = [
+const TASK_ROW: [&str; 15] = [
     "key",
     "state",
     "due",
@@ -28,6 +28,7 @@ const TASK_ROW: [&str; 14] = [
     "data_sum",
     "meta",
     "data",
+    "semaphore_priority",
 ];
 /// How many columns of a task stand before its body; they are never too long for one page.
 const BEFORE_BODY: usize = 12;
@@ -68,13 +69,17 @@ impl Judge {
 
     /// A task, the number of its tube, and its body.
     pub fn task(&self, row: &Cell<'_>, pages: &Pages) -> Option<(u32, Record, Body)> {
-        if !row.is_whole() {
+        let columns = [TASK_ROW.len(), TASK_ROW.len() - 1];
+        let columns = columns.into_iter().find(|columns| row.has(*columns))?;
+        // What stands behind the body is under the checksum too, and not known before all is read.
+        if !row.is_whole() && row.ends_empty(TASK_ROW.len()) {
             // Only a row that begins well is worth reading many pages for.
-            let mut values = row.start(TASK_ROW.len(), BEFORE_BODY)?;
-            values.extend([Value::Null, Value::Blob(Vec::new())]);
+            let mut values = row.start(columns, BEFORE_BODY)?;
+            values.extend([Value::Null, Value::Blob(Vec::new()), Value::Null]);
             self.ask(&self.task, values, |row| codec::read_task(row).ok())?;
         }
-        let values = row.all(pages, TASK_ROW.len())?;
+        let mut values = row.all(pages, columns)?;
+        values.resize(TASK_ROW.len(), Value::Null);
         self.ask(&self.task, values, |found| {
             let (number, record) = codec::read_task(found).ok()?;
             let body = codec::read_body(found, row.key, TASK_COLUMNS_COUNT).ok()?;

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use taskyard_core::SemaphoreKey;
+
 use super::super::seal::Sealed;
 use super::{Old, Rescue};
 
@@ -21,19 +23,23 @@ pub struct Report {
     pub doubtful: u64,
     /// Semaphores in the new database, who stands there, and events.
     pub semaphores: [u64; 3],
+    /// Semaphores that are lost themselves and let nobody in until they are set anew: those that tubes name, and, by a
+    /// key made up for them, those in which somebody was found.
+    pub lost_semaphores: Vec<SemaphoreKey>,
     /// How many pages were read for it.
     pub steps: u64,
 }
 
 impl Report {
     pub(super) fn new(rescue: &Rescue<'_>, old: &Old, sealed: &Sealed) -> Report {
-        let (tasks, head) = (rescue.head.tasks, old.head);
+        let newest = old.batches.last().map(|batch| batch.head);
+        let (tasks, head) = (rescue.head.tasks, newest.or(old.head));
         Report {
             tasks,
             tubes: rescue.head.tubes,
             lost: head.map(|head| head.tasks.saturating_sub(tasks)),
             commits: match (head, sealed) {
-                (Some(head), Sealed::Batch(batch)) => Some(batch.saturating_sub(head.batch)),
+                (Some(_), Sealed::Batch { newest, .. }) => Some(old.lost_commits(*newest)),
                 _ => None,
             },
             doubtful: rescue.doubtful,
@@ -41,6 +47,7 @@ impl Report {
                 let saved = &rescue.semaphores;
                 [saved.semaphores, saved.tasks, saved.events]
             },
+            lost_semaphores: rescue.gates.iter().cloned().collect(),
             steps: old.pages.steps(),
         }
     }
@@ -71,6 +78,11 @@ impl Display for Report {
         if semaphores > 0 {
             let (semaphores, tasks) = (of(semaphores, "semaphore"), of(tasks, "task"));
             write!(f, "; also saved: {semaphores} with {tasks} and {}", of(events, "event"))?;
+        }
+        if !self.lost_semaphores.is_empty() {
+            let keys: Vec<&str> = self.lost_semaphores.iter().map(SemaphoreKey::as_str).collect();
+            let keys = keys.join(", ");
+            write!(f, "; lost semaphores, which let nobody in until they are set anew: {keys}")?;
         }
         Ok(())
     }

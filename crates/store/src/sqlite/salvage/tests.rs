@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use taskyard_core::record::StoredState;
-use taskyard_core::{Span, TaskId, Timestamp};
+use taskyard_core::{Priority, Span, TaskId, Timestamp};
 use tempfile::TempDir;
 
 use super::pages::PAGE;
@@ -65,21 +65,24 @@ impl Sample {
     fn rescue(&self) -> (Report, BTreeSet<i64>) {
         let path = self.folder.path();
         fs::write(database(path), &self.bytes).expect("a damaged file");
-        let report = rebuild(path, 8, &Sealed::Batch(7)).expect("what is left is saved");
+        let report = rebuild(path, 8, &Sealed::Batch { newest: 7, in_database: 7 })
+            .expect("what is left is saved");
         let db = Connection::open(database(path)).expect("the new database");
-        let sql = "SELECT key, data FROM task";
+        let sql = "SELECT key, data, semaphore_priority FROM task";
         let mut statement = db.prepare(sql).expect("the tasks");
-        let tasks = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
-        let tasks: Vec<(i64, Vec<u8>)> =
+        let tasks = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+        let tasks: Vec<(i64, Vec<u8>, Option<f64>)> =
             tasks.expect("the tasks").collect::<Result<_, _>>().expect("they can be read");
-        for (key, data) in &tasks {
+        for (key, data, own) in &tasks {
             let (_, id) = codec::split_key(*key);
-            assert!(task(id.0).0 == *key && task(id.0).2.payload() == data, "task {id}");
+            let (wanted, record, body) = task(id.0);
+            assert!(wanted == *key && body.payload() == data, "task {id}");
+            assert_eq!(record.semaphore_priority.map(Priority::value), *own, "task {id}");
         }
         let head = Head::read(&db).expect("the new head");
         assert_eq!((report.tasks, tasks.len() as u64), (head.tasks, head.tasks));
         fs::remove_file(path.join("taskyard.db.damaged-1")).expect("the damaged one was kept");
-        (report, tasks.into_iter().map(|(key, _)| key).collect())
+        (report, tasks.into_iter().map(|(key, ..)| key).collect())
     }
 
     /// The tasks that lie in these pages, as far as one page goes.
@@ -117,6 +120,9 @@ fn task(id: u64) -> (i64, Record, Body) {
         attempts: 0,
         previous_start: None,
         subqueue: None,
+        semaphore_priority: id
+            .is_multiple_of(7)
+            .then(|| Priority::new(id as f64).expect("a number")),
         body_bytes: long as u32,
         body: None,
     };
@@ -212,6 +218,7 @@ fn the_report_in_words() {
         commits: Some(4),
         doubtful: 5,
         semaphores: [0; 3],
+        lost_semaphores: Vec::new(),
         steps: 0,
     };
     assert_eq!(
@@ -224,6 +231,24 @@ fn the_report_in_words() {
         report.to_string(),
         "saved 1 task in 2 tubes; lost: 3 tasks, and perhaps newer commits: the seal is lost"
     );
+}
+
+// The report said nothing of a semaphore that was gone although a tube needs it.
+#[test]
+fn lost_semaphores_are_named() {
+    let mut sample = Sample::new(10, 0..0);
+    let path = draft(sample.folder.path());
+    let db = Connection::open(&path).expect("a database");
+    let semaphore = SemaphoreKey::new("yang").ok();
+    let options = TubeOptions { semaphore, ..TubeOptions::new(Kind::FifoTtl) };
+    let name = TubeName::new("mail").expect("a good name");
+    codec::write_tube(&db, 0, &TubeRecord { name, options, next_id: 10 }).expect("a tube");
+    drop(db);
+    sample.bytes = fs::read(path).expect("the file");
+    let (report, tasks) = sample.rescue();
+    assert_eq!(tasks.len(), 10);
+    let text = report.to_string();
+    assert!(text.ends_with("let nobody in until they are set anew: yang"), "{text}");
 }
 
 /// Going on behind each unreadable page ran for ever on some files. Whatever the damage, the work is

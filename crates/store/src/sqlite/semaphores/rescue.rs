@@ -1,6 +1,6 @@
 //! What is saved of the semaphores of a damaged database.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, Row};
 use taskyard_core::semaphore::{EventRecord, PlaceRecord, SemaphoreRecord};
@@ -68,8 +68,18 @@ impl Rescued {
         }
     }
 
-    /// Writes it into a new database; how much it was.
-    pub fn write(mut self, db: &Connection) -> Result<SemaphoreHead, RowError> {
+    /// The keys of the semaphores themselves.
+    pub fn keys(&self) -> BTreeSet<SemaphoreKey> {
+        self.semaphores.values().map(|record| record.key.clone()).collect()
+    }
+
+    /// Writes it into a new database; how much it was. `tell_lost` is told of semaphores that are known by those who stand
+    /// there alone, by the keys they get.
+    pub fn write(
+        mut self,
+        db: &Connection,
+        mut tell_lost: impl FnMut(SemaphoreKey),
+    ) -> Result<SemaphoreHead, RowError> {
         let mut head = SemaphoreHead::default();
         let named = self.places.keys().map(|place| place.0);
         let named = named.chain(self.events.values().map(|event| event.semaphore));
@@ -79,7 +89,11 @@ impl Rescued {
         for number in 0..=last {
             let mut record = match self.semaphores.remove(&number) {
                 Some(record) => record,
-                None => lost(number)?,
+                None => {
+                    let record = lost(number)?;
+                    tell_lost(record.key.clone());
+                    record
+                }
             };
             let places = self.places.range((number, TaskId(0))..=(number, TaskId(u64::MAX)));
             let newest =

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use taskyard_core::{Body, Command, Finish, Kind, NewTask, Reply, Span, TubeChange, TubeOptions};
 use taskyard_store::Store;
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::yard::{
     Content, block_on, close, content, copy, create, delete, fast_folder, finish, must, name, open,
-    put_now, take_now,
+    open_straight, put_now, take_now,
 };
 
 /// No task of a sample has this id or a higher one.
@@ -57,9 +58,36 @@ impl Sample {
         })
     }
 
+    /// The newest batches are in the journal only.
+    pub fn journaled() -> Sample {
+        Sample::new("journaled", |history| {
+            history.store.set_journal_bytes(1 << 20);
+            history.store.set_journal_patience(Duration::MAX);
+            later_work(history);
+            history.put("mail", 20, 50);
+            history.finish(30, Finish::Ack);
+            history.put("keys", 40, 300);
+            history.finish(20, Finish::Release { delay: Span::from_secs(50_000), counted: true });
+            must(&history.store, delete("mail", 500..520));
+        })
+    }
+
+    /// The database has everything, from a log that was copied, and the journal still has the same.
+    pub fn followed() -> Sample {
+        Sample::new("followed", |history| {
+            history.store.set_journal_bytes(1 << 20);
+            later_work(history);
+            history.put("mail", 20, 50);
+            history.finish(30, Finish::Ack);
+            history.store.catch_up().expect("the database can be written");
+            history.copy_log();
+        })
+    }
+
     fn new(name: &'static str, later: impl FnOnce(&mut History)) -> Sample {
         let made = fast_folder();
-        let mut history = History { store: open(made.path()), made, payloads: BTreeMap::new() };
+        let mut history =
+            History { store: open_straight(made.path()), made, payloads: BTreeMap::new() };
         early_work(&mut history);
         block_on(history.store.close()).expect("the store closes");
         history = history.reopen();
@@ -105,7 +133,7 @@ impl History {
     fn reopen(self) -> History {
         let History { made, store, payloads } = self;
         drop(store);
-        History { store: open(made.path()), made, payloads }
+        History { store: open_straight(made.path()), made, payloads }
     }
 
     fn put(&mut self, tube: &str, count: usize, bytes: usize) {

@@ -9,7 +9,8 @@ use taskyard_store::Store;
 use taskyard_store::sqlite::{Fault, SqliteStore};
 
 use crate::yard::{
-    ask, block_on, close, content, create, fast_folder, must, open, put_one, take_now,
+    ask, block_on, close, content, create, fast_folder, must, open, open_straight, put_one,
+    take_now,
 };
 
 /// More puts than it takes until a copy has failed.
@@ -21,7 +22,7 @@ const PUTS_MAX: u64 = 100_000;
 fn a_copy_that_the_disk_does_not_confirm() {
     for fault in [Fault::Copy, Fault::Rest] {
         let folder = fast_folder();
-        let store = open(folder.path());
+        let store = open_straight(folder.path());
         must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
         store.set_checkpoint_pages(5);
         store.set_fault(Some(fault));
@@ -33,15 +34,18 @@ fn a_copy_that_the_disk_does_not_confirm() {
 /// The same for the sync of a commit. No test had ever come here.
 #[test]
 fn a_commit_that_the_disk_does_not_confirm() {
-    let folder = fast_folder();
-    let store = open(folder.path());
-    must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
-    for _ in 0..20 {
-        must(&store, put_one("mail", b"task"));
+    for journal_bytes in [0, 1 << 20] {
+        let folder = fast_folder();
+        let store = open(folder.path());
+        store.set_journal_bytes(journal_bytes);
+        must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+        for _ in 0..20 {
+            must(&store, put_one("mail", b"task"));
+        }
+        store.set_fault(Some(Fault::Sync));
+        assert_eq!(put_until_refused(&store), 0);
+        refuses_for_good(&store, folder.path(), 20);
     }
-    store.set_fault(Some(Fault::Sync));
-    assert_eq!(put_until_refused(&store), 0);
-    refuses_for_good(&store, folder.path(), 20);
 }
 
 /// Nobody had told the store when the copy failed just before the end.
@@ -49,7 +53,7 @@ fn a_commit_that_the_disk_does_not_confirm() {
 fn a_copy_that_fails_while_the_store_closes() {
     for _ in 0..20 {
         let folder = fast_folder();
-        let store = open(folder.path());
+        let store = open_straight(folder.path());
         must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
         store.set_checkpoint_pages(1);
         store.set_fault(Some(Fault::Copy));
@@ -70,7 +74,7 @@ fn the_log_does_not_grow_with_every_start() {
     drop(open(folder.path()));
     let mut lengths = Vec::new();
     for start in 0..6 {
-        let store = open(folder.path());
+        let store = open_straight(folder.path());
         if start == 0 {
             must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
         }
@@ -85,7 +89,7 @@ fn the_log_does_not_grow_with_every_start() {
 #[test]
 fn a_log_that_is_copied_often() {
     let folder = fast_folder();
-    let store = open(folder.path());
+    let store = open_straight(folder.path());
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     store.set_checkpoint_pages(3);
     for _ in 0..500 {

@@ -9,8 +9,8 @@ use taskyard_core::{Body, Error, Finish, Kind, NewTask, Reply, TubeOptions};
 use taskyard_store::sqlite::SqliteStore;
 
 use crate::yard::{
-    Content, ask, close, content, create, finish, finish_now, must, open, put_now, put_one,
-    take_now,
+    Content, ask, close, content, create, finish, finish_now, must, open, open_straight, put_now,
+    put_one, take_now,
 };
 
 /// Large, so that the log is also copied into the database while there is no room.
@@ -18,6 +18,16 @@ const PAYLOAD_BYTES: usize = 64 << 10;
 
 #[test]
 fn a_full_disk_is_survived() {
+    survive_full_disk(|store| store.set_journal_bytes(0));
+}
+
+/// Batches stand in the journal, from where they cannot go on; nor can the journal grow.
+#[test]
+fn a_full_disk_is_survived_by_the_journal() {
+    survive_full_disk(|_| {});
+}
+
+fn survive_full_disk(prepare: impl FnOnce(&SqliteStore)) {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(disk) = SmallDisk::mount(folder.path(), 64 << 20) else {
         // Past the harness, which shows nothing of a test that passes.
@@ -30,6 +40,7 @@ fn a_full_disk_is_survived() {
     // Room for the log to be copied into the database: that comes before anything new.
     fs::write(&ballast, vec![1; 24 << 20]).expect("there is room for the ballast");
     let store = open(&data);
+    prepare(&store);
     let put = fill(&store);
     assert!(put > 100, "only {put} tasks fit");
     survive(store, &data, put, || fs::remove_file(&ballast).expect("the ballast can go"));
@@ -39,7 +50,7 @@ fn a_full_disk_is_survived() {
 #[test]
 fn a_full_database_is_survived() {
     let folder = tempfile::tempdir().expect("a folder");
-    let store = open(folder.path());
+    let store = open_straight(folder.path());
     store.limit_pages(1000).expect("a limit can be set");
     let put = fill(&store);
     let limitless = |store: &SqliteStore| store.limit_pages(u32::MAX >> 1).expect("no limit");
@@ -64,12 +75,17 @@ fn new_task(number: u32) -> NewTask {
 /// Puts tasks until the disk is full. Returns how many there are.
 fn fill(store: &SqliteStore) -> u32 {
     must(store, create("mail", TubeOptions::new(Kind::FifoTtl)));
-    for number in 0.. {
+    fill_further(store, 0)
+}
+
+/// The same from this number on. Returns how many more there are.
+fn fill_further(store: &SqliteStore, first: u32) -> u32 {
+    for number in first.. {
         match ask(store, crate::yard::put("mail", vec![new_task(number)])) {
             Ok(_) => {}
             Err(Error::Store(what)) => {
                 assert!(what.contains("the disk is full"), "unclear: {what}");
-                return number;
+                return number - first;
             }
             Err(other) => panic!("an unclear refusal: {other}"),
         }
@@ -77,10 +93,10 @@ fn fill(store: &SqliteStore) -> u32 {
     unreachable!("the disk has an end")
 }
 
-fn survive(store: SqliteStore, data: &Path, put: u32, make_room: impl FnOnce()) {
-    // It is full, and stays so: it can be looked at, and tasks can be taken.
+fn survive(store: SqliteStore, data: &Path, mut put: u32, make_room: impl FnOnce()) {
+    // It is full, but for what the log gives back when it is copied: it can be looked at, and tasks can be taken.
     for _ in 0..3 {
-        assert!(ask(&store, put_one("mail", &[1; PAYLOAD_BYTES])).is_err(), "it is full");
+        put += fill_further(&store, put);
     }
     let taken = take_now(&store, "mail", 5);
     assert_eq!(taken.len(), 5, "a take needs no disk");

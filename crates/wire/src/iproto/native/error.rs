@@ -26,6 +26,7 @@ const STORE_AWAY: u64 = 14;
 const OUTCOME_UNKNOWN: u64 = 15;
 const SEMAPHORE_NOT_FOUND: u64 = 16;
 const TOO_MANY_SEMAPHORES: u64 = 17;
+const NO_SEMAPHORE: u64 = 18;
 
 pub(super) fn write(out: &mut Out, error: &Error) {
     let mut row = RowWriter::variant(out, REFUSED);
@@ -33,6 +34,7 @@ pub(super) fn write(out: &mut Out, error: &Error) {
         Error::TubeNotFound(tube) => row.uint(TUBE_NOT_FOUND).tube(tube),
         Error::TubeExists(tube) => row.uint(TUBE_EXISTS).tube(tube),
         Error::TubeHasTaken(tube) => row.uint(TUBE_HAS_TAKEN).tube(tube),
+        Error::NoSemaphore(tube) => row.uint(NO_SEMAPHORE).tube(tube),
         Error::TubeHasConsumers(tube) => row.uint(TUBE_HAS_CONSUMERS).tube(tube),
         Error::TubeFull { tube, capacity } => row.uint(TUBE_FULL).tube(tube).uint(*capacity),
         Error::TooManyTubes(limit) => row.uint(TOO_MANY_TUBES).uint(*limit as u64),
@@ -61,6 +63,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Error> {
         TUBE_NOT_FOUND => Error::TubeNotFound(row.tube()?),
         TUBE_EXISTS => Error::TubeExists(row.tube()?),
         TUBE_HAS_TAKEN => Error::TubeHasTaken(row.tube()?),
+        NO_SEMAPHORE => Error::NoSemaphore(row.tube()?),
         TUBE_HAS_CONSUMERS => Error::TubeHasConsumers(row.tube()?),
         TUBE_FULL => Error::TubeFull { tube: row.tube()?, capacity: row.uint()? },
         TOO_MANY_TUBES => Error::TooManyTubes(row.usize()?),

@@ -1,6 +1,6 @@
 //! Tasks, new and as answers show them.
 
-use taskyard_core::{Body, Lease, NewTask, Reason, State, Task, TaskId};
+use taskyard_core::{Body, Lease, NewTask, Priority, Reason, State, Task, TaskId};
 
 use super::row::{Result, RowReader, RowWriter, Wrong, write_session, write_span, write_time};
 use crate::iproto::pack::{self, Out};
@@ -16,7 +16,23 @@ pub(super) fn write_new(out: &mut Out, task: &NewTask) {
         .optional(task.delay, write_span)
         .optional(task.at, write_time)
         .optional(task.subqueue.as_deref(), pack::str)
+        .optional(task.semaphore_priority, write_priority)
         .end();
+}
+
+fn write_priority(out: &mut Out, priority: Priority) {
+    pack::float(out, priority.value());
+}
+
+fn read_priority(row: &mut RowReader<'_, '_>) -> Result<Option<Priority>> {
+    match row.value()? {
+        Value::Nil => Ok(None),
+        // Lua writes whole numbers without a fraction.
+        value => {
+            let number = value.number().ok_or(Wrong("not a priority"))?;
+            Priority::new(number).map(Some).map_err(|_| Wrong("a priority must be a finite number"))
+        }
+    }
 }
 
 pub(super) fn read_new(row: &mut RowReader<'_, '_>) -> Result<NewTask> {
@@ -30,6 +46,7 @@ pub(super) fn read_new(row: &mut RowReader<'_, '_>) -> Result<NewTask> {
         delay: row.optional_span()?,
         at: row.optional_time()?,
         subqueue: row.optional_key()?,
+        semaphore_priority: read_priority(row)?,
     })
 }
 
@@ -87,6 +104,7 @@ pub(super) fn write(out: &mut Out, task: &Task) {
         .optional(task.previous_start, write_time)
         .optional(task.due, write_time)
         .optional(task.subqueue.as_deref(), pack::str)
+        .optional(task.semaphore_priority, write_priority)
         .end();
 }
 
@@ -105,6 +123,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Task> {
         start: None,
         previous_start: None,
         subqueue: None,
+        semaphore_priority: None,
         session: None,
         lease: None,
         lease_until: None,
@@ -113,6 +132,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Task> {
     task.previous_start = row.optional_time()?;
     task.due = row.optional_time()?;
     task.subqueue = row.optional_key()?;
+    task.semaphore_priority = read_priority(row)?;
     Ok(task)
 }
 
@@ -143,6 +163,8 @@ pub(super) fn read_delivered(row: &mut RowReader<'_, '_>) -> Result<Vec<Task>> {
             let mut task = list.row(read)?;
             list.row(|row| read_delivery(row, &mut task))?;
             (task.state, task.reason, task.due) = (State::Taken, Reason::Running, None);
+            // Only a peek shows it.
+            task.semaphore_priority = None;
             tasks.push(task);
         }
         Ok(tasks)

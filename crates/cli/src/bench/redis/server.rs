@@ -1,0 +1,82 @@
+//! A Redis of the benchmark's own, in a folder of its own.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Where Redis is, unless `TASKYARD_REDIS` says otherwise.
+const USUAL: &str = "/usr/bin/redis-server";
+
+/// How it is set; everything else is as Redis comes.
+const SETTINGS: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""];
+
+/// What a reader should know of [`SETTINGS`].
+pub const SETTINGS_NOTE: &str = "appendonly yes, appendfsync everysec, no snapshots";
+
+/// The program, if it is there.
+pub fn program() -> Option<PathBuf> {
+    let program = std::env::var_os("TASKYARD_REDIS").map_or_else(|| USUAL.into(), PathBuf::from);
+    program.exists().then_some(program)
+}
+
+/// A running server; it ends with this.
+pub struct Server {
+    client: PathBuf,
+    port: u16,
+    child: Child,
+}
+
+impl Server {
+    /// Starts a server in a new folder and waits until it answers.
+    pub fn start(program: &Path, folder: &Path) -> Result<Self> {
+        _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder)?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = Command::new(program);
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]).arg("--dir").arg(folder);
+        command.args(SETTINGS).stdin(Stdio::null()).stdout(File::create(folder.join("log"))?);
+        let child = command.spawn().context("Redis cannot be started")?;
+        let mut server = Server { client: program.with_file_name("redis-cli"), port, child };
+        for _ in 0..200 {
+            if server.talk(&["PING"]).is_ok_and(|said| said.contains("PONG")) {
+                return Ok(server);
+            }
+            ensure!(server.child.try_wait()?.is_none(), "Redis ended at once");
+            sleep(Duration::from_millis(50));
+        }
+        bail!("Redis does not answer")
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Forgets everything.
+    pub fn empty(&self) -> Result<()> {
+        self.talk(&["FLUSHALL"]).map(drop)
+    }
+
+    fn talk(&self, words: &[&str]) -> Result<String> {
+        let mut client = Command::new(&self.client);
+        client.args(["-p", &self.port.to_string()]).args(words).stdin(Stdio::null());
+        Ok(String::from_utf8_lossy(&client.output()?.stdout).into_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}

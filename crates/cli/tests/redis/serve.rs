@@ -1,0 +1,40 @@
+//! What `serve` and `stats` say about Redis.
+
+use crate::instance::{DURABLE, Instance, program};
+use crate::rig::run;
+use crate::yard::start;
+
+#[test]
+fn what_redis_keeps_is_said_at_the_start_and_in_the_numbers() {
+    let Some(program) = program() else { return };
+    let second = ["--appendfsync", "everysec"];
+    let redis = Instance::with(program, &[DURABLE, &second].concat());
+    let serving = start(&redis.url());
+    assert!(serving.screen.contains("may lose the last second"), "{}", serving.screen);
+    assert_eq!(serving.run(&["put", "mail", "hello"]).good().trim(), "0");
+    let stats = serving.run(&["stats"]).good();
+    assert!(stats.contains("may lose the last second") && stats.contains("mail"), "{stats}");
+    assert_eq!(serving.run(&["stats", "--json"]).json()[0]["tasks"]["ready"], 1);
+    serving.signal("TERM");
+    let (status, rest) = serving.ended();
+    assert!(status.success() && rest.contains("everything is in redis://"), "{status} {rest}");
+    let again = start(&redis.url());
+    assert!(again.screen.contains("1 in 1 tube"), "{}", again.screen);
+}
+
+#[test]
+fn a_password_is_not_shown() {
+    let Some(program) = program() else { return };
+    let redis = Instance::prepared(program, &[DURABLE, &["--requirepass", "sesame"]].concat());
+    redis.start_with_password("sesame");
+    let serving = start(&redis.url().replace("//", "//:sesame@"));
+    assert!(!serving.screen.contains("sesame"), "{}", serving.screen);
+    let wrong = redis.url().replace("//", "//:wrong@");
+    let refused = run(&["serve", "--store", &wrong, "--http", "127.0.0.1:0"]);
+    assert_ne!(refused.exit, 0);
+    assert!(
+        refused.err.contains("WRONGPASS") && !refused.err.contains("wrong@"),
+        "{}",
+        refused.err
+    );
+}

@@ -1,0 +1,61 @@
+//! Every case of the suite through a live server whose tasks are in Redis: the client is one more store.
+
+#[path = "../../../store/tests/redis/instance.rs"]
+#[expect(dead_code, reason = "the tests of the store use all of it")]
+mod instance;
+#[path = "../suite/live.rs"]
+mod live;
+#[path = "../suite/rig.rs"]
+#[expect(dead_code, reason = "the other tests of this crate use all of it")]
+mod rig;
+#[path = "../../../store/tests/redis/yard.rs"]
+#[expect(dead_code, reason = "the tests of the store use all of it")]
+mod yard;
+
+use std::future::Future;
+
+use taskyard_store::conformance::{model, semaphores as rules};
+
+use crate::instance::program;
+use crate::live::Live;
+use crate::yard::{instance, open, own};
+
+taskyard_store::conformance_suite!(live().await, crate::run);
+taskyard_store::semaphore_suite!(live().await, crate::run);
+
+/// Random commands, compared with the core's machine.
+#[test]
+fn model() {
+    for seed in model::seeds(2) {
+        run(async { model::replay(live().await, seed, 300).await });
+    }
+}
+
+/// Random commands for semaphores, compared with the core's machine.
+#[test]
+fn model_of_semaphores() {
+    for seed in model::seeds(2) {
+        run(async { rules::model::replay(live().await, seed, 300).await });
+    }
+}
+
+/// Random commands for tubes with semaphores, compared with the core's machine.
+#[test]
+fn model_of_gated_tubes() {
+    for seed in model::seeds(2) {
+        run(async { model::replay_gated(live().await, seed, 300).await });
+    }
+}
+
+/// Runs a case, unless there is no Redis and the tests are to go on without.
+fn run(case: impl Future) {
+    if program().is_some() {
+        rig::block_on(case);
+    }
+}
+
+/// A live server over a part of its own of Redis.
+async fn live() -> Live {
+    let url = own(&instance().url());
+    Live::over(move || Box::new(open(&url))).await
+}

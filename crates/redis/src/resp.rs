@@ -1,0 +1,176 @@
+//! What Redis is told and what it answers, as bytes.
+
+use std::io::{Error, ErrorKind, Result};
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
+
+/// One answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing.
+    Nil,
+    /// A number.
+    Int(i64),
+    /// Bytes, or a short word.
+    Text(Vec<u8>),
+    /// What Redis says when it refuses.
+    Error(String),
+    /// Several answers.
+    List(Vec<Value>),
+}
+
+/// Longest line of an answer, and most bytes or parts of one.
+const LINE_MAX: u64 = 64 << 10;
+const SIZE_MAX: i64 = 512 << 20;
+/// Deepest answer: slots of a cluster have three levels.
+const DEPTH_MAX: usize = 8;
+
+/// Appends a command.
+pub fn pack<T: AsRef<[u8]>>(bytes: &mut Vec<u8>, words: &[T]) {
+    bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        let word = word.as_ref();
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Reads one answer.
+pub async fn read<R: AsyncBufRead + Unpin + Send>(from: &mut R) -> Result<Value> {
+    read_value(from, DEPTH_MAX).await
+}
+
+async fn read_value<R: AsyncBufRead + Unpin + Send>(from: &mut R, depth: usize) -> Result<Value> {
+    let line = read_line(from).await?;
+    let (kind, rest) = line.split_at(1);
+    match kind {
+        "+" => Ok(Value::Text(rest.as_bytes().to_vec())),
+        "-" => Ok(Value::Error(rest.to_owned())),
+        ":" => rest.parse().map(Value::Int).map_err(|_| strange(&line)),
+        "$" => read_text(from, size(rest, &line)?).await,
+        "*" => {
+            let Some(count) = size(rest, &line)? else { return Ok(Value::Nil) };
+            if depth == 0 {
+                return Err(strange("an answer that is nested too deeply"));
+            }
+            let mut list = Vec::with_capacity(count.min(1 << 16));
+            for _ in 0..count {
+                list.push(Box::pin(read_value(from, depth - 1)).await?);
+            }
+            Ok(Value::List(list))
+        }
+        _ => Err(strange(&line)),
+    }
+}
+
+async fn read_text<R: AsyncBufRead + Unpin>(from: &mut R, size: Option<usize>) -> Result<Value> {
+    let Some(size) = size else { return Ok(Value::Nil) };
+    let mut bytes = vec![0; size + 2];
+    from.read_exact(&mut bytes).await?;
+    if !bytes.ends_with(b"\r\n") {
+        return Err(strange("a text of another length than announced"));
+    }
+    bytes.truncate(size);
+    Ok(Value::Text(bytes))
+}
+
+async fn read_line<R: AsyncBufRead + Unpin>(from: &mut R) -> Result<String> {
+    let mut line = Vec::new();
+    (&mut *from).take(LINE_MAX).read_until(b'\n', &mut line).await?;
+    if line.is_empty() {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    let text = String::from_utf8(line).map_err(|_| strange("bytes"))?;
+    let line = text.strip_suffix("\r\n").ok_or_else(|| strange(&text))?;
+    let starts = line.chars().next().is_some_and(|first| first.is_ascii());
+    if starts { Ok(line.to_owned()) } else { Err(strange(line)) }
+}
+
+/// How many follow; less than none is nothing at all.
+fn size(text: &str, line: &str) -> Result<Option<usize>> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(None),
+        Ok(size @ 0..=SIZE_MAX) => Ok(Some(size as usize)),
+        _ => Err(strange(line)),
+    }
+}
+
+fn strange(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, format!("this is no answer of Redis: {what:?}"))
+}
+
+impl Value {
+    /// The parts of a list.
+    pub fn list(self) -> Option<Vec<Value>> {
+        match self {
+            Value::List(list) => Some(list),
+            _ => None,
+        }
+    }
+
+    /// The bytes of a text.
+    pub fn text(self) -> Option<Vec<u8>> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A number, also one that is written as text.
+    pub fn int(&self) -> Option<i64> {
+        match self {
+            Value::Int(number) => Some(*number),
+            Value::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn parsed(mut bytes: &[u8]) -> Result<Value> {
+        read(&mut bytes).await
+    }
+
+    #[tokio::test]
+    async fn answers_are_read() {
+        let text = |text: &str| Value::Text(text.into());
+        assert_eq!(parsed(b"+OK\r\n").await.unwrap(), text("OK"));
+        assert_eq!(parsed(b":-7\r\n").await.unwrap(), Value::Int(-7));
+        assert_eq!(parsed(b"-ERR no\r\n").await.unwrap(), Value::Error("ERR no".into()));
+        assert_eq!(parsed(b"$-1\r\n").await.unwrap(), Value::Nil);
+        let list = Value::List(vec![text("a\r\n"), Value::List(vec![]), Value::Nil]);
+        assert_eq!(parsed(b"*3\r\n$3\r\na\r\n\r\n*0\r\n*-1\r\n").await.unwrap(), list);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_answer_is_refused() {
+        let deep = b"*1\r\n".repeat(20);
+        for bytes in [
+            &b""[..],
+            b"+OK",
+            b"+OK\n",
+            b"HTTP/1.1 200 OK\r\n",
+            b"$4\r\nabc\r\n",
+            b"$3\r\nabcd\r\n",
+            b"$-2\r\n",
+            b"$99999999999\r\n",
+            b":x\r\n",
+            b"\r\n",
+            b"\xff\r\n",
+            &deep,
+        ] {
+            assert!(parsed(bytes).await.is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn commands_are_lists_of_texts() {
+        let mut bytes = Vec::new();
+        pack(&mut bytes, &["GET", "a b"]);
+        assert_eq!(bytes, b"*2\r\n$3\r\nGET\r\n$3\r\na b\r\n");
+    }
+}

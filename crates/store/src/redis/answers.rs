@@ -1,0 +1,245 @@
+//! What a tube answered to the commands of one call.
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::limits::BATCH_BYTES_MAX;
+use taskyard_core::{
+    Command, Error, Outcome, Placed, Reply, SemaphoreKey, State, Task, TaskId, TubeName,
+    no_semaphore,
+};
+use taskyard_redis::Value;
+
+use super::codec::{Bytes, Unreadable, read_info, read_peeked, read_task};
+
+/// How a tube stands after a call.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    /// Whether there is such a tube.
+    pub present: bool,
+    /// Whether one of another name lives there.
+    pub elsewhere: bool,
+    /// The clock of the tasks.
+    pub clock: i64,
+    pub takeable: u64,
+    /// How many more it may hold, if it has a capacity.
+    pub room: Option<u64>,
+    /// When time next changes something.
+    pub next: Option<i64>,
+    pub number: u32,
+    /// Whether a semaphore stands before it.
+    pub gated: bool,
+    /// Whether it lost its capacity.
+    pub unlimited: bool,
+    /// What it is called, where it was asked without a name.
+    pub name: Option<TubeName>,
+}
+
+/// How a tube or a semaphore stands after a call that was not for it.
+#[derive(Clone, Debug)]
+pub(super) enum Other {
+    /// How many can be taken, and when time next changes something.
+    Tube {
+        name: TubeName,
+        takeable: u64,
+        next: Option<i64>,
+    },
+    Semaphore(SemaphoreHead),
+}
+
+/// How a semaphore stands after a call.
+#[derive(Clone, Debug)]
+pub(super) struct SemaphoreHead {
+    pub key: SemaphoreKey,
+    pub number: u32,
+    /// When time next changes something.
+    pub next: Option<i64>,
+    /// When the next event may be handed out.
+    pub next_event: Option<i64>,
+    /// Whether there are new events.
+    pub news: bool,
+}
+
+/// The parts of an answer, one after the other.
+pub(super) struct Parts(std::vec::IntoIter<Value>);
+
+impl Parts {
+    /// The answer to a call of a tube: first how it stands.
+    pub fn new(answer: Value) -> Result<(Head, Self), Unreadable> {
+        let list = answer.list().ok_or(Unreadable("an answer has no parts"))?;
+        let mut parts = Parts(list.into_iter());
+        let head = read_head(&parts.text()?)?;
+        Ok((head, parts))
+    }
+
+    /// The answer to a call of a semaphore.
+    pub fn all(answer: Value) -> Result<Self, Unreadable> {
+        let list = answer.list().ok_or(Unreadable("an answer has no parts"))?;
+        Ok(Parts(list.into_iter()))
+    }
+
+    fn text(&mut self) -> Result<Vec<u8>, Unreadable> {
+        self.0.next().and_then(Value::text).ok_or(Unreadable("an answer is too short"))
+    }
+
+    /// A number that a function answers after its status.
+    pub fn counted(&mut self) -> Result<u64, Unreadable> {
+        let text = self.text()?;
+        let mut bytes = Bytes(&text);
+        // Where there is no tube there was nothing to count.
+        if bytes.byte()? == 0 { bytes.count() } else { Ok(0) }
+    }
+
+    /// How a tube looks, or the status with which it refuses.
+    pub fn info(&mut self) -> Result<Result<TubeInfo, u8>, Unreadable> {
+        let text = self.text()?;
+        let mut bytes = Bytes(&text);
+        match bytes.byte()? {
+            0 => read_info(bytes).map(Ok),
+            status => Ok(Err(status)),
+        }
+    }
+
+    /// How others stand that were changed beside what was asked, when all answers are read.
+    pub fn others(&mut self) -> Result<Vec<Other>, Unreadable> {
+        let Some(text) = self.0.next().and_then(Value::text) else { return Ok(Vec::new()) };
+        let (mut bytes, mut others) = (Bytes(&text), Vec::new());
+        while bytes.has_more() {
+            others.push(read_other(&mut bytes)?);
+        }
+        Ok(others)
+    }
+
+    /// The answer to one command, as bytes.
+    pub fn bytes(&mut self) -> Result<Vec<u8>, Unreadable> {
+        self.text()
+    }
+
+    /// A status alone.
+    pub fn status(&mut self) -> Result<u8, Unreadable> {
+        Bytes(&self.text()?).byte()
+    }
+
+    /// The answer to one command.
+    pub fn reply(
+        &mut self,
+        tube: &TubeName,
+        command: &Command,
+    ) -> Result<Result<Reply, Error>, Unreadable> {
+        let text = self.text()?;
+        let mut bytes = Bytes(&text);
+        let status = bytes.byte()?;
+        if status != 0 {
+            return refusal(status, bytes, tube, command).map(Err);
+        }
+        Ok(Ok(match command {
+            Command::Put { .. } => placed(bytes)?,
+            Command::Take(_) => Reply::Taken(self.tasks(bytes, true, read_task)?),
+            Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, true, read_peeked)?),
+            Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, false, read_task)?),
+            Command::Finish { show, .. } | Command::Delete { show, .. } => {
+                Reply::Finished(self.outcomes(bytes.rest(), *show)?)
+            }
+            Command::Kick { .. } => Reply::Kicked(bytes.count()?),
+            Command::AlterTube { .. } | Command::NameTube { .. } | Command::Tubes { .. } => {
+                Reply::Tubes(vec![read_info(bytes)?])
+            }
+            _ => Reply::Nothing,
+        }))
+    }
+
+    fn tasks(
+        &mut self,
+        mut bytes: Bytes<'_>,
+        bodies: bool,
+        read: impl Fn(&[u8], Option<&[u8]>) -> Result<Task, Unreadable>,
+    ) -> Result<Vec<Task>, Unreadable> {
+        let count = bytes.small()?;
+        let tasks = (0..count).map(|_| {
+            let text = self.text()?;
+            let body = bodies.then(|| self.text()).transpose()?;
+            read(&text, body.as_deref())
+        });
+        tasks.collect()
+    }
+
+    fn outcomes(&mut self, statuses: &[u8], show: bool) -> Result<Vec<Outcome>, Unreadable> {
+        let outcomes = statuses.iter().map(|status| {
+            Ok(match status {
+                0 if show => {
+                    let (text, body) = (self.text()?, self.text()?);
+                    Outcome::Done(Some(Box::new(read_task(&text, Some(&body))?)))
+                }
+                0 => Outcome::Done(None),
+                1 => Outcome::Stale,
+                _ => Outcome::Missing,
+            })
+        });
+        outcomes.collect()
+    }
+}
+
+fn read_head(text: &[u8]) -> Result<Head, Unreadable> {
+    let mut bytes = Bytes(text);
+    let present = bytes.byte()?;
+    let (clock, takeable) = (bytes.number()? as i64, bytes.count()?);
+    let (room, next) = (bytes.number()?, bytes.maybe_moment()?);
+    let (number, gated) = (bytes.small()?, bytes.byte()? == 1);
+    let room = (room >= 0.0).then_some(room as u64);
+    let unlimited = bytes.byte()? == 1;
+    let name = std::str::from_utf8(bytes.rest()).ok().and_then(|name| TubeName::new(name).ok());
+    let (present, elsewhere) = (present == 1, present == 2);
+    Ok(Head { present, elsewhere, clock, takeable, room, next, number, gated, unlimited, name })
+}
+
+fn read_other(bytes: &mut Bytes<'_>) -> Result<Other, Unreadable> {
+    let kind = bytes.byte()?;
+    let name = bytes.short_text()?;
+    if kind == 0 {
+        let name = TubeName::new(name).map_err(|_| Unreadable("a tube has no name"))?;
+        let (takeable, next) = (bytes.count()?, bytes.maybe_moment()?);
+        return Ok(Other::Tube { name, takeable, next });
+    }
+    let key = SemaphoreKey::new(name).map_err(|_| Unreadable("a semaphore has no key"))?;
+    let (next, next_event) = (bytes.maybe_moment()?, bytes.maybe_moment()?);
+    let (news, number) = (bytes.byte()? == 1, bytes.small()?);
+    Ok(Other::Semaphore(SemaphoreHead { key, number, next, next_event, news }))
+}
+
+fn placed(mut bytes: Bytes<'_>) -> Result<Reply, Unreadable> {
+    let first = bytes.count()?;
+    let states = bytes.rest().iter().map(|state| match state {
+        0 => State::Ready,
+        _ => State::Delayed,
+    });
+    Ok(Reply::Put(
+        (first..).zip(states).map(|(id, state)| Placed { id: TaskId(id), state }).collect(),
+    ))
+}
+
+fn refusal(
+    status: u8,
+    mut bytes: Bytes<'_>,
+    tube: &TubeName,
+    command: &Command,
+) -> Result<Error, Unreadable> {
+    let tube = tube.clone();
+    Ok(match (status, command) {
+        (1, _) => Error::TubeNotFound(tube),
+        (2, _) => Error::TubeFull { tube, capacity: bytes.big()? },
+        (3, _) => Error::Invalid(format!("tube '{tube}' has used up its task ids")),
+        (4, _) => Error::TooLarge {
+            what: "the size of the tasks to show, in bytes,",
+            size: bytes.count()? as usize,
+            limit: BATCH_BYTES_MAX,
+            advice: "ask for fewer at a time",
+        },
+        (5, _) => Error::Unsupported { kind: bytes.kind()?.name(), verb: "touch" },
+        (6, _) => Error::TubeExists(tube),
+        (7, _) => Error::TubeHasTaken(tube),
+        (14, _) => no_semaphore(&tube),
+        (8, Command::Take(take)) => match take.session {
+            Some(session) => Error::SessionUnknown(session),
+            None => return Err(Unreadable("a session that nobody named is unknown")),
+        },
+        _ => return Err(Unreadable("an answer has an unknown status")),
+    })
+}

@@ -1,0 +1,438 @@
+//! Commands, tasks and tubes as the functions in Redis know them. The layouts are those of `lua/*.lua`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::{
+    Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, Lease, NewTask, Priority,
+    Reason, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange,
+    TubeName, TubeOptions, TubeStats,
+};
+
+/// Until when a moment is one: later ones are not exact as doubles, and count as this.
+const NEVER: f64 = 9_007_199_254_740_992.0;
+const NO_SESSION: [u8; 16] = [0; 16];
+/// What every task that is shown has: its id, the reason, and its record up to what it may have besides.
+const SHOWN_BYTES: usize = 8 + 1 + 90;
+/// What begins a priority for a semaphore, and that.
+const OWN_BYTES: usize = 1 + 8;
+
+/// What an answer has that no answer of ours can have.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Unreadable(pub &'static str);
+
+/// What encoding needs besides the command.
+pub(super) struct Context<'a> {
+    /// Which of the sessions that are named live.
+    pub alive: &'a HashMap<SessionId, bool>,
+    /// The number of the next delivery.
+    pub lease: u64,
+}
+
+/// The command as arguments of a call. Takes use up lease numbers.
+pub(super) fn encode(command: &Command, context: &mut Context<'_>) -> Vec<Vec<u8>> {
+    match command {
+        Command::Put { tasks, .. } => put(tasks),
+        Command::Take(take) => {
+            let header = encode_take(take, context);
+            context.lease += take.count as u64;
+            vec![header]
+        }
+        Command::Finish { items, show, .. } => vec![finish(items, *show, context.alive)],
+        Command::Delete { ids, show, .. } => vec![with_ids(vec![b'D', u8::from(*show)], ids)],
+        Command::Peek { ids, .. } => vec![with_ids(vec![b'E'], ids)],
+        Command::Kick { count, .. } => vec![with_count(b'K', *count)],
+        Command::Deliveries { count, .. } => vec![with_count(b'L', *count as u64)],
+        Command::AlterTube { change, .. } => vec![alter(change)],
+        Command::Truncate { .. } => vec![b"Z".to_vec()],
+        Command::ReleaseAll { .. } => vec![b"A".to_vec()],
+        Command::DropTube { .. } => vec![b"X".to_vec()],
+        _ => vec![b"N".to_vec()],
+    }
+}
+
+/// Time does what is due in a tube.
+pub(super) fn tick(limit: usize) -> Vec<u8> {
+    with_count(b'I', limit as u64)
+}
+
+/// What a session holds goes back.
+pub(super) fn part(session: SessionId) -> Vec<u8> {
+    [&b"S"[..], &session.0].concat()
+}
+
+/// Deliveries with these numbers never were.
+pub(super) fn unhear(first: u64, last: u64) -> Vec<u8> {
+    [&b"U"[..], &first.to_be_bytes(), &last.to_be_bytes()].concat()
+}
+
+/// A tube begins, unless it is later than this.
+pub(super) fn create(
+    number: u32,
+    name: &TubeName,
+    options: &TubeOptions,
+    deadline: i64,
+) -> Vec<u8> {
+    let mut header = with_count(b'C', deadline.unsigned_abs());
+    header.push(kind_number(options.kind));
+    let flags = [options.temporary, options.ttl_kills_taken, options.paused]
+        .into_iter()
+        .chain([options.capacity.is_some()]);
+    header.push(bits(flags));
+    header.extend(number.to_le_bytes());
+    for span in [options.ttl, options.ttr, options.delay] {
+        header.extend(optional_span(span));
+    }
+    header.extend(options.attempts_max.unwrap_or(0).to_le_bytes());
+    header.extend(options.pri.to_be_bytes());
+    header.extend(options.capacity.unwrap_or(0).to_be_bytes());
+    header.extend(options.queue_num.unwrap_or(0).to_le_bytes());
+    header.extend(short_text(name.as_str()));
+    header.extend(short_text(options.semaphore.as_ref().map_or("", SemaphoreKey::as_str)));
+    header
+}
+
+/// A tube is called something else, unless it is later than this.
+pub(super) fn rename(name: &TubeName, queue_num: Option<u32>, deadline: i64) -> Vec<u8> {
+    let mut header = with_count(b'M', deadline.unsigned_abs());
+    header.extend(queue_num.unwrap_or(0).to_le_bytes());
+    header.extend(short_text(name.as_str()));
+    header
+}
+
+/// A text behind its length.
+fn short_text(text: &str) -> Vec<u8> {
+    [&(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
+}
+
+pub(super) fn bits(flags: impl Iterator<Item = bool>) -> u8 {
+    flags.enumerate().map(|(place, flag)| u8::from(flag) << place).sum()
+}
+
+pub(super) fn with_count(verb: u8, count: u64) -> Vec<u8> {
+    // More than this many there never are.
+    let count = count.min(1 << 53) as f64;
+    [&[verb][..], &count.to_le_bytes()].concat()
+}
+
+pub(super) fn with_ids(mut header: Vec<u8>, ids: &[TaskId]) -> Vec<u8> {
+    header.extend((ids.len() as u32).to_le_bytes());
+    header.extend(ids.iter().flat_map(|id| id.0.to_be_bytes()));
+    header
+}
+
+fn moment(at: Timestamp) -> [u8; 8] {
+    (at.as_micros() as f64).min(NEVER).to_le_bytes()
+}
+
+pub(super) fn span_bytes(span: Span) -> [u8; 8] {
+    (span.as_micros() as f64).to_le_bytes()
+}
+
+pub(super) fn optional_span(span: Option<Span>) -> [u8; 8] {
+    span.map_or_else(|| (-1.0f64).to_le_bytes(), span_bytes)
+}
+
+fn put(tasks: &[NewTask]) -> Vec<Vec<u8>> {
+    let mut header = vec![b'P'];
+    header.extend((tasks.len() as u32).to_le_bytes());
+    header.push(u8::from(tasks.iter().any(|task| task.semaphore_priority.is_some())));
+    let mut words = vec![Vec::new()];
+    for task in tasks {
+        let NewTask { body, pri, ttl, ttr, delay, at, subqueue, semaphore_priority } = task;
+        let given = [pri.is_some(), ttl.is_some(), ttr.is_some(), delay.is_some(), at.is_some()];
+        let rest = [subqueue.is_some(), semaphore_priority.is_some()];
+        header.push(bits(given.into_iter().chain(rest)));
+        header.extend(pri.map(u64::to_be_bytes).into_iter().flatten());
+        header.extend([ttl, ttr, delay].into_iter().flatten().flat_map(|span| span_bytes(*span)));
+        header.extend(at.map(moment).into_iter().flatten());
+        if let Some(key) = subqueue {
+            header.extend((key.len() as u16).to_le_bytes());
+            header.extend(key.as_bytes());
+        }
+        header.extend(semaphore_priority.map(|own| own.value().to_le_bytes()).iter().flatten());
+        words.push(body_bytes(body));
+    }
+    words[0] = header;
+    words
+}
+
+/// Payload, meta, and how long that is.
+fn body_bytes(body: &Body) -> Vec<u8> {
+    let meta = body.meta().unwrap_or_default();
+    [body.payload(), meta, &(meta.len() as u32).to_le_bytes()].concat()
+}
+
+fn read_body(bytes: &[u8]) -> Option<Body> {
+    let (rest, size) = bytes.split_last_chunk::<4>()?;
+    let (payload, meta) =
+        rest.split_at_checked(rest.len().checked_sub(u32::from_le_bytes(*size) as usize)?)?;
+    Some(Body::with_meta(payload, meta))
+}
+
+fn encode_take(take: &Take, context: &Context<'_>) -> Vec<u8> {
+    let alive = take.session.is_none_or(|session| context.alive.get(&session) == Some(&true));
+    let mut header = vec![b'T'];
+    header.extend((take.count as u32).to_le_bytes());
+    header.extend((context.lease as f64).to_le_bytes());
+    header.extend(optional_span(take.lease));
+    header.push(u8::from(alive));
+    header.extend(take.session.map_or(NO_SESSION, |session| session.0));
+    header
+}
+
+fn finish(items: &[FinishItem], show: bool, alive: &HashMap<SessionId, bool>) -> Vec<u8> {
+    let mut header = vec![b'F', u8::from(show)];
+    header.extend((items.len() as u32).to_le_bytes());
+    for FinishItem { id, holder, finish } in items {
+        let mut who = [0; 16];
+        let holder = match holder {
+            Holder::Lease(lease) => {
+                who[..8].copy_from_slice(&lease.0.to_be_bytes());
+                0
+            }
+            Holder::Session(session) => {
+                who = session.0;
+                if alive.get(session) == Some(&true) { 1 } else { 3 }
+            }
+            Holder::Any => 2,
+        };
+        let (verb, span, counted) = match finish {
+            Finish::Ack => (0, Span::ZERO, true),
+            Finish::Release { delay, counted } => (1, *delay, *counted),
+            Finish::Bury => (2, Span::ZERO, true),
+            Finish::Touch(more) => (3, *more, true),
+        };
+        header.extend(id.0.to_be_bytes());
+        header.push(holder);
+        header.extend(who);
+        header.push(verb);
+        header.extend(span_bytes(span));
+        header.push(u8::from(counted));
+    }
+    header
+}
+
+fn alter(change: &TubeChange) -> Vec<u8> {
+    let TubeChange { paused, capacity, ttl, ttr, delay, pri, attempts_max } = change;
+    let spans = [ttl, ttr, delay];
+    let given = [paused.is_some(), capacity.is_some()].into_iter();
+    let given = given.chain(spans.iter().map(|span| span.is_some()));
+    let mut header = vec![b'R', bits(given.chain([pri.is_some(), attempts_max.is_some()]))];
+    let capacity = capacity.flatten();
+    header.push(u8::from(paused.unwrap_or_default()));
+    header.push(u8::from(capacity.is_some()));
+    header.extend(capacity.unwrap_or(0).to_be_bytes());
+    header.extend(spans.into_iter().flat_map(|span| optional_span(span.flatten())));
+    header.extend(pri.unwrap_or(0).to_be_bytes());
+    header.extend(attempts_max.flatten().unwrap_or(0).to_le_bytes());
+    header
+}
+
+fn kind_number(kind: Kind) -> u8 {
+    Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0) as u8
+}
+
+/// Reads a text from its beginning.
+pub(super) struct Bytes<'a>(pub &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Unreadable> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(Unreadable("a text is too short"))?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    pub fn byte(&mut self) -> Result<u8, Unreadable> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub fn small(&mut self) -> Result<u32, Unreadable> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub fn big(&mut self) -> Result<u64, Unreadable> {
+        Ok(u64::from_be_bytes(self.array()?))
+    }
+
+    pub fn number(&mut self) -> Result<f64, Unreadable> {
+        Ok(f64::from_le_bytes(self.array()?))
+    }
+
+    /// A number that is never less than none.
+    pub fn count(&mut self) -> Result<u64, Unreadable> {
+        Ok(self.number()? as u64)
+    }
+
+    pub fn moment(&mut self) -> Result<Timestamp, Unreadable> {
+        let at = self.number()?;
+        Ok(if at >= NEVER { Timestamp::NEVER } else { Timestamp::from_micros(at as i64) })
+    }
+
+    /// A moment in microseconds, unless it never comes.
+    pub fn maybe_moment(&mut self) -> Result<Option<i64>, Unreadable> {
+        let at = self.number()?;
+        Ok((at < NEVER).then_some(at as i64))
+    }
+
+    pub fn span(&mut self) -> Result<Span, Unreadable> {
+        Ok(Span::from_micros(self.number()? as i64))
+    }
+
+    pub fn optional_span(&mut self) -> Result<Option<Span>, Unreadable> {
+        let span = self.number()?;
+        Ok((span >= 0.0).then(|| Span::from_micros(span as i64)))
+    }
+
+    /// A text behind its length.
+    pub fn short_text(&mut self) -> Result<&'a str, Unreadable> {
+        let size = usize::from(u16::from_le_bytes(self.array()?));
+        let (text, rest) = self.0.split_at_checked(size).ok_or(Unreadable("a text is cut"))?;
+        self.0 = rest;
+        std::str::from_utf8(text).map_err(|_| Unreadable("a text is no text"))
+    }
+
+    /// Whether something is left.
+    pub fn has_more(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// What is left.
+    pub fn rest(self) -> &'a [u8] {
+        self.0
+    }
+
+    pub fn kind(&mut self) -> Result<Kind, Unreadable> {
+        let kind = usize::from(self.byte()?);
+        Kind::ALL.get(kind).copied().ok_or(Unreadable("a tube is of no kind"))
+    }
+}
+
+/// A task as a peek shows it.
+pub(super) fn read_peeked(text: &[u8], body: Option<&[u8]>) -> Result<Task, Unreadable> {
+    let own = text.get(SHOWN_BYTES..).and_then(|rest| rest.strip_prefix(b"*"));
+    let priority = own.map(|own| {
+        let priority = Priority::new(Bytes(own).number()?);
+        priority.map_err(|_| Unreadable("a priority is no number"))
+    });
+    Ok(Task { semaphore_priority: priority.transpose()?, ..read_task(text, body)? })
+}
+
+/// A task as it is shown, with its body if there is one.
+pub(super) fn read_task(text: &[u8], body: Option<&[u8]>) -> Result<Task, Unreadable> {
+    let mut bytes = Bytes(text);
+    let id = TaskId(bytes.big()?);
+    let reason = bytes.byte()?;
+    let (state, flags) = (bytes.byte()?, bytes.byte()?);
+    let (attempts, _) = (bytes.small()?, bytes.small()?);
+    let pri = bytes.big()?;
+    let (created, expires, ttr) = (bytes.moment()?, bytes.moment()?, bytes.span()?);
+    let (previous, moment) = (bytes.moment()?, bytes.moment()?);
+    let (lease, start, session) = (bytes.big()?, bytes.moment()?, bytes.array()?);
+    let mut key = bytes.rest();
+    if key.starts_with(b"*") {
+        key = key.get(OWN_BYTES..).ok_or(Unreadable("a priority is cut"))?;
+    }
+    let key = std::str::from_utf8(key).map_err(|_| Unreadable("a key is no text"))?;
+    let taken = state == 1;
+    let due = (state == 2).then_some(moment);
+    Ok(Task {
+        id,
+        state: if reason == 8 { State::Done } else { read_state(state)? },
+        pri,
+        created,
+        due,
+        expires,
+        ttr,
+        attempts,
+        start: taken.then_some(start),
+        previous_start: (previous != Timestamp::NEVER).then_some(previous),
+        // A plus tells one without a name from none.
+        subqueue: key.strip_prefix('+').map(Arc::from),
+        semaphore_priority: None,
+        session: (taken && flags & 2 != 0).then_some(SessionId(session)),
+        lease: taken.then_some(Lease(lease)),
+        lease_until: taken.then_some(moment),
+        reason: read_reason(reason, due)?,
+        body: match body {
+            Some(body) => Some(read_body(body).ok_or(Unreadable("a body is cut"))?),
+            None => None,
+        },
+    })
+}
+
+fn read_state(state: u8) -> Result<State, Unreadable> {
+    Ok(match state {
+        0 => State::Ready,
+        1 => State::Taken,
+        2 => State::Delayed,
+        3 | 4 => State::Buried,
+        5 => State::Delayed,
+        _ => return Err(Unreadable("a task is in no state")),
+    })
+}
+
+fn read_reason(reason: u8, due: Option<Timestamp>) -> Result<Reason, Unreadable> {
+    Ok(match reason {
+        0 => Reason::WaitsForConsumer,
+        1 => Reason::Running,
+        2 => Reason::NotDue(due.unwrap_or(Timestamp::NEVER)),
+        3 => Reason::TubePaused,
+        4 => Reason::SubqueueBusy,
+        5 => Reason::Buried,
+        6 => Reason::AttemptsUsedUp,
+        7 => Reason::Expired,
+        8 => Reason::Finished,
+        9 => Reason::Semaphore,
+        _ => return Err(Unreadable("a task waits for no reason")),
+    })
+}
+
+/// A tube as it is shown.
+pub(super) fn read_info(mut bytes: Bytes<'_>) -> Result<TubeInfo, Unreadable> {
+    let (kind, flags) = (bytes.kind()?, bytes.byte()?);
+    let number = bytes.small()?;
+    let (ttl, ttr) = (bytes.optional_span()?, bytes.optional_span()?);
+    let delay = bytes.optional_span()?;
+    let attempts_max = Some(bytes.small()?).filter(|max| *max > 0);
+    let (pri, capacity) = (bytes.big()?, bytes.big()?);
+    let queue_num = Some(bytes.small()?).filter(|number| *number > 0);
+    let name = TubeName::new(bytes.short_text()?).map_err(|_| Unreadable("a tube has no name"))?;
+    let semaphore = match bytes.short_text()? {
+        "" => None,
+        key => Some(SemaphoreKey::new(key).map_err(|_| Unreadable("a semaphore has no key"))?),
+    };
+    let options = TubeOptions {
+        kind,
+        temporary: flags & 1 != 0,
+        capacity: (flags & 8 != 0).then_some(capacity),
+        ttl,
+        ttr,
+        delay,
+        pri,
+        attempts_max,
+        ttl_kills_taken: flags & 2 != 0,
+        paused: flags & 4 != 0,
+        semaphore,
+        queue_num,
+    };
+    let (ready, taken) = (bytes.count()?, bytes.count()?);
+    let (buried, delayed) = (bytes.count()?, bytes.count()?);
+    let (takeable, next) = (bytes.count()?, bytes.moment()?);
+    let mut numbers = [0; 15];
+    for number in &mut numbers {
+        *number = bytes.count()?;
+    }
+    let tasks = Counts { ready, taken, buried, delayed, done: numbers[3] };
+    let stats = TubeStats { tasks, calls: read_calls(&numbers) };
+    let next_wakeup = (next != Timestamp::NEVER).then_some(next);
+    Ok(TubeInfo { name, number, options, stats, takeable, next_wakeup })
+}
+
+fn read_calls(numbers: &[u64; 15]) -> Calls {
+    let [_, _, _, _, ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay] =
+        *numbers;
+    Calls { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay }
+}

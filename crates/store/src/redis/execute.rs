@@ -1,0 +1,608 @@
+//! A batch on its way to Redis and back.
+//!
+//! What is asked of tubes goes out together, one call for each tube however many commands it carries; what is about
+//! all tubes, or about sessions, stands between such rounds. Each call is atomic, the batch is not: when Redis is lost in
+//! the middle of it, what was answered before is answered.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
+use taskyard_core::{
+    Command, Effects, Error, Holder, News, Reply, SessionId, Timestamp, TubeName, TubeOptions,
+    check_tasks,
+};
+
+use taskyard_redis::{Call, Failure, Link, Value};
+
+use super::answers::{Head, Parts};
+use super::codec::{self, Unreadable};
+use super::failure::error;
+use super::semaphores::Pending;
+use super::tubes::Home;
+use super::{Clock, Shared};
+use crate::Executed;
+
+/// How often a call is made that can be made twice without harm.
+const TRIES: usize = 3;
+/// How many lease numbers are reserved together.
+const LEASES: u64 = 1 << 20;
+
+/// A batch under way.
+pub(super) struct Batch<'a> {
+    pub shared: &'a Shared,
+    pub link: &'a mut Link,
+    pub replies: Vec<Option<Result<Reply, Error>>>,
+    ready: BTreeMap<TubeName, u64>,
+    room: BTreeMap<TubeName, u64>,
+    /// Of which semaphores there may be new events.
+    pub events: News,
+    /// Redis was lost: what comes after is not asked.
+    pub lost: bool,
+}
+
+/// Commands of a batch that ask the same tube, with their places.
+struct Group {
+    tube: TubeName,
+    commands: Vec<(usize, Command)>,
+    tasks: usize,
+    bytes: usize,
+    /// Whether the registry was asked where it lives.
+    sought: bool,
+}
+
+impl Shared {
+    /// Runs a batch. Whatever fails, each command is answered.
+    pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
+        let mut link = self.link.lock().await;
+        self.known().now = now.as_micros();
+        let replies = vec![None; commands.len()];
+        let (ready, room) = (BTreeMap::new(), BTreeMap::new());
+        let (events, lost) = (News::Nothing, false);
+        let mut batch = Batch { shared: self, link: &mut link, replies, ready, room, events, lost };
+        match batch.settle().await {
+            Ok(()) => batch.run(commands).await,
+            Err(failure) => {
+                let error = error(&Failure::Unreachable(failure.text()));
+                batch.replies.fill(Some(Err(error)));
+            }
+        }
+        batch.end()
+    }
+}
+
+impl Batch<'_> {
+    async fn run(&mut self, commands: Vec<Command>) {
+        let cluster = self.shared.reach.place.cluster;
+        let (mut tubes, mut semaphores) = (Vec::new(), Pending::default());
+        for (place, command) in commands.into_iter().enumerate() {
+            if let Some(refusal) = refusal(&command, cluster) {
+                self.answer(place, Err(refusal));
+            } else if tube_of(&command).is_some() {
+                self.ask_semaphores(std::mem::take(&mut semaphores)).await;
+                tubes.push((place, command));
+            } else {
+                self.ask_tubes(std::mem::take(&mut tubes)).await;
+                let Some(command) = semaphores.add(place, command) else { continue };
+                self.ask_semaphores(std::mem::take(&mut semaphores)).await;
+                self.ask_alone(place, command).await;
+            }
+        }
+        self.ask_semaphores(semaphores).await;
+        self.ask_tubes(tubes).await;
+    }
+
+    fn end(self) -> Executed {
+        let missing = || Err(Error::Store("the store did not answer".into()));
+        let replies = self.replies.into_iter().map(|reply| reply.unwrap_or_else(missing)).collect();
+        let effects = Effects {
+            ready: self.ready.into_iter().collect(),
+            room: self.room.into_iter().collect(),
+            events: self.events,
+            next_wakeup: self.shared.known().next_wakeup(),
+        };
+        Executed { replies, effects, unloaded: Vec::new() }
+    }
+
+    pub fn answer(&mut self, place: usize, reply: Result<Reply, Error>) {
+        self.replies[place] = Some(reply);
+    }
+
+    async fn ask_alone(&mut self, place: usize, command: Command) {
+        let done = if self.lost { Err(unasked()) } else { self.try_alone(command).await };
+        let reply = done.unwrap_or_else(|failure| {
+            self.note(&failure);
+            Err(error(&failure))
+        });
+        self.answer(place, reply);
+    }
+
+    async fn try_alone(&mut self, command: Command) -> Result<Result<Reply, Error>, Failure> {
+        match command {
+            Command::CreateTube { tube, options, if_not_exists } => {
+                self.create_tube(tube, &options, if_not_exists).await
+            }
+            Command::NameTube { tube, name, queue_num } => {
+                self.name_tube(tube, name, queue_num).await
+            }
+            Command::DropTube { tube } => self.drop_tube(tube).await,
+            Command::Tubes { .. } => self.show_tubes().await,
+            Command::JoinSession { session, create } => self.join(session, create).await,
+            Command::LeaveSession { session } => self.leave(session).await,
+            Command::ConfigureSessions { ttr } => {
+                let ttr = ttr.as_micros().to_string().into_bytes();
+                self.registry_again("configure", vec![ttr]).await?;
+                Ok(Ok(Reply::Nothing))
+            }
+            Command::Semaphore(command) => self.ask_all_semaphores(command).await,
+            Command::Tick { limit } => Ok(Ok(Reply::Ticked(self.tick(limit).await?))),
+            other => {
+                let what = format!("'{}' is asked of a tube", other.verb());
+                Ok(Err(Error::Store(what)))
+            }
+        }
+    }
+
+    /// Keeps in mind that something was lost.
+    pub fn note(&mut self, failure: &Failure) {
+        if matches!(failure, Failure::Lost(_)) {
+            self.lost = true;
+            self.shared.known().doubt();
+        }
+    }
+
+    async fn ask_tubes(&mut self, commands: Vec<(usize, Command)>) {
+        let gated = self.shared.known().gated.clone();
+        for groups in waves(commands, &gated) {
+            self.wave(groups).await;
+        }
+    }
+
+    /// Asks tubes, each once.
+    async fn wave(&mut self, groups: Vec<Group>) {
+        let prepared = if self.lost { Err(unasked()) } else { self.prepare(&groups).await };
+        let (calls, ranges) = match prepared {
+            Ok(prepared) => prepared,
+            Err(failure) => {
+                self.note(&failure);
+                // The tubes were not even asked.
+                let error = error(&Failure::Unreachable(failure.text()));
+                for (place, _) in groups.into_iter().flat_map(|group| group.commands) {
+                    self.answer(place, Err(error.clone()));
+                }
+                return;
+            }
+        };
+        let mut answers = self.link.call(&calls).await;
+        self.look_again(&groups, &calls, &mut answers).await;
+        let mut again = Vec::new();
+        let mut absent = Vec::new();
+        for ((group, answer), range) in groups.into_iter().zip(answers).zip(ranges) {
+            match answer.map(Parts::new) {
+                Ok(Ok((head, _))) if !head.present && !group.sought => absent.push((group, head)),
+                Ok(Ok((head, parts))) => self.read(&group, &head, parts),
+                Ok(Err(why)) => self.misread(&group, &why),
+                Err(Failure::Full) if group.has_put() => again.extend(self.without_puts(group)),
+                Err(failure) => self.fail(&group, &failure, range),
+            }
+        }
+        again.extend(self.seek(absent).await);
+        if !again.is_empty() {
+            Box::pin(self.wave(again)).await;
+        }
+    }
+
+    /// Tubes that were not found may live elsewhere: answers whom to ask again.
+    async fn seek(&mut self, absent: Vec<(Group, Head)>) -> Vec<Group> {
+        let mut again = Vec::new();
+        if absent.is_empty() {
+            return again;
+        }
+        let names: Vec<TubeName> = absent.iter().map(|(group, _)| group.tube.clone()).collect();
+        let moved = self.has_moved(&names).await;
+        for (place, (mut group, head)) in absent.into_iter().enumerate() {
+            match &moved {
+                Ok(moved) if moved[place] => {
+                    group.sought = true;
+                    again.push(group);
+                }
+                Ok(_) => {
+                    let missing = Error::TubeNotFound(group.tube.clone());
+                    group.places().for_each(|place| self.answer(place, Err(missing.clone())));
+                    self.learn(&group.tube, &head, false);
+                }
+                Err(failure) => {
+                    self.note(failure);
+                    let error = error(&Failure::Unreachable(failure.text()));
+                    group.places().for_each(|place| self.answer(place, Err(error.clone())));
+                }
+            }
+        }
+        again
+    }
+
+    /// What only looks is asked again when its answer was lost.
+    async fn look_again(
+        &mut self,
+        groups: &[Group],
+        calls: &[Call],
+        answers: &mut [Result<Value, Failure>],
+    ) {
+        for ((group, call), answer) in groups.iter().zip(calls).zip(answers) {
+            if matches!(answer, Err(Failure::Lost(_))) && group.only_looks() {
+                *answer = self.call_again(call).await;
+            }
+        }
+    }
+
+    /// Makes a call that may be made twice.
+    pub async fn call_again(&mut self, call: &Call) -> Result<Value, Failure> {
+        let mut tries = 0;
+        loop {
+            let mut answers = self.link.call(std::slice::from_ref(call)).await;
+            tries += 1;
+            match answers.pop() {
+                Some(Err(Failure::Lost(_))) if tries < TRIES => {}
+                Some(answer) => return answer,
+                None => return Err(unasked()),
+            }
+        }
+    }
+
+    /// The calls, and the lease numbers that each may use.
+    async fn prepare(&mut self, groups: &[Group]) -> Result<(Vec<Call>, Vec<(u64, u64)>), Failure> {
+        let alive = self.alive(groups).await?;
+        self.hold(groups, &alive).await?;
+        let mut lease = self.reserve_leases(groups).await?;
+        let (mut calls, mut ranges) = (Vec::new(), Vec::new());
+        for group in groups {
+            let first = lease;
+            let mut context = codec::Context { alive: &alive, lease };
+            let words = group.commands.iter();
+            let words = words.flat_map(|(_, command)| codec::encode(command, &mut context));
+            let words: Vec<_> = words.collect();
+            lease = context.lease;
+            ranges.push((first, lease));
+            let function = if group.has_put() { "ask" } else { "free" };
+            let mut call = self.shared.tube_call(function, &self.shared.whom(&group.tube), words);
+            call.replicate = !group.only_looks();
+            calls.push(call);
+        }
+        self.shared.known().leases.start = lease;
+        Ok((calls, ranges))
+    }
+
+    /// Which of the sessions that are named live. Those that are connected here do.
+    async fn alive(&mut self, groups: &[Group]) -> Result<HashMap<SessionId, bool>, Failure> {
+        let mut alive = HashMap::new();
+        let mut unknown = Vec::new();
+        {
+            let known = self.shared.known();
+            for session in groups.iter().flat_map(Group::sessions) {
+                let here = known.sessions.connections.contains_key(&session);
+                if alive.insert(session, here).is_none() && !here {
+                    unknown.push(session);
+                }
+            }
+        }
+        if !unknown.is_empty() {
+            let words = unknown.iter().map(|session| session.0.to_vec()).collect();
+            let lives = self.registry_again("lives", words).await?;
+            for (session, lives) in unknown.into_iter().zip(lives) {
+                alive.insert(session, lives.int() == Some(1));
+            }
+        }
+        Ok(alive)
+    }
+
+    /// Tells the registry from which tubes sessions take, before they do for the first time.
+    async fn hold(
+        &mut self,
+        groups: &[Group],
+        alive: &HashMap<SessionId, bool>,
+    ) -> Result<(), Failure> {
+        let mut new: HashMap<SessionId, Vec<Home>> = HashMap::new();
+        for group in groups {
+            let home = self.shared.whom(&group.tube).home;
+            let known = self.shared.known();
+            for (_, command) in &group.commands {
+                if let Command::Take(take) = command
+                    && let Some(session) = take.session
+                    && alive.get(&session) == Some(&true)
+                    && known.sessions.is_new_to(session, &home)
+                {
+                    new.entry(session).or_default().push(home.clone());
+                }
+            }
+        }
+        for (session, homes) in new {
+            self.tell_held(session, &homes).await?;
+            self.shared.known().sessions.held.entry(session).or_default().extend(homes);
+        }
+        Ok(())
+    }
+
+    /// The first of as many lease numbers as these may use.
+    async fn reserve_leases(&mut self, groups: &[Group]) -> Result<u64, Failure> {
+        let wanted: u64 = groups.iter().map(Group::leases).sum();
+        let own = self.shared.known().leases.clone();
+        if wanted <= own.end.saturating_sub(own.start) {
+            return Ok(own.start);
+        }
+        let size = wanted.max(LEASES);
+        let answer = self.registry_again("leases", vec![size.to_string().into_bytes()]).await?;
+        let first = answer.first().and_then(Value::int).and_then(|first| u64::try_from(first).ok());
+        let Some(first) = first else { return Err(unreadable_registry()) };
+        self.shared.known().leases = first..first + size;
+        Ok(first)
+    }
+
+    /// Reads what a tube answered.
+    fn read(&mut self, group: &Group, head: &Head, mut parts: Parts) {
+        let mut changed = false;
+        for (place, command) in &group.commands {
+            let reply = parts.reply(&group.tube, command).unwrap_or_else(|why| misread(&why));
+            changed |= has_changed(command, &reply);
+            self.answer(*place, reply);
+        }
+        self.learn(&group.tube, head, changed);
+        if head.gated {
+            self.learn_others(&mut parts);
+        }
+    }
+
+    fn misread(&mut self, group: &Group, why: &Unreadable) {
+        group.places().for_each(|place| self.answer(place, misread(why)));
+    }
+
+    /// Takes in how a tube stands that was asked without its name, and changed.
+    pub fn learn_unnamed(&mut self, head: &Head) {
+        if let Some(name) = head.name.clone() {
+            self.learn(&name, head, true);
+        }
+    }
+
+    /// Takes in how a tube stands after a call that changed something, or did not.
+    pub fn learn(&mut self, tube: &TubeName, head: &Head, changed: bool) {
+        self.shared.known().learn(tube, head);
+        if !changed {
+            return;
+        }
+        self.room.remove(tube);
+        self.set_ready(tube, head.takeable);
+        let room = if head.unlimited { Some(u64::MAX) } else { head.room };
+        if let Some(room) = room.filter(|room| *room > 0) {
+            self.room.insert(tube.clone(), room);
+        }
+    }
+
+    /// Says how many tasks of a tube can be taken.
+    pub fn set_ready(&mut self, tube: &TubeName, takeable: u64) {
+        self.ready.remove(tube);
+        if takeable > 0 {
+            self.ready.insert(tube.clone(), takeable);
+        }
+    }
+
+    /// Redis has no room: puts are refused, and the rest is asked again without them.
+    fn without_puts(&mut self, mut group: Group) -> Option<Group> {
+        group.commands.retain(|(place, command)| {
+            let is_put = matches!(command, Command::Put { .. });
+            if is_put {
+                self.replies[*place] = Some(Err(error(&Failure::Full)));
+            }
+            !is_put
+        });
+        (!group.commands.is_empty()).then_some(group)
+    }
+
+    fn fail(&mut self, group: &Group, failure: &Failure, (first, end): (u64, u64)) {
+        let unheard = matches!(failure, Failure::Lost(_) | Failure::Unreplicated(_));
+        if unheard && first < end {
+            let delivery = (self.shared.whom(&group.tube).home, first, end - 1);
+            self.shared.known().doubt().unheard.push(delivery);
+        }
+        self.note(failure);
+        for place in group.places() {
+            self.answer(place, Err(error(failure)));
+        }
+    }
+}
+
+impl Shared {
+    /// The moment as functions are told: nothing is the clock of Redis.
+    pub fn now_word(&self) -> Vec<u8> {
+        match self.clock {
+            Clock::Caller => self.known().now.to_string().into_bytes(),
+            Clock::Database => Vec::new(),
+        }
+    }
+}
+
+impl Group {
+    fn new(tube: TubeName) -> Self {
+        Group { tube, commands: Vec::new(), tasks: 0, bytes: 0, sought: false }
+    }
+
+    /// Whether one more would make it too large for one call, which nobody else gets between.
+    fn is_full(&self, tasks: usize, bytes: usize) -> bool {
+        !self.commands.is_empty()
+            && (self.tasks + tasks > BATCH_TASKS_MAX || self.bytes + bytes > BATCH_BYTES_MAX)
+    }
+
+    fn places(&self) -> impl Iterator<Item = usize> {
+        self.commands.iter().map(|(place, _)| *place)
+    }
+
+    fn has_put(&self) -> bool {
+        self.commands.iter().any(|(_, command)| matches!(command, Command::Put { .. }))
+    }
+
+    fn only_looks(&self) -> bool {
+        self.commands.iter().all(|(_, command)| only_looks(command))
+    }
+
+    /// How many lease numbers its takes may use.
+    fn leases(&self) -> u64 {
+        let takes = self.commands.iter().filter_map(|(_, command)| match command {
+            Command::Take(take) => Some(take.count as u64),
+            _ => None,
+        });
+        takes.sum()
+    }
+
+    /// The sessions it names.
+    fn sessions(&self) -> Vec<SessionId> {
+        let mut sessions = Vec::new();
+        for (_, command) in &self.commands {
+            match command {
+                Command::Take(take) => sessions.extend(take.session),
+                Command::Finish { items, .. } => {
+                    sessions.extend(items.iter().filter_map(|item| match item.holder {
+                        Holder::Session(session) => Some(session),
+                        _ => None,
+                    }));
+                }
+                _ => {}
+            }
+        }
+        sessions
+    }
+}
+
+/// Puts commands together by tube; those that do not fit into one call come in the next round.
+fn waves(commands: Vec<(usize, Command)>, gated: &HashSet<TubeName>) -> Vec<Vec<Group>> {
+    let mut waves: Vec<Vec<Group>> = Vec::new();
+    let mut open: HashMap<TubeName, (usize, usize)> = HashMap::new();
+    let mut before: Option<TubeName> = None;
+    for (place, command) in commands {
+        let Some(tube) = tube_of(&command).cloned() else { continue };
+        let (tasks, bytes) = (tasks_in(&command), command.payload_bytes());
+        // Tubes may have one semaphore, where the order of arrival counts.
+        let behind_other = gated.contains(&tube)
+            && before.replace(tube.clone()).is_some_and(|before| before != tube);
+        let found = open.get(&tube).copied();
+        let (wave, group) = match found {
+            Some((wave, group)) if !behind_other && !waves[wave][group].is_full(tasks, bytes) => {
+                (wave, group)
+            }
+            other => {
+                let next = other.map_or(0, |(wave, _)| wave + 1);
+                let wave = if behind_other { waves.len() } else { next };
+                if waves.len() <= wave {
+                    waves.push(Vec::new());
+                }
+                waves[wave].push(Group::new(tube.clone()));
+                let at = (wave, waves[wave].len() - 1);
+                open.insert(tube, at);
+                at
+            }
+        };
+        let group = &mut waves[wave][group];
+        group.tasks += tasks;
+        group.bytes += bytes;
+        group.commands.push((place, command));
+    }
+    waves
+}
+
+fn tasks_in(command: &Command) -> usize {
+    match command {
+        Command::Put { tasks, .. } => tasks.len(),
+        Command::Take(take) => take.count,
+        Command::Finish { items, .. } => items.len(),
+        Command::Delete { ids, .. } | Command::Peek { ids, .. } => ids.len(),
+        _ => 1,
+    }
+}
+
+/// The tube that a command is about, if that is all it is about.
+fn tube_of(command: &Command) -> Option<&TubeName> {
+    match command {
+        Command::Put { tube, .. }
+        | Command::Finish { tube, .. }
+        | Command::Kick { tube, .. }
+        | Command::Delete { tube, .. }
+        | Command::Peek { tube, .. }
+        | Command::Deliveries { tube, .. }
+        | Command::Truncate { tube }
+        | Command::ReleaseAll { tube }
+        | Command::AlterTube { tube, .. }
+        | Command::Tubes { tube: Some(tube) } => Some(tube),
+        Command::Take(take) => Some(&take.tube),
+        _ => None,
+    }
+}
+
+fn only_looks(command: &Command) -> bool {
+    matches!(command, Command::Peek { .. } | Command::Deliveries { .. } | Command::Tubes { .. })
+}
+
+/// Whether those who wait may find something now.
+fn has_changed(command: &Command, reply: &Result<Reply, Error>) -> bool {
+    match reply {
+        Err(_) => false,
+        Ok(Reply::Taken(tasks)) => !tasks.is_empty(),
+        Ok(_) => !only_looks(command),
+    }
+}
+
+/// What can be refused without asking.
+fn refusal(command: &Command, cluster: bool) -> Option<Error> {
+    let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
+        let message = if capacity == Some(0) {
+            "a capacity must be at least 1; leave it out for no limit"
+        } else if attempts_max == Some(0) {
+            "attempts_max must be at least 1; leave it out to retry forever"
+        } else {
+            return None;
+        };
+        Some(Error::Invalid(message.into()))
+    };
+    match command {
+        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
+            .or_else(|| refuse_queue_num(o.queue_num))
+            .or_else(|| refuse_gate(o, cluster)),
+        Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
+        Command::AlterTube { change, .. } => {
+            options(change.capacity.flatten(), change.attempts_max.flatten())
+        }
+        Command::Put { tasks, .. } => check_tasks(tasks).err(),
+        Command::Semaphore(command) => command.check().err(),
+        Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
+        Command::Finish { .. } | Command::Delete { .. } | Command::Peek { .. } => {
+            refuse_count("the number of tasks in one command", tasks_in(command))
+        }
+        _ => None,
+    }
+}
+
+fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
+    let message = "a queue number must be at least 1";
+    (queue_num == Some(0)).then(|| Error::Invalid(message.into()))
+}
+
+/// Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
+fn refuse_gate(options: &TubeOptions, cluster: bool) -> Option<Error> {
+    let refusal =
+        "a tube cannot have a semaphore on a cluster of Redis; use a single Redis, or PostgreSQL";
+    (cluster && options.semaphore.is_some()).then(|| Error::Invalid(refusal.into()))
+}
+
+fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
+    let (limit, advice) = (BATCH_TASKS_MAX, "use several batches");
+    (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
+}
+
+pub(super) fn misread(why: &Unreadable) -> Result<Reply, Error> {
+    tracing::error!(%why, "an answer of Redis could not be read");
+    let what = "it was done, but the answer of Redis could not be read; see the log";
+    Err(Error::Store(what.into()))
+}
+
+fn unasked() -> Failure {
+    Failure::Unreachable("it was lost before".into())
+}
+
+pub(super) fn unreadable_registry() -> Failure {
+    Failure::Refused("its registry answered something strange".into())
+}

@@ -1,0 +1,33 @@
+//! The functions that decide inside Redis.
+
+use taskyard_redis::Library;
+
+/// The files of the library, in the order in which they need each other. A chunk of Lua may have two hundred local names, so
+/// what the others do not use is out of their sight.
+const FILES: &[&str] = &[
+    include_str!("lua/task.lua"),
+    include_str!("lua/tube.lua"),
+    concat!("do\n", include_str!("lua/semaphore.lua"), "end\n"),
+    concat!("do\n", include_str!("lua/outbox.lua"), "end\n"),
+    concat!("do\n", include_str!("lua/settle.lua"), "end\n"),
+    concat!("do\n", include_str!("lua/gates.lua"), "end\n"),
+    include_str!("lua/put.lua"),
+    include_str!("lua/show.lua"),
+    include_str!("lua/take.lua"),
+    include_str!("lua/finish.lua"),
+    include_str!("lua/tick.lua"),
+    include_str!("lua/tubes.lua"),
+    include_str!("lua/call.lua"),
+    concat!("do\n", include_str!("lua/semaphores.lua"), "end\n"),
+    include_str!("lua/names.lua"),
+    concat!("do\n", include_str!("lua/registry.lua"), "end\n"),
+];
+
+/// The version of what is kept in Redis. Whoever finds a later one there leaves it alone. In the second one tasks may have a priority
+/// for their semaphore; what the first one kept is read as it is.
+pub(super) const FORMAT: i64 = 2;
+
+/// The library of this version.
+pub(super) fn library() -> Library {
+    Library::new(&format!("taskyard_{FORMAT}"), FILES)
+}

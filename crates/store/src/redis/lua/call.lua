@@ -1,0 +1,118 @@
+-- The way in: one call asks a tube for any number of things, one after the other.
+
+local VERBS = { P = put, T = take, F = finish, D = delete, K = kick, E = peek, L = deliveries, N = info, A = release_all,
+    S = part, U = unhear, I = tick, R = alter, M = name_tube, X = drop,
+    Z = truncate }
+
+local Call = {}
+Call.__index = Call
+
+function Call:answer(text)
+    self.answers[#self.answers + 1] = text
+end
+
+-- The first arguments are the moment (or nothing), the epoch, where to tell the others (or nothing) and who tells them.
+local function new_call(base, args, single)
+    local call = { args = args, next = 6, answers = { '' }, now = tonumber(args[1]) or clock(), epoch = tonumber(args[2]),
+        channel = args[3], server = args[4], prefix = string.match(base, '^{([^:]*):'), single = single, tubes = {},
+        semaphores = {} }
+    return setmetatable(call, Call)
+end
+
+local function publish(call, name)
+    if call.channel ~= '' then
+        redis.call('PUBLISH', call.channel, call.server .. ':' .. name)
+    end
+end
+
+-- Writes what was done to a tube.
+local function close_tube(call, tube)
+    flush(tube)
+    write_numbers(tube)
+    if tube.news then
+        publish(call, tube.options.name)
+    end
+end
+
+-- Writes what was done beside what was asked: to semaphores before tubes, and to other tubes behind them. How those
+-- stand is the last answer.
+local function end_call(call, own, own_key)
+    local others = {}
+    for _, tube in pairs(call.tubes) do
+        if tube ~= own and not tube.dropped then
+            close_tube(call, tube)
+            others[#others + 1] = struct.pack('<BI2c0dd', 0, #tube.options.name, tube.options.name, takeable(tube),
+                next_timer(tube))
+        end
+    end
+    for key, s in pairs(call.semaphores) do
+        if s then
+            sem.close(s)
+            if s.news then
+                publish(call, '/' .. key)
+            end
+        end
+        if s and key ~= own_key then
+            others[#others + 1] = struct.pack('<BI2c0ddBI4', 1, #key, key, sem.next_moment(s), outbox.next_moment(s),
+                s.news and 1 or 0, s.number)
+        end
+    end
+    if #others > 0 then
+        call:answer(table.concat(others))
+    end
+end
+
+-- What the caller learns of the tube besides: whether it is there (or another is), this clock, how many can be taken, how much room there is
+-- (less than none: no limit), the next moment, its number, whether it has a semaphore, and whether it lost its limit.
+local HEAD = '<BddddI4BB'
+
+local function head_of(tube, now, other)
+    if not tube or tube.dropped then
+        return struct.pack(HEAD, other and 2 or 0, now, 0, -1, NEVER, tube and tube.options.number or 0, 0, 0)
+    end
+    local room = -1
+    if tube.options.capacity then
+        room = math.max(tube.options.capacity - total(tube), 0)
+    end
+    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), tube.options.number,
+        tube.options.semaphore ~= '' and 1 or 0,
+        tube.unlimited and 1 or 0)
+end
+
+-- Behind the first arguments is what the tube is called (or nothing: then that is answered).
+local function ask(keys, args)
+    local base, name = keys[1], args[5]
+    local call = new_call(base, args, true)
+    local now = call.now
+    local tube, other = open_tube(call, base, name)
+    while call.next <= #args do
+        local header = args[call.next]
+        local verb = string.sub(header, 1, 1)
+        call.next = call.next + 1
+        if tube and tube.dropped then
+            tube = nil
+        end
+        if verb == 'C' then
+            local refused = tube and '\6' or other and '\11' or refuse_create(call, header)
+            call:answer(refused or '\0')
+            tube = tube or not refused and create(call, base, header) or nil
+        elseif tube then
+            VERBS[verb](tube, header, call)
+        else
+            if verb == 'P' then
+                call.next = call.next + struct.unpack('<I4', header, 2)
+            end
+            call:answer('\1')
+        end
+    end
+    if tube and not tube.dropped then
+        close_tube(call, tube)
+    end
+    end_call(call, tube)
+    call.answers[1] = head_of(tube, now, other) .. (name == '' and tube and tube.options.name or '')
+    return call.answers
+end
+
+redis.register_function(NAME .. '_ask', ask)
+-- The same for what needs no room: it may be asked of a Redis that is full.
+redis.register_function({ function_name = NAME .. '_free', callback = ask, flags = { 'allow-oom' } })

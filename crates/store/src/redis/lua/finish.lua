@@ -1,0 +1,262 @@
+-- How deliveries end, and what else moves a task by hand.
+
+local ACK, RELEASE, BURY, TOUCH = 0, 1, 2, 3
+local BY_LEASE, BY_SESSION, BY_ANYBODY, BY_ENDED_SESSION = 0, 1, 2, 3
+local DONE_ITEM, STALE_ITEM, MISSING_ITEM = '\0', '\1', '\2'
+
+local ITEM = '<c8Bc16BdB'
+local ITEM_BYTES = 35
+
+local function read_items(header)
+    local size, items, ids = struct.unpack('<I4', header, 3), {}, {}
+    for place = 1, size do
+        local item = {}
+        item.id, item.holder, item.who, item.verb, item.span, item.counted =
+            struct.unpack(ITEM, header, 7 + (place - 1) * ITEM_BYTES)
+        items[place], ids[place] = item, item.id
+    end
+    return items, ids
+end
+
+-- Whether a delivery is under way and held by who says so.
+local function is_held(tube, task, item)
+    if task.state ~= TAKEN or task.moment <= tube.now then
+        return false
+    elseif item.holder == BY_LEASE then
+        return task.lease == string.sub(item.who, 1, 8)
+    elseif item.holder == BY_SESSION then
+        return task.flags >= HAS_SESSION and task.session == item.who
+    end
+    return item.holder == BY_ANYBODY
+end
+
+-- Ends a delivery without ack: the task is ready again, or delayed, or its attempts are used up.
+local function give_back(tube, id, task, delay, counted, call)
+    leave(tube, id, task)
+    local used_up = false
+    if counted then
+        task.previous = task.start
+        task.attempts = math.min(task.attempts + 1, ATTEMPTS_MAX)
+        local most = tube.options.attempts_max
+        used_up = task.attempts >= (most > 0 and most or ATTEMPTS_MAX)
+    end
+    undeliver(task)
+    if used_up then
+        task.state = DEAD_LETTER
+        count(tube, 'bury')
+    elseif delay == 0 then
+        task.state = READY
+    else
+        task.state, task.moment = DELAYED, later(tube.now, delay)
+        task.expires = later(task.expires, delay)
+    end
+    enter(tube, id, task)
+    count(tube, call)
+end
+
+local function bury(tube, id, task)
+    if task.state == BURIED or task.state == DEAD_LETTER then
+        return
+    end
+    leave(tube, id, task)
+    undeliver(task)
+    task.state = BURIED
+    enter(tube, id, task)
+    -- It may have kept others of its sub-queue waiting.
+    tube.news = true
+    count(tube, 'bury')
+end
+
+local function touch(tube, id, task, more)
+    if more == 0 then
+        return
+    end
+    leave(tube, id, task)
+    task.moment = later(task.moment, more)
+    task.expires = later(task.expires, more)
+    task.ttr = math.min(task.ttr + more, FOREVER)
+    enter(tube, id, task)
+    count(tube, 'touch')
+end
+
+-- What became of one item, and the task as it is shown.
+local function finish_one(tube, item, show)
+    local id, task = item.id, tube.tasks[item.id]
+    if not task then
+        return MISSING_ITEM
+    end
+    local anybody_buries = item.verb == BURY and item.holder == BY_ANYBODY
+    if not anybody_buries and not is_held(tube, task, item) then
+        return STALE_ITEM
+    end
+    local body = show and body_of(tube, id)
+    if item.verb == ACK then
+        local seen = show and view(id, task, REASON.finished)
+        remove(tube, id, task)
+        count(tube, 'ack')
+        return DONE_ITEM, seen, body
+    elseif item.verb == RELEASE then
+        give_back(tube, id, task, tube.options.times and item.span or 0, item.counted == 1, 'release')
+    elseif item.verb == BURY then
+        bury(tube, id, task)
+    else
+        touch(tube, id, task, item.span)
+    end
+    return DONE_ITEM, show and view(id, task, reason_of(tube, task)), body
+end
+
+-- A kind without times has no touch, except for deliveries whose taker named a lease time.
+local function has_wrong_touch(tube, items)
+    for _, item in ipairs(items) do
+        local task = item.verb == TOUCH and tube.tasks[item.id]
+        if task and is_held(tube, task, item) and task.flags % 2 == 0 then
+            return true
+        end
+    end
+    return false
+end
+
+local function answer_outcomes(call, outcomes, shown)
+    call:answer('\0' .. table.concat(outcomes))
+    for _, text in ipairs(shown) do
+        call:answer(text)
+    end
+end
+
+-- What was shown as ready before the semaphore had its say is shown as it is now.
+local function show_gated(tube, shown)
+    if tube.options.semaphore == '' then
+        return
+    end
+    for place = 1, #shown, 2 do
+        local id, reason, state = struct.unpack('c8BB', shown[place])
+        local task = tube.tasks[id]
+        if state == READY and reason ~= REASON.finished and task then
+            shown[place] = view(id, task, reason_of(tube, task))
+        end
+    end
+end
+
+local function finish(tube, header, call)
+    local show = struct.unpack('B', header, 2) == 1
+    local items, ids = read_items(header)
+    load(tube, ids)
+    local bytes = show and too_many_bytes(tube, ids)
+    if bytes then
+        return call:answer('\4' .. struct.pack('<d', bytes))
+    end
+    if not tube.options.times and has_wrong_touch(tube, items) then
+        return call:answer('\5' .. string.char(tube.options.kind))
+    end
+    local outcomes, shown, done = {}, {}, {}
+    for place, item in ipairs(items) do
+        local outcome, seen, body = finish_one(tube, item, show)
+        outcomes[place] = outcome
+        if seen then
+            shown[#shown + 1] = seen
+            shown[#shown + 1] = body
+        end
+        if outcome == DONE_ITEM then
+            done[#done + 1] = item.id
+        end
+    end
+    gates.regate(tube, done)
+    show_gated(tube, shown)
+    answer_outcomes(call, outcomes, shown)
+end
+
+local function delete(tube, header, call)
+    local show = struct.unpack('B', header, 2) == 1
+    local ids = read_ids(header, 3)
+    load(tube, ids)
+    local bytes = show and too_many_bytes(tube, ids)
+    if bytes then
+        return call:answer('\4' .. struct.pack('<d', bytes))
+    end
+    local outcomes, shown = {}, {}
+    for place, id in ipairs(ids) do
+        local task = tube.tasks[id]
+        outcomes[place] = task and DONE_ITEM or MISSING_ITEM
+        if task then
+            if show then
+                shown[#shown + 1] = view(id, task, REASON.finished)
+                shown[#shown + 1] = body_of(tube, id)
+            end
+            remove(tube, id, task)
+            count(tube, 'delete')
+        end
+    end
+    gates.regate(tube, ids)
+    answer_outcomes(call, outcomes, shown)
+end
+
+local function kick(tube, header, call)
+    local limit, kicked, all = struct.unpack('<d', header, 2), 0, {}
+    while kicked < limit do
+        flush(tube)
+        local places = redis.call('ZRANGE', tube.base .. ':d', 0, math.min(limit - kicked, TAKE_STEP) - 1)
+        if #places == 0 then
+            break
+        end
+        local ids = {}
+        for item, place in ipairs(places) do
+            ids[item] = string.sub(place, 9)
+        end
+        load(tube, ids)
+        for _, id in ipairs(ids) do
+            local task = tube.tasks[id]
+            leave(tube, id, task)
+            task.state = READY
+            enter(tube, id, task)
+            all[#all + 1] = id
+        end
+        kicked = kicked + #ids
+    end
+    gates.regate(tube, all)
+    count(tube, 'kick', kicked)
+    call:answer('\0' .. struct.pack('<d', kicked))
+end
+
+-- Gives back these tasks, which are taken.
+local function give_back_all(tube, ids, counted)
+    load(tube, ids)
+    for _, id in ipairs(ids) do
+        give_back(tube, id, tube.tasks[id], 0, counted, 'release')
+    end
+    table.sort(ids)
+    gates.regate(tube, ids)
+end
+
+local function release_all(tube, _, call)
+    flush(tube)
+    give_back_all(tube, redis.call('SMEMBERS', tube.base .. ':x'), true)
+    call:answer('\0')
+end
+
+-- A session has ended: what it holds goes back.
+local function part(tube, header, call)
+    local session = string.sub(header, 2, 17)
+    flush(tube)
+    local ids = redis.call('ZRANGEBYLEX', tube.base .. ':s', '[' .. session, '[' .. session .. string.rep('\255', 8))
+    for item, member in ipairs(ids) do
+        ids[item] = string.sub(member, 17)
+    end
+    give_back_all(tube, ids, true)
+    call:answer('\0' .. struct.pack('<d', #ids))
+end
+
+-- Deliveries with these lease numbers nobody has heard of: they never were.
+local function unhear(tube, header, call)
+    local first, last = string.sub(header, 2, 9), string.sub(header, 10, 17)
+    flush(tube)
+    local ids, unheard = redis.call('SMEMBERS', tube.base .. ':x'), {}
+    load(tube, ids)
+    for _, id in ipairs(ids) do
+        local lease = tube.tasks[id].lease
+        if lease >= first and lease <= last then
+            unheard[#unheard + 1] = id
+        end
+    end
+    give_back_all(tube, unheard, false)
+    call:answer('\0')
+end

@@ -1,0 +1,98 @@
+-- How tasks come in.
+
+local GIVES_PRI, GIVES_TTL, GIVES_TTR, GIVES_DELAY, GIVES_AT, GIVES_SUBQUEUE, GIVES_OWN = 1, 2, 4, 8, 16, 32, 64
+
+-- What a put says about one task, from this place of its header, and where the next one begins.
+local function read_new(header, place)
+    local given, new = struct.unpack('B', header, place), {}
+    place = place + 1
+    if given == 0 then
+        return new, place
+    end
+    if has(given, GIVES_PRI) then
+        new.pri, place = struct.unpack('c8', header, place)
+    end
+    if has(given, GIVES_TTL) then
+        new.ttl, place = struct.unpack('<d', header, place)
+    end
+    if has(given, GIVES_TTR) then
+        new.ttr, place = struct.unpack('<d', header, place)
+    end
+    if has(given, GIVES_DELAY) then
+        new.delay, place = struct.unpack('<d', header, place)
+    end
+    if has(given, GIVES_AT) then
+        new.at, place = struct.unpack('<d', header, place)
+    end
+    if has(given, GIVES_SUBQUEUE) then
+        new.subqueue, place = struct.unpack('<I2c0', header, place)
+    end
+    if has(given, GIVES_OWN) then
+        new.own, place = struct.unpack('c8', header, place)
+    end
+    return new, place
+end
+
+local function or_given(value, otherwise)
+    if otherwise >= 0 then
+        return value or otherwise
+    end
+    return value
+end
+
+local function make_task(tube, new, body)
+    local o, now = tube.options, tube.now
+    local task = { state = READY, flags = 0, attempts = 0, bytes = #body - 4, pri = NO_PRI, created = now, expires = NEVER,
+        ttr = FOREVER, previous = NEVER, moment = 0, lease = NO_LEASE, start = 0, session = NO_SESSION, own = new.own,
+        subqueue = o.subqueues and '+' .. (new.subqueue or 'nil') or '' }
+    if not o.times then
+        return task
+    end
+    local ttl = or_given(new.ttl, o.ttl) or FOREVER
+    local due = new.at or later(now, or_given(new.delay, o.delay) or 0)
+    task.pri = new.pri or o.pri
+    task.ttr = or_given(new.ttr, o.ttr) or ttl
+    task.expires = later(now, ttl)
+    if due > now then
+        -- The time to live begins when the delay is over.
+        task.expires = later(due, ttl)
+        task.state, task.moment = DELAYED, due
+    end
+    return task
+end
+
+-- All or none: how many, whether one says how important it is to a semaphore, and what is said of each. The bodies follow the
+-- header.
+local function put(tube, header, call)
+    local size, owned = struct.unpack('<I4B', header, 2)
+    local first = call.next
+    call.next = first + size
+    if owned == 1 and tube.options.semaphore == '' then
+        return call:answer('\14')
+    end
+    local capacity = tube.options.capacity
+    if capacity and size > math.max(capacity - total(tube), 0) then
+        return call:answer('\2' .. tube.options.capacity_bytes)
+    end
+    local numbers = tube.numbers
+    local id = numbers[NEXT_ID]
+    if id + size > TASK_ID_MAX then
+        return call:answer('\3')
+    end
+    local states, names, place = {}, {}, 7
+    for item = 1, size do
+        local new, body = nil, call.args[first + item - 1]
+        new, place = read_new(header, place)
+        local task, name = make_task(tube, new, body), struct.pack('>I8', id + item - 1)
+        enter(tube, name, task)
+        tube.b[name] = body
+        names[item] = name
+    end
+    gates.regate(tube, names)
+    for item, name in ipairs(names) do
+        states[item] = tube.tasks[name].state == READY and '\0' or '\2'
+    end
+    numbers[NEXT_ID] = id + size
+    count(tube, 'put', size)
+    call:answer('\0' .. struct.pack('<d', id) .. table.concat(states))
+end

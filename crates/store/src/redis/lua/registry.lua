@@ -1,0 +1,253 @@
+-- What is about all tubes, under a hash tag of its own (names of tubes are in names.lua): s sessions, e when those without
+-- connections end, c:SERVER connections at a server, t:SESSION homes of tubes it took from, v servers by their last heartbeat,
+-- ttr, epoch, lease, number, and format: the version of all this.
+
+-- Connections in all, and when it ends if none comes back (less than nothing: one is there).
+local SESSION = '<dd'
+local NO_END = -1
+
+local STALE, ENDING = 9, 10
+
+local function session_of(base, id)
+    local raw = redis.call('HGET', base .. ':s', id)
+    if raw then
+        local connections, ends = struct.unpack(SESSION, raw)
+        return { connections = connections, ends = ends }
+    end
+end
+
+local function lives(session, now)
+    return session and (session.ends < 0 or session.ends > now)
+end
+
+local function set_session(base, id, session)
+    redis.call('HSET', base .. ':s', id, struct.pack(SESSION, session.connections, session.ends))
+    if session.ends >= 0 and session.ends < NEVER then
+        redis.call('ZADD', base .. ':e', session.ends, id)
+    else
+        redis.call('ZREM', base .. ':e', id)
+    end
+end
+
+local function session_ttr(base)
+    return tonumber(redis.call('GET', base .. ':ttr') or 0)
+end
+
+-- Says how many connections of a session are at a server. A session without any ends when its time has passed.
+local function set_connections(base, server, id, session, connections, now)
+    local key = base .. ':c:' .. server
+    local before = tonumber(redis.call('HGET', key, id) or 0)
+    session.connections = session.connections + connections - before
+    if connections > 0 then
+        redis.call('HSET', key, id, connections)
+    else
+        redis.call('HDEL', key, id)
+    end
+    if session.connections > 0 then
+        session.ends = NO_END
+    elseif session.ends < 0 then
+        session.ends = later(now, session_ttr(base))
+    end
+    set_session(base, id, session)
+end
+
+-- Ends the part that a server had in all sessions but these.
+local function part_sessions(base, server, kept, now)
+    for _, id in ipairs(redis.call('HKEYS', base .. ':c:' .. server)) do
+        local session = session_of(base, id)
+        if not session then
+            redis.call('HDEL', base .. ':c:' .. server, id)
+        elseif not kept[id] then
+            set_connections(base, server, id, session, 0, now)
+        end
+    end
+end
+
+local function forget_server(base, server, now)
+    part_sessions(base, server, {}, now)
+    redis.call('ZREM', base .. ':v', server)
+    redis.call('DEL', base .. ':c:' .. server)
+end
+
+-- When a server that lives must have been heard after. A Redis that was away itself heard nobody.
+local function heard_after(moment, patience)
+    local up = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+    return up * 1000000 < patience and '-inf' or moment - patience
+end
+
+-- All servers are gone, and with them all sessions. Each tube is put in order by the next call to it.
+local function begin_epoch(base)
+    for _, server in ipairs(redis.call('ZRANGE', base .. ':v', 0, -1)) do
+        redis.call('DEL', base .. ':c:' .. server)
+    end
+    for _, id in ipairs(redis.call('HKEYS', base .. ':s')) do
+        redis.call('DEL', base .. ':t:' .. id)
+    end
+    redis.call('DEL', base .. ':v', base .. ':s', base .. ':e', base .. ':ttr')
+    redis.call('INCR', base .. ':epoch')
+end
+
+local function begin_if_alone(base, patience)
+    if redis.call('ZCOUNT', base .. ':v', heard_after(clock(), patience), '+inf') == 0 then
+        begin_epoch(base)
+    end
+end
+
+local function epoch_of(base)
+    return tonumber(redis.call('GET', base .. ':epoch') or 0)
+end
+
+local registry = {}
+
+-- A server begins, unless what is kept here is of a later version than it knows. When no other lives, what the last ones
+-- left behind is put in order.
+function registry.begin(base, _, server, patience, format)
+    local found = tonumber(redis.call('GET', base .. ':format') or 0)
+    if found > tonumber(format) then
+        return { 0, found }
+    end
+    redis.call('SET', base .. ':format', format)
+    begin_if_alone(base, tonumber(patience))
+    redis.call('ZADD', base .. ':v', clock(), server)
+    return { epoch_of(base), tonumber(format) }
+end
+
+-- A server says that it lives, and looks after those that have not said so for a while. Who was away itself does not
+-- judge others: perhaps it was Redis.
+function registry.beat(base, now, server, patience)
+    local moment, lost = clock(), 0
+    local before = redis.call('ZSCORE', base .. ':v', server)
+    redis.call('ZADD', base .. ':v', moment, server)
+    patience = tonumber(patience)
+    if before and tonumber(before) > moment - patience then
+        local heard = heard_after(moment, patience)
+        for _, dead in ipairs(redis.call('ZRANGEBYSCORE', base .. ':v', '-inf', heard)) do
+            forget_server(base, dead, now)
+            lost = lost + 1
+        end
+    end
+    return { redis.call('ZCARD', base .. ':v') - 1, lost, before and 0 or 1, epoch_of(base) }
+end
+
+-- A server ends in good order.
+registry['end'] = function(base, now, server, patience)
+    forget_server(base, server, now)
+    begin_if_alone(base, tonumber(patience))
+    return {}
+end
+
+-- A server that lost the thread says which sessions are connected there, and that is so from now on.
+function registry.settle(base, now, server, _, _, words)
+    local kept = {}
+    redis.call('ZADD', base .. ':v', clock(), server)
+    for place = 4, #words, 2 do
+        kept[words[place]] = true
+    end
+    part_sessions(base, server, kept, now)
+    for place = 4, #words, 2 do
+        local session = session_of(base, words[place]) or { connections = 0, ends = NO_END }
+        set_connections(base, server, words[place], session, tonumber(words[place + 1]), now)
+    end
+    return { epoch_of(base) }
+end
+
+function registry.join(base, now, session_id, create, server)
+    local session = session_of(base, session_id)
+    if not lives(session, now) then
+        if create == '0' then
+            return { UNKNOWN }
+        elseif session then
+            -- Its time was over, though no tick has said so yet: first it ends.
+            return { STALE }
+        end
+        session = { connections = 0, ends = NO_END }
+    end
+    local here = tonumber(redis.call('HGET', base .. ':c:' .. server, session_id) or 0)
+    set_connections(base, server, session_id, session, here + 1, now)
+    return { OK }
+end
+
+-- Answers also when the session ends, if that was set. One that ends at once does so when its tasks are back.
+function registry.leave(base, now, session_id, server)
+    local session = session_of(base, session_id)
+    if not lives(session, now) then
+        return { UNKNOWN, NEVER }
+    end
+    local here = tonumber(redis.call('HGET', base .. ':c:' .. server, session_id) or 0)
+    set_connections(base, server, session_id, session, math.max(here - 1, 0), now)
+    if session.connections > 0 then
+        return { OK, NEVER }
+    end
+    -- Who leaves a session that nobody is in begins its time anew.
+    session.ends = later(now, session_ttr(base))
+    set_session(base, session_id, session)
+    if session.ends <= now then
+        return { ENDING, NEVER }
+    end
+    return { OK, session.ends }
+end
+
+function registry.configure(base, _, ttr)
+    redis.call('SET', base .. ':ttr', ttr)
+    return {}
+end
+
+-- Which of these sessions live.
+function registry.lives(base, now, _, _, _, words)
+    local alive = {}
+    for place = 3, #words do
+        alive[place - 2] = lives(session_of(base, words[place]), now) and 1 or 0
+    end
+    return alive
+end
+
+-- A session is about to take from these tubes for the first time.
+function registry.hold(base, _, session_id, _, _, words)
+    for place = 4, #words do
+        redis.call('SADD', base .. ':t:' .. session_id, words[place])
+    end
+    return {}
+end
+
+-- The tubes a session took from.
+function registry.held(base, _, session_id)
+    return redis.call('SMEMBERS', base .. ':t:' .. session_id)
+end
+
+-- Sessions whose time is over, at most so many, and behind them when the next one ends.
+function registry.due(base, now, limit)
+    local ids = redis.call('ZRANGEBYSCORE', base .. ':e', '-inf', now, 'LIMIT', 0, limit)
+    local first = redis.call('ZRANGEBYSCORE', base .. ':e', '(' .. string.format('%.0f', now), '+inf', 'WITHSCORES',
+        'LIMIT', 0, 1)
+    ids[#ids + 1] = first[2] and tonumber(first[2]) or NEVER
+    ids[#ids + 1] = now
+    return ids
+end
+
+-- What a session held is back: it is no more, unless somebody has begun it again.
+function registry.ended(base, now, session_id)
+    if not lives(session_of(base, session_id), now) then
+        redis.call('HDEL', base .. ':s', session_id)
+        redis.call('ZREM', base .. ':e', session_id)
+        redis.call('DEL', base .. ':t:' .. session_id)
+    end
+    return {}
+end
+
+-- Lease numbers that nobody else gets. They begin at this clock where that is further, so that none is issued twice
+-- even if what was written last is lost with a node.
+function registry.leases(base, _, size)
+    local first = math.max(tonumber(redis.call('GET', base .. ':lease') or 0), clock())
+    redis.call('SET', base .. ':lease', string.format('%.0f', first + size))
+    return { first }
+end
+
+-- The first arguments are the verb and the moment (or nothing). A verb is given three words, and all where there may be
+-- thousands, which do not fit on the stack.
+local function look(keys, args)
+    local now = tonumber(args[2]) or clock()
+    local verb = registry[args[1]] or names[args[1]]
+    return verb(keys[1], now, args[3], args[4], args[5], args)
+end
+
+redis.register_function({ function_name = NAME .. '_registry', callback = look, flags = { 'allow-oom' } })

@@ -1,0 +1,117 @@
+-- How tasks are shown.
+
+local REASON = { waits = 0, running = 1, not_due = 2, paused = 3, busy = 4, buried = 5, used_up = 6, expired = 7, finished = 8,
+    semaphore = 9 }
+
+local function is_busy(tube, key)
+    local noted = tube.u[key]
+    if noted == nil then
+        return redis.call('SISMEMBER', tube.base .. ':u', key) == 1
+    end
+    return noted
+end
+
+local function reason_of(tube, task)
+    if task.state == TAKEN then
+        return REASON.running
+    elseif task.state == DELAYED then
+        return REASON.not_due
+    elseif task.expires <= tube.now then
+        return REASON.expired
+    elseif task.state == GATED then
+        return REASON.semaphore
+    elseif task.state == DEAD_LETTER then
+        return REASON.used_up
+    elseif task.state == BURIED then
+        return REASON.buried
+    elseif tube.options.paused then
+        return REASON.paused
+    elseif tube.options.subqueues and is_busy(tube, task.subqueue) then
+        return REASON.busy
+    end
+    return REASON.waits
+end
+
+local function view(id, task, reason)
+    return id .. string.char(reason) .. encode(task)
+end
+
+local function body_of(tube, id)
+    return tube.b[id] or redis.call('HGET', tube.base .. ':b', id) or ''
+end
+
+-- How many bytes these tasks have together, if they are more than may be shown.
+local function too_many_bytes(tube, ids)
+    local bytes = 0
+    for _, id in ipairs(ids) do
+        local task = tube.tasks[id]
+        bytes = bytes + (task and task.bytes or 0)
+    end
+    return bytes > BYTES_MAX and bytes
+end
+
+-- The ids from this place of a header on.
+local function read_ids(header, place)
+    local size, ids = struct.unpack('<I4', header, place), {}
+    for item = 1, size do
+        local from = place + 4 + (item - 1) * 8
+        ids[item] = string.sub(header, from, from + 7)
+    end
+    return ids
+end
+
+local function peek(tube, header, call)
+    local ids = read_ids(header, 2)
+    load(tube, ids)
+    local bytes = too_many_bytes(tube, ids)
+    if bytes then
+        return call:answer('\4' .. struct.pack('<d', bytes))
+    end
+    local shown = {}
+    for _, id in ipairs(ids) do
+        if tube.tasks[id] then
+            shown[#shown + 1] = id
+        end
+    end
+    call:answer('\0' .. struct.pack('<I4', #shown))
+    for _, id in ipairs(shown) do
+        local task = tube.tasks[id]
+        call:answer(view(id, task, reason_of(tube, task)))
+        call:answer(body_of(tube, id))
+    end
+end
+
+-- Who holds what, by id, without bodies.
+local function deliveries(tube, header, call)
+    local limit = struct.unpack('<d', header, 2)
+    flush(tube)
+    local ids = redis.call('SMEMBERS', tube.base .. ':x')
+    table.sort(ids)
+    for place = #ids, limit + 1, -1 do
+        ids[place] = nil
+    end
+    load(tube, ids)
+    call:answer('\0' .. struct.pack('<I4', #ids))
+    for _, id in ipairs(ids) do
+        call:answer(view(id, tube.tasks[id], REASON.running))
+    end
+end
+
+local function next_timer(tube)
+    local first = redis.call('ZRANGE', tube.base .. ':w', 0, 0, 'WITHSCORES')
+    return first[2] and tonumber(first[2]) or NEVER
+end
+
+local function takeable(tube)
+    return tube.options.paused and 0 or redis.call('ZCARD', tube.base .. ':r')
+end
+
+-- The options, how many tasks stand where, what was done.
+local function info(tube, _, call)
+    local all = total(tube)
+    local taken = redis.call('SCARD', tube.base .. ':x')
+    local buried = redis.call('ZCARD', tube.base .. ':d')
+    local delayed = tube.numbers[DELAYED_COUNT]
+    call:answer('\0' .. tube.options.raw .. struct.pack('<dddddd', all - taken - buried - delayed, taken, buried, delayed,
+        takeable(tube), next_timer(tube)) .. struct.pack(NUMBERS, unpack(tube.numbers, 1, 15)))
+end

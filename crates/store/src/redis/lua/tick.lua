@@ -1,0 +1,32 @@
+-- What time alone does, for about so many tasks. Answers how many moved.
+local function tick(tube, header, call)
+    local limit, moved, all = struct.unpack('<d', header, 2), 0, {}
+    while moved < limit do
+        flush(tube)
+        local ids = redis.call('ZRANGEBYSCORE', tube.base .. ':w', '-inf', tube.now, 'LIMIT', 0,
+            math.min(limit - moved, TAKE_STEP))
+        if #ids == 0 then
+            break
+        end
+        load(tube, ids)
+        for _, id in ipairs(ids) do
+            local task = tube.tasks[id]
+            if task.state == DELAYED then
+                leave(tube, id, task)
+                task.state, task.moment = READY, 0
+                enter(tube, id, task)
+                count(tube, 'delay')
+            elseif task.state == TAKEN then
+                give_back(tube, id, task, 0, true, 'ttr')
+            else
+                remove(tube, id, task)
+                count(tube, 'delete')
+                count(tube, 'ttl')
+            end
+            all[#all + 1] = id
+        end
+        moved = moved + #ids
+    end
+    gates.regate(tube, all)
+    call:answer('\0' .. struct.pack('<d', moved))
+end

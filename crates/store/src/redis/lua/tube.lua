@@ -1,0 +1,287 @@
+-- One tube while a call works on it. Its keys have one hash tag, so that they are on one node of a cluster:
+-- o options, n numbers, t records, b bodies, r what can be taken by (pri, id), q what is ready by sub-queue, u busy sub-queues,
+-- h what stands for each idle one in r, d buried, w moments, x taken, s what each session holds.
+--
+-- What changes is noted and written together, in as few commands as possible: the log of Redis has each of them.
+
+-- Most values of one command; Lua's stack has room for a few thousand.
+local VALUES_MAX = 1000
+
+-- What can be altered; behind it the number of the queue, the name, and the semaphore.
+local OPTIONS = '<BBI4dddI4c8c8'
+local OPTIONS_BYTES = 50
+local TAIL = '<I4I2c0I2c0'
+local TEMPORARY, TTL_KILLS_TAKEN, PAUSED, HAS_CAPACITY = 1, 2, 4, 8
+
+-- Epoch, next id, delayed and gated tasks, done, then how often each thing was done.
+local NUMBERS = '<ddddddddddddddd'
+local EPOCH, NEXT_ID, DELAYED_COUNT, DONE = 1, 2, 3, 4
+local CALLS = { ack = 5, bury = 6, delete = 7, kick = 8, put = 9, release = 10, take = 11, touch = 12, ttl = 13, ttr = 14, delay = 15 }
+
+local function has(flags, flag)
+    return math.floor(flags / flag) % 2 == 1
+end
+
+local function read_options(raw)
+    local o = { raw = raw, tail = string.sub(raw, OPTIONS_BYTES + 1) }
+    o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri, o.capacity_bytes = struct.unpack(OPTIONS, raw)
+    o.queue, o.name, o.semaphore = struct.unpack(TAIL, o.tail)
+    o.times = o.kind == 1 or o.kind == 2 or o.kind == 4
+    o.subqueues = o.kind >= 3
+    o.paused = has(o.flags, PAUSED)
+    o.ttl_kills_taken = has(o.flags, TTL_KILLS_TAKEN)
+    if has(o.flags, HAS_CAPACITY) then
+        o.capacity = struct.unpack('>I8', o.capacity_bytes)
+    end
+    return o
+end
+
+-- What each text of options means: a tube is opened by every call and altered hardly ever.
+local known_options, known_count = {}, 0
+
+local function options_of(raw)
+    local options = known_options[raw]
+    if not options then
+        if known_count >= 1000 then
+            known_options, known_count = {}, 0
+        end
+        options = read_options(raw)
+        known_options[raw] = options
+        known_count = known_count + 1
+    end
+    return options
+end
+
+-- Nothing is noted yet.
+local function forget_notes(tube)
+    tube.t, tube.b, tube.r, tube.q, tube.u, tube.d, tube.w, tube.x, tube.s, tube.keys = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
+    tube.noted = false
+end
+
+local function new_tube(base, now, raw, numbers)
+    local tube = { base = base, now = now, options = options_of(raw), numbers = numbers, tasks = {} }
+    forget_notes(tube)
+    return tube
+end
+
+local function count(tube, call, more)
+    tube.numbers[CALLS[call]] = tube.numbers[CALLS[call]] + (more or 1)
+end
+
+-- What begins the members of a sub-queue. Its length comes first, so that none is the beginning of another.
+local function subqueue_prefix(key)
+    return struct.pack('>I2', #key) .. key
+end
+
+local function note_ready(tube, id, task, there)
+    if tube.options.subqueues then
+        tube.q[subqueue_prefix(task.subqueue) .. task.pri .. id] = there
+        tube.keys[task.subqueue] = true
+    else
+        tube.r[task.pri .. id] = there
+    end
+    tube.noted = true
+end
+
+-- Takes a task out of the orders of its state. One that has expired may have left the ready ones before.
+local function leave(tube, id, task)
+    if task.state == READY then
+        note_ready(tube, id, task, false)
+    elseif task.state == TAKEN then
+        tube.x[id] = false
+        if tube.options.subqueues then
+            tube.u[task.subqueue] = false
+            tube.keys[task.subqueue] = true
+        end
+        if task.flags >= HAS_SESSION then
+            tube.s[task.session .. id] = false
+        end
+    elseif task.state == DELAYED or task.state == GATED then
+        tube.numbers[DELAYED_COUNT] = tube.numbers[DELAYED_COUNT] - 1
+    else
+        tube.d[task.pri .. id] = false
+    end
+    if timer_of(task) ~= NEVER then
+        tube.w[id] = false
+    end
+end
+
+-- Puts it into those of its new state.
+local function enter(tube, id, task)
+    if task.state == READY then
+        note_ready(tube, id, task, true)
+        tube.news = true
+    elseif task.state == TAKEN then
+        tube.x[id] = true
+        if tube.options.subqueues then
+            tube.u[task.subqueue] = true
+            tube.keys[task.subqueue] = true
+        end
+        if task.flags >= HAS_SESSION then
+            tube.s[task.session .. id] = true
+        end
+    elseif task.state == DELAYED or task.state == GATED then
+        tube.numbers[DELAYED_COUNT] = tube.numbers[DELAYED_COUNT] + 1
+    else
+        tube.d[task.pri .. id] = true
+    end
+    local timer = timer_of(task)
+    if timer ~= NEVER then
+        tube.w[id] = timer
+    end
+    tube.tasks[id] = task
+    tube.t[id] = task
+    tube.noted = true
+end
+
+-- Takes a task out for good.
+local function remove(tube, id, task)
+    leave(tube, id, task)
+    tube.tasks[id] = false
+    tube.t[id] = false
+    tube.b[id] = false
+    tube.noted = true
+    -- Whoever waits for room, or for the sub-queue, may go on.
+    tube.news = tube.news or tube.options.capacity or tube.options.subqueues
+    tube.numbers[DONE] = tube.numbers[DONE] + 1
+end
+
+local function send(verb, key, values)
+    for first = 1, #values, VALUES_MAX do
+        redis.call(verb, key, unpack(values, first, math.min(first + VALUES_MAX - 1, #values)))
+    end
+end
+
+local function write_hash(key, noted, text_of)
+    local set, gone = {}, {}
+    for field, value in pairs(noted) do
+        if value then
+            set[#set + 1] = field
+            set[#set + 1] = text_of and text_of(value) or value
+        else
+            gone[#gone + 1] = field
+        end
+    end
+    send('HSET', key, set)
+    send('HDEL', key, gone)
+end
+
+-- A value of true is a place in an order of names alone.
+local function write_order(key, noted)
+    local set, gone = {}, {}
+    for member, score in pairs(noted) do
+        if score then
+            set[#set + 1] = score == true and 0 or score
+            set[#set + 1] = member
+        else
+            gone[#gone + 1] = member
+        end
+    end
+    send('ZREM', key, gone)
+    send('ZADD', key, set)
+end
+
+local function write_set(key, noted)
+    local set, gone = {}, {}
+    for member, there in pairs(noted) do
+        local list = there and set or gone
+        list[#list + 1] = member
+    end
+    send('SREM', key, gone)
+    send('SADD', key, set)
+end
+
+local HIGHEST = '\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255'
+
+-- Lets the first ready task of an idle sub-queue stand for it, and nothing for a busy one.
+local function settle_subqueue(base, key)
+    local head = false
+    if redis.call('SISMEMBER', base .. ':u', key) == 0 then
+        local prefix = subqueue_prefix(key)
+        local first = redis.call('ZRANGEBYLEX', base .. ':q', '[' .. prefix, '[' .. prefix .. HIGHEST, 'LIMIT', 0, 1)[1]
+        head = first and string.sub(first, #prefix + 1) or false
+    end
+    local before = redis.call('HGET', base .. ':h', key)
+    if head == before then
+        return
+    end
+    if before then
+        redis.call('ZREM', base .. ':r', before)
+    end
+    if head then
+        redis.call('ZADD', base .. ':r', 0, head)
+        redis.call('HSET', base .. ':h', key, head)
+    else
+        redis.call('HDEL', base .. ':h', key)
+    end
+end
+
+-- Writes what is noted. Whoever looks at an order calls this first.
+local function flush(tube)
+    if not tube.noted then
+        return
+    end
+    local base = tube.base
+    write_hash(base .. ':t', tube.t, encode)
+    write_hash(base .. ':b', tube.b)
+    write_order(base .. ':r', tube.r)
+    write_order(base .. ':w', tube.w)
+    write_order(base .. ':d', tube.d)
+    write_order(base .. ':s', tube.s)
+    write_set(base .. ':x', tube.x)
+    if tube.options.subqueues then
+        write_order(base .. ':q', tube.q)
+        write_set(base .. ':u', tube.u)
+        for key in pairs(tube.keys) do
+            settle_subqueue(base, key)
+        end
+    end
+    forget_notes(tube)
+end
+
+-- Reads the records of these ids, unless they are known.
+local function load(tube, ids)
+    local unknown, asked = {}, {}
+    for _, id in ipairs(ids) do
+        if tube.tasks[id] == nil and not asked[id] then
+            asked[id] = true
+            unknown[#unknown + 1] = id
+        end
+    end
+    for first = 1, #unknown, VALUES_MAX do
+        local last = math.min(first + VALUES_MAX - 1, #unknown)
+        local records = redis.call('HMGET', tube.base .. ':t', unpack(unknown, first, last))
+        for place, record in ipairs(records) do
+            tube.tasks[unknown[first + place - 1]] = record and decode(record) or false
+        end
+    end
+end
+
+-- The bodies of these ids, in their order.
+local function bodies(tube, ids)
+    local found = {}
+    for first = 1, #ids, VALUES_MAX do
+        local last = math.min(first + VALUES_MAX - 1, #ids)
+        for place, body in ipairs(redis.call('HMGET', tube.base .. ':b', unpack(ids, first, last))) do
+            found[first + place - 1] = body or ''
+        end
+    end
+    return found
+end
+
+-- How many tasks it has in all.
+local function total(tube)
+    flush(tube)
+    return redis.call('HLEN', tube.base .. ':t')
+end
+
+-- Forgets all tasks.
+local function empty(tube)
+    local base = tube.base
+    redis.call('UNLINK', base .. ':t', base .. ':b', base .. ':r', base .. ':q', base .. ':u', base .. ':h', base .. ':d',
+        base .. ':w', base .. ':x', base .. ':s')
+    forget_notes(tube)
+    tube.tasks = {}
+    tube.numbers[DELAYED_COUNT] = 0
+    tube.news = true
+end

@@ -1,0 +1,248 @@
+//! Tasks in Redis, shared by any number of servers.
+//!
+//! The rules are functions in `lua/*.lua`, loaded into Redis as one library, and are compared with the core's machine by
+//! the conformance suite. All that a batch asks of a tube is one call, which is atomic; the calls of a batch leave
+//! together. All keys of a tube have one hash tag, so that a tube is whole on one node of a cluster; what is about all
+//! tubes (their names, sessions, servers, lease numbers) has a tag of its own, and no function touches keys of two.
+//!
+//! Start reading at `lua/call.lua`, `lua/tube.lua` and `lua/put.lua`. On this side `execute` turns a batch into calls and
+//! `registry` does what concerns more than one tube, `codec` and `answers` know the layouts,
+//! `presence` tells the other servers that this one lives. How Redis is reached is `taskyard_redis`.
+//!
+//! Choices that could have been others:
+//! - That a tube exists is what its own keys say. The registry lists a name before the tube is made and until it is gone.
+//! - When all servers were gone, no tube is touched: an epoch is counted up, and each tube that hears of it for the first time gives
+//!   back what was taken. So a start takes as long with ten thousand tubes as with one.
+//! - Lease numbers come from ranges that begin at the clock of Redis: even when the last second is lost in a crash or a failover, none
+//!   is issued twice.
+
+mod answers;
+mod codec;
+mod durability;
+mod execute;
+mod failure;
+mod known;
+mod library;
+mod presence;
+mod registry;
+mod semaphores;
+mod tubes;
+
+use std::collections::hash_map::RandomState;
+use std::future::ready;
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
+use taskyard_redis::{Failure, Link, Place, Reach, Value};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::{BodyKey, Capabilities, Executed, OpenError, Pending, Store, Watcher};
+use durability::Durability;
+use known::Known;
+use library::FORMAT;
+use presence::Presence;
+
+pub use presence::HEARTBEAT;
+
+/// Notices of other servers may be lost: this one looks this often.
+const POLL: Span = Span::from_secs(1);
+
+/// Whose time counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// That of Redis, so that servers whose clocks differ agree.
+    #[default]
+    Database,
+    /// That of whoever calls, for tests.
+    Caller,
+}
+
+/// A store in Redis.
+pub struct RedisStore {
+    shared: Arc<Shared>,
+    /// Taken out when the store is dropped: a runtime must not be dropped where waiting is forbidden.
+    runtime: Option<Runtime>,
+}
+
+/// What the store and its background work share.
+struct Shared {
+    reach: Arc<Reach>,
+    clock: Clock,
+    /// This server's identity in Redis.
+    server: Vec<u8>,
+    link: Mutex<Link>,
+    known: Lock<Known>,
+    presence: Presence,
+    durability: Option<Durability>,
+}
+
+impl RedisStore {
+    /// Opens the Redis of this URL, with `redis+cluster://` a cluster.
+    pub fn open(url: &str, clock: Clock) -> Result<Self, OpenError> {
+        Self::open_within(url, clock, Duration::ZERO)
+    }
+
+    /// The same for one that may come up only in that time.
+    pub fn open_within(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+        let place = Place::parse(url).map_err(|error| unavailable(&error))?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("taskyard-redis")
+            .enable_all()
+            .build()
+            .map_err(|error| unavailable(&error))?;
+        let (done, opened) = std::sync::mpsc::channel();
+        // The caller may be on a runtime of its own, where it must not wait for this one.
+        runtime.spawn(async move { done.send(Shared::open(place, clock, wait).await) });
+        let shared = Arc::new(opened.recv().map_err(|error| unavailable(&error))??);
+        runtime.spawn(presence::live(Arc::clone(&shared)));
+        Ok(RedisStore { shared, runtime: Some(runtime) })
+    }
+}
+
+impl Store for RedisStore {
+    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        let count = commands.len();
+        let shared = Arc::clone(&self.shared);
+        let Some(runtime) = &self.runtime else { return Box::pin(ready(ended(count, "closed"))) };
+        // On the connection's own thread, so that a batch costs two changes of threads.
+        let task = runtime.spawn(async move { shared.execute(now, commands).await });
+        Box::pin(async move { task.await.unwrap_or_else(|error| ended(count, &error.to_string())) })
+    }
+
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
+        // Every reply has its bodies already.
+        Box::pin(ready(vec![Ok(None); keys.len()]))
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.shared.presence.watch(watcher);
+    }
+
+    fn poll_every(&self) -> Option<Span> {
+        Some(POLL)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let durable = self.shared.durability == Some(Durability::Always);
+        Capabilities { name: "redis", durable, shared: true }
+    }
+
+    fn durability(&self) -> Option<String> {
+        let unknown = "Redis does not say how it keeps what is acknowledged";
+        let mut text = self.shared.durability.map_or(unknown, Durability::text).to_owned();
+        let place = &self.shared.reach.place;
+        if place.replicas > 0 {
+            text = format!("{text}; {} replicas have it before it is answered", place.replicas);
+        }
+        Some(text)
+    }
+
+    fn close(&self) -> Pending<'_, Result<(), Error>> {
+        let shared = Arc::clone(&self.shared);
+        let Some(runtime) = &self.runtime else { return Box::pin(ready(Ok(()))) };
+        let task = runtime.spawn(async move { shared.close().await });
+        Box::pin(
+            async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
+        )
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The answers of a store that is no more.
+fn ended(count: usize, why: &str) -> Executed {
+    let replies = vec![Err(Error::Store(format!("the store has ended: {why}"))); count];
+    Executed { replies, effects: Effects::default(), unloaded: Vec::new() }
+}
+
+impl Shared {
+    async fn open(place: Place, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+        let server = identity();
+        let presence = Presence::new(&server);
+        let name = format!("taskyard-{}", presence.name());
+        let reach = Arc::new(
+            Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
+        );
+        let link = Mutex::new(Link::new(Arc::clone(&reach)));
+        let known = Lock::default();
+        let mut shared = Shared { reach, clock, server, link, known, presence, durability: None };
+        let until = Instant::now() + wait;
+        loop {
+            match shared.begin().await {
+                Err(Failure::Unreachable(_) | Failure::Lost(_)) if Instant::now() < until => {
+                    let pause = shared.link.get_mut().pause();
+                    tokio::time::sleep(pause).await;
+                }
+                Err(failure) => return Err(unavailable(&failure.text())),
+                Ok(found) if found > FORMAT => {
+                    return Err(OpenError::TooNew { folder: PLACE.into(), found, known: FORMAT });
+                }
+                Ok(_) => return Ok(shared),
+            }
+        }
+    }
+
+    /// Says that this server begins. Answers the version of what is there.
+    async fn begin(&mut self) -> Result<i64, Failure> {
+        let format = FORMAT.to_string().into_bytes();
+        let words = vec![self.server.clone(), presence::patience(), format];
+        let call = self.registry_call("begin", words);
+        let link = self.link.get_mut();
+        let answer = link.call(&[call]).await.pop();
+        let answer = answer.unwrap_or_else(|| Err(execute::unreadable_registry()))?;
+        let parts = answer.list().unwrap_or_default();
+        let numbers: Vec<i64> = parts.iter().filter_map(Value::int).collect();
+        let [epoch, found] = numbers[..] else { return Err(execute::unreadable_registry()) };
+        self.durability = Durability::ask(link).await?;
+        self.known().epoch = epoch.unsigned_abs();
+        self.presence.seen(Instant::now());
+        Ok(found)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where servers tell each other what happened.
+    fn channel(&self) -> String {
+        format!("{{{}}}:news", self.reach.place.prefix)
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        self.presence.stop();
+        let words = vec![self.server.clone(), presence::patience()];
+        let call = self.registry_call("end", words);
+        let answer = self.link.lock().await.call(&[call]).await.pop();
+        match answer {
+            Some(Err(failure)) => Err(failure::error(&failure)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Sixteen bytes that no other server has.
+fn identity() -> Vec<u8> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seed = (std::process::id(), now.map_or(0, |since| since.as_nanos()));
+    // The keys of these are random.
+    let parts = [RandomState::new().hash_one(seed), RandomState::new().hash_one(seed)];
+    parts.into_iter().flat_map(u64::to_be_bytes).collect()
+}
+
+/// What the name of a folder is for other stores. A URL may have a password in it, so it is not shown.
+const PLACE: &str = "Redis";
+
+fn unavailable(why: &(impl ToString + ?Sized)) -> OpenError {
+    OpenError::Unavailable { folder: PLACE.into(), what: why.to_string() }
+}

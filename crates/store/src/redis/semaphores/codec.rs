@@ -1,0 +1,315 @@
+//! Commands and answers of semaphores as the functions in Redis know them. The layouts are those of `lua/semaphores.lua`.
+
+use taskyard_core::{
+    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Priority, SemaphoreChange,
+    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Span,
+    Standing, Status, TaskId, Timestamp, TubeName, Wish,
+};
+
+use super::super::answers::SemaphoreHead;
+use super::super::codec::{
+    Bytes, Unreadable, bits, optional_span, span_bytes, with_count, with_ids,
+};
+
+/// The number of an event is that of its semaphore above its own. All of it is exact as a double.
+const EVENT_BITS: u32 = 36;
+/// What no grant is.
+const NO_GRANT: f64 = -2.0;
+/// A number of a grant up to which doubles are exact.
+const GRANT_MAX: u64 = 1 << 53;
+
+/// The event of this number of a semaphore.
+pub(super) fn event_id(semaphore: u32, number: u64) -> EventId {
+    EventId(u64::from(semaphore) << EVENT_BITS | number)
+}
+
+/// Which event of which semaphore that is.
+pub(super) fn event_number(id: EventId) -> (u32, u64) {
+    // A number that is too large for a semaphore is that of none.
+    let semaphore = u32::try_from(id.0 >> EVENT_BITS).unwrap_or(u32::MAX);
+    (semaphore, id.0 & ((1 << EVENT_BITS) - 1))
+}
+
+/// The command as an argument of a call.
+pub(super) fn encode(command: &SemaphoreCommand) -> Vec<u8> {
+    match command {
+        SemaphoreCommand::Configure { change, only_new, .. } => configure(change, *only_new, 0),
+        SemaphoreCommand::Enqueue { wishes, .. } => {
+            let mut header = with_size(b'E', wishes.len());
+            for Wish { task, priority } in wishes {
+                header.extend(task.0.to_be_bytes());
+                // Minus zero is zero.
+                header.extend((priority + 0.0).to_le_bytes());
+            }
+            header
+        }
+        SemaphoreCommand::Finish { items, .. } => {
+            let mut header = with_size(b'F', items.len());
+            items.iter().for_each(|item| header.extend(finish(item)));
+            header
+        }
+        SemaphoreCommand::Look { tasks, .. } => with_ids(vec![b'L'], tasks),
+        SemaphoreCommand::Events { count, .. } => with_count(b'V', *count as u64),
+        SemaphoreCommand::List { .. } | SemaphoreCommand::Acknowledge { .. } => b"N".to_vec(),
+    }
+}
+
+fn with_size(verb: u8, size: usize) -> Vec<u8> {
+    [&[verb][..], &(size as u32).to_le_bytes()].concat()
+}
+
+/// Time does what is due.
+pub(super) fn tick() -> Vec<u8> {
+    b"I".to_vec()
+}
+
+/// Which events are due, at most so many.
+pub(super) fn peek(count: usize) -> Vec<u8> {
+    with_count(b'P', count as u64)
+}
+
+/// These events of the semaphore are handed out.
+pub(super) fn hand_out(numbers: &[u64]) -> Vec<u8> {
+    with_numbers(b'H', numbers)
+}
+
+/// These have arrived.
+pub(super) fn acknowledge(numbers: &[u64]) -> Vec<u8> {
+    with_numbers(b'A', numbers)
+}
+
+fn with_numbers(verb: u8, numbers: &[u64]) -> Vec<u8> {
+    let mut header = with_size(verb, numbers.len());
+    header.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
+    header
+}
+
+fn finish(item: &GrantItem) -> Vec<u8> {
+    let grant = match item.grant {
+        None => -1.0,
+        Some(grant) if grant.0 > GRANT_MAX => NO_GRANT,
+        Some(grant) => grant.0 as f64,
+    };
+    let (verb, span) = match item.finish {
+        GrantFinish::Release => (0, Span::ZERO),
+        GrantFinish::Yield => (1, Span::ZERO),
+        GrantFinish::Decline => (2, Span::ZERO),
+        GrantFinish::Extend(span) => (3, span),
+    };
+    let mut bytes = item.task.0.to_be_bytes().to_vec();
+    bytes.extend(grant.to_le_bytes());
+    bytes.push(verb);
+    bytes.extend(span_bytes(span));
+    bytes
+}
+
+/// A semaphore is made or changed; a new one gets this number.
+pub(super) fn configure(change: &SemaphoreChange, only_new: bool, number: u32) -> Vec<u8> {
+    let SemaphoreChange { active, try_release, margin, min_hold, cool_down, .. } = change;
+    let SemaphoreChange { max_revoking, revoke_grace, lease, ack_timeout, .. } = change;
+    let SemaphoreChange { force, shed, drop_expired, .. } = change;
+    let given = [active.is_some(), try_release.is_some(), margin.is_some(), min_hold.is_some()];
+    let more =
+        [cool_down.is_some(), max_revoking.is_some(), revoke_grace.is_some(), lease.is_some()];
+    let rest = [ack_timeout.is_some(), force.is_some(), shed.is_some(), drop_expired.is_some()];
+    let mut header = vec![b'C', u8::from(only_new)];
+    header.extend(number.to_le_bytes());
+    header.extend([bits(given.into_iter().chain(more)), bits(rest.into_iter())]);
+    let float = |value: Option<i64>| value.unwrap_or(0) as f64;
+    header.extend(float(*active).to_le_bytes());
+    header.extend(float(*try_release).to_le_bytes());
+    header.extend((margin.unwrap_or(0.0) + 0.0).to_le_bytes());
+    header.extend(span_bytes(min_hold.unwrap_or_default()));
+    header.extend(span_bytes(cool_down.unwrap_or_default()));
+    let most = max_revoking.flatten().map_or(-1.0, |most| most as f64);
+    header.extend(most.to_le_bytes());
+    header.extend(span_bytes(revoke_grace.unwrap_or_default()));
+    header.extend(optional_span(lease.flatten()));
+    header.extend(optional_span(ack_timeout.flatten()));
+    let flags = [force, shed, drop_expired].map(|flag| flag.unwrap_or_default());
+    header.push(bits(flags.into_iter()));
+    header.extend(rules(&SemaphoreOptions::default()));
+    header
+}
+
+fn rules(options: &SemaphoreOptions) -> Vec<u8> {
+    let mut bytes = options.active.to_le_bytes().to_vec();
+    bytes.extend(options.try_release.to_le_bytes());
+    bytes.extend(options.margin.value().to_le_bytes());
+    bytes.extend(span_bytes(options.min_hold));
+    bytes.extend(span_bytes(options.cool_down));
+    bytes.extend(options.max_revoking.map_or(-1.0, f64::from).to_le_bytes());
+    bytes.extend(span_bytes(options.revoke_grace));
+    bytes.extend(optional_span(options.lease));
+    bytes.extend(optional_span(options.ack_timeout));
+    let flags = [options.force, options.shed, options.drop_expired];
+    bytes.push(bits(flags.into_iter()));
+    bytes
+}
+
+fn priority(bytes: &mut Bytes<'_>) -> Result<Priority, Unreadable> {
+    Priority::new(bytes.number()?).map_err(|_| Unreadable("a priority is no number"))
+}
+
+fn read_rules(bytes: &mut Bytes<'_>) -> Result<SemaphoreOptions, Unreadable> {
+    let (active, try_release) = (bytes.small()?, bytes.small()?);
+    let margin = priority(bytes)?;
+    let (min_hold, cool_down) = (bytes.span()?, bytes.span()?);
+    let most = bytes.number()?;
+    let (revoke_grace, lease) = (bytes.span()?, bytes.optional_span()?);
+    let (ack_timeout, flags) = (bytes.optional_span()?, bytes.byte()?);
+    Ok(SemaphoreOptions {
+        active,
+        try_release,
+        margin,
+        min_hold,
+        cool_down,
+        max_revoking: (most >= 0.0).then_some(most as u32),
+        revoke_grace,
+        force: flags & 1 != 0,
+        lease,
+        ack_timeout,
+        shed: flags & 2 != 0,
+        drop_expired: flags & 4 != 0,
+    })
+}
+
+/// How a semaphore stands after a call, if it is there, and the clock of Redis.
+pub(super) fn read_head(
+    key: &SemaphoreKey,
+    text: &[u8],
+) -> Result<(Option<SemaphoreHead>, i64), Unreadable> {
+    let mut bytes = Bytes(text);
+    let present = bytes.byte()? == 1;
+    let clock = bytes.number()? as i64;
+    let (next, next_event) = (bytes.maybe_moment()?, bytes.maybe_moment()?);
+    let (news, number) = (bytes.byte()? == 1, bytes.small()?);
+    let head = SemaphoreHead { key: key.clone(), number, next, next_event, news };
+    Ok((present.then_some(head), clock))
+}
+
+/// A semaphore as it is shown.
+pub(super) fn read_info(
+    key: &SemaphoreKey,
+    mut bytes: Bytes<'_>,
+) -> Result<SemaphoreInfo, Unreadable> {
+    let options = read_rules(&mut bytes)?;
+    let (waiting, delayed) = (bytes.count()?, bytes.count()?);
+    let (acquired, revoking) = (bytes.count()?, bytes.count()?);
+    let (events, next) = (bytes.count()?, bytes.maybe_moment()?);
+    let next_event = next.map(Timestamp::from_micros);
+    let key = key.clone();
+    Ok(SemaphoreInfo { key, options, waiting, delayed, acquired, revoking, events, next_event })
+}
+
+pub(super) fn read_standings(mut bytes: Bytes<'_>) -> Result<Vec<Standing>, Unreadable> {
+    let mut standings = Vec::new();
+    while bytes.has_more() {
+        let task = TaskId(bytes.big()?);
+        let (status, pinned) = (bytes.byte()?, bytes.byte()? == 1);
+        let (priority, enqueued) = (priority(&mut bytes)?, bytes.moment()?);
+        let (until, grant) = (bytes.moment()?, bytes.count()?);
+        let (granted, lease_until) = (bytes.moment()?, bytes.moment()?);
+        let status = *Status::ALL
+            .get(usize::from(status))
+            .ok_or(Unreadable("a task of a semaphore is in no state"))?;
+        let held = matches!(status, Status::Acquired | Status::TryRelease);
+        standings.push(Standing {
+            task,
+            status,
+            priority,
+            enqueued,
+            not_before: (status == Status::Delayed).then_some(until),
+            grant: held.then_some(Grant(grant)),
+            granted: held.then_some(granted),
+            lease_until: (held && lease_until != Timestamp::NEVER).then_some(lease_until),
+            pinned,
+        });
+    }
+    Ok(standings)
+}
+
+pub(super) fn read_outcomes(bytes: Bytes<'_>) -> Vec<GrantOutcome> {
+    let outcome = |status: &u8| match status {
+        0 => GrantOutcome::Done,
+        1 => GrantOutcome::Stale,
+        _ => GrantOutcome::Missing,
+    };
+    bytes.rest().iter().map(outcome).collect()
+}
+
+/// The events of a semaphore that were handed out.
+pub(super) fn read_events(
+    (semaphore, key): (u32, &SemaphoreKey),
+    mut bytes: Bytes<'_>,
+) -> Result<Vec<SemaphoreEvent>, Unreadable> {
+    let mut events = Vec::new();
+    while bytes.has_more() {
+        let id = event_id(semaphore, bytes.big()?);
+        let (attempt, kind, grant) = (bytes.small()?, bytes.byte()?, Grant(bytes.count()?));
+        let (task, name) = (TaskId(bytes.big()?), bytes.short_text()?);
+        let kind = EventKind::ALL.get(usize::from(kind)).copied();
+        let kind = kind.ok_or(Unreadable("an event is of no kind"))?;
+        let semaphore = key.clone();
+        events.push(SemaphoreEvent {
+            id,
+            semaphore,
+            tube: TubeName::new(name).ok(),
+            task,
+            grant,
+            kind,
+            attempt,
+        });
+    }
+    Ok(events)
+}
+
+/// An event that is due: since when, its place among those of all semaphores, its number in its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    pub at: f64,
+    pub stamp: f64,
+    pub number: u64,
+}
+
+pub(super) fn read_due(mut bytes: Bytes<'_>) -> Result<Vec<Due>, Unreadable> {
+    let mut due = Vec::new();
+    while bytes.has_more() {
+        due.push(Due { at: bytes.number()?, stamp: bytes.number()?, number: bytes.big()? });
+    }
+    Ok(due)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use taskyard_core::limits::SEMAPHORES_MAX;
+
+    #[test]
+    fn the_number_of_an_event_tells_its_semaphore() {
+        let last = (SEMAPHORES_MAX as u32, (1 << EVENT_BITS) - 1);
+        for (semaphore, number) in [(1, 0), (7, 9), last] {
+            let id = event_id(semaphore, number);
+            assert_eq!(event_number(id), (semaphore, number));
+            assert!(id.0 < 1 << 53, "it is exact in JSON");
+        }
+        assert_eq!(event_number(EventId(u64::MAX)).0, (u64::MAX >> EVENT_BITS) as u32);
+    }
+
+    #[test]
+    fn rules_come_back_as_they_were() {
+        let options = SemaphoreOptions {
+            active: 7,
+            try_release: 3,
+            margin: Priority::new(0.5).unwrap(),
+            max_revoking: Some(0),
+            lease: Some(Span::from_secs(9)),
+            force: true,
+            drop_expired: true,
+            ..SemaphoreOptions::default()
+        };
+        let bytes = rules(&options);
+        assert_eq!(read_rules(&mut Bytes(&bytes)).unwrap(), options);
+        assert!(read_rules(&mut Bytes(&bytes[1..])).is_err());
+    }
+}

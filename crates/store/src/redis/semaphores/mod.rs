@@ -1,0 +1,475 @@
+//! Semaphores: each is whole on one node, and a call is about one of them.
+//!
+//! Whoever wants events of all semaphores is given them in order: what is due is looked at first, then the first of it is handed
+//! out. Which semaphores to look at a server knows from its own calls, from notices of others, and from a look at all of them now and then.
+
+mod codec;
+
+use std::collections::HashMap;
+
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::semaphore::tail_too_long;
+use taskyard_core::{
+    Command, Error, EventId, Reply, SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply,
+};
+use taskyard_redis::{Call, Failure, Value};
+
+use super::Shared;
+use super::answers::{Other, Parts, SemaphoreHead};
+use super::codec::{Bytes, Unreadable};
+use super::execute::{Batch, misread, unreadable_registry};
+use super::failure::error;
+use super::known::Numbered;
+use super::tubes::{status, unreadable};
+
+/// What the registry answers when there are too many.
+const TOO_MANY: i64 = 4;
+/// What a semaphore answers that is not there, whose tail would be too long, and that has no number yet.
+const MISSING: u8 = 1;
+const TAIL: u8 = 2;
+const UNNUMBERED: u8 = 3;
+
+/// How many semaphores a server looks at in a second, for what other servers did.
+const SWEPT_TOGETHER: usize = 1000;
+
+/// Commands that ask one semaphore each, in order, until they are asked. They leave together; only neighbours share a call,
+/// since events of all semaphores are told in the order in which they came about.
+#[derive(Default)]
+pub(super) struct Pending {
+    groups: Vec<Group>,
+    items: usize,
+}
+
+/// What is asked of one semaphore.
+struct Group {
+    key: SemaphoreKey,
+    commands: Vec<(usize, SemaphoreCommand)>,
+}
+
+impl Pending {
+    /// Adds a command, unless it must be asked alone.
+    pub fn add(&mut self, place: usize, command: Command) -> Option<Command> {
+        let command = match command {
+            Command::Semaphore(command) => command,
+            other => return Some(other),
+        };
+        let Some(key) = key_of(&command).filter(|_| self.items <= BATCH_TASKS_MAX) else {
+            return Some(Command::Semaphore(command));
+        };
+        self.items += command.items();
+        match self.groups.last_mut().filter(|group| group.key == key) {
+            Some(group) => group.commands.push((place, command)),
+            None => self.groups.push(Group { key, commands: vec![(place, command)] }),
+        }
+        None
+    }
+}
+
+/// The semaphore that a command is about, if that is all it is about and it can be asked together with others.
+fn key_of(command: &SemaphoreCommand) -> Option<SemaphoreKey> {
+    match command {
+        SemaphoreCommand::Enqueue { key, .. }
+        | SemaphoreCommand::Finish { key, .. }
+        | SemaphoreCommand::Look { key, .. }
+        | SemaphoreCommand::List { key: Some(key) }
+        | SemaphoreCommand::Events { key: Some(key), .. } => Some(key.clone()),
+        _ => None,
+    }
+}
+
+fn only_looks(command: &SemaphoreCommand) -> bool {
+    matches!(command, SemaphoreCommand::Look { .. } | SemaphoreCommand::List { .. })
+}
+
+impl Shared {
+    fn semaphore_call(&self, key: &SemaphoreKey, words: Vec<Vec<u8>>, grows: bool) -> Call {
+        let place = &self.reach.place;
+        let channel = if self.presence.is_accompanied() { self.channel() } else { String::new() };
+        let single = if place.cluster { "" } else { "1" };
+        let mut args = vec![self.now_word(), self.known().epoch.to_string().into_bytes()];
+        args.extend([channel, self.presence.name().to_owned(), single.into()].map(Vec::from));
+        args.extend(words);
+        let function = if grows { "semaphore" } else { "semaphore_free" };
+        let key = format!("{{{}:/{key}}}", place.prefix);
+        Call { function, key, args, replicate: false }
+    }
+}
+
+impl Batch<'_> {
+    /// Asks semaphores, each once.
+    pub async fn ask_semaphores(&mut self, pending: Pending) {
+        if pending.groups.is_empty() {
+            return;
+        }
+        if self.lost {
+            let failure = Failure::Unreachable("it was lost before".into());
+            pending.groups.iter().for_each(|group| self.fail_group(group, &failure));
+            return;
+        }
+        let calls: Vec<Call> = pending.groups.iter().map(|group| self.group_call(group)).collect();
+        let answers = self.link.call(&calls).await;
+        for ((group, call), answer) in pending.groups.iter().zip(&calls).zip(answers) {
+            let looks = group.commands.iter().all(|(_, command)| only_looks(command));
+            let answer = match answer {
+                Err(Failure::Lost(_)) if looks => self.call_again(call).await,
+                answer => answer,
+            };
+            match answer {
+                Ok(value) => self.read_group(group, value),
+                Err(failure) => self.fail_group(group, &failure),
+            }
+        }
+    }
+
+    fn group_call(&self, group: &Group) -> Call {
+        let words = group.commands.iter().map(|(_, command)| codec::encode(command)).collect();
+        let commands = || group.commands.iter().map(|(_, command)| command);
+        let grows = commands().any(|command| matches!(command, SemaphoreCommand::Enqueue { .. }));
+        let mut call = self.shared.semaphore_call(&group.key, words, grows);
+        call.replicate = !commands().all(only_looks);
+        call
+    }
+
+    fn fail_group(&mut self, group: &Group, failure: &Failure) {
+        self.note(failure);
+        for (place, _) in &group.commands {
+            self.answer(*place, Err(error(failure)));
+        }
+    }
+
+    fn read_group(&mut self, group: &Group, value: Value) {
+        let read = self.read_semaphore(&group.key, value);
+        let (number, mut parts) = match read {
+            Ok(read) => read,
+            Err(why) => {
+                group.commands.iter().for_each(|(place, _)| self.answer(*place, misread(&why)));
+                return;
+            }
+        };
+        for (place, command) in &group.commands {
+            let reply = read_reply((number, &group.key), command, &mut parts);
+            let reply = reply.unwrap_or_else(|why| misread(&why));
+            self.answer(*place, reply);
+        }
+        self.learn_others(&mut parts);
+    }
+
+    /// Takes in how a semaphore stands. Answers its number, or none where there is none, and what it answered.
+    fn read_semaphore(
+        &mut self,
+        key: &SemaphoreKey,
+        value: Value,
+    ) -> Result<(u32, Parts), Unreadable> {
+        let mut parts = Parts::all(value)?;
+        let (head, clock) = codec::read_head(key, &parts.bytes()?)?;
+        {
+            let mut known = self.shared.known();
+            known.ahead = clock.saturating_sub(known.now);
+        }
+        let number = head.as_ref().map_or(0, |head| head.number);
+        if let Some(head) = head {
+            self.learn_semaphore(&head);
+        }
+        Ok((number, parts))
+    }
+
+    fn learn_semaphore(&mut self, head: &SemaphoreHead) {
+        if head.news {
+            self.events.add_key(&head.key);
+        }
+        self.shared.known().semaphores.learn(head);
+    }
+
+    /// Takes in what a call did to others than it was for.
+    pub fn learn_others(&mut self, parts: &mut Parts) {
+        let others = parts.others().unwrap_or_else(|why| {
+            tracing::error!(%why, "an answer of Redis could not be read");
+            Vec::new()
+        });
+        for other in others {
+            match other {
+                Other::Tube { name, takeable, next } => {
+                    self.shared.known().moments.set(&name, next);
+                    self.set_ready(&name, takeable);
+                }
+                Other::Semaphore(head) => self.learn_semaphore(&head),
+            }
+        }
+    }
+
+    /// What is about all semaphores, or may make one.
+    pub async fn ask_all_semaphores(
+        &mut self,
+        command: SemaphoreCommand,
+    ) -> Result<Result<Reply, Error>, Failure> {
+        let reply = match command {
+            SemaphoreCommand::Configure { ref key, .. } => self.configure(key, &command).await?,
+            SemaphoreCommand::List { key: None } => Ok(self.list().await?),
+            SemaphoreCommand::Events { key: None, count, .. } => Ok(self.fetch(count).await?),
+            SemaphoreCommand::Acknowledge { events } => Ok(self.acknowledge(&events).await?),
+            one => return Ok(self.ask_one(one).await),
+        };
+        Ok(reply.map(Reply::Semaphore))
+    }
+
+    /// Asks one semaphore, when those before it were as many as are asked together.
+    async fn ask_one(&mut self, command: SemaphoreCommand) -> Result<Reply, Error> {
+        let mut pending = Pending::default();
+        let place = self.replies.len();
+        self.replies.push(None);
+        pending.add(place, Command::Semaphore(command));
+        self.ask_semaphores(pending).await;
+        let reply = self.replies.pop().flatten();
+        reply.unwrap_or_else(|| Err(Error::Store("the store did not answer".into())))
+    }
+
+    async fn configure(
+        &mut self,
+        key: &SemaphoreKey,
+        command: &SemaphoreCommand,
+    ) -> Result<Result<SemaphoreReply, Error>, Failure> {
+        let SemaphoreCommand::Configure { change, only_new, .. } = command else {
+            return Err(unreadable_registry());
+        };
+        let mut number = 0;
+        loop {
+            let words = vec![codec::configure(change, *only_new, number)];
+            let mut call = self.shared.semaphore_call(key, words, true);
+            call.replicate = true;
+            let answer = self.link.call(&[call]).await.pop();
+            let answer = answer.unwrap_or_else(|| Err(unreadable_registry()))?;
+            let (_, mut parts) = self.read_semaphore(key, answer).map_err(unreadable)?;
+            let text = parts.bytes().map_err(unreadable)?;
+            let mut bytes = Bytes(&text);
+            match bytes.byte().map_err(unreadable)? {
+                0 => {
+                    self.learn_others(&mut parts);
+                    let info = codec::read_info(key, bytes).map_err(unreadable)?;
+                    return Ok(Ok(SemaphoreReply::Semaphores(vec![info])));
+                }
+                TAIL => {
+                    let active = bytes.small().map_err(unreadable)?;
+                    return Ok(Err(tail_too_long(change.try_release.unwrap_or(0), active)));
+                }
+                UNNUMBERED if number == 0 => {
+                    let words = vec![key.as_str().as_bytes().to_vec()];
+                    let (found, new) = status(&self.registry_again("semaphore", words).await?)?;
+                    if found == TOO_MANY {
+                        return Ok(Err(Error::TooManySemaphores(new as usize)));
+                    }
+                    number = new as u32;
+                }
+                _ => return Err(unreadable_registry()),
+            }
+        }
+    }
+
+    /// Asks semaphores the same thing each, which may be asked twice unless `once`.
+    async fn ask_each_semaphore(
+        &mut self,
+        asked: &[(Numbered, Vec<u8>)],
+        once: bool,
+    ) -> Result<Vec<Vec<u8>>, Failure> {
+        let call = |((_, key), words): &(Numbered, Vec<u8>)| {
+            self.shared.semaphore_call(key, vec![words.clone()], false)
+        };
+        let calls: Vec<Call> = asked.iter().map(call).collect();
+        let answers = self.link.call(&calls).await;
+        let mut texts = Vec::with_capacity(asked.len());
+        for ((((_, key), _), call), answer) in asked.iter().zip(&calls).zip(answers) {
+            let answer = match answer {
+                Err(Failure::Lost(_)) if !once => self.call_again(call).await?,
+                answer => answer?,
+            };
+            let (_, mut parts) = self.read_semaphore(key, answer).map_err(unreadable)?;
+            texts.push(parts.bytes().map_err(unreadable)?);
+            self.learn_others(&mut parts);
+        }
+        Ok(texts)
+    }
+
+    /// All semaphores that are listed, by number.
+    async fn all_semaphores(&mut self) -> Result<Vec<Numbered>, Failure> {
+        let mut words = self.registry_again("semaphores", Vec::new()).await?.into_iter();
+        let mut found = Vec::new();
+        while let (Some(key), Some(number)) = (words.next(), words.next()) {
+            let key = key.text().and_then(|key| String::from_utf8(key).ok());
+            let key = key.and_then(|key| SemaphoreKey::new(&key).ok());
+            let number = number.int().and_then(|number| u32::try_from(number).ok());
+            if let (Some(key), Some(number)) = (key, number) {
+                self.shared.known().semaphores.list(number, &key);
+                found.push((number, key));
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    async fn list(&mut self) -> Result<SemaphoreReply, Failure> {
+        let all = self.all_semaphores().await?;
+        let mut infos = Vec::with_capacity(all.len());
+        for some in all.chunks(SWEPT_TOGETHER) {
+            let asked: Vec<_> = some.iter().map(|one| (one.clone(), b"N".to_vec())).collect();
+            let texts = self.ask_each_semaphore(&asked, false).await?;
+            for ((_, key), text) in some.iter().zip(texts) {
+                let mut bytes = Bytes(&text);
+                // One that is listed may not be made yet.
+                if bytes.byte().map_err(unreadable)? == 0 {
+                    infos.push(codec::read_info(key, bytes).map_err(unreadable)?);
+                }
+            }
+        }
+        infos.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(SemaphoreReply::Semaphores(infos))
+    }
+
+    /// Hands out events of all semaphores, the oldest first.
+    async fn fetch(&mut self, count: usize) -> Result<SemaphoreReply, Failure> {
+        let due = {
+            let known = self.shared.known();
+            known.semaphores.events.due(known.clock())
+        };
+        let mut found = Vec::new();
+        for some in due.chunks(SWEPT_TOGETHER) {
+            let asked: Vec<_> = some.iter().map(|one| (one.clone(), codec::peek(count))).collect();
+            let texts = self.ask_each_semaphore(&asked, false).await?;
+            for (one, text) in some.iter().zip(texts) {
+                let mut bytes = Bytes(&text);
+                if bytes.byte().map_err(unreadable)? == 0 {
+                    let due = codec::read_due(bytes).map_err(unreadable)?;
+                    found.extend(due.into_iter().map(|due| (due, one.clone())));
+                }
+            }
+        }
+        found.sort_by(|(a, one), (b, other)| {
+            a.at.total_cmp(&b.at)
+                .then(a.stamp.total_cmp(&b.stamp))
+                .then_with(|| (one, a.number).cmp(&(other, b.number)))
+        });
+        found.truncate(count);
+        let wanted: Vec<(Numbered, u64)> =
+            found.into_iter().map(|(due, one)| (one, due.number)).collect();
+        Ok(SemaphoreReply::Events(self.hand_out(&wanted).await?))
+    }
+
+    /// Hands out these events, in this order. What another server handed out meanwhile is left out.
+    async fn hand_out(
+        &mut self,
+        wanted: &[(Numbered, u64)],
+    ) -> Result<Vec<SemaphoreEvent>, Failure> {
+        let mut by_semaphore: HashMap<&Numbered, Vec<u64>> = HashMap::new();
+        for (one, number) in wanted {
+            by_semaphore.entry(one).or_default().push(*number);
+        }
+        let asked: Vec<_> = by_semaphore
+            .into_iter()
+            .map(|(one, numbers)| (one.clone(), codec::hand_out(&numbers)))
+            .collect();
+        let texts = self.ask_each_semaphore(&asked, true).await?;
+        let mut events: HashMap<EventId, SemaphoreEvent> = HashMap::new();
+        for (((number, key), _), text) in asked.iter().zip(texts) {
+            let mut bytes = Bytes(&text);
+            if bytes.byte().map_err(unreadable)? == 0 {
+                let handed = codec::read_events((*number, key), bytes).map_err(unreadable)?;
+                events.extend(handed.into_iter().map(|event| (event.id, event)));
+            }
+        }
+        let ids =
+            wanted.iter().map(|((semaphore, _), number)| codec::event_id(*semaphore, *number));
+        Ok(ids.filter_map(|id| events.remove(&id)).collect())
+    }
+
+    async fn acknowledge(&mut self, events: &[EventId]) -> Result<SemaphoreReply, Failure> {
+        let mut by_semaphore: HashMap<u32, Vec<u64>> = HashMap::new();
+        for id in events {
+            let (semaphore, number) = codec::event_number(*id);
+            by_semaphore.entry(semaphore).or_default().push(number);
+        }
+        let is_known = |number: &u32| self.shared.known().semaphores.keys.contains_key(number);
+        if !by_semaphore.keys().all(is_known) {
+            self.all_semaphores().await?;
+        }
+        let mut asked = Vec::new();
+        for (semaphore, numbers) in by_semaphore {
+            let key = self.shared.known().semaphores.keys.get(&semaphore).cloned();
+            asked.extend(key.map(|key| ((semaphore, key), codec::acknowledge(&numbers))));
+        }
+        let mut arrived = 0;
+        for text in self.ask_each_semaphore(&asked, true).await? {
+            arrived += counted(&text).map_err(unreadable)?;
+        }
+        Ok(SemaphoreReply::Acknowledged(arrived))
+    }
+
+    /// Lets time do what is due in semaphores. Answers in how many something was.
+    pub async fn tick_semaphores(&mut self, limit: usize, sweep: bool) -> Result<usize, Failure> {
+        let due = self.due_semaphores(sweep).await?;
+        let mut moved = 0;
+        for some in due.chunks(SWEPT_TOGETHER) {
+            if moved >= limit {
+                break;
+            }
+            let asked: Vec<_> = some.iter().map(|one| (one.clone(), codec::tick())).collect();
+            for text in self.ask_each_semaphore(&asked, false).await? {
+                moved += counted(&text).map_err(unreadable)? as usize;
+            }
+        }
+        let mut known = self.shared.known();
+        let clock = known.clock();
+        self.events.add(known.semaphores.tell(clock));
+        Ok(moved)
+    }
+
+    /// The semaphores to be asked what is due: those whose moment has come, and with a sweep some of all, or all the first time.
+    async fn due_semaphores(&mut self, sweep: bool) -> Result<Vec<Numbered>, Failure> {
+        let (mut due, first) = {
+            let known = self.shared.known();
+            (known.semaphores.moments.due(known.clock()), known.was_never_swept())
+        };
+        if sweep {
+            let all = self.all_semaphores().await?;
+            let mut known = self.shared.known();
+            let cursor = known.semaphores.cursor;
+            let rest = all.into_iter().filter(|(number, _)| first || *number >= cursor);
+            let some: Vec<Numbered> =
+                rest.take(if first { usize::MAX } else { SWEPT_TOGETHER }).collect();
+            let whole = some.len() < SWEPT_TOGETHER;
+            let last = some.last().map_or(0, |(number, _)| number + 1);
+            known.semaphores.cursor = if first || whole { 0 } else { last };
+            due.extend(some);
+            // Each once, those whose moment has come first.
+            let mut seen = std::collections::HashSet::new();
+            due.retain(|one| seen.insert(one.0));
+        }
+        Ok(due)
+    }
+}
+
+fn counted(text: &[u8]) -> Result<u64, Unreadable> {
+    let mut bytes = Bytes(text);
+    if bytes.byte()? == 0 { bytes.count() } else { Ok(0) }
+}
+
+fn read_reply(
+    semaphore: (u32, &SemaphoreKey),
+    command: &SemaphoreCommand,
+    parts: &mut Parts,
+) -> Result<Result<Reply, Error>, Unreadable> {
+    let text = parts.bytes()?;
+    let mut bytes = Bytes(&text);
+    match bytes.byte()? {
+        0 => {}
+        MISSING => return Ok(Err(Error::SemaphoreNotFound(semaphore.1.clone()))),
+        _ => return Err(Unreadable("a semaphore refuses for no reason")),
+    }
+    Ok(Ok(Reply::Semaphore(match command {
+        SemaphoreCommand::Enqueue { .. } | SemaphoreCommand::Look { .. } => {
+            SemaphoreReply::Standings(codec::read_standings(bytes)?)
+        }
+        SemaphoreCommand::Finish { .. } => SemaphoreReply::Finished(codec::read_outcomes(bytes)),
+        SemaphoreCommand::Events { .. } => {
+            SemaphoreReply::Events(codec::read_events(semaphore, bytes)?)
+        }
+        _ => SemaphoreReply::Semaphores(vec![codec::read_info(semaphore.1, bytes)?]),
+    })))
+}

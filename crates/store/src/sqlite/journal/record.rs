@@ -1,0 +1,343 @@
+//! A batch as bytes, and back.
+//!
+//! `salt, length, checksum, head, changes`, all numbers little-endian, padded to eight bytes. The checksum is over
+//! everything behind it and the length.
+
+use taskyard_core::record::{Record, StoredState};
+use taskyard_core::{Body, Priority, Span, TaskId, Timestamp};
+
+use super::super::codec::{self, Head};
+use super::super::rows::{Batch, Rows};
+
+/// What stands before the head of a batch.
+const PREFIX_BYTES: usize = 16;
+const HEAD_BYTES: usize = 40;
+/// Records begin at multiples of this.
+pub(super) const ALIGN: usize = 8;
+
+const INSERT: u8 = 1;
+const UPDATE: u8 = 2;
+const REMOVE: u8 = 3;
+const NEXT_ID: u8 = 4;
+
+/// Which of the fields that may be empty follow.
+const DUE: u8 = 1;
+const EXPIRES: u8 = 2;
+const TTR: u8 = 4;
+const PREVIOUS: u8 = 8;
+const SUBQUEUE: u8 = 16;
+const PRIORITY: u8 = 32;
+const META: u8 = 64;
+
+/// Writes a batch into an empty buffer.
+pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
+    bytes.clear();
+    bytes.extend_from_slice(&salt.to_le_bytes());
+    bytes.extend_from_slice(&[0; PREFIX_BYTES - 8]);
+    for number in [head.batch, head.lease_ceiling, head.tubes, head.tasks, head.task_keys] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    for (number, next_id) in &rows.next_ids {
+        bytes.push(NEXT_ID);
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.extend_from_slice(&next_id.to_le_bytes());
+    }
+    for (key, record) in &rows.inserts {
+        encode_task(bytes, INSERT, *key, record);
+    }
+    for (key, record) in &rows.updates {
+        encode_task(bytes, UPDATE, *key, record);
+    }
+    for key in &rows.removed {
+        bytes.push(REMOVE);
+        bytes.extend_from_slice(&key.to_le_bytes());
+    }
+    let length = bytes.len() as u32;
+    bytes[8..12].copy_from_slice(&length.to_le_bytes());
+    let sum = checksum(bytes);
+    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+}
+
+/// About how many bytes a batch takes.
+pub(super) fn estimate(rows: &Rows) -> usize {
+    const TASK_BYTES: usize = 80;
+    let bodies: usize = rows.inserts.iter().map(|(_, record)| record.body_bytes as usize).sum();
+    let named = rows.inserts.iter().chain(&rows.updates);
+    let names: usize =
+        named.filter_map(|(_, record)| record.subqueue.as_ref()).map(|s| s.len()).sum();
+    let tasks = rows.inserts.len() + rows.updates.len() + rows.removed.len() + rows.next_ids.len();
+    bodies + names + tasks * TASK_BYTES
+}
+
+fn checksum(record: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&record[8..12]);
+    hasher.update(&record[PREFIX_BYTES..]);
+    hasher.finalize()
+}
+
+fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
+    let (state, due) = match record.standing {
+        StoredState::Ready => (0, None),
+        StoredState::Delayed(due) => (1, Some(due.as_micros())),
+        StoredState::Buried => (2, None),
+        StoredState::DeadLetter => (3, None),
+    };
+    let body = record.body.as_ref().filter(|_| kind == INSERT);
+    let meta = body.and_then(Body::meta);
+    let fields = [
+        (DUE, due),
+        (EXPIRES, (record.expires != Timestamp::NEVER).then(|| record.expires.as_micros())),
+        (TTR, (record.ttr != Span::FOREVER).then(|| record.ttr.as_micros())),
+        (PREVIOUS, record.previous_start.map(Timestamp::as_micros)),
+        (PRIORITY, record.semaphore_priority.map(|priority| priority.value().to_bits() as i64)),
+    ];
+    let given = |set: bool, flag: u8| if set { flag } else { 0 };
+    let mut flags =
+        fields.iter().fold(0, |flags, (flag, field)| flags | given(field.is_some(), *flag));
+    flags |= given(record.subqueue.is_some(), SUBQUEUE) | given(meta.is_some(), META);
+    bytes.extend_from_slice(&[kind, flags, state]);
+    bytes.extend_from_slice(&key.to_le_bytes());
+    bytes.extend_from_slice(&record.pri.to_le_bytes());
+    bytes.extend_from_slice(&record.created.as_micros().to_le_bytes());
+    bytes.extend_from_slice(&record.attempts.to_le_bytes());
+    for (_, field) in fields {
+        if let Some(field) = field {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+    }
+    if let Some(subqueue) = &record.subqueue {
+        encode_bytes(bytes, subqueue.as_bytes());
+    }
+    if let Some(meta) = meta {
+        encode_bytes(bytes, meta);
+    }
+    if kind == INSERT {
+        encode_bytes(bytes, body.map_or(&[], Body::payload));
+    }
+}
+
+fn encode_bytes(bytes: &mut Vec<u8>, text: &[u8]) {
+    bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(text);
+}
+
+/// The batch that begins here, and how many bytes it takes; none if there is none, or not as it was written.
+pub(super) fn decode(bytes: &[u8], salt: u64) -> Option<(Batch, usize)> {
+    let length = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?) as usize;
+    let (found, sum) = (bytes.get(..8)?, bytes.get(12..16)?);
+    if found != salt.to_le_bytes() || length < PREFIX_BYTES + HEAD_BYTES {
+        return None;
+    }
+    let record = bytes.get(..length)?;
+    if sum != checksum(record).to_le_bytes() {
+        return None;
+    }
+    let mut reader = Reader(&record[PREFIX_BYTES..]);
+    let head = Head {
+        batch: reader.number()?,
+        lease_ceiling: reader.number()?,
+        tubes: reader.number()?,
+        tasks: reader.number()?,
+        task_keys: reader.number()?,
+    };
+    let mut rows = Rows::default();
+    while let Some(kind) = reader.byte() {
+        match kind {
+            INSERT => rows.inserts.push(reader.task(true)?),
+            UPDATE => rows.updates.push(reader.task(false)?),
+            REMOVE => rows.removed.push(reader.number()? as i64),
+            NEXT_ID => rows.next_ids.push((reader.small()?, reader.number()?)),
+            _ => return None,
+        }
+    }
+    Some((Batch { head, rows }, length.next_multiple_of(ALIGN)))
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn small(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    fn optional(&mut self, flags: u8, flag: u8) -> Option<Option<i64>> {
+        if flags & flag == 0 { Some(None) } else { Some(Some(self.number()? as i64)) }
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.small()?;
+        self.take(length as usize)
+    }
+
+    fn task(&mut self, with_body: bool) -> Option<(i64, Record)> {
+        let (flags, state) = (self.byte()?, self.byte()?);
+        let key = self.number()? as i64;
+        let (pri, created) = (self.number()?, self.number()? as i64);
+        let attempts = self.small()?;
+        let due = self.optional(flags, DUE)?;
+        let expires = self.optional(flags, EXPIRES)?;
+        let ttr = self.optional(flags, TTR)?;
+        let previous = self.optional(flags, PREVIOUS)?;
+        let priority = self.optional(flags, PRIORITY)?;
+        let subqueue = if flags & SUBQUEUE == 0 { None } else { Some(self.bytes()?) };
+        let meta = if flags & META == 0 { &[][..] } else { self.bytes()? };
+        let body = if with_body { Some(Body::with_meta(self.bytes()?, meta)) } else { None };
+        let (_, id) = codec::split_key(key);
+        let record = Record {
+            id: TaskId(id.0),
+            standing: match (state, due) {
+                (0, None) => StoredState::Ready,
+                (1, Some(due)) => StoredState::Delayed(Timestamp::from_micros(due)),
+                (2, None) => StoredState::Buried,
+                (3, None) => StoredState::DeadLetter,
+                _ => return None,
+            },
+            pri,
+            created: Timestamp::from_micros(created),
+            expires: expires.map_or(Timestamp::NEVER, Timestamp::from_micros),
+            ttr: ttr.map_or(Span::FOREVER, Span::from_micros),
+            attempts,
+            previous_start: previous.map(Timestamp::from_micros),
+            subqueue: subqueue
+                .map(|name| std::str::from_utf8(name).map(Into::into))
+                .transpose()
+                .ok()?,
+            semaphore_priority: priority
+                .map(|bits| Priority::new(f64::from_bits(bits as u64)))
+                .transpose()
+                .ok()?,
+            body_bytes: body.as_ref().map_or(0, Body::bytes),
+            body,
+        };
+        Some((key, record))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const SALT: u64 = 0x1234_5678_9abc_def0;
+
+    #[test]
+    fn a_batch_comes_back_as_it_was() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..300 {
+            let batch = batch(&mut random);
+            let mut bytes = Vec::new();
+            encode(&mut bytes, SALT, &batch.head, &batch.rows);
+            let length = bytes.len();
+            // What stands behind it does not matter.
+            bytes.extend((0..random.usize(..50)).map(|_| random.u8(..)));
+            assert_eq!(decode(&bytes, SALT), Some((batch, length)));
+            assert_eq!(length % ALIGN, 0);
+            assert_eq!(decode(&bytes, SALT + 1), None, "it belongs to another journal");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_was_damaged_is_none() {
+        let mut random = fastrand::Rng::with_seed(8);
+        for _ in 0..50 {
+            let batch = batch(&mut random);
+            let mut whole = Vec::new();
+            encode(&mut whole, SALT, &batch.head, &batch.rows);
+            let length = u32::from_le_bytes([whole[8], whole[9], whole[10], whole[11]]) as usize;
+            for _ in 0..200 {
+                let bit = random.usize(..length * 8);
+                let mut bytes = whole.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(decode(&bytes, SALT), None, "bit {bit}");
+                assert_eq!(decode(&whole[..random.usize(..length)], SALT), None);
+            }
+        }
+    }
+
+    /// A checksum does not make sense of what never was a batch.
+    #[test]
+    fn bytes_with_a_good_checksum_that_are_no_batch() {
+        let mut random = fastrand::Rng::with_seed(9);
+        for _ in 0..5000 {
+            let length = PREFIX_BYTES + HEAD_BYTES + random.usize(..60);
+            let mut bytes: Vec<u8> = (0..length).map(|_| random.u8(..8)).collect();
+            bytes[..8].copy_from_slice(&SALT.to_le_bytes());
+            bytes[8..12].copy_from_slice(&(length as u32).to_le_bytes());
+            let sum = checksum(&bytes);
+            bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+            // It ends, and takes no more memory than there are bytes.
+            _ = decode(&bytes, SALT);
+        }
+    }
+
+    fn batch(random: &mut fastrand::Rng) -> Batch {
+        let mut number = || random.u64(..);
+        let head = Head {
+            batch: number(),
+            lease_ceiling: number(),
+            tubes: number(),
+            tasks: number(),
+            task_keys: number(),
+        };
+        let mut rows = Rows::default();
+        for _ in 0..random.usize(..5) {
+            rows.inserts.push(task(random, true));
+            rows.updates.push(task(random, false));
+            rows.removed.push(random.i64(0..));
+            rows.next_ids.push((random.u32(..), random.u64(..)));
+        }
+        Batch { head, rows }
+    }
+
+    fn task(random: &mut fastrand::Rng, with_body: bool) -> (i64, Record) {
+        let key = random.i64(0..);
+        let time = |random: &mut fastrand::Rng| Timestamp::from_micros(random.i64(0..1 << 50));
+        let text = |random: &mut fastrand::Rng| -> Vec<u8> {
+            (0..random.usize(..30)).map(|_| random.u8(..)).collect()
+        };
+        let body = with_body.then(|| Body::with_meta(&text(random), &text(random)));
+        let record = Record {
+            id: codec::split_key(key).1,
+            standing: match random.u8(..4) {
+                0 => StoredState::Ready,
+                1 => StoredState::Delayed(time(random)),
+                2 => StoredState::Buried,
+                _ => StoredState::DeadLetter,
+            },
+            pri: random.u64(..),
+            created: time(random),
+            expires: if random.bool() { Timestamp::NEVER } else { time(random) },
+            ttr: if random.bool() {
+                Span::FOREVER
+            } else {
+                Span::from_micros(random.i64(0..1 << 50))
+            },
+            attempts: random.u32(..),
+            previous_start: random.bool().then(|| time(random)),
+            subqueue: random.bool().then(|| Arc::from(["", "red", "зелёный"][random.usize(..3)])),
+            semaphore_priority: random
+                .bool()
+                .then(|| Priority::new(random.f64()).expect("a number")),
+            body_bytes: body.as_ref().map_or(0, Body::bytes),
+            body,
+        };
+        (key, record)
+    }
+}

@@ -1,0 +1,206 @@
+//! What a batch changes about tasks, and how that gets into their table.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use taskyard_core::record::{Change, Record};
+use taskyard_core::{Machine, TaskId, TubeRecord};
+
+use super::codec::{self, Head, RowError, TaskColumns};
+use super::insert::{Insert, NewRow};
+use super::writer::WriteError;
+
+/// How many ids of a temporary tube are reserved on disk at a time: its tasks are not written, so
+/// nothing else would tell after a crash which ids were used.
+const IDS_RESERVED: u64 = 1 << 20;
+
+/// A batch that only changes tasks, and the head of the store after it.
+#[derive(Debug, PartialEq)]
+pub(super) struct Batch {
+    pub head: Head,
+    pub rows: Rows,
+}
+
+/// Rows of tasks that come, change and go, each at most once.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Rows {
+    pub inserts: Vec<(i64, Record)>,
+    pub updates: Vec<(i64, Record)>,
+    /// Keys, ascending.
+    pub removed: Vec<i64>,
+    /// The next ids of tubes, by number, of which no task's row would tell.
+    pub next_ids: Vec<(u32, u64)>,
+}
+
+impl Rows {
+    /// What these changes mean on disk, where `next_ids` are the next ids that it knows.
+    pub fn new(machine: &Machine, changes: Vec<(u32, Change)>, next_ids: &[u64]) -> Self {
+        let mut rows = Rows::default();
+        // Neighbouring changes mostly concern one tube, so the last answer is kept.
+        let mut latest = (u32::MAX, true, 0);
+        for (number, change) in changes {
+            if latest.0 != number {
+                let temporary = machine.tube_by_number(number).is_none_or(|tube| tube.1.temporary);
+                latest = (number, temporary, next_ids.get(number as usize).copied().unwrap_or(0));
+            }
+            let (_, temporary, next_id) = latest;
+            if needs_next_id(&change, temporary).is_some_and(|id| id.0 >= next_id) {
+                rows.next_ids.push((number, 0));
+                latest.2 = u64::MAX;
+            }
+            if !temporary {
+                rows.add(number, change);
+            }
+        }
+        rows.next_ids.sort_unstable();
+        rows.next_ids.dedup();
+        for (number, next_id) in &mut rows.next_ids {
+            *next_id = machine.tube_record(*number).map_or(0, |record| self::next_id(&record));
+        }
+        rows.removed.sort_unstable();
+        rows
+    }
+
+    fn add(&mut self, number: u32, change: Change) {
+        match change {
+            Change::Insert(record) => {
+                if record.body.is_some() {
+                    self.inserts.push((codec::key(number, record.id), record));
+                }
+            }
+            Change::Update(mut record) => {
+                // It stays as it is, and should not stay in memory because of this.
+                record.body = None;
+                self.updates.push((codec::key(number, record.id), record));
+            }
+            Change::Remove(id) => self.removed.push(codec::key(number, id)),
+            Change::Passed(_) => {}
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.next_ids.is_empty()
+            && self.inserts.is_empty()
+            && self.updates.is_empty()
+            && self.removed.is_empty()
+    }
+
+    /// Counts what comes and goes.
+    pub fn count(&self, head: &mut Head) {
+        self.inserts.iter().for_each(|row| head.add(row.0));
+        self.removed.iter().for_each(|key| head.remove(*key));
+    }
+
+    /// Writes all of it.
+    pub fn write(&self, db: &Connection) -> Result<(), WriteError> {
+        for (number, next_id) in &self.next_ids {
+            write_next_id(db, *number, *next_id)?;
+        }
+        self.insert(db)?;
+        self.update(db)?;
+        self.remove(db)
+    }
+
+    pub fn insert(&self, db: &Connection) -> Result<(), WriteError> {
+        if self.inserts.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<NewRow<'_>> = self
+            .inserts
+            .iter()
+            .filter_map(|(key, record)| Some((*key, record, record.body.as_ref()?)))
+            .collect();
+        Insert::new(db)?.add_all(&rows, expect_rows)
+    }
+
+    pub fn update(&self, db: &Connection) -> Result<(), WriteError> {
+        if self.updates.is_empty() {
+            return Ok(());
+        }
+        let sql = "UPDATE task SET state = ?, due = ?, expires = ?, ttr = ?, attempts = ?, \
+                   previous_start = ?, sum = ? WHERE key = ?";
+        let mut update = db.prepare_cached(sql)?;
+        for (key, record) in &self.updates {
+            let columns = TaskColumns::new(*key, record);
+            let changed = update.execute(params![
+                columns.state,
+                columns.due,
+                columns.expires,
+                columns.ttr,
+                columns.attempts,
+                columns.previous_start,
+                columns.sum,
+                key,
+            ])?;
+            expect_rows(*key, changed, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Removes rows; neighbours go with one statement.
+    pub fn remove(&self, db: &Connection) -> Result<(), WriteError> {
+        if self.removed.is_empty() {
+            return Ok(());
+        }
+        let mut delete = db.prepare_cached("DELETE FROM task WHERE key BETWEEN ? AND ?")?;
+        for run in self.removed.chunk_by(|a, b| a + 1 == *b) {
+            let changed = delete.execute([run[0], run[run.len() - 1]])?;
+            expect_rows(run[0], changed, run.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the batches into the database, within a transaction; `head` becomes that of the last.
+pub(super) fn write_all<'a>(
+    db: &Connection,
+    batches: impl IntoIterator<Item = &'a Batch>,
+    head: &mut Head,
+) -> Result<(), WriteError> {
+    for batch in batches {
+        let follows = Some(batch.head.batch) == head.batch.checked_add(1);
+        batch.rows.write(db)?;
+        batch.rows.count(head);
+        let expected = [batch.head.tubes, batch.head.tasks, batch.head.task_keys];
+        if !follows || [head.tubes, head.tasks, head.task_keys] != expected {
+            let what = format!("batch {} does not follow what is there", batch.head.batch);
+            return Err(WriteError::Damaged(what));
+        }
+        *head = batch.head;
+    }
+    head.write(db)?;
+    Ok(())
+}
+
+/// The next id that is written down for a tube.
+pub(super) fn next_id(tube: &TubeRecord) -> u64 {
+    if tube.options.temporary { tube.next_id + IDS_RESERVED } else { tube.next_id }
+}
+
+/// Writes down which id a tube gives next.
+fn write_next_id(db: &Connection, number: u32, next_id: u64) -> Result<(), WriteError> {
+    let mut tube = db.prepare_cached("SELECT * FROM tube WHERE number = ?")?;
+    let found = tube.query_row([number], |row| Ok(codec::read_tube(row))).optional()?;
+    let missing = || RowError::Damaged(format!("tube number {number} is not found"));
+    let (_, mut record) = found.ok_or_else(missing)??;
+    record.next_id = next_id;
+    codec::write_tube(db, number, &record)?;
+    Ok(())
+}
+
+/// The id that must not be given again after a crash though no row tells of it: the tube's own row
+/// has to. While a task has its row, that is enough, so most batches need not write the tube.
+fn needs_next_id(change: &Change, temporary: bool) -> Option<TaskId> {
+    match change {
+        Change::Remove(id) | Change::Passed(id) => Some(*id),
+        Change::Insert(record) if temporary => Some(record.id),
+        _ => None,
+    }
+}
+
+fn expect_rows(key: i64, changed: usize, wanted: usize) -> Result<(), WriteError> {
+    if changed == wanted {
+        return Ok(());
+    }
+    let (tube, id) = codec::split_key(key);
+    let what = format!("task {id} of tube number {tube}: {changed} rows where {wanted} should be");
+    Err(WriteError::Damaged(what))
+}

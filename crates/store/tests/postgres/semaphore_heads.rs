@@ -1,0 +1,171 @@
+//! What a call of a semaphore reads while somebody holds an old snapshot, so that nothing dead can be removed.
+
+use taskyard_store::conformance::StoreHarness;
+use taskyard_store::conformance::semaphores::SemaphoreAsk;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use crate::database::{Database, connect, run, runtime};
+
+/// How many have gone before a call is measured.
+const DEAD: u32 = 100_000;
+
+/// A call reads so many pages at most. From the beginning of the line it would read all of the
+/// dead.
+const BUFFERS_MAX: u64 = 200;
+
+fn tasks(from: u32, count: u32) -> String {
+    format!("ARRAY(SELECT n::bigint FROM generate_series({from}, {}) n)", from + count - 1)
+}
+
+fn enqueue(from: u32, count: u32, priority: &str) -> String {
+    let (tasks, priorities) =
+        (tasks(from, count), format!("array_fill({priority}::float8, ARRAY[{count}])"));
+    format!("SELECT * FROM taskyard.semaphore_enqueue('yang', NULL, {tasks}, {priorities})")
+}
+
+fn release(from: u32, count: u32) -> String {
+    let nothing = format!("array_fill(NULL::bigint, ARRAY[{count}])");
+    format!(
+        "SELECT * FROM taskyard.semaphore_finish('yang', NULL, {}, {nothing}, \
+         array_fill(0::smallint, ARRAY[{count}]), {nothing})",
+        tasks(from, count)
+    )
+}
+
+/// How many pages a call reads, with everything that its function runs.
+async fn buffers(client: &Client, call: &str) -> u64 {
+    let explain = format!("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {call}");
+    let rows = client.simple_query(&explain).await.expect("it is explained");
+    let plan = rows.iter().find_map(|row| match row {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    let plan = plan.expect("a plan");
+    let number = |name: &str| -> u64 {
+        let (_, rest) = plan.split_once(&format!("\"{name}\": ")).expect("it counts pages");
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+        digits.parse().expect("a number")
+    };
+    number("Shared Hit Blocks") + number("Shared Read Blocks")
+}
+
+/// A database with a semaphore, a connection, and one that holds a snapshot of before anything happened.
+async fn held(active: i64) -> (Database, Client, Client) {
+    let database = Database::new();
+    let url = database.url();
+    let queue = StoreHarness::new({
+        let url = url.clone();
+        move || {
+            let store = taskyard_store::postgres::PostgresStore::open(
+                &url,
+                taskyard_store::postgres::Clock::Caller,
+            );
+            Box::new(store.expect("the store opens"))
+        }
+    });
+    queue.limits(active, active).await;
+    let (client, old) = (connect(&url).await, connect(&url).await);
+    old.batch_execute(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM taskyard.semaphore",
+    )
+    .await
+    .expect("it begins");
+    (database, client, old)
+}
+
+async fn done(client: &Client, calls: &[String]) {
+    for call in calls {
+        client.batch_execute(call).await.unwrap_or_else(|error| panic!("{call}: {error}"));
+    }
+}
+
+async fn sound(client: &Client) {
+    let wrong = client.query("SELECT * FROM taskyard.semaphore_audit", &[]).await;
+    assert!(wrong.expect("it can be asked").is_empty());
+}
+
+/// Lets the next in, one at a time, and has each of them read little.
+async fn pops_read_little(client: &Client, holders: impl Iterator<Item = u32>) {
+    for holder in holders {
+        let read = buffers(client, &release(holder, 1)).await;
+        assert!(read <= BUFFERS_MAX, "the release of {holder} read {read} pages");
+    }
+    sound(client).await;
+}
+
+/// Forgets where the living begin, as if nobody noted it.
+const FORGET: &str = "UPDATE taskyard.semaphore_state SET rest_rank = NULL, rest_seq = NULL, ahead = 0, \
+                      head_rank = NULL, head_seq = NULL, tail_rank = NULL, tail_seq = NULL";
+
+/// Makes so many come, be let in and go, all of one priority.
+async fn pass_through(client: &Client, priority: &str) {
+    done(client, &["UPDATE taskyard.semaphore SET active = 20000".into()]).await;
+    for round in 0..DEAD / 20_000 {
+        let from = 1_000_000 + round * 20_000;
+        done(client, &[enqueue(from, 20_000, priority), release(from, 20_000)]).await;
+    }
+    done(client, &["UPDATE taskyard.semaphore SET active = 1".into()]).await;
+}
+
+#[test]
+fn a_call_does_not_walk_over_those_who_are_gone() {
+    let _runtime = runtime().enter();
+    run(async {
+        let (_database, client, _old) = held(1).await;
+        pass_through(&client, "1").await;
+        done(&client, &[enqueue(1, 20, "1")]).await;
+        pops_read_little(&client, 1..6).await;
+        // Better ones come, wait, and go: what was known of the others still is.
+        done(&client, &[enqueue(50, 2, "5")]).await;
+        pops_read_little(&client, [6, 50, 51, 7, 8].into_iter()).await;
+        let read = buffers(&client, &enqueue(60, 1, "0.5")).await;
+        assert!(read <= BUFFERS_MAX, "an enqueue read {read} pages");
+        // The test would notice.
+        done(&client, &[FORGET.into()]).await;
+        let read = buffers(&client, &release(9, 1)).await;
+        assert!(read > 5 * BUFFERS_MAX, "only {read} pages from the beginning");
+        sound(&client).await;
+    });
+}
+
+#[test]
+fn a_line_that_all_have_left_is_not_walked_over() {
+    let _runtime = runtime().enter();
+    run(async {
+        let (_database, client, _old) = held(1).await;
+        done(&client, &[enqueue(1, 1, "1")]).await;
+        for round in 0..DEAD / 20_000 {
+            let from = 1_000_000 + round * 20_000;
+            done(&client, &[enqueue(from, 20_000, "1"), release(from, 20_000)]).await;
+        }
+        // Once they are walked over, by who looks first.
+        done(&client, &[release(1, 1)]).await;
+        for task in 2..5 {
+            for call in [enqueue(task, 1, "1"), enqueue(task + 10, 1, "1"), release(task, 1)] {
+                let read = buffers(&client, &call).await;
+                assert!(read <= BUFFERS_MAX, "{call} read {read} pages");
+            }
+            done(&client, &[release(task + 10, 1)]).await;
+        }
+        sound(&client).await;
+    });
+}
+
+/// Those who were let in and are gone stand behind the worst holder.
+#[test]
+fn the_worst_holder_is_found_beside_those_who_are_gone() {
+    let _runtime = runtime().enter();
+    run(async {
+        let (_database, client, _old) = held(1).await;
+        pass_through(&client, "-5").await;
+        done(&client, &[enqueue(1, 1, "1"), enqueue(2, 1, "0")]).await;
+        for task in 3..6 {
+            let read = buffers(&client, &enqueue(task, 1, "0")).await;
+            assert!(read <= BUFFERS_MAX, "an enqueue read {read} pages");
+        }
+        sound(&client).await;
+        done(&client, &[FORGET.into()]).await;
+        let read = buffers(&client, &enqueue(7, 1, "0")).await;
+        assert!(read > 5 * BUFFERS_MAX, "only {read} pages from the end");
+    });
+}

@@ -1,0 +1,103 @@
+-- Whether the orders of a tube say the same as its tasks. Answers what does not, in words.
+local base, wrong = KEYS[1], {}
+local NEVER = 9007199254740992
+local raw = redis.call('GET', base .. ':o')
+if not raw then
+    return ''
+end
+local kind = struct.unpack('B', raw)
+local subqueues = kind >= 3
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local sizes = { r = 0, q = 0, x = 0, d = 0, w = 0, s = 0, delayed = 0, all = 0, passed = 0 }
+local heads, busy, keys = {}, {}, {}
+
+local function check(id, what, is)
+    if not is then
+        local number = struct.unpack('>I8', id)
+        wrong[#wrong + 1] = string.format('task %d %s', number, what)
+    end
+end
+
+local tasks = redis.call('HGETALL', base .. ':t')
+for place = 1, #tasks, 2 do
+    local id, record = tasks[place], tasks[place + 1]
+    local state, flags, _, bytes, pri, _, expires, _, _, moment, _, _, session =
+        struct.unpack('<BBI4I4c8dddddc8dc16', record)
+    -- A star begins a priority for the semaphore.
+    local rest = string.byte(record, 91) == 42 and 100 or 91
+    local key, member = string.sub(record, rest), pri .. id
+    local timer = (state == 1 or state == 2) and moment or expires
+    sizes.all = sizes.all + 1
+    keys[key] = true
+    check(id, 'has another body', redis.call('HSTRLEN', base .. ':b', id) == bytes + 4)
+    if timer == NEVER then
+        check(id, 'has a moment', not redis.call('ZSCORE', base .. ':w', id))
+    else
+        sizes.w = sizes.w + 1
+        check(id, 'has another moment', tonumber(redis.call('ZSCORE', base .. ':w', id)) == timer)
+    end
+    if state == 0 then
+        local order = subqueues and ':q' or ':r'
+        local name = subqueues and struct.pack('>I2', #key) .. key .. member or member
+        if redis.call('ZSCORE', base .. order, name) then
+            sizes[string.sub(order, 2)] = sizes[string.sub(order, 2)] + 1
+            if subqueues and (not heads[key] or member < heads[key]) then
+                heads[key] = member
+            end
+        else
+            sizes.passed = sizes.passed + 1
+            check(id, 'is ready and cannot be taken', expires <= now)
+        end
+    elseif state == 1 then
+        sizes.x = sizes.x + 1
+        check(id, 'is not among the taken', redis.call('SISMEMBER', base .. ':x', id) == 1)
+        if subqueues then
+            check(id, 'runs beside another of its sub-queue', not busy[key])
+            check(id, 'leaves its sub-queue idle', redis.call('SISMEMBER', base .. ':u', key) == 1)
+            busy[key] = true
+        end
+        if flags >= 2 then
+            sizes.s = sizes.s + 1
+            check(id, 'is held by nobody', redis.call('ZSCORE', base .. ':s', session .. id))
+        end
+    elseif state == 2 or state == 5 then
+        sizes.delayed = sizes.delayed + 1
+    else
+        sizes.d = sizes.d + 1
+        check(id, 'is not among the buried', redis.call('ZSCORE', base .. ':d', member))
+    end
+end
+
+local function same(what, expected, found)
+    if expected ~= found then
+        wrong[#wrong + 1] = what .. ': ' .. tostring(found) .. ' instead of ' .. tostring(expected)
+    end
+end
+
+same('bodies', sizes.all, redis.call('HLEN', base .. ':b'))
+same('taken', sizes.x, redis.call('SCARD', base .. ':x'))
+same('buried', sizes.d, redis.call('ZCARD', base .. ':d'))
+same('moments', sizes.w, redis.call('ZCARD', base .. ':w'))
+same('held by sessions', sizes.s, redis.call('ZCARD', base .. ':s'))
+local _, _, delayed = struct.unpack('<ddd', redis.call('GET', base .. ':n'))
+same('delayed', sizes.delayed, delayed)
+if subqueues then
+    same('ready in sub-queues', sizes.q, redis.call('ZCARD', base .. ':q'))
+    local idle, running = 0, 0
+    for key in pairs(keys) do
+        local head = not busy[key] and heads[key] or false
+        idle = idle + (head and 1 or 0)
+        running = running + (busy[key] and 1 or 0)
+        same('the head of ' .. key, head, redis.call('HGET', base .. ':h', key))
+        if head then
+            same('the place of the head of ' .. key, '0', redis.call('ZSCORE', base .. ':r', head))
+        end
+    end
+    same('busy sub-queues', running, redis.call('SCARD', base .. ':u'))
+    same('heads', idle, redis.call('HLEN', base .. ':h'))
+    same('heads in order', idle, redis.call('ZCARD', base .. ':r'))
+else
+    same('ready', sizes.r, redis.call('ZCARD', base .. ':r'))
+end
+return table.concat(wrong, '; ')

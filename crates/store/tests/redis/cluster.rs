@@ -1,0 +1,181 @@
+//! Three masters with a replica each.
+
+use std::sync::OnceLock;
+use std::thread;
+
+use taskyard_core::{
+    Command, Error, Execute, Kind, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
+    SemaphoreReply, TaskId, TubeName, TubeOptions, Wish,
+};
+use taskyard_store::conformance::semaphores::SemaphoreAsk;
+use taskyard_store::conformance::{StoreHarness, model};
+use taskyard_store::redis::{Clock, RedisStore};
+
+use crate::instance::{Cluster, program};
+use crate::yard::{ask, open, own, put, run, take};
+
+fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| Cluster::new(&program().expect("whoever asks has looked for it")))
+}
+
+/// The machine and a cluster answer the same, whatever is asked.
+#[test]
+fn model() {
+    run(async {
+        let url = own(&cluster().url());
+        let queue = StoreHarness::new(move || Box::new(open(&url)));
+        model::replay(queue, 7, 600).await;
+    });
+}
+
+/// Each is whole on one node, and events of all are told together.
+#[test]
+fn semaphores_are_on_the_nodes_of_their_keys() {
+    run(async {
+        let url = own(&cluster().url());
+        let queue = StoreHarness::new(move || Box::new(open(&url)));
+        let door = SemaphoreKey::new("door").expect("a key");
+        queue.configure("door", SemaphoreChange::limits(1, 1)).await;
+        queue.configure("gate", SemaphoreChange::limits(1, 0)).await;
+        for (task, priority) in [(1, 1.0), (2, 2.0)] {
+            for key in ["door", "gate"] {
+                let wishes = vec![Wish { task: TaskId(task), priority }];
+                let key = SemaphoreKey::new(key).expect("a key");
+                let enqueue = SemaphoreCommand::Enqueue { key, wishes };
+                queue
+                    .execute(vec![Command::Semaphore(enqueue)])
+                    .await
+                    .remove(0)
+                    .expect("they stand");
+            }
+        }
+        // Nobody was told of the first grant, so the better one has it.
+        let mut told: Vec<_> = queue
+            .fetch(None)
+            .await
+            .into_iter()
+            .map(|event| (event.semaphore.as_str().to_owned(), event.task.0, event.grant.0))
+            .collect();
+        told.sort_unstable();
+        assert_eq!(told, [("door".into(), 2, 2), ("gate".into(), 1, 1)]);
+        let look = SemaphoreCommand::List { key: Some(door) };
+        let shown = queue.execute(vec![Command::Semaphore(look)]).await.remove(0);
+        assert!(
+            matches!(&shown, Ok(Reply::Semaphore(SemaphoreReply::Semaphores(all))) if all[0].waiting == 1),
+            "{shown:?}"
+        );
+    });
+}
+
+/// A tube and its semaphore may be on two nodes, each of which decides alone.
+#[test]
+fn tubes_behind_a_semaphore_are_refused_in_words() {
+    run(async {
+        let store = open(&own(&cluster().url()));
+        let semaphore = SemaphoreKey::new("door").ok();
+        let options = TubeOptions { semaphore, ..TubeOptions::new(Kind::FifoTtl) };
+        let tube = TubeName::new("jobs").expect("a name");
+        let refusal = ask(&store, Command::CreateTube { tube, options, if_not_exists: false });
+        assert!(
+            matches!(&refusal, Err(Error::Invalid(text)) if text.contains("cluster of Redis")),
+            "{refusal:?}"
+        );
+    });
+}
+
+fn tubes(count: usize) -> Vec<TubeName> {
+    (0..count).map(|n| TubeName::new(&format!("tube {n}")).expect("a name")).collect()
+}
+
+fn make(store: &RedisStore, tube: &TubeName) {
+    let options = TubeOptions::new(Kind::Fifo);
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    assert_eq!(ask(store, create), Ok(Reply::Created(true)));
+}
+
+/// Asks until the cluster is in order again.
+fn ask_until_there(store: &RedisStore, command: &Command) -> Reply {
+    loop {
+        match ask(store, command.clone()) {
+            Ok(reply) => return reply,
+            Err(Error::StoreAway(_)) => thread::yield_now(),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn tubes_are_spread_over_the_nodes() {
+    run(async {
+        let url = own(&cluster().url());
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1.to_owned();
+        let store = open(&url);
+        let tubes = tubes(12);
+        let mut ports = std::collections::BTreeSet::new();
+        for tube in &tubes {
+            make(&store, tube);
+            ask(&store, put(tube, 2)).expect("they are put");
+            ports.insert(cluster().master_of(&format!("{{{prefix}:{tube}}}:o")).port());
+        }
+        assert_eq!(ports.len(), 3, "each master has some");
+        let Ok(Reply::Tubes(shown)) = ask(&store, Command::Tubes { tube: None }) else {
+            panic!("tubes are shown")
+        };
+        assert_eq!(shown.len(), 12);
+        assert!(shown.iter().all(|tube| tube.stats.tasks.ready == 2));
+    });
+}
+
+/// A server learns from a refusal that slots have moved, and nothing is done twice or left out.
+#[test]
+fn what_another_node_has_now_is_asked_there() {
+    let Some(program) = program() else { return };
+    let cluster = Cluster::new(&program);
+    let store = open(&format!("{}?prefix=moves", cluster.url()));
+    let tube = TubeName::new("mail").expect("a name");
+    make(&store, &tube);
+    ask(&store, put(&tube, 3)).expect("they are put");
+    let key = "{moves:mail}:o";
+    let before = cluster.master_of(key).port();
+    // Its replica takes over in good order.
+    let replica = cluster.replica_of(key);
+    assert_eq!(replica.talk(&["CLUSTER", "FAILOVER"]), "OK");
+    while cluster.master_of(key).port() == before {}
+    ask_until_there(&store, &put(&tube, 1));
+    assert_eq!(take(&store, &tube, 9).len(), 4);
+}
+
+#[test]
+fn a_master_that_is_killed_is_replaced_by_its_replica() {
+    let Some(program) = program() else { return };
+    let cluster = Cluster::new(&program);
+    let store = open(&format!("{}?prefix=dies&wait=1&wait_ms=5000", cluster.url()));
+    let tube = TubeName::new("mail").expect("a name");
+    make(&store, &tube);
+    ask(&store, put(&tube, 3)).expect("the replica has them");
+    let key = "{dies:mail}:o";
+    let master = cluster.master_of(key);
+    let port = master.port();
+    master.kill();
+    let refused = ask(&store, put(&tube, 1));
+    assert!(matches!(refused, Err(Error::StoreAway(_))), "{refused:?}");
+    while cluster.living_master_of(key).is_none_or(|port_now| port_now == port) {}
+    master.start();
+    cluster.wait_until_whole();
+    ask_until_there(&store, &put(&tube, 1));
+    assert_eq!(take(&store, &tube, 9).len(), 4);
+}
+
+#[test]
+fn a_cluster_and_a_single_one_are_told_apart() {
+    run(async {
+        let node = cluster().nodes[0].url();
+        let refusal = RedisStore::open(&node, Clock::Database).err().map(|error| error.to_string());
+        assert!(refusal.is_some_and(|why| why.contains("redis+cluster://")));
+        let single = crate::yard::instance().url().replace("redis://", "redis+cluster://");
+        let refusal =
+            RedisStore::open(&single, Clock::Database).err().map(|error| error.to_string());
+        assert!(refusal.is_some_and(|why| why.contains("no cluster")));
+    });
+}

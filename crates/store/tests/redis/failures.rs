@@ -1,0 +1,192 @@
+//! What Redis refuses, forgets, and cannot do for a while.
+
+use std::net::TcpListener;
+use std::thread;
+
+use taskyard_core::{Command, Error, Kind, Outcome, Reply, TubeName, TubeOptions};
+use taskyard_store::Store;
+use taskyard_store::redis::{Clock, RedisStore};
+
+use crate::instance::{DURABLE, Instance, program};
+use crate::yard::{ack, ask, make_tube, open, own, put, run, take};
+
+/// Asks until Redis is there. Nothing else may go wrong.
+fn ask_until_there(store: &RedisStore, command: &Command) -> Reply {
+    loop {
+        match ask(store, command.clone()) {
+            Ok(reply) => return reply,
+            Err(Error::StoreAway(_)) => thread::yield_now(),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn counts(store: &RedisStore, tube: &TubeName) -> (u64, u64) {
+    match ask_until_there(store, &Command::Tubes { tube: Some(tube.clone()) }) {
+        Reply::Tubes(tubes) => (tubes[0].stats.tasks.ready, tubes[0].stats.tasks.taken),
+        other => panic!("a tube was expected, not {other:?}"),
+    }
+}
+
+fn is_away(reply: Result<Reply, Error>) {
+    assert!(matches!(reply, Err(Error::StoreAway(_))), "{reply:?}");
+}
+
+#[test]
+fn a_redis_that_is_down_is_away_and_comes_back_as_it_was() {
+    let Some(program) = program() else { return };
+    let redis = Instance::new(program);
+    let store = open(&redis.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, 3)).expect("they are put");
+    let held = take(&store, &tube, 1).remove(0);
+    redis.kill();
+    // Nothing was under way: it is known that nothing was done.
+    is_away(ask(&store, put(&tube, 1)));
+    is_away(ask(&store, Command::Tubes { tube: None }));
+    redis.start();
+    assert_eq!(counts(&store, &tube), (2, 1));
+    assert_eq!(ack(&store, &tube, &held), Outcome::Done(None));
+}
+
+// A Redis that was restarted without its files, or whose functions somebody flushed, answered every call with an error.
+#[test]
+fn functions_that_were_lost_are_loaded_again() {
+    let Some(program) = program() else { return };
+    let redis = Instance::new(program);
+    let store = open(&redis.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    assert_eq!(redis.talk(&["FUNCTION", "FLUSH"]), "OK");
+    ask(&store, put(&tube, 1)).expect("it is put");
+    assert_eq!(redis.talk(&["FLUSHALL"]), "OK");
+    assert_eq!(redis.talk(&["FUNCTION", "FLUSH"]), "OK");
+    assert_eq!(ask(&store, put(&tube, 1)), Err(Error::TubeNotFound(tube.clone())));
+    make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, 1)).expect("it is put");
+    assert_eq!(take(&store, &tube, 9).len(), 1);
+}
+
+#[test]
+fn a_redis_that_is_full_refuses_puts_and_nothing_else() {
+    let Some(program) = program() else { return };
+    let settings = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
+    let redis = Instance::with(program, &[DURABLE, &settings].concat());
+    let store = open(&redis.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    let mut there = 0;
+    let refusal = loop {
+        match ask(&store, put(&tube, 1000)) {
+            Ok(_) => there += 1000,
+            Err(refusal) => break refusal,
+        }
+    };
+    assert!(
+        matches!(refusal, Error::Overloaded(text) if text.contains("maxmemory")),
+        "{refusal:?}"
+    );
+    assert_eq!(counts(&store, &tube), (there, 0), "what was refused is not there, what was not is");
+    // In one batch with what is refused, the rest is done.
+    let commands = vec![put(&tube, 1), Command::Tick { limit: 1 }, put(&tube, 1)];
+    let replies =
+        taskyard_store::conformance::block_on(store.execute(crate::yard::NOW, commands)).replies;
+    assert!(replies[1].is_ok() && replies[0].is_err() && replies[2].is_err(), "{replies:?}");
+    for _ in 0..there / 1000 {
+        for task in take(&store, &tube, 1000) {
+            assert_eq!(ack(&store, &tube, &task), Outcome::Done(None));
+        }
+    }
+    assert_eq!(counts(&store, &tube), (0, 0));
+    ask(&store, put(&tube, 1)).expect("there is room again");
+}
+
+#[test]
+fn a_master_that_became_a_replica_is_away() {
+    let Some(program) = program() else { return };
+    let redis = Instance::new(program);
+    let store = open(&redis.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    assert_eq!(redis.talk(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
+    is_away(ask(&store, put(&tube, 1)));
+    assert_eq!(redis.talk(&["REPLICAOF", "NO", "ONE"]), "OK");
+    ask_until_there(&store, &put(&tube, 1));
+    assert_eq!(counts(&store, &tube), (1, 0));
+}
+
+#[test]
+fn what_redis_does_for_durability_is_said() {
+    let Some(program) = program() else { return };
+    let redis = Instance::new(program);
+    for (only, sync, words, durable) in [
+        ("yes", "always", "is on disk", true),
+        ("yes", "everysec", "last second", false),
+        ("yes", "no", "the system", false),
+        ("no", "always", "last snapshot", false),
+    ] {
+        assert_eq!(redis.talk(&["CONFIG", "SET", "appendfsync", sync]), "OK");
+        assert_eq!(redis.talk(&["CONFIG", "SET", "appendonly", only]), "OK");
+        let store = open(&redis.url());
+        let said = store.durability().expect("Redis says it");
+        assert!(said.contains(words), "{said}");
+        assert_eq!(store.capabilities().durable, durable);
+    }
+}
+
+#[test]
+fn replicas_are_waited_for_where_the_url_says_so() {
+    let Some(program) = program() else { return };
+    let (redis, replica) = (Instance::new(program.clone()), Instance::new(program));
+    let url = format!("{}?wait=1&wait_ms=200", redis.url());
+    let store = open(&url);
+    let tube = TubeName::new("mail").expect("a name");
+    let create = Command::CreateTube {
+        tube: tube.clone(),
+        options: TubeOptions::new(Kind::Fifo),
+        if_not_exists: true,
+    };
+    let alone = ask(&store, create.clone());
+    assert!(
+        matches!(&alone, Err(Error::OutcomeUnknown(why)) if why.contains("0 of 1")),
+        "{alone:?}"
+    );
+    let port = redis.port().to_string();
+    assert_eq!(replica.talk(&["REPLICAOF", "127.0.0.1", &port]), "OK");
+    while !replica.talk(&["INFO", "replication"]).contains("master_link_status:up") {}
+    assert_eq!(ask(&store, create), Ok(Reply::Created(false)));
+    ask(&store, put(&tube, 1)).expect("the replica has it");
+    assert_eq!(replica.talk(&["HLEN", "{taskyard:mail}:t"]), "1");
+    assert!(store.durability().expect("Redis says it").contains("1 replicas"));
+}
+
+#[test]
+fn a_password_is_needed_where_redis_has_one() {
+    let Some(program) = program() else { return };
+    let redis = Instance::prepared(program, &[DURABLE, &["--requirepass", "open sesame"]].concat());
+    redis.start_with_password("open sesame");
+    let opened = |who: &str| {
+        let url = redis.url().replace("//", &format!("//{who}"));
+        RedisStore::open(&url, Clock::Database).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(opened(":open%20sesame@"), Ok(()));
+    assert_eq!(opened("default:open%20sesame@"), Ok(()));
+    for who in ["", ":wrong@", "nobody:open%20sesame@"] {
+        let refusal = opened(who).expect_err("it is refused");
+        assert!(refusal.contains("AUTH") || refusal.contains("WRONGPASS"), "{who}: {refusal}");
+        assert!(!refusal.contains("wrong@") && !refusal.contains("sesame"), "{refusal}");
+    }
+}
+
+#[test]
+fn what_is_no_redis_is_refused() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it has an address").port();
+        thread::spawn(move || {
+            use std::io::Write;
+            for mut socket in listener.incoming().flatten() {
+                let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+            }
+        });
+        let refusal = RedisStore::open(&own(&format!("redis://127.0.0.1:{port}")), Clock::Database);
+        assert!(refusal.is_err());
+    });
+}

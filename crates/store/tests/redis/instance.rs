@@ -1,0 +1,294 @@
+//! A Redis server of our own, in a temporary folder on a free port, gone with the test process.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::{Builder, TempDir};
+
+/// Where Redis is, unless `TASKYARD_REDIS` says otherwise.
+const USUAL: &str = "/usr/bin/redis-server";
+
+/// Ends the server and removes its folder when its input ends: when this process does, however it does.
+const KEEPER: &str = r#"
+read -r _
+kill -9 "$(cat "$0/pid")" 2>/dev/null
+for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$0" && break; sleep 0.2; done
+"#;
+
+/// What is wrong with a tube.
+const AUDIT: &str = include_str!("audit.lua");
+/// What is wrong with a semaphore.
+const AUDIT_SEMAPHORE: &str = include_str!("audit_semaphore.lua");
+
+/// What is acknowledged is on disk, and nothing else is.
+pub const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "--save", ""];
+
+/// The program; nothing when the tests are to go on without.
+pub fn program() -> Option<PathBuf> {
+    let program = std::env::var_os("TASKYARD_REDIS").map_or_else(|| USUAL.into(), PathBuf::from);
+    if program.exists() {
+        return Some(program);
+    }
+    let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
+    assert!(
+        embedded,
+        "no Redis at {}; run `cargo xtask tools` first, or set TASKYARD_EMBEDDED=1 to go without",
+        program.display()
+    );
+    println!("skipped: TASKYARD_EMBEDDED is set and {} is not there", program.display());
+    None
+}
+
+/// A server.
+pub struct Instance {
+    program: PathBuf,
+    folder: PathBuf,
+    port: u16,
+    settings: Vec<String>,
+    server: Mutex<Option<Child>>,
+    /// Dropped last, and not at all where the server is shared by the whole process.
+    _keeper: Keeper,
+}
+
+impl Instance {
+    /// Starts a server whose acknowledged writes are on disk.
+    pub fn new(program: PathBuf) -> Self {
+        Self::with(program, DURABLE)
+    }
+
+    /// Starts a server with these settings, as on its command line.
+    pub fn with(program: PathBuf, settings: &[&str]) -> Self {
+        let instance = Self::prepared(program, settings);
+        instance.start();
+        instance
+    }
+
+    /// One that is not started yet.
+    pub fn prepared(program: PathBuf, settings: &[&str]) -> Self {
+        let folder = folder().keep();
+        let keeper = Keeper::new(&folder);
+        let settings = settings.iter().map(|word| (*word).to_owned()).collect();
+        let server = Mutex::default();
+        Instance { program, folder, port: free_port(), settings, server, _keeper: keeper }
+    }
+
+    /// Starts the server and waits until it answers.
+    pub fn start(&self) {
+        self.launch(&["PING"]);
+    }
+
+    /// The same for one that answers those only who know its password.
+    pub fn start_with_password(&self, password: &str) {
+        self.launch(&["--no-auth-warning", "-a", password, "PING"]);
+    }
+
+    fn launch(&self, ping: &[&str]) {
+        let log = fs::File::options().create(true).append(true).open(self.folder.join("log"));
+        let mut server = Command::new(&self.program);
+        server.args(["--bind", "127.0.0.1", "--port", &self.port.to_string()]);
+        server.arg("--dir").arg(&self.folder).arg("--pidfile").arg(self.folder.join("pid"));
+        server.args(&self.settings).current_dir(&self.folder);
+        server
+            .stdin(Stdio::null())
+            .stdout(log.expect("a log can be written"))
+            .stderr(Stdio::null());
+        *self.server() = Some(server.spawn().expect("the server can be started"));
+        // One that loads its data answers that it does.
+        while !self.talk(ping).contains("PONG") {
+            let ended = self.server().as_mut().and_then(|child| child.try_wait().ok()?);
+            assert!(ended.is_none(), "the server in {} ended: {ended:?}", self.folder.display());
+        }
+    }
+
+    /// Ends the server as a crash would.
+    pub fn kill(&self) {
+        if let Some(mut server) = self.server().take() {
+            server.kill().expect("a child can be killed");
+            server.wait().expect("the server ends");
+        }
+    }
+
+    /// Sends the server a signal: `STOP`, `CONT`.
+    pub fn signal(&self, name: &str) {
+        let id = self.server().as_ref().map(Child::id).expect("the server runs");
+        let sent = Command::new("kill").args([&format!("-{name}"), &id.to_string()]).status();
+        assert!(sent.expect("there is a program that sends signals").success());
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Runs a command and answers what `redis-cli` prints, errors included.
+    pub fn talk(&self, words: &[&str]) -> String {
+        let mut client = Command::new(self.program.with_file_name("redis-cli"));
+        client.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]).args(words);
+        let output = client.stdin(Stdio::null()).output().expect("redis-cli is beside the server");
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    /// Panics unless the orders of a tube say the same as its tasks.
+    pub fn audit(&self, prefix: &str, tube: &str) {
+        self.check("audit.lua", AUDIT, &format!("{{{prefix}:{tube}}}"));
+    }
+
+    /// The same for the semaphore whose keys begin so.
+    pub fn audit_semaphore(&self, base: &str) {
+        self.check("audit_semaphore.lua", AUDIT_SEMAPHORE, base);
+    }
+
+    fn check(&self, name: &str, script: &str, base: &str) {
+        let path = self.folder.join(name);
+        fs::write(&path, script).expect("a script can be written");
+        let path = path.to_str().expect("the folder's name is plain");
+        let wrong = self.talk(&["--eval", path, base]);
+        assert_eq!(wrong, "", "'{base}' contradicts itself");
+    }
+
+    fn server(&self) -> MutexGuard<'_, Option<Child>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Three masters with a replica each.
+pub struct Cluster {
+    /// All six. Which are masters is for them to say.
+    pub nodes: Vec<Instance>,
+}
+
+/// How long a node may be silent before the others choose its replica, in milliseconds.
+const NODE_TIMEOUT_MS: &str = "1000";
+
+impl Cluster {
+    /// Starts them and waits until every one knows all slots.
+    pub fn new(program: &Path) -> Self {
+        let settings = ["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT_MS];
+        let nodes: Vec<Instance> = (0..6)
+            .map(|_| {
+                let bus = free_port().to_string();
+                let own = ["--cluster-port", &bus];
+                Instance::with(program.into(), &[DURABLE, &settings, &own].concat())
+            })
+            .collect();
+        let addresses = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port()));
+        let mut create = Command::new(program.with_file_name("redis-cli"));
+        create.args(["--cluster", "create"]).args(addresses);
+        create.args(["--cluster-replicas", "1", "--cluster-yes"]).stdin(Stdio::null());
+        let made = create.output().expect("redis-cli is beside the server");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
+        let cluster = Cluster { nodes };
+        cluster.wait_until_whole();
+        cluster
+    }
+
+    /// Waits until all nodes that answer have a master for every slot, and those masters a replica in step.
+    pub fn wait_until_whole(&self) {
+        for node in &self.nodes {
+            while !node.talk(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {}
+        }
+        for node in &self.nodes {
+            let settled = |info: &str| {
+                info.contains("master_link_status:up")
+                    || info.contains("role:master") && info.contains("state=online")
+            };
+            while !settled(&node.talk(&["INFO", "replication"])) {}
+        }
+    }
+
+    /// The URL by which a store finds all of them.
+    pub fn url(&self) -> String {
+        format!("redis+cluster://127.0.0.1:{}", self.nodes[0].port())
+    }
+
+    /// The master that has the slot of this key.
+    pub fn master_of(&self, key: &str) -> &Instance {
+        loop {
+            let port = self.living_master_of(key);
+            if let Some(node) = self.nodes.iter().find(|node| Some(node.port()) == port) {
+                return node;
+            }
+        }
+    }
+
+    /// Its port, as those who live see it; none while they do not agree.
+    pub fn living_master_of(&self, key: &str) -> Option<u16> {
+        let mut seen = self.nodes.iter().filter_map(|node| owner(node, key));
+        let first = seen.next()?;
+        seen.all(|other| other == first).then_some(first)
+    }
+
+    /// A replica of the master of this key.
+    pub fn replica_of(&self, key: &str) -> &Instance {
+        let port = format!("master_port:{}", self.master_of(key).port());
+        let follows = |node: &&Instance| node.talk(&["INFO", "replication"]).contains(&port);
+        self.nodes.iter().find(follows).expect("every master has a replica")
+    }
+}
+
+/// The port of the master of a key, as this node sees it.
+fn owner(node: &Instance, key: &str) -> Option<u16> {
+    let slot: u16 = node.talk(&["CLUSTER", "KEYSLOT", key]).parse().ok()?;
+    let nodes = node.talk(&["CLUSTER", "NODES"]);
+    nodes.lines().find_map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let owns = words.iter().skip(8).any(|range| {
+            let (from, to) = range.split_once('-').unwrap_or((range, range));
+            matches!((from.parse(), to.parse()), (Ok(from), Ok(to)) if (from..=to).contains(&slot))
+        });
+        let address = words.get(1).filter(|_| owns && !words[2].contains("fail"))?;
+        address.split('@').next()?.rsplit(':').next()?.parse().ok()
+    })
+}
+
+/// A shell that outlives this process for as long as it takes to clean up.
+struct Keeper {
+    shell: Child,
+}
+
+impl Keeper {
+    fn new(folder: &Path) -> Self {
+        let mut shell = Command::new("sh");
+        // In a group of its own, so that whoever interrupts the tests does not interrupt it.
+        shell.args(["-c", KEEPER]).arg(folder).process_group(0).current_dir("/");
+        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Keeper { shell: shell.spawn().expect("a shell can be started") }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        self.shell.wait().expect("the shell ends");
+    }
+}
+
+/// In memory where the system has such a place: the tests sync at every step.
+fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let mut builder = Builder::new();
+    builder.prefix("taskyard-redis-");
+    let made = if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() };
+    made.expect("a temporary folder can be made")
+}
+
+/// A port that nobody listens on.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it has an address").port()
+}

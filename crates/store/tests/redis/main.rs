@@ -1,0 +1,17 @@
+//! Tasks in Redis: the suite, and what only a server beyond a network can get wrong.
+
+mod instance;
+mod yard;
+
+mod suite;
+
+mod cluster;
+mod exact;
+mod failures;
+mod fixture;
+mod kill;
+mod naming;
+mod semaphores;
+mod servers;
+mod tls;
+mod unheard;

@@ -1,0 +1,333 @@
+//! Semaphores on Redis with several servers: what they tell each other, and storms.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use taskyard_core::{
+    Body, Command, Effects, Error, Execute, Finish, FinishItem, GrantFinish, GrantItem, Holder,
+    Kind, NewTask, News, Priority, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span,
+    Status, Take, Task, TaskId, TubeName, TubeOptions, Wish,
+};
+use taskyard_store::conformance::semaphores::{SemaphoreAsk, storm};
+use taskyard_store::conformance::{Harness, StoreHarness, block_on};
+use taskyard_store::redis::RedisStore;
+use taskyard_store::{Elsewhere, Store};
+
+use crate::instance::{Instance, program};
+use crate::yard::{NOW, instance, open, own, run};
+
+const CLIENTS: u64 = 8;
+const SEMAPHORES: usize = 100;
+
+/// A server that may fail: nothing is done before its commands. It asks again while Redis is away, and counts what was
+/// answered.
+struct Server<'a> {
+    store: RedisStore,
+    answers: &'a AtomicUsize,
+}
+
+impl Execute for Server<'_> {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        loop {
+            let replies = self.store.execute(NOW, commands.clone()).await.replies;
+            if replies.iter().all(|reply| matches!(reply, Err(Error::StoreAway(_)))) {
+                thread::yield_now();
+                continue;
+            }
+            self.answers.fetch_add(1, Ordering::Relaxed);
+            return replies;
+        }
+    }
+}
+
+fn harness(url: &str) -> StoreHarness {
+    let url = url.to_owned();
+    StoreHarness::new(move || Box::new(open(&url)))
+}
+
+/// Lets many clients play, each with a server of its own; `meanwhile` runs beside them.
+fn play(url: &str, calls: usize, meanwhile: impl Fn(&AtomicUsize)) -> storm::Told {
+    let (barrier, answers) = (Barrier::new(CLIENTS as usize + 1), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|seed| {
+                let (barrier, answers) = (&barrier, &answers);
+                scope.spawn(move || {
+                    let server = Server { store: open(url), answers };
+                    barrier.wait();
+                    block_on(storm::play(&server, seed, SEMAPHORES, calls))
+                })
+            })
+            .collect();
+        barrier.wait();
+        meanwhile(&answers);
+        clients.into_iter().flat_map(|client| client.join().expect("no client fails")).collect()
+    })
+}
+
+fn wait_for(answers: &AtomicUsize, count: usize) {
+    while answers.load(Ordering::Relaxed) < count {
+        thread::yield_now();
+    }
+}
+
+fn judge(redis: &Instance, url: &str, told: storm::Told) {
+    let queue = harness(url);
+    queue.advance(Span::from_secs(3600));
+    block_on(storm::judge(&queue, SEMAPHORES, told));
+    audit(redis, url);
+}
+
+/// Panics unless the orders of all semaphores say the same as their places.
+fn audit(redis: &Instance, url: &str) {
+    let prefix = url.rsplit_once('=').expect("it has a prefix").1;
+    let keys = redis.talk(&["HKEYS", &format!("{{{prefix}}}:semaphores")]);
+    for key in keys.lines() {
+        redis.audit_semaphore(&format!("{{{prefix}:/{key}}}"));
+    }
+}
+
+#[test]
+fn a_storm_leaves_everything_in_order() {
+    run(async {
+        let url = own(&instance().url());
+        block_on(storm::prepare(&harness(&url), SEMAPHORES));
+        let told = play(&url, 80, |_| {});
+        judge(instance(), &url, told);
+    });
+}
+
+/// Connections are cut, then Redis is killed: a call has happened or not, and no place, grant or event is lost or given
+/// twice.
+#[test]
+fn a_storm_in_which_redis_is_killed_leaves_everything_in_order() {
+    let Some(program) = program() else { return };
+    let redis = Instance::new(program);
+    let url = own(&redis.url());
+    block_on(storm::prepare(&harness(&url), SEMAPHORES));
+    let told = play(&url, 120, |answers| {
+        for blow in 1..=4 {
+            wait_for(answers, blow * 150);
+            redis.talk(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+        wait_for(answers, 700);
+        redis.kill();
+        redis.start();
+    });
+    judge(&redis, &url, told);
+}
+
+fn yang() -> SemaphoreKey {
+    SemaphoreKey::new("yang").expect("a good key")
+}
+
+/// Two tubes behind one semaphore, of which one has sub-queues.
+fn gated_tubes(store: &RedisStore, active: i64) -> [TubeName; 2] {
+    limit(store, active);
+    let tubes = [("one", Kind::FifoTtl), ("other", Kind::UtubeTtl)];
+    tubes.map(|(text, kind)| gated_tube(store, text, TubeOptions::new(kind)))
+}
+
+fn limit(store: &RedisStore, active: i64) {
+    let change = Box::new(SemaphoreChange::limits(active, active));
+    let configure = SemaphoreCommand::Configure { key: yang(), change, only_new: false };
+    effects(store, vec![Command::Semaphore(configure)]);
+}
+
+fn gated_tube(store: &RedisStore, text: &str, options: TubeOptions) -> TubeName {
+    let tube = TubeName::new(text).expect("a good name");
+    let options = TubeOptions { semaphore: Some(yang()), ..options };
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    effects(store, vec![create]);
+    tube
+}
+
+/// Runs a batch of which the first must work; what others may be waiting for.
+fn effects(store: &RedisStore, commands: Vec<Command>) -> Effects {
+    let executed = block_on(store.execute(NOW, commands));
+    assert!(executed.replies[0].is_ok(), "{:?}", executed.replies);
+    executed.effects
+}
+
+fn put(tube: &TubeName) -> Command {
+    let tasks = vec![NewTask::new(Body::new(&[0xc0]))];
+    Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }
+}
+
+fn take_from(tube: &TubeName, count: usize) -> Command {
+    let (session, lease, wait) = (None, None, Span::ZERO);
+    Command::Take(Take { tube: tube.clone(), count, session, lease, wait })
+}
+
+fn enqueue(task: u64, priority: f64) -> Command {
+    let wishes = vec![Wish { task: TaskId(task), priority }];
+    Command::Semaphore(SemaphoreCommand::Enqueue { key: yang(), wishes })
+}
+
+fn finish(tube: &TubeName, id: u64, finish: Finish) -> Command {
+    let items = vec![FinishItem { id: TaskId(id), holder: Holder::Any, finish }];
+    Command::Finish { tube: tube.clone(), items, show: false }
+}
+
+/// Whoever waits for a task of another tube, or for an event, is served at once.
+#[test]
+fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
+    run(async {
+        let store = open(&own(&instance().url()));
+        let [one, other] = gated_tubes(&store, 1);
+        effects(&store, vec![put(&one)]);
+        effects(&store, vec![take_from(&one, 1)]);
+        effects(&store, vec![put(&other)]);
+        let after = effects(&store, vec![finish(&one, 0, Finish::Ack)]);
+        assert_eq!((after.ready, after.events), (vec![(other.clone(), 1)], News::Nothing));
+        // The other way round: a task of a caller waits behind one of the tube.
+        let delete = Command::Delete { tube: other, ids: vec![TaskId(0)], show: false };
+        assert_eq!(effects(&store, vec![enqueue(7, -1e12)]).events, News::Nothing);
+        assert_eq!(effects(&store, vec![delete]).events, News::of(yang()), "its grant is told");
+    });
+}
+
+// All servers were gone, and the first thing that is asked is the semaphore. It found the place of a task that its temporary tube
+// had yet to forget, had it forgotten, and then put that task in line again: a place that nobody would ever have left.
+#[test]
+fn who_was_forgotten_does_not_stand_in_line() {
+    run(async {
+        for (temporary, left) in [(true, 0), (false, 1)] {
+            let url = own(&instance().url());
+            let store = open(&url);
+            limit(&store, 1);
+            let options = TubeOptions { temporary, ..TubeOptions::new(Kind::FifoTtl) };
+            let tube = gated_tube(&store, "notes", options);
+            effects(&store, vec![put(&tube)]);
+            effects(&store, vec![take_from(&tube, 1)]);
+            store.close().await.expect("it closes");
+            drop(store);
+            let store = open(&url);
+            effects(&store, vec![enqueue(7, 5.0)]);
+            let queue = harness(&url);
+            let info = SemaphoreAsk::info(&queue).await;
+            assert_eq!((info.acquired, info.revoking, info.waiting), (1, 0, left), "{temporary}");
+            assert_eq!(queue.standing(7).await.map(|place| place.status), Some(Status::Acquired));
+            audit(instance(), &url);
+        }
+    });
+}
+
+#[test]
+fn servers_hear_of_the_events_of_others() {
+    run(async {
+        let url = own(&instance().url());
+        let (here, there) = (open(&url), open(&url));
+        gated_tubes(&here, 1);
+        let (sender, heard) = mpsc::channel();
+        there.watch(Arc::new(move |what| _ = sender.send(what)));
+        let release = || {
+            let finish = GrantFinish::Release;
+            let items = vec![GrantItem { task: TaskId(1), grant: None, finish }];
+            Command::Semaphore(SemaphoreCommand::Finish { key: yang(), items })
+        };
+        // They need not know of each other yet when the first ones come.
+        let hears = (0..600).any(|_| {
+            effects(&here, vec![enqueue(1, 1.0)]);
+            effects(&here, vec![release()]);
+            let news = heard.recv_timeout(Duration::from_millis(100));
+            news.into_iter().chain(heard.try_iter()).any(|what| what == Elsewhere::Events)
+        });
+        assert!(hears);
+        effects(&here, vec![enqueue(1, 1.0)]);
+        effects(&there, vec![Command::Tick { limit: 100 }]);
+        let fetch = SemaphoreCommand::Events { key: None, count: 9, wait: Span::ZERO };
+        let told = block_on(there.execute(NOW, vec![Command::Semaphore(fetch)])).replies.remove(0);
+        assert!(format!("{told:?}").contains("Acquired"), "{told:?}");
+    });
+}
+
+/// Servers work on two tubes with one semaphore while connections are cut: never more at work than may, and every place
+/// is free in the end.
+#[test]
+fn a_storm_on_tubes_with_a_semaphore() {
+    let Some(program) = program() else { return };
+    let redis = &Instance::new(program);
+    let url = &own(&redis.url());
+    let tubes = &gated_tubes(&open(url), 3);
+    let (barrier, answers) = (&Barrier::new(5), &AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for seed in 0..4 {
+            scope.spawn(move || {
+                let server = Server { store: open(url), answers };
+                barrier.wait();
+                block_on(work(&server, seed, tubes));
+            });
+        }
+        barrier.wait();
+        for blow in 1..=5 {
+            wait_for(answers, blow * 40);
+            redis.talk(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+    });
+    let prefix = url.rsplit_once('=').expect("it has a prefix").1;
+    for tube in tubes {
+        redis.audit(prefix, tube.as_str());
+    }
+    audit(redis, url);
+    // What is left can be done, and then nothing is held.
+    let queue = Server { store: open(url), answers };
+    for tube in tubes {
+        block_on(queue.execute(vec![Command::ReleaseAll { tube: tube.clone() }]));
+    }
+    while block_on(finish_some(&queue, tubes)) > 0 {}
+    let info = block_on(SemaphoreAsk::info(&harness(url)));
+    assert_eq!((info.acquired, info.revoking, info.waiting, info.events), (0, 0, 0, 0));
+    audit(redis, url);
+}
+
+/// Puts, takes, acks, releases and deletes, whatever comes of it.
+async fn work(queue: &Server<'_>, seed: u64, tubes: &[TubeName]) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for _ in 0..80 {
+        let tube = &tubes[rng.usize(0..tubes.len())];
+        let mut task = NewTask::new(Body::new(&[0xc0]));
+        task.pri = Some(rng.u64(0..4));
+        task.subqueue = Some(["a", "b", "c"][rng.usize(0..3)].into());
+        let own = f64::from(rng.i8(-6..6)) / 2.0;
+        task.semaphore_priority = rng.bool().then(|| Priority::new(own).expect("a number"));
+        let id = rng.u64(0..60);
+        let release = Finish::Release { delay: Span::ZERO, counted: true };
+        let command = match rng.u8(0..8) {
+            0..3 => Command::Put { tube: tube.clone(), tasks: vec![task], wait: Span::ZERO },
+            3..5 => take_from(tube, 2),
+            5 => finish(tube, id, Finish::Ack),
+            6 => finish(tube, id, release),
+            _ => Command::Delete { tube: tube.clone(), ids: vec![TaskId(id)], show: false },
+        };
+        let other = take_from(&tubes[rng.usize(0..tubes.len())], 2);
+        let batch = if rng.bool() { vec![command] } else { vec![command, other] };
+        for reply in queue.execute(batch).await {
+            let away =
+                |error: &Error| matches!(error, Error::StoreAway(_) | Error::OutcomeUnknown(_));
+            assert!(reply.as_ref().err().is_none_or(away), "{reply:?}");
+        }
+    }
+}
+
+/// Takes and acks what there is; how many that were.
+async fn finish_some(queue: &Server<'_>, tubes: &[TubeName]) -> usize {
+    let mut done = 0;
+    for tube in tubes {
+        let reply = queue.execute(vec![take_from(tube, 9)]).await.remove(0);
+        let Ok(Reply::Taken(tasks)) = reply else { panic!("{reply:?}") };
+        assert!(tasks.len() <= 3, "no more are let in");
+        let ack = |task: &Task| FinishItem {
+            id: task.id,
+            holder: Holder::Lease(task.lease.expect("it is taken")),
+            finish: Finish::Ack,
+        };
+        let items: Vec<_> = tasks.iter().map(ack).collect();
+        done += items.len();
+        let finish = Command::Finish { tube: tube.clone(), items, show: false };
+        queue.execute(vec![finish]).await.remove(0).expect("they are held");
+    }
+    done
+}

@@ -1,0 +1,41 @@
+//! What every store must do.
+
+use taskyard_store::conformance::{model, semaphores as rules};
+
+use crate::yard::{queue, run};
+
+taskyard_store::conformance_suite!(queue(), run);
+taskyard_store::semaphore_suite!(queue(), run);
+
+#[test]
+fn model_of_semaphores() {
+    for seed in model::seeds(4) {
+        run(async move { rules::model::replay(queue(), seed, 800).await });
+    }
+}
+
+#[test]
+fn model_of_gated_tubes() {
+    for seed in model::seeds(4) {
+        run(async move { model::replay_gated(queue(), seed, 800).await });
+    }
+}
+
+// A session that was left twice ended when the time after the first leave had passed.
+#[test]
+fn model_with_a_session_that_is_left_twice() {
+    run(async { model::replay(queue(), 108, 1000).await });
+}
+
+// A put of nothing was refused where a tube has more tasks than its capacity, which was lowered.
+#[test]
+fn model_with_a_put_of_nothing_into_too_little_room() {
+    run(async { model::replay(queue(), 235, 1000).await });
+}
+
+#[test]
+fn model() {
+    for seed in model::seeds(4) {
+        run(async move { model::replay(queue(), seed, 1000).await });
+    }
+}
