@@ -38,6 +38,14 @@ fn model_of_semaphores() {
     }
 }
 
+/// Random commands for tubes with semaphores, compared with the core's machine.
+#[test]
+fn model_of_gated_tubes() {
+    for seed in model::seeds(2) {
+        run(async { model::replay_gated(live().await, seed, 300).await });
+    }
+}
+
 /// Runs a case, unless there is no Tarantool and the tests are to go on without.
 fn run(case: impl Future) {
     if program().is_some() {

@@ -25,14 +25,26 @@ local function order(space, key, id)
     sizes[space] = sizes[space] + 1
 end
 
+local GATED_TASKS, IDS = 9223372036854775808ULL, 562949953421312ULL
+
+-- Where a task stands in the semaphore of its tube: exactly while it is worked on, ready, or would be with a grant.
+local function check_gate(key, tube, id, stands, holds)
+    local semaphore = of('semaphore').index[1]:get(key)
+    local place = of('place'):get({ semaphore[1], GATED_TASKS + IDS * tube + id })
+    check((place ~= nil) == stands, 'task %s stands %sin %s', tostring(id), place and '' or 'not ', key)
+    if place and holds ~= nil then
+        check((place[7] ~= nil) == holds, 'task %s and %s do not agree', tostring(id), key)
+    end
+end
+
 for _, task in of('task'):pairs() do
-    local id, tube, pri, expires, key = task[1], task[14], task[3], task[5], task[13]
+    local id, tube, pri, expires, key = task[1], task[15], task[3], task[5], task[13]
     local row = of('tube'):get(tube)
     check(row ~= nil, 'task %s has no tube', tostring(id))
     check(row[4] > id, 'task %s is beyond the next id', tostring(id))
     local is_utube = row[3][1]:match('^utube') ~= nil
     local delivery = of('taken'):get({ tube, id })
-    sizes.body = sizes.body + task[16]
+    sizes.body = sizes.body + task[17]
     if is_utube then
         local name = tube .. ':' .. key
         subqueues[name] = subqueues[name] or { tube = tube, key = key, running = 0 }
@@ -55,14 +67,23 @@ for _, task in of('task'):pairs() do
     elseif task[2] == 3 then
         count(tube, 'buried')
         order('buried', { tube, pri, id }, id)
-    elseif task[17] == 2 then
+    elseif task[18] == 2 then
         count(tube, 'delayed')
         order('gated', { tube, id }, id)
     else
         count(tube, 'delayed')
         order('delayed', { tube, task[12], id }, id)
     end
-    if not delivery and not (task[2] == 2 and task[17] ~= 2) and expires < NEVER then
+    if row[3][11] ~= nil then
+        local is_gated = task[2] == 2 and task[18] == 2
+        local is_ready = not delivery and task[2] == 0
+        local holds
+        if not delivery then
+            holds = is_ready
+        end
+        check_gate(row[3][11], tube, id, delivery ~= nil or is_ready or is_gated, holds)
+    end
+    if not delivery and not (task[2] == 2 and task[18] ~= 2) and expires < NEVER then
         order('expiry', { tube, expires, id }, id)
     end
 end
@@ -98,6 +119,10 @@ for _, s in of('semaphore'):pairs() do
     for _, place in of('place'):pairs({ s[1] }) do
         n[place[3]] = n[place[3]] + 1
         check((place[3] >= 2) == (place[7] ~= nil), 'a place of %s has no grant', s[2])
+        if place[2] >= GATED_TASKS then
+            local at = place[2] - GATED_TASKS
+            check(of('task'):get({ at / IDS, at % IDS }) ~= nil, 'a task that is gone stands in %s', s[2])
+        end
     end
     check(s[7] == n[0] and s[8] == n[1] and s[9] == n[2] and s[11] == n[3] and s[10] == n[4], 'semaphore %s counts wrong', s[2])
     check(s[12] == of('event').index[2]:count({ s[1] }), 'semaphore %s counts its events wrong', s[2])

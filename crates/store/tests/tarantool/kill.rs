@@ -110,7 +110,7 @@ fn nothing_is_lost_and_nothing_given_twice() {
 #[test]
 fn nothing_is_lost_behind_a_semaphore() {
     let semaphore = Some(SemaphoreKey::new("door").expect("a key"));
-    storm(TubeOptions { semaphore, ..TubeOptions::new(Kind::Fifo) });
+    storm(TubeOptions { semaphore, ..TubeOptions::new(Kind::Utube) });
 }
 
 fn storm(options: TubeOptions) {

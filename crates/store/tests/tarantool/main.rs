@@ -10,5 +10,6 @@ mod exact;
 mod failures;
 mod fixture;
 mod kill;
+mod semaphores;
 mod servers;
 mod unheard;

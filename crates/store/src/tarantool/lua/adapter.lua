@@ -186,6 +186,8 @@ asks[4] = with_tube(function(c, tube, command)
     for _, new in ipairs(command[3]) do
         if type(new[1]) == 'table' then
             return lacks('the meta of a task')
+        elseif new[8] ~= nil then
+            return refuse('no_semaphore', tube.name)
         end
     end
     for place, new in ipairs(command[3]) do

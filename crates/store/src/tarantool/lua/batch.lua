@@ -13,7 +13,19 @@ local function tell(server, tubes, events)
     news.cond:broadcast()
 end
 
--- What others may be waiting for: tubes with something to take, tubes with room, whether there are events.
+-- Of which semaphores there may be events: their keys, or true for any.
+local function news_of(c)
+    if c.news == true then
+        return true
+    end
+    local keys = {}
+    for key in pairs(c.news) do
+        keys[#keys + 1] = key
+    end
+    return keys
+end
+
+-- What others may be waiting for: tubes with something to take, and tubes with room.
 local function effects(c)
     local ready, rooms, names = {}, {}, {}
     for of in pairs(c.settled) do
@@ -79,8 +91,9 @@ local function wait_for_replicas(count, seconds)
     end
 end
 
--- Answers the replies, this clock, when a tick is wanted, what can be taken, where there is room, and whether there are events;
--- or nothing for a call that is not wanted any more. Where replicas are to have it first and do not in time, it answers that alone.
+-- Answers the replies, this clock, when a tick is wanted, what can be taken, where there is room, and of which semaphores there may be
+-- events; or nothing for a call that is not wanted any more. Where replicas are to have it first and do not in time, it answers that
+-- alone.
 function api.batch(server, call, now, lease, commands, replicas)
     if box.info.ro then
         box.error(box.error.READONLY)
@@ -101,13 +114,15 @@ function api.batch(server, call, now, lease, commands, replicas)
     local ready, rooms, names = effects(c)
     local next_at = next_wakeup()
     box.commit()
-    if S.server:len() > 1 and (#names > 0 or c.events) then
-        tell(server, names, c.events)
+    local keys = news_of(c)
+    local events = keys == true or #keys > 0
+    if S.server:len() > 1 and (#names > 0 or events) then
+        tell(server, names, events)
     end
     if replicas > 0 and not wait_for_replicas(replicas, REPLICAS_SECONDS) then
         return { REPLICAS_SECONDS }
     end
-    return { replies, c.now, next_at, ready, rooms, c.events or false }
+    return { replies, c.now, next_at, ready, rooms, keys }
 end
 
 -- Tubes, and whether there are events, of which other servers told between these notices.

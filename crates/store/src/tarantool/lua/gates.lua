@@ -39,7 +39,7 @@ local function want(tube, id)
     elseif delivery_of(tube, id) then
         return 'work'
     elseif task[STATE] == READY or task[FLAG] == GATED then
-        return tonumber(task[PRI])
+        return task[OWN] == nil and tonumber(task[PRI]) or -tonumber(task[OWN]) + 0
     end
     return nil
 end

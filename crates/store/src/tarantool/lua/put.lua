@@ -51,9 +51,21 @@ local function set_times(c, o, new, row)
     end
 end
 
-local function refuse_put(c, tube, size)
-    local left = room(tube)
-    if left and size > left then
+-- Whether one of these says how important it is to a semaphore.
+local function has_own(tasks)
+    for place = 1, #tasks do
+        if tasks[place][8] ~= nil then
+            return true
+        end
+    end
+    return false
+end
+
+local function refuse_put(c, tube, tasks)
+    local left, size = room(tube), #tasks
+    if not tube.o.semaphore and has_own(tasks) then
+        return refuse('no_semaphore', tube.name)
+    elseif left and size > left then
         return refuse('tube_full', tube.name, tube.o.capacity)
     elseif tube.next_id + size > TASK_ID_MAX then
         return refuse('invalid', "tube '" .. tube.name .. "' has used up its task ids")
@@ -82,6 +94,9 @@ local function add_task(c, tube, new, row)
     end
     if o.subqueues then
         row[SUBQUEUE] = given(new[7]) or 'nil'
+    end
+    if o.semaphore then
+        row[OWN] = given(new[8]) or NULL
     end
     S.task:insert(row)
     enter(tube, row)
@@ -113,12 +128,13 @@ verbs[4] = function(c, command)
         return refuse('tube_not_found', command[2])
     end
     local size = #tasks
-    local refusal = refuse_put(c, tube, size)
+    local refusal = refuse_put(c, tube, tasks)
     if refusal then
         return refusal
     end
     local first, o = tube.next_id, tube.o
-    local row = { 0, READY, 0, c.now, NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0, PLAIN }
+    local row = { 0, READY, 0, c.now, NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0,
+        PLAIN }
     if o.times then
         set_times(c, o, NO_OPTIONS, row)
     end

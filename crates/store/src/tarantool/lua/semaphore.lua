@@ -6,7 +6,7 @@ local WAIT, BACK, HOLDS, ASKED, PINNED, P_TASK, P_CLASS, P_RANK, P_SEQ, P_ENQUEU
     P_PINNED, P_DEADLINE, P_NOT_BEFORE
 local follow, gated_task, tube_task, read_semaphore_options, open_semaphore, write_semaphore, place_of,
     set_place, remove_place, stand_back, stand_in_line, waiter, worst_holder, best_asked, held, events_of, find_event, remove_event,
-    tell_holder, is_untold, forget_events, told_until, is_event_due, standing, settle_semaphore
+    tell_holder, is_untold, forget_events, told_until, note_news, note_due, standing, settle_semaphore
 
 -- Where one may stand. Holders that declined to release are not asked again, so they stand apart.
 WAIT, BACK, HOLDS, ASKED, PINNED = 0, 1, 2, 3, 4
@@ -202,7 +202,8 @@ function tell_holder(c, s, task, grant, kind, attempts)
     local behind = events_of(s, task, grant)[1] and 1 or 0
     S.event:insert({ id, s.number, task, grant, kind, attempts or 0, c.now, behind })
     s.events = s.events + 1
-    s.changed, c.events = true, true
+    s.changed = true
+    note_news(c, s)
     told_until(c.now)
 end
 
@@ -236,8 +237,26 @@ local function next_event()
     return first and first[8] == 0 and moment(first[7]) or FAR
 end
 
-function is_event_due(c)
-    return next_event() <= c.now
+-- There may be something to hear of this semaphore.
+function note_news(c, s)
+    if type(c.news) == 'table' then
+        c.news[s.key] = true
+    end
+end
+
+-- Of which semaphores something may be handed out since this was last asked; of any, where that is much.
+function note_due(c)
+    local first = { 0, S.here:get(0)[4] + 1 }
+    local due = S.event.index[1]:select(first, { iterator = 'GE', limit = STEP })
+    for _, event in ipairs(due) do
+        if event[8] ~= 0 or event[7] > c.now then
+            return
+        end
+        note_news(c, open_semaphore(c, event[2]))
+    end
+    if #due == STEP then
+        c.news = true
+    end
 end
 
 -- When time alone next changes something, or makes an event due.

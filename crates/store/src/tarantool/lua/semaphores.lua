@@ -86,7 +86,7 @@ local function finish_held(c, s, place, item)
         local acquired = find_event(s, task, grant, 'acquired')
         if acquired and remove_event(s, acquired) then
             -- A request that had to wait for it may be handed out now.
-            c.events = true
+            note_news(c, s)
         end
         set_place(c, s, place, { [P_LEASE] = stamp(later(c.now, tonumber(item[4]))), [P_ACK_BY] = NEVER })
         return
@@ -190,7 +190,7 @@ local function arrived(c, id)
     local s = open_semaphore(c, event[2])
     if remove_event(s, event) then
         -- The next event of this grant had to wait for this one.
-        c.events = true
+        note_news(c, s)
     end
     local place = place_of(s, event[3])
     if event[5] == 'acquired' and place and place[P_GRANT] == event[4] and place[P_ACK_BY] ~= NEVER then
@@ -283,9 +283,7 @@ function tick_semaphores(c, limit)
         flush_semaphores(c)
         ticked = ticked + 1
     end
-    if is_event_due(c) then
-        c.events = true
-    end
+    note_due(c)
     told_until(c.now)
     follow(c)
     return ticked

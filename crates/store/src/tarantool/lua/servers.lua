@@ -11,7 +11,7 @@ end
 -- All that is kept of one call.
 local function new_context(server, now, lease)
     return { now = now or micros(), server = server, lease = lease, by_name = {}, by_number = {}, settled = {}, unlimited = {},
-        alive = {}, moved = {}, semaphores = {} }
+        alive = {}, moved = {}, semaphores = {}, news = {} }
 end
 
 function flush_all(c)
@@ -93,13 +93,22 @@ local function begin_anew(c)
             space:delete(space == S.server and row[1] or { row[1], row[2] })
         end
     end
+    -- Nobody works any more when semaphores decide, and who is forgotten leaves them first.
+    local gone, back = {}, {}
     for _, row in ipairs(S.tube:select()) do
         local tube = open_number(c, row[1])
         if tube.o.temporary then
-            empty(tube)
+            gone[#gone + 1] = { tube, empty(tube) }
         else
-            regate(c, tube, give_back_all(c, tube, S.taken:select({ tube.number }), true))
+            back[#back + 1] = { tube, give_back_all(c, tube, S.taken:select({ tube.number }), true) }
         end
+    end
+    for _, moved in ipairs({ gone, back }) do
+        for _, of_one in ipairs(moved) do
+            regate(c, of_one[1], of_one[2])
+        end
+    end
+    for _, tube in pairs(c.by_number) do
         tube.n.done = 0
         for _, call in ipairs(CALLS) do
             tube.n[call] = 0

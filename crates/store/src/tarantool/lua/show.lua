@@ -20,9 +20,10 @@ local function reason_of(c, tube, task, delivery)
     return NO_REASON
 end
 
--- A task as answers show it.
+-- A task as answers show it. How important it is to a semaphore is for those to know who look at it.
 function view(c, tube, task, delivery, body)
     local row = task:totable()
+    row[OWN] = NULL
     row[BODY] = body or NULL
     row[REASON] = reason_of(c, tube, task, delivery)
     if delivery then
@@ -68,7 +69,9 @@ verbs[9] = function(c, command)
     for _, id in ipairs(ids) do
         local task = S.task:get({ tube.number, id })
         if task then
-            shown[#shown + 1] = view(c, tube, task, delivery_of(tube, id), body_of(tube, task))
+            local seen = view(c, tube, task, delivery_of(tube, id), body_of(tube, task))
+            seen[OWN] = task[OWN]
+            shown[#shown + 1] = seen
         end
     end
     return { REPLY.tasks, shown }

@@ -16,7 +16,7 @@ local SPACES = {
     meta = { '1:string' },
     -- Number, name, options, the next id, the number of its queue.
     tube = { '1', '2:string' },
-    task = { '14 1' },
+    task = { '15 1' },
     -- Bodies that are too large to be copied with their task, in parts.
     body = { '1 2 3' },
     -- What can be taken: tube, pri, id.
