@@ -5,6 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use taskyard_wire::iproto::procedures::{decode_batch, decode_word};
 use taskyard_wire::iproto::{Greeting, decode_executed, next_frame, parse_reply};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -27,4 +28,6 @@ fn read(body: &[u8]) {
     let Ok(reply) = parse_reply(body) else { return };
     assert_eq!(reply.fault().is_some(), reply.is_error());
     let _ = reply.data.map(decode_executed);
+    let _ = reply.data.map(decode_batch);
+    let _ = reply.data.map(decode_word);
 }

@@ -87,7 +87,8 @@ fn all(options: &Options, steps: &mut Steps) {
         steps.run("databases", || {
             let mut tests = shell::cargo();
             tests.args(["test", "-q", "--workspace", "--all-features"]);
-            tests.args(["--test", "postgres", "--test", "redis", "--test", "sql"]);
+            tests.args(["--test", "postgres", "--test", "redis"]);
+            tests.args(["--test", "sql", "--test", "tarantool"]);
             tests.args(&options.filter);
             shell::run(equip(&mut tests, tools.as_ref()))
         });
@@ -97,7 +98,10 @@ fn all(options: &Options, steps: &mut Steps) {
         let mut tests = runner(nextest);
         tests.arg("--no-fail-fast");
         if nextest {
-            tests.args(["--filterset", "not (binary(postgres) or binary(redis) or binary(sql))"]);
+            tests.args([
+                "--filterset",
+                "not (binary(postgres) or binary(redis) or binary(sql) or binary(tarantool))",
+            ]);
         }
         tests.args(&options.filter);
         shell::run(equip(&mut tests, tools.as_ref()))

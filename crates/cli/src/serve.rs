@@ -47,7 +47,8 @@ pub struct ServeArgs {
     /// The folder with the tasks; the same as --store sqlite:DIR.
     #[arg(long, value_name = "DIR", default_value = "taskyard-data", conflicts_with = "store")]
     data: PathBuf,
-    /// Where tasks live: memory:, sqlite:DIR, postgres://USER@HOST/DATABASE or redis://HOST.
+    /// Where tasks live: memory:, sqlite:DIR, postgres://USER@HOST/DATABASE, redis://HOST or
+    /// tarantool://USER@HOST:PORT.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Where to listen for HTTP; port 0 is any free one.
@@ -114,6 +115,8 @@ struct Found {
     durable: bool,
     /// What a database that the store is in says about that.
     durability: Option<String>,
+    /// What the store does not have.
+    lacks: &'static [&'static str],
     tubes: Vec<TubeInfo>,
     opening: Duration,
 }
@@ -139,12 +142,12 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;
-    let durability = store.durability();
+    let (durability, lacks) = (store.durability(), store.lacks());
     runtime.block_on(async {
         let settings = Settings { payload_bytes_max: args.payload_max.0 };
         let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
         let tubes = tubes(&engine).await?;
-        let found = Found { url, durable, durability, tubes, opening: started.elapsed() };
+        let found = Found { url, durable, durability, lacks, tubes, opening: started.elapsed() };
         let (stop, again) = (Stop::new()?, Stop::new()?);
         let mut config = config;
         config.services.extend(args.sql_tasks()?);
@@ -302,6 +305,10 @@ fn first_screen(server: &Server, found: &Found, args: &ServeArgs, hosted: &str) 
         }
         _ => durable.to_owned(),
     };
+    let lacks = match found.lacks {
+        [] => String::new(),
+        lacks => format!("\x20 without {}\n", lacks.join(", ")),
+    };
     let tasks: u64 = found.tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
     let tubes = match found.tubes.len() {
         1 => "1 tube".into(),
@@ -312,7 +319,7 @@ fn first_screen(server: &Server, found: &Found, args: &ServeArgs, hosted: &str) 
     format!(
         "taskyard {}\n\
          \x20 store  {} ({durable})\n\
-         \x20 tasks  {tasks} in {tubes}, opened in {opening:.2} s\n\
+         {lacks}\x20 tasks  {tasks} in {tubes}, opened in {opening:.2} s\n\
          \x20 http   {} ({token})\n\
          \x20 iproto {}\n{hosted}\n\
          Try in another terminal:\n{}\n\

@@ -94,6 +94,11 @@ impl Engine {
         self.shared.store.durability()
     }
 
+    /// What the store does not have, where it is not all of ours.
+    pub fn lacks(&self) -> &'static [&'static str] {
+        self.shared.store.lacks()
+    }
+
     /// What the operator has set.
     pub fn settings(&self) -> Settings {
         self.shared.settings

@@ -50,5 +50,7 @@ pub fn all() -> Vec<Capabilities> {
         crate::postgres::CAPABILITIES,
         #[cfg(feature = "redis")]
         crate::redis::CAPABILITIES,
+        #[cfg(feature = "tarantool")]
+        crate::tarantool::CAPABILITIES,
     ]
 }

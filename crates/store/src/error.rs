@@ -8,7 +8,8 @@ use std::path::PathBuf;
 pub enum OpenError {
     /// The URL names no store of ours.
     #[error(
-        "'{0}' names no store; use memory:, sqlite:DIR, postgres://HOST/DATABASE or redis://HOST"
+        "'{0}' names no store; use memory:, sqlite:DIR, postgres://HOST/DATABASE, redis://HOST or \
+         tarantool://HOST:PORT"
     )]
     UnknownUrl(String),
     /// Another process has it open.

@@ -17,6 +17,8 @@ pub mod postgres;
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "tarantool")]
+pub mod tarantool;
 mod transfer;
 
 #[cfg(feature = "conformance")]
@@ -65,6 +67,11 @@ pub trait Store: Send + Sync + 'static {
     /// What becomes of acknowledged tasks when the machine fails, where that is not for the store to decide.
     fn durability(&self) -> Option<String> {
         None
+    }
+
+    /// What it does not have, where it is not all of ours: commands about it are refused.
+    fn lacks(&self) -> &'static [&'static str] {
+        &[]
     }
 
     /// Asks to be told what other servers of a shared store do. Notices may be lost, which is what

@@ -28,7 +28,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens the store that `url` names: `memory:`, `sqlite:DIR`, `postgres://…` or `redis://…`.
+/// Opens the store that `url` names: `memory:`, `sqlite:DIR`, `postgres://…`, `redis://…` or `tarantool://…`.
 pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Box::new(MemoryStore::default())),
@@ -49,6 +49,11 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
         Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
             use crate::redis::{Clock, RedisStore};
             Ok(Box::new(RedisStore::open_within(url, Clock::Database, options.wait)?))
+        }
+        #[cfg(feature = "tarantool")]
+        Some(("tarantool" | "tarantool+queue", _)) => {
+            use crate::tarantool::{Clock, TarantoolStore};
+            Ok(Box::new(TarantoolStore::open_within(url, Clock::Database, options.wait)?))
         }
         _ => Err(OpenError::UnknownUrl(url.to_owned())),
     }

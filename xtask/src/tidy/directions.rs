@@ -41,8 +41,9 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "taskyard-store",
-        unreachable: &["taskyard-engine", "taskyard-wire", "taskyard-server", "taskyard"],
-        unnamed: &[],
+        unreachable: &["taskyard-engine", "taskyard-server", "taskyard"],
+        // The way to Tarantool is on top of it: that is the protocol of Tarantool.
+        unnamed: &["taskyard-wire"],
         instead: "the store takes the core's commands and returns replies: shared words go there",
     },
     Rule {
@@ -126,6 +127,12 @@ const RULES: &[Rule] = &[
         ],
         unnamed: &[],
         instead: "it carries words to Redis and answers back: what they mean is for store and pool",
+    },
+    Rule {
+        package: "taskyard-tarantool",
+        unreachable: &["taskyard-store", "taskyard-engine", "taskyard-server", "taskyard"],
+        unnamed: &["taskyard-core"],
+        instead: "it carries calls to Tarantool and answers back: what they mean is for the store",
     },
     Rule {
         package: "taskyard-sql",

@@ -103,7 +103,7 @@ where
 }
 
 /// Runs `call` from many clients at once; it is told how many tasks to do and must do them.
-async fn run<C, F>(load: Load, call: C) -> Result<Measured>
+pub async fn run<C, F>(load: Load, call: C) -> Result<Measured>
 where
     C: Fn(usize) -> F + Clone + Send + 'static,
     F: Future<Output = Result<usize>> + Send + 'static,

@@ -18,6 +18,7 @@ mod report;
 mod resident;
 mod semaphores;
 mod sql;
+mod tarantool;
 mod workers;
 
 use std::path::{Path, PathBuf};
@@ -103,6 +104,8 @@ enum Part {
     Sql,
     /// Moving tasks from a folder to PostgreSQL.
     Copy,
+    /// Tasks on Tarantool.
+    Tarantool,
 }
 
 /// How much to do.
@@ -201,6 +204,9 @@ async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
         && let Some(database) = postgres::database(folder, None)?
     {
         copy::measure(&mut report, folder, size, &database.url()).await?;
+    }
+    if wanted(Part::Tarantool) {
+        tarantool::measure(&mut report, folder, size).await?;
     }
     Ok(report)
 }

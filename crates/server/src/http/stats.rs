@@ -54,6 +54,9 @@ pub(crate) struct ServerAnswer {
     /// What becomes of acknowledged tasks when the machine fails, where that depends on a database's settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     durability: Option<String>,
+    /// What the store does not have, where it is not all of ours.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lacks: Vec<String>,
     /// For how many seconds it has been running.
     uptime: f64,
     /// Open connections.
@@ -83,6 +86,7 @@ fn server(app: &App) -> ServerAnswer {
         store: store.name.into(),
         durable: store.durable,
         durability: app.engine.durability(),
+        lacks: app.engine.lacks().iter().map(|what| (*what).to_owned()).collect(),
         uptime: app.started.elapsed().as_secs_f64(),
         connections: app.connections() as u64,
     }

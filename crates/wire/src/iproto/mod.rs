@@ -12,6 +12,7 @@ pub mod faults;
 pub mod frame;
 pub mod greeting;
 pub mod native;
+pub mod procedures;
 pub mod reply;
 pub mod request;
 pub mod rows;

@@ -77,6 +77,14 @@ pub fn decode_replies(bytes: &[u8]) -> Result<Vec<Result<Reply, Error>>, IprotoE
     if reader.is_empty() { Ok(replies) } else { Err(IprotoError::Malformed("bytes follow it")) }
 }
 
+/// Reads what commands answered in a Tarantool with our procedures; more may follow.
+pub(super) fn read_decided(
+    reader: &mut Reader<'_>,
+) -> Result<Vec<Result<Reply, Error>>, IprotoError> {
+    let mut budget = Budget::new(usize::MAX);
+    Ok(RowReader::begin(reader, &mut budget)?.all(reply::read_decided)?)
+}
+
 /// Reads what commands answered from the data of the reply to [`encode_execute`].
 pub fn decode_executed(data: &[u8]) -> Result<Vec<Result<Reply, Error>>, IprotoError> {
     let mut reader = Reader::new(data);

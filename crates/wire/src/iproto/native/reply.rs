@@ -1,6 +1,7 @@
 //! Replies.
 
-use taskyard_core::{Error, Outcome, Placed, Reply, TaskId};
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{Error, Outcome, Placed, Reply, State, TaskId};
 
 use super::row::{Result, RowReader, RowWriter, Wrong};
 use super::{error, semaphore, task, tube};
@@ -17,6 +18,11 @@ const TASKS: u64 = 7;
 const SESSION: u64 = 8;
 const TICKED: u64 = 9;
 const SEMAPHORE: u64 = 10;
+/// Tasks with their deliveries, a run of tasks that are ready, and how many items were all done: Tarantool's procedures answer
+/// with these.
+const DELIVERED: u64 = 11;
+const RUN: u64 = 12;
+const ALL_DONE: u64 = 13;
 /// A refusal instead of a reply.
 pub(super) const REFUSED: u64 = 15;
 
@@ -41,7 +47,31 @@ pub(super) fn write(out: &mut Out, reply: &Reply) {
 }
 
 pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<std::result::Result<Reply, Error>> {
+    let number = row.uint()?;
+    read_number(row, number)
+}
+
+/// The same where Tarantool's procedures answer. Some few bytes may mean ten thousand tasks, so only a database that is ours is
+/// believed.
+pub(super) fn read_decided(
+    row: &mut RowReader<'_, '_>,
+) -> Result<std::result::Result<Reply, Error>> {
     Ok(Ok(match row.uint()? {
+        DELIVERED => Reply::Taken(task::read_delivered(row)?),
+        RUN => Reply::Put(read_run(row)?),
+        ALL_DONE => match row.usize()? {
+            count @ ..=BATCH_TASKS_MAX => Reply::Finished(vec![Outcome::Done(None); count]),
+            _ => return Err(Wrong("more items than can be asked for")),
+        },
+        number => return read_number(row, number),
+    }))
+}
+
+fn read_number(
+    row: &mut RowReader<'_, '_>,
+    number: u64,
+) -> Result<std::result::Result<Reply, Error>> {
+    Ok(Ok(match number {
         NOTHING => Reply::Nothing,
         CREATED => Reply::Created(row.bool()?),
         TUBES => Reply::Tubes(row.rows(tube::read_info)?),
@@ -65,6 +95,14 @@ fn write_placed(out: &mut Out, placed: &Placed) {
 
 fn read_placed(row: &mut RowReader<'_, '_>) -> Result<Placed> {
     Ok(Placed { id: TaskId(row.uint()?), state: task::read_state(row)? })
+}
+
+fn read_run(row: &mut RowReader<'_, '_>) -> Result<Vec<Placed>> {
+    let (first, count) = (row.uint()?, row.uint()?);
+    if count > BATCH_TASKS_MAX as u64 || first.checked_add(count).is_none() {
+        return Err(Wrong("a run of tasks is too long"));
+    }
+    Ok((first..first + count).map(|id| Placed { id: TaskId(id), state: State::Ready }).collect())
 }
 
 fn write_outcome(out: &mut Out, outcome: &Outcome) {

@@ -126,7 +126,8 @@ pub(super) fn write_session(out: &mut Out, session: SessionId) {
 
 /// The session that a value names.
 pub(super) fn session_of(value: Value<'_>) -> Result<SessionId> {
-    let Value::Bin(bytes) = value else { return Err(Wrong("not a session")) };
+    // Lua knows no difference between text and bytes.
+    let (Value::Bin(bytes) | Value::Str(bytes)) = value else { return Err(Wrong("not a session")) };
     bytes.try_into().map(SessionId).map_err(|_| Wrong("a session has 16 bytes"))
 }
 
@@ -318,7 +319,7 @@ impl<'r, 'a> RowReader<'r, 'a> {
     }
 
     /// How many items there are, as far as the bytes and the budget can hold them.
-    fn count(&mut self) -> Result<usize> {
+    pub fn count(&mut self) -> Result<usize> {
         let count = self.left as usize;
         if count > self.reader.rest().len() {
             return Err(Wrong("a list is longer than the message"));

@@ -27,10 +27,11 @@ fn write_priority(out: &mut Out, priority: Priority) {
 fn read_priority(row: &mut RowReader<'_, '_>) -> Result<Option<Priority>> {
     match row.value()? {
         Value::Nil => Ok(None),
-        Value::Float(number) => {
+        // Lua writes whole numbers without a fraction.
+        value => {
+            let number = value.number().ok_or(Wrong("not a priority"))?;
             Priority::new(number).map(Some).map_err(|_| Wrong("a priority must be a finite number"))
         }
-        _ => Err(Wrong("not a priority")),
     }
 }
 
@@ -75,7 +76,7 @@ fn write_body(out: &mut Out, body: &Body) {
 fn read_body(row: &mut RowReader<'_, '_>) -> Result<Option<Body>> {
     match row.value()? {
         Value::Nil => Ok(None),
-        Value::Bin(payload) => Ok(Some(Body::new(payload))),
+        Value::Bin(payload) | Value::Str(payload) => Ok(Some(Body::new(payload))),
         Value::Array(2) => {
             let (payload, meta) = row.two_runs()?;
             Ok(Some(Body::with_meta(payload, meta)))
@@ -151,6 +152,23 @@ fn read_delivery(row: &mut RowReader<'_, '_>, task: &mut Task) -> Result<()> {
     task.start = row.optional_time()?;
     task.session = row.optional_session()?;
     Ok(())
+}
+
+/// Tasks as they lie in Tarantool, each with the delivery that it has now behind it.
+pub(super) fn read_delivered(row: &mut RowReader<'_, '_>) -> Result<Vec<Task>> {
+    row.row(|list| {
+        let count = list.count()?;
+        let mut tasks = Vec::with_capacity(count / 2);
+        for _ in 0..count / 2 {
+            let mut task = list.row(read)?;
+            list.row(|row| read_delivery(row, &mut task))?;
+            (task.state, task.reason, task.due) = (State::Taken, Reason::Running, None);
+            // Only a peek shows it.
+            task.semaphore_priority = None;
+            tasks.push(task);
+        }
+        Ok(tasks)
+    })
 }
 
 pub(super) fn write_state(out: &mut Out, state: State) {

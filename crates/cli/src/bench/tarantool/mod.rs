@@ -1,0 +1,122 @@
+//! Tasks on Tarantool: ours beside the figures of tarantool/queue on such a machine.
+//!
+//! Tarantool is started for the benchmark, set as it comes (`wal_mode write`). Ours goes through the public client, 64 clients
+//! that share one engine. The queue module cannot be brought here, so its figures are those that were measured once, with 64
+//! requests in flight on one connection.
+
+mod server;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use taskyard::{Client, Embedded, Task};
+
+use super::Size;
+use super::load::{self, Load, Measured, TUBE};
+use super::report::{Report, Row, Target};
+use server::Server;
+
+/// Calls under way at the same time.
+const CLIENTS: usize = 64;
+/// Tasks in one call where they come in batches.
+const BATCH: usize = 100;
+
+/// What tarantool/queue did in a second: puts, takes, acks, takes with their acks.
+const QUEUE: [f64; 4] = [98_000.0, 44_000.0, 40_000.0, 20_000.0];
+const NAMES: [&str; 4] = ["put", "take", "ack", "take and ack"];
+
+/// Measures tasks in batches, which must be twice as fast as tarantool/queue, and one by one.
+pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
+    let Some(program) = server::program() else {
+        eprintln!("  Tarantool is not measured: it is not installed; set TASKYARD_TARANTOOL");
+        return Ok(());
+    };
+    let server = Server::start(&program, &folder.join("tarantool"))?;
+    let client = Client::open(&server.url())?;
+    warm_up(&client).await?;
+    let tasks = if size.is_quick() { 50_000 } else { 500_000 };
+    for (batch, tasks) in [(BATCH, tasks), (1, tasks / 5)] {
+        let load = Load { clients: CLIENTS, batch, tasks };
+        let figures = measure_four(&client, load).await?;
+        for (place, measured) in figures.iter().enumerate() {
+            tell(report, place, batch, measured);
+        }
+    }
+    client.close().await?;
+    Ok(())
+}
+
+async fn measure_four(client: &Client<Embedded>, load: Load) -> Result<[Measured; 4]> {
+    let put = load::put(client, load).await.context("put")?;
+    let held = Arc::new(Mutex::new(Vec::with_capacity(load.tasks)));
+    let take = take(client, load, &held).await.context("take")?;
+    let ack = ack(client, load, &held).await.context("ack")?;
+    load::put(client, load).await.context("put again")?;
+    let pairs = load::take_and_ack(client, load).await.context("take and ack")?;
+    Ok([put, take, ack, pairs])
+}
+
+/// What clients hold.
+type Held = Arc<Mutex<Vec<Task>>>;
+
+async fn take(client: &Client<Embedded>, load: Load, held: &Held) -> Result<Measured> {
+    let (client, held) = (client.clone(), Arc::clone(held));
+    let call = move |count| {
+        let (client, held) = (client.clone(), Arc::clone(&held));
+        async move {
+            let tasks = client.take_many(TUBE, count, Duration::ZERO).await?;
+            let taken = tasks.len();
+            held.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
+            Ok(taken)
+        }
+    };
+    load::run(load, call).await
+}
+
+async fn ack(client: &Client<Embedded>, load: Load, held: &Held) -> Result<Measured> {
+    let (client, held, counter) = (client.clone(), Arc::clone(held), client.clone());
+    let call = move |count| {
+        let (client, held) = (client.clone(), Arc::clone(&held));
+        async move {
+            let tasks = {
+                let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+                let left = held.len().saturating_sub(count);
+                held.split_off(left)
+            };
+            client.ack_many(&tasks).await?;
+            Ok(tasks.len())
+        }
+    };
+    let measured = load::run(load, call).await?;
+    let left = counter.stats(TUBE).await?.tasks.total();
+    ensure!(left == 0, "{left} tasks are left");
+    Ok(measured)
+}
+
+/// The first use makes the tube, and that is not what is measured.
+async fn warm_up(client: &Client<Embedded>) -> Result<()> {
+    client.put_tasks(TUBE, vec![load::task()?; BATCH], Duration::ZERO).await?;
+    let tasks = client.take_many(TUBE, BATCH, Duration::ZERO).await?;
+    ensure!(tasks.len() == BATCH, "{} tasks are there after {BATCH} puts", tasks.len());
+    client.ack_many(&tasks).await?;
+    Ok(())
+}
+
+fn tell(report: &mut Report, place: usize, batch: usize, measured: &Measured) {
+    let (queue, name) = (QUEUE[place], NAMES[place]);
+    let batches = if batch > 1 { format!(", batches of {batch}") } else { String::new() };
+    let times = measured.rate() / queue;
+    report.add(Row {
+        what: format!("Tarantool {name}, {CLIENTS} in flight{batches}"),
+        figure: measured.rate(),
+        unit: "tasks/s",
+        target: (batch > 1).then_some(Target::AtLeast(2.0 * queue)),
+        note: format!(
+            "{}; tarantool/queue on such a machine {queue:.0}/s: {times:.1} times; {}",
+            measured.note(),
+            server::SETTINGS_NOTE
+        ),
+    });
+}

@@ -1,0 +1,18 @@
+//! Several servers on one Tarantool, or on one with a replica: real processes under load, and whatever can happen to them. After each
+//! storm a judge asks whether what the clients saw, and what is left, can have happened.
+
+#[path = "../../../store/tests/tarantool/instance.rs"]
+mod instance;
+#[path = "../postgres/load.rs"]
+mod load;
+#[expect(dead_code, reason = "the other tests of this crate use all of it")]
+#[path = "../suite/rig.rs"]
+mod rig;
+
+mod judge;
+mod proxy;
+mod yard;
+
+mod semaphores;
+mod serve;
+mod storms;

@@ -1,0 +1,76 @@
+//! Something between a server and Tarantool that cuts connections in the middle of an answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fastrand::Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// After how many bytes of answers a connection is cut, at most. The first hundreds are about who is there.
+const BYTES_MAX: usize = 6_000;
+
+/// A proxy.
+pub struct Proxy {
+    /// Tarantool, by this way.
+    pub url: String,
+    cutting: Arc<AtomicBool>,
+    cuts: watch::Sender<usize>,
+}
+
+impl Proxy {
+    /// One before the Tarantool on this port.
+    pub async fn new(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it has an address");
+        let (cutting, cuts) = (Arc::new(AtomicBool::new(false)), watch::channel(0).0);
+        tokio::spawn(accept(listener, port, cutting.clone(), cuts.clone()));
+        Proxy { url: format!("tarantool://taskyard:se%2Fcret@{address}"), cutting, cuts }
+    }
+
+    /// Cuts so many connections, and none afterwards.
+    pub async fn cut(&self, count: usize) {
+        self.cutting.store(true, Ordering::Relaxed);
+        let mut cuts = self.cuts.subscribe();
+        cuts.wait_for(|cuts| *cuts >= count).await.expect("connections are made");
+        self.cutting.store(false, Ordering::Relaxed);
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    port: u16,
+    cutting: Arc<AtomicBool>,
+    cuts: watch::Sender<usize>,
+) {
+    while let Ok((server, _)) = listener.accept().await {
+        let Ok(tarantool) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+        tokio::spawn(carry(server, tarantool, cutting.clone(), cuts.clone()));
+    }
+}
+
+async fn carry(
+    server: TcpStream,
+    tarantool: TcpStream,
+    cutting: Arc<AtomicBool>,
+    cuts: watch::Sender<usize>,
+) {
+    let (mut asks, mut hears) = server.into_split();
+    let (mut answers, mut listens) = tarantool.into_split();
+    let asking = tokio::spawn(async move { copy(&mut asks, &mut listens).await });
+    let mut left = Rng::new().usize(500..BYTES_MAX);
+    let mut bytes = vec![0; 4096];
+    while let Ok(count @ 1..) = answers.read(&mut bytes).await {
+        let cut = cutting.load(Ordering::Relaxed) && count > left;
+        let passed = if cut { left } else { count };
+        if hears.write_all(&bytes[..passed]).await.is_err() || cut {
+            break;
+        }
+        left = left.saturating_sub(count);
+    }
+    if cutting.load(Ordering::Relaxed) {
+        cuts.send_modify(|cuts| *cuts += 1);
+    }
+    asking.abort();
+}

@@ -1,0 +1,90 @@
+//! Servers and Tarantool are killed in the middle of a storm on semaphores.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use taskyard::Http;
+use taskyard_core::{Command, Error, Execute, Reply};
+use taskyard_store::conformance::semaphores::storm;
+use tokio::task::JoinSet;
+
+use crate::instance::{Instance, program};
+use crate::yard::{run, serve};
+
+const SEMAPHORES: usize = 30;
+/// How many answers come before each blow.
+const ANSWERS: usize = 150;
+
+/// Whoever still lives: a client whose server is gone asks the next one.
+struct Servers {
+    alive: Mutex<Vec<Http>>,
+    answers: AtomicUsize,
+}
+
+impl Execute for Servers {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        loop {
+            let place = fastrand::usize(..);
+            let http = {
+                let alive = self.alive.lock().expect("no client failed");
+                alive[place % alive.len()].clone()
+            };
+            let replies = http.execute(commands.clone()).await;
+            // Semaphores may be asked twice: every call of theirs says the same again.
+            let lost = |reply: &Result<Reply, Error>| {
+                matches!(
+                    reply,
+                    Err(Error::StoreAway(_) | Error::OutcomeUnknown(_) | Error::ShuttingDown)
+                )
+            };
+            if !replies.iter().any(lost) {
+                self.answers.fetch_add(1, Ordering::Relaxed);
+                return replies;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Servers {
+    /// Waits until so many more answers have come.
+    async fn answered(&self, count: usize) {
+        let wanted = self.answers.load(Ordering::Relaxed) + count;
+        while self.answers.load(Ordering::Relaxed) < wanted {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[test]
+fn kills_lose_no_grant_and_no_event() {
+    run(async {
+        let tarantool = Instance::new(program().expect("it is there"));
+        let (stays, goes) = (serve(&tarantool.url()), serve(&tarantool.url()));
+        let servers: &'static Servers = Box::leak(Box::new(Servers {
+            alive: Mutex::new(vec![stays.http.clone(), goes.http.clone()]),
+            answers: AtomicUsize::new(0),
+        }));
+        storm::prepare(servers, SEMAPHORES).await;
+        let mut clients = JoinSet::new();
+        for seed in 0..4 {
+            clients.spawn(async move { storm::play(servers, seed, SEMAPHORES, 200).await });
+        }
+        servers.answered(ANSWERS).await;
+        goes.serving.signal("KILL");
+        let next = serve(&tarantool.url());
+        servers.alive.lock().expect("no client failed")[1] = next.http.clone();
+        servers.answered(ANSWERS).await;
+        tarantool.kill();
+        tarantool.start();
+        let told = clients.join_all().await.into_iter().flatten().collect();
+        // What was told and not acknowledged would come again in half a minute; here at once.
+        tarantool.talk(
+            "for _, event in ipairs(box.space.taskyard_event:select()) do
+                box.space.taskyard_event:update(event[1], {{'=', 7, 0}})
+            end",
+        );
+        storm::judge(servers, SEMAPHORES, told).await;
+        tarantool.audit("taskyard");
+    });
+}

@@ -1,0 +1,71 @@
+//! What `serve` and `stats` say about Tarantool.
+
+use crate::instance::{Instance, program};
+use crate::rig::run;
+use crate::yard::start;
+
+#[test]
+fn what_tarantool_keeps_is_said_at_the_start_and_in_the_numbers() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::with(program, &[("wal_mode", "write")]);
+    let serving = start(&tarantool.url());
+    assert!(serving.screen.contains("loss of power"), "{}", serving.screen);
+    assert!(!serving.screen.contains("cret"), "a password is not shown: {}", serving.screen);
+    assert_eq!(serving.run(&["put", "mail", "hello"]).good().trim(), "0");
+    let stats = serving.run(&["stats"]).good();
+    assert!(stats.contains("loss of power") && stats.contains("mail"), "{stats}");
+    assert_eq!(serving.run(&["stats", "--json"]).json()[0]["tasks"]["ready"], 1);
+    let task = &serving.run(&["take", "mail", "--json"]).json()[0];
+    assert_eq!((&task["id"], &task["data"]), (&0.into(), &"hello".into()));
+    serving.signal("TERM");
+    let (status, rest) = serving.ended();
+    assert!(status.success() && rest.contains("everything is in tarantool://"), "{status} {rest}");
+    assert!(!rest.contains("cret"), "{rest}");
+    let again = start(&tarantool.url());
+    assert!(again.screen.contains("1 in 1 tube"), "{}", again.screen);
+}
+
+#[test]
+fn what_is_wrong_is_said_without_the_password() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    for (who, why) in [("taskyard:wrong@", "password"), ("stranger:secret@", "execute")] {
+        let url = tarantool.url().replace("taskyard:se%2Fcret@", who);
+        let refused = run(&["serve", "--store", &url, "--http", "127.0.0.1:0"]);
+        assert_ne!(refused.exit, 0);
+        assert!(refused.err.contains(why), "{}", refused.err);
+        assert!(
+            !refused.err.contains("wrong") && !refused.err.contains("secret"),
+            "{}",
+            refused.err
+        );
+    }
+}
+
+const STAND_IN: &str = include_str!("../../../store/tests/tarantool/queue.lua");
+
+/// The module is not here: a stand-in answers as its description says.
+#[test]
+fn tubes_of_an_existing_queue_are_served() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    tarantool.talk(STAND_IN);
+    tarantool.talk("queue.create_tube('mail', 'fifottl', {}) queue.tube.mail:put('hello')");
+    let serving = start(&tarantool.url().replace("tarantool://", "tarantool+queue://"));
+    assert!(serving.screen.contains("without attempts"), "{}", serving.screen);
+    let task = serving.run(&["take", "mail", "--json"]).json()[0].clone();
+    assert_eq!(
+        (&task["id"], &task["data"], &task["attempts"]),
+        (&0.into(), &"hello".into(), &0.into())
+    );
+    serving.run(&["ack", "mail", &format!("0:{}", task["lease"])]).good();
+    assert_eq!(
+        serving.run(&["put", "mail", "again"]).good().trim(),
+        "0",
+        "the module uses ids again"
+    );
+    let refused = serving.run(&["tube", "pause", "mail"]);
+    assert_ne!(refused.exit, 0);
+    assert!(refused.err.contains("is not there in a tarantool/queue"), "{}", refused.err);
+    assert_eq!(serving.run(&["stats", "--json"]).json()[0]["tasks"]["ready"], 1);
+}

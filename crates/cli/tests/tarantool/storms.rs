@@ -1,0 +1,217 @@
+//! Tarantool and servers are killed, frozen and cut off under load.
+
+use std::thread;
+use std::time::Duration;
+
+use taskyard_tarantool::Word;
+use tokio::time::timeout;
+
+use crate::instance::{Instance, program};
+use crate::judge::{judge, wait_for_returns};
+use crate::load::{Fate, Load};
+use crate::proxy::Proxy;
+use crate::yard::{make_tubes, run, serve, start, welcome};
+
+/// How many answers come before and after each blow.
+const ANSWERS: usize = 150;
+
+fn tarantool() -> Instance {
+    Instance::new(program().expect("whoever asks has looked for it"))
+}
+
+/// What is kept does not contradict itself.
+fn audit(tarantool: &Instance) {
+    tarantool.audit("taskyard");
+}
+
+/// Waits until so many servers live.
+fn wait_for_servers(tarantool: &Instance, count: i128) {
+    while tarantool.talk("return box.space.taskyard_server:len()") != Word::Int(count) {}
+}
+
+#[test]
+fn killed_servers_lose_nothing() {
+    run(async {
+        let tarantool = tarantool();
+        let stays = serve(&tarantool.url());
+        make_tubes(&stays).await;
+        let load = Load::new();
+        load.begin(&stays, Fate::Lives).await;
+        for _ in 0..2 {
+            let goes = serve(&tarantool.url());
+            load.begin(&goes, Fate::Goes).await;
+            load.answers(ANSWERS).await;
+            goes.serving.signal("KILL");
+            load.answers(ANSWERS).await;
+        }
+        load.end().await;
+        wait_for_returns(&stays, &load).await;
+        judge(&stays, &load).await;
+        audit(&tarantool);
+    });
+}
+
+#[test]
+fn servers_outlive_tarantool() {
+    run(async {
+        let tarantool = tarantool();
+        let servers = [serve(&tarantool.url()), serve(&tarantool.url())];
+        make_tubes(&servers[0]).await;
+        let load = Load::new();
+        for server in &servers {
+            load.begin(server, Fate::Lives).await;
+        }
+        for _ in 0..3 {
+            load.answers(ANSWERS).await;
+            tarantool.kill();
+            tarantool.start();
+        }
+        load.answers(ANSWERS).await;
+        // A server that is started meanwhile waits, and does not take the others for dead.
+        tarantool.kill();
+        let newcomer = thread::scope(|scope| {
+            let starting = scope.spawn(|| start(&tarantool.url()));
+            tarantool.start();
+            starting.join().expect("it starts")
+        });
+        let newcomer = welcome(newcomer);
+        load.begin(&newcomer, Fate::Lives).await;
+        load.answers(ANSWERS).await;
+        load.end().await;
+        judge(&servers[0], &load).await;
+        audit(&tarantool);
+    });
+}
+
+/// For longer than heartbeats may be missing, so that servers doubt what the others think of them.
+#[test]
+fn a_frozen_tarantool_goes_on_where_it_was() {
+    run(async {
+        let tarantool = tarantool();
+        let servers = [serve(&tarantool.url()), serve(&tarantool.url())];
+        make_tubes(&servers[0]).await;
+        let load = Load::new();
+        for server in &servers {
+            load.begin(server, Fate::Lives).await;
+        }
+        for seconds in [1, 5] {
+            load.answers(ANSWERS).await;
+            tarantool.signal("STOP");
+            // Only time tells whether somebody is missed.
+            let nobody = load.answers(usize::MAX / 2);
+            assert!(timeout(Duration::from_secs(seconds), nobody).await.is_err());
+            tarantool.signal("CONT");
+        }
+        load.answers(ANSWERS).await;
+        load.end().await;
+        judge(&servers[0], &load).await;
+        audit(&tarantool);
+    });
+}
+
+/// Others give its sessions' tasks away meanwhile, and it learns of it.
+#[test]
+fn a_frozen_server_is_taken_for_dead_and_goes_on() {
+    run(async {
+        let tarantool = tarantool();
+        let (stays, freezes) = (serve(&tarantool.url()), serve(&tarantool.url()));
+        make_tubes(&stays).await;
+        let load = Load::new();
+        load.begin(&stays, Fate::Lives).await;
+        load.begin(&freezes, Fate::Goes).await;
+        load.answers(ANSWERS).await;
+        freezes.serving.signal("STOP");
+        // Until the other has missed it.
+        wait_for_servers(&tarantool, 1);
+        load.answers(ANSWERS).await;
+        freezes.serving.signal("CONT");
+        load.answers(ANSWERS).await;
+        wait_for_servers(&tarantool, 2);
+        load.end().await;
+        drop(freezes);
+        wait_for_returns(&stays, &load).await;
+        judge(&stays, &load).await;
+        audit(&tarantool);
+    });
+}
+
+#[test]
+fn answers_that_are_cut_off_leave_nothing_behind() {
+    run(async {
+        let tarantool = tarantool();
+        let proxy = Proxy::new(tarantool.port()).await;
+        let (near, far) = (serve(&tarantool.url()), serve(&proxy.url));
+        make_tubes(&near).await;
+        let load = Load::new();
+        load.begin(&near, Fate::Lives).await;
+        load.begin(&far, Fate::Lives).await;
+        load.answers(ANSWERS).await;
+        proxy.cut(40).await;
+        load.answers(ANSWERS).await;
+        load.end().await;
+        judge(&near, &load).await;
+        audit(&tarantool);
+    });
+}
+
+/// A URL that names both, the first first.
+fn url_of(pair: &[Instance; 2]) -> String {
+    format!("{},127.0.0.1:{}", pair[0].url(), pair[1].port())
+}
+
+/// Waits until one has all that the other has written.
+fn wait_until_caught_up(from: &Instance, to: &Instance) {
+    let clock =
+        |instance: &Instance| instance.talk("return require('json').encode(box.info.vclock)");
+    while clock(from) != clock(to) {}
+}
+
+/// The operator lets the master rest and promotes the replica, and back again.
+#[test]
+fn a_replica_takes_over_under_load() {
+    run(async {
+        let pair = Instance::pair(&program().expect("it is there"));
+        let servers = [serve(&url_of(&pair)), serve(&url_of(&pair))];
+        make_tubes(&servers[0]).await;
+        let load = Load::new();
+        for server in &servers {
+            load.begin(server, Fate::Lives).await;
+        }
+        for turn in 0..3 {
+            load.answers(ANSWERS).await;
+            let (from, to) = (&pair[turn % 2], &pair[(turn + 1) % 2]);
+            from.talk("box.cfg{read_only = true}");
+            wait_until_caught_up(from, to);
+            to.talk("box.cfg{read_only = false}");
+        }
+        load.answers(ANSWERS).await;
+        load.end().await;
+        judge(&servers[0], &load).await;
+        audit(&pair[1]);
+    });
+}
+
+/// With `replicas=1` what is acknowledged is on the replica when the master is killed.
+#[test]
+fn a_master_is_killed_and_its_replica_promoted_under_load() {
+    run(async {
+        let pair = Instance::pair(&program().expect("it is there"));
+        let url = format!("{}?replicas=1", url_of(&pair));
+        let servers = [serve(&url), serve(&url)];
+        make_tubes(&servers[0]).await;
+        let load = Load::new();
+        for server in &servers {
+            load.begin(server, Fate::Lives).await;
+        }
+        load.answers(ANSWERS).await;
+        pair[0].kill();
+        pair[1].talk("box.cfg{read_only = false}");
+        // Alone it can acknowledge nothing. The old master may have written what nobody else has: it must not come back with it.
+        pair[0].forget();
+        pair[0].start_as_replica();
+        load.answers(ANSWERS).await;
+        load.end().await;
+        judge(&servers[0], &load).await;
+        audit(&pair[1]);
+    });
+}

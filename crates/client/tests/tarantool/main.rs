@@ -1,0 +1,71 @@
+//! Every case of the suite through a live server whose tasks are in Tarantool: the client is one more store.
+
+#[path = "../../../store/tests/tarantool/instance.rs"]
+#[expect(dead_code, reason = "the tests of the store use all of it")]
+mod instance;
+#[path = "../suite/live.rs"]
+mod live;
+#[path = "../suite/rig.rs"]
+#[expect(dead_code, reason = "the other tests of this crate use all of it")]
+mod rig;
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use taskyard_store::conformance::{model, semaphores as rules};
+use taskyard_store::tarantool::{Clock, TarantoolStore};
+
+use crate::instance::{Instance, program};
+use crate::live::Live;
+
+taskyard_store::conformance_suite!(live().await, crate::run);
+taskyard_store::semaphore_suite!(live().await, crate::run);
+
+/// Random commands, compared with the core's machine.
+#[test]
+fn model() {
+    for seed in model::seeds(2) {
+        run(async { model::replay(live().await, seed, 300).await });
+    }
+}
+
+/// The same for semaphores.
+#[test]
+fn model_of_semaphores() {
+    for seed in model::seeds(2) {
+        run(async { rules::model::replay(live().await, seed, 300).await });
+    }
+}
+
+/// Random commands for tubes with semaphores, compared with the core's machine.
+#[test]
+fn model_of_gated_tubes() {
+    for seed in model::seeds(2) {
+        run(async { model::replay_gated(live().await, seed, 300).await });
+    }
+}
+
+/// Runs a case, unless there is no Tarantool and the tests are to go on without.
+fn run(case: impl Future) {
+    if program().is_some() {
+        rig::block_on(case);
+    }
+}
+
+/// The server that the tests of this process share.
+fn instance() -> &'static Instance {
+    static INSTANCE: OnceLock<Instance> = OnceLock::new();
+    INSTANCE.get_or_init(|| Instance::new(program().expect("whoever asks has looked for it")))
+}
+
+/// A live server over a part of Tarantool of its own.
+async fn live() -> Live {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let part = COUNT.fetch_add(1, Ordering::Relaxed);
+    let url = format!("{}?prefix=case{part}", instance().url());
+    Live::over(move || {
+        Box::new(TarantoolStore::open(&url, Clock::Caller).expect("the store opens"))
+    })
+    .await
+}

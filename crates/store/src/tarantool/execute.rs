@@ -1,0 +1,426 @@
+//! A batch on its way to Tarantool and back.
+//!
+//! A call carries any commands in order and is one transaction; a large batch is several calls, which leave together, so that
+//! nobody else waits long. Each command is whole.
+
+use std::collections::BTreeMap;
+
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{Command, Effects, Error, News, Reply, Timestamp, TubeName, check_tasks};
+use taskyard_tarantool::{ANSWER_MAX, Batch as Answered, Failure, Fault, decode_batch};
+
+use super::link::{Link, error_of, is_elsewhere};
+use super::{Clock, Shared};
+use crate::Executed;
+
+/// How often commands are asked that were not done.
+const TRIES: usize = 3;
+/// How many lease numbers are reserved together.
+const LEASES: u64 = 1 << 20;
+/// Most tasks and bytes of one call, unless one command has more: nobody else gets between.
+const CALL_TASKS_MAX: usize = 2_000;
+const CALL_BYTES_MAX: usize = 4 << 20;
+
+/// A batch under way.
+struct Batch<'a> {
+    shared: &'a Shared,
+    link: &'a mut Link,
+    now: Timestamp,
+    replies: Vec<Option<Result<Reply, Error>>>,
+    ready: BTreeMap<TubeName, u64>,
+    room: BTreeMap<TubeName, u64>,
+    /// Of which semaphores there may be new events.
+    events: News,
+    next_wakeup: Option<Timestamp>,
+}
+
+/// Commands of one call, with their places in the batch.
+#[derive(Default)]
+struct Chunk {
+    places: Vec<usize>,
+    commands: Vec<Command>,
+    tasks: usize,
+    bytes: usize,
+    /// Lease numbers that its takes may use: the first, and the one behind the last.
+    leases: (u64, u64),
+}
+
+impl Shared {
+    /// Runs a batch. Whatever fails, each command is answered.
+    pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
+        let mut link = self.link.lock().await;
+        self.known().now = Some(now);
+        let replies = vec![None; commands.len()];
+        let mut batch = Batch {
+            shared: self,
+            link: &mut link,
+            now,
+            replies,
+            ready: BTreeMap::new(),
+            room: BTreeMap::new(),
+            events: News::Nothing,
+            next_wakeup: None,
+        };
+        batch.run(commands).await;
+        batch.end()
+    }
+
+    /// The moment as procedures are told: nothing is the clock of Tarantool.
+    pub fn moment(&self) -> Option<i64> {
+        match self.clock {
+            Clock::Caller => self.known().now.map(Timestamp::as_micros),
+            Clock::Database => None,
+        }
+    }
+}
+
+impl Batch<'_> {
+    async fn run(&mut self, commands: Vec<Command>) {
+        let mut open = Vec::new();
+        for (place, command) in commands.into_iter().enumerate() {
+            match refusal(&command) {
+                Some(refusal) => self.replies[place] = Some(Err(refusal)),
+                None => open.push((place, command)),
+            }
+        }
+        let mut chunks = cut(open);
+        for tries in 1.. {
+            let last = tries == TRIES;
+            chunks = match self.attempt(chunks, last).await {
+                again if again.is_empty() => return,
+                again => again,
+            };
+        }
+    }
+
+    /// Asks all; answers what was not done and may be asked again.
+    async fn attempt(&mut self, mut chunks: Vec<Chunk>, last: bool) -> Vec<Chunk> {
+        let answers = match self.ask(&mut chunks).await {
+            Ok(answers) => answers,
+            Err(failure) => {
+                self.link.drop_connection();
+                return self.fail_all(chunks, &failure, last);
+            }
+        };
+        let mut again = Vec::new();
+        for (chunk, answer) in chunks.into_iter().zip(answers) {
+            match answer.map(|data| decode_batch(&data)) {
+                Ok(Ok(Answered::Decided(decided))) => {
+                    let ahead = decided.clock.as_micros().saturating_sub(self.now.as_micros());
+                    self.learn(&chunk, decided.effects, ahead);
+                    self.answer(chunk, decided.replies);
+                }
+                // Others took this server for dead; nothing was done.
+                Ok(Ok(Answered::Unwanted)) if !last => {
+                    self.shared.known().doubt();
+                    again.push(chunk);
+                }
+                Ok(Ok(Answered::Unwanted)) => {
+                    self.fail(&chunk, &Failure::Unreachable("others have taken its place".into()));
+                }
+                Ok(Ok(Answered::Unreplicated)) => {
+                    let why = "too few replicas have it".into();
+                    self.fail(&chunk, &Failure::Lost(why));
+                }
+                Ok(Err(error)) => self.unreadable(&chunk, &error.to_string()),
+                Err(fault) => again.extend(self.refused(chunk, fault, last)),
+            }
+        }
+        again
+    }
+
+    /// Sends all calls and waits for all answers.
+    async fn ask(&mut self, chunks: &mut [Chunk]) -> Result<Vec<Result<Vec<u8>, Fault>>, Failure> {
+        let unasked = |failure: Failure| match failure {
+            // What was lost is something else.
+            Failure::Lost(why) => Failure::Unreachable(why),
+            other => other,
+        };
+        self.settle().await.map_err(unasked)?;
+        self.reserve_leases(chunks).await.map_err(unasked)?;
+        let (shared, moment) = (self.shared, self.shared.moment());
+        let replicas = shared.reach.replicas;
+        let connection = self.link.connection().await?;
+        let mut requests = connection.requests();
+        for chunk in chunks.iter() {
+            let call = {
+                let mut known = shared.known();
+                known.calls += 1;
+                known.calls
+            };
+            shared.reach.call(&mut requests, "batch", |args| {
+                args.bytes(&shared.server).uint(call).optional(moment);
+                args.uint(chunk.leases.0).commands(&chunk.commands).uint(replicas);
+            });
+        }
+        connection.exchange(requests, ANSWER_MAX).await
+    }
+
+    /// Sees that there are lease numbers for all takes.
+    async fn reserve_leases(&mut self, chunks: &mut [Chunk]) -> Result<(), Failure> {
+        let wanted: u64 = chunks.iter().map(Chunk::deliveries).sum();
+        let own = self.shared.known().leases.clone();
+        if wanted > own.end.saturating_sub(own.start) {
+            let size = wanted.max(LEASES);
+            let first = self.link.call_again("leases", |args| _ = args.uint(size)).await?;
+            let first = first.uint().ok_or_else(|| Failure::Lost("no lease numbers".into()))?;
+            self.shared.known().leases = first..first + size;
+        }
+        let mut known = self.shared.known();
+        for chunk in chunks {
+            let first = known.leases.start;
+            known.leases.start += chunk.deliveries();
+            chunk.leases = (first, known.leases.start);
+        }
+        Ok(())
+    }
+
+    /// Tells Tarantool how things stand here, if it may believe something else. May be done twice.
+    async fn settle(&mut self) -> Result<(), Failure> {
+        let (disorder, sessions, calls) = {
+            let known = self.shared.known();
+            let Some(disorder) = known.disorder.clone() else { return Ok(()) };
+            let sessions: Vec<_> = known.sessions.iter().map(|(id, count)| (*id, *count)).collect();
+            (disorder, sessions, known.calls)
+        };
+        let now = self.shared.moment();
+        let server = &self.shared.server;
+        self.link
+            .call_again("settle", |args| {
+                args.bytes(server).optional(now).uint(calls);
+                args.rows(&sessions, |row, (session, count)| {
+                    _ = row.bytes(&session.0).uint(*count);
+                });
+                args.rows(&disorder.unheard, |row, (tube, first, last)| {
+                    _ = row.text(tube.as_str()).uint(*first).uint(*last);
+                });
+            })
+            .await?;
+        self.shared.known().disorder = None;
+        self.shared.presence.look_around();
+        Ok(())
+    }
+
+    /// None of these was answered.
+    fn fail_all(&mut self, chunks: Vec<Chunk>, failure: &Failure, last: bool) -> Vec<Chunk> {
+        let mut again = Vec::new();
+        if matches!(failure, Failure::Lost(_)) {
+            self.shared.known().doubt();
+        }
+        // A connection that ended while nobody used it is no reason to fail.
+        let may_repeat = |chunk: &Chunk| match failure {
+            Failure::Unreachable(_) => true,
+            Failure::Lost(_) => chunk.commands.iter().all(only_looks),
+            Failure::Refused(_) => is_elsewhere(failure),
+        };
+        for chunk in chunks {
+            if !last && may_repeat(&chunk) {
+                again.push(chunk);
+            } else {
+                self.fail(&chunk, failure);
+            }
+        }
+        again
+    }
+
+    fn fail(&mut self, chunk: &Chunk, failure: &Failure) {
+        if matches!(failure, Failure::Lost(_)) {
+            let (first, end) = chunk.leases;
+            let mut known = self.shared.known();
+            for tube in chunk.takes() {
+                known.doubt().unheard.push((tube.clone(), first, end - 1));
+            }
+        }
+        for place in &chunk.places {
+            self.replies[*place] = Some(Err(error_of(failure)));
+        }
+    }
+
+    /// The call was refused as a whole, and nothing of it was done. What may be the fault of one command is asked again one
+    /// by one.
+    fn refused(&mut self, chunk: Chunk, fault: Fault, last: bool) -> Vec<Chunk> {
+        let failure = Failure::Refused(fault);
+        if is_elsewhere(&failure) {
+            self.link.drop_connection();
+            if !last {
+                return vec![chunk];
+            }
+        } else if chunk.commands.len() > 1 && !last {
+            return chunk.alone();
+        }
+        self.fail(&chunk, &failure);
+        Vec::new()
+    }
+
+    fn unreadable(&mut self, chunk: &Chunk, why: &str) {
+        tracing::error!(why, "an answer of Tarantool could not be read");
+        let what = "it was done, but the answer of Tarantool could not be read; see the log";
+        for place in &chunk.places {
+            self.replies[*place] = Some(Err(Error::Store(what.into())));
+        }
+    }
+
+    fn answer(&mut self, chunk: Chunk, replies: Vec<Result<Reply, Error>>) {
+        if replies.len() != chunk.places.len() {
+            return self.unreadable(&chunk, "not as many replies as commands");
+        }
+        let mut known = self.shared.known();
+        for ((place, command), reply) in chunk.places.iter().zip(&chunk.commands).zip(replies) {
+            if let Ok(reply) = &reply {
+                known.learn(command, reply);
+            }
+            self.replies[*place] = Some(reply);
+        }
+    }
+
+    fn learn(&mut self, chunk: &Chunk, effects: Effects, ahead: i64) {
+        if !chunk.commands.iter().all(only_looks) {
+            self.ready.extend(effects.ready);
+            self.room.extend(effects.room);
+        }
+        self.events.add(effects.events);
+        self.next_wakeup = effects
+            .next_wakeup
+            .map(|next| Timestamp::from_micros(next.as_micros().saturating_sub(ahead)));
+        *self.shared.wakeup() = self.next_wakeup;
+    }
+
+    fn end(self) -> Executed {
+        let missing = || Err(Error::Store("the store did not answer".into()));
+        let replies = self.replies.into_iter().map(|reply| reply.unwrap_or_else(missing)).collect();
+        let effects = Effects {
+            ready: self.ready.into_iter().collect(),
+            room: self.room.into_iter().collect(),
+            events: self.events,
+            // When nothing was heard, what was heard last still holds.
+            next_wakeup: self.next_wakeup.or(*self.shared.wakeup()),
+        };
+        Executed { replies, effects, unloaded: Vec::new() }
+    }
+}
+
+impl Chunk {
+    /// How many lease numbers its takes may use.
+    fn deliveries(&self) -> u64 {
+        let takes = self.commands.iter().filter_map(|command| match command {
+            Command::Take(take) => Some(take.count as u64),
+            _ => None,
+        });
+        takes.sum()
+    }
+
+    /// The tubes it takes from.
+    fn takes(&self) -> impl Iterator<Item = &TubeName> {
+        self.commands.iter().filter_map(|command| match command {
+            Command::Take(take) if take.count > 0 => Some(&take.tube),
+            _ => None,
+        })
+    }
+
+    /// Each command in a call of its own.
+    fn alone(self) -> Vec<Chunk> {
+        let each = self.places.into_iter().zip(self.commands);
+        each.map(|(place, command)| {
+            let mut chunk = Chunk::default();
+            chunk.push(place, command);
+            chunk
+        })
+        .collect()
+    }
+
+    fn push(&mut self, place: usize, command: Command) {
+        self.tasks += tasks_in(&command);
+        self.bytes += command.payload_bytes();
+        self.places.push(place);
+        self.commands.push(command);
+    }
+}
+
+/// Cuts a batch into calls.
+fn cut(commands: Vec<(usize, Command)>) -> Vec<Chunk> {
+    let mut chunks: Vec<Chunk> = Vec::new();
+    for (place, command) in commands {
+        let (tasks, bytes) = (tasks_in(&command), command.payload_bytes());
+        let fits = |chunk: &&mut Chunk| {
+            chunk.tasks + tasks <= CALL_TASKS_MAX && chunk.bytes + bytes <= CALL_BYTES_MAX
+        };
+        match chunks.last_mut().filter(fits) {
+            Some(chunk) => chunk.push(place, command),
+            None => {
+                let mut chunk = Chunk::default();
+                chunk.push(place, command);
+                chunks.push(chunk);
+            }
+        }
+    }
+    chunks
+}
+
+fn tasks_in(command: &Command) -> usize {
+    match command {
+        Command::Put { tasks, .. } => tasks.len(),
+        Command::Take(take) => take.count,
+        Command::Finish { items, .. } => items.len(),
+        Command::Delete { ids, .. } | Command::Peek { ids, .. } => ids.len(),
+        Command::Semaphore(command) => command.items(),
+        _ => 1,
+    }
+}
+
+fn only_looks(command: &Command) -> bool {
+    matches!(command, Command::Peek { .. } | Command::Deliveries { .. } | Command::Tubes { .. })
+}
+
+/// What can be refused without asking.
+fn refusal(command: &Command) -> Option<Error> {
+    let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
+        let message = if capacity == Some(0) {
+            "a capacity must be at least 1; leave it out for no limit"
+        } else if attempts_max == Some(0) {
+            "attempts_max must be at least 1; leave it out to retry forever"
+        } else {
+            return None;
+        };
+        Some(Error::Invalid(message.into()))
+    };
+    match command {
+        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max),
+        Command::AlterTube { change, .. } => {
+            options(change.capacity.flatten(), change.attempts_max.flatten())
+        }
+        Command::Put { tasks, .. } => check_tasks(tasks).err(),
+        Command::Take(take) => {
+            let advice = "take them in several batches";
+            refuse_count("the number of tasks in one take", take.count, advice)
+        }
+        Command::Finish { .. } | Command::Delete { .. } | Command::Peek { .. } => {
+            let advice = "use several batches";
+            refuse_count("the number of tasks in one command", tasks_in(command), advice)
+        }
+        Command::Semaphore(command) => command.check().err(),
+        _ => None,
+    }
+}
+
+fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option<Error> {
+    let limit = BATCH_TASKS_MAX;
+    (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_batch_is_several_calls() {
+        let name = |text| TubeName::new(text).unwrap();
+        let kick = |place| (place, Command::Kick { tube: name("a"), count: 1 });
+        let peek = |place| {
+            let ids = vec![taskyard_core::TaskId(0); CALL_TASKS_MAX];
+            (place, Command::Peek { tube: name("a"), ids })
+        };
+        let chunks = cut(vec![kick(0), kick(1), peek(2), peek(3), kick(4)]);
+        let places: Vec<_> = chunks.into_iter().map(|chunk| chunk.places).collect();
+        assert_eq!(places, [vec![0, 1], vec![2], vec![3], vec![4]]);
+    }
+}

@@ -1,0 +1,272 @@
+//! The way to the instance that can be written to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use taskyard_core::Error;
+use taskyard_tarantool::{Args, Connection, Failure, Fault, Place, Requests, Word, decode_word};
+use tokio::time::Instant;
+
+use super::library::{FORMAT, LOAD, LOOK, Library};
+
+/// How long to leave Tarantool alone when it cannot be reached: at first, and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The oldest version that has all that the procedures use.
+const VERSION_MIN: (u32, u32) = (2, 6);
+
+/// Tarantool's numbers for what it refuses.
+mod code {
+    pub const MEMORY: u32 = 2;
+    pub const READ_ONLY: u32 = 7;
+    pub const UNDEFINED: u32 = 33;
+    pub const LOG: u32 = 40;
+    pub const DENIED: u32 = 42;
+    pub const NO_USER: u32 = 45;
+    pub const PASSWORD: u32 = 47;
+    pub const LOADING: u32 = 116;
+}
+
+/// What all connections have in common.
+pub(super) struct Reach {
+    pub place: Place,
+    /// What the names of all spaces begin with.
+    pub prefix: String,
+    /// How many replicas must have what is written before it is answered.
+    pub replicas: u64,
+    /// Whether tubes are those of an existing tarantool/queue.
+    pub is_adapter: bool,
+    pub library: Library,
+}
+
+/// The connection of one who asks.
+pub(super) struct Link {
+    reach: Arc<Reach>,
+    connection: Option<Connection>,
+    /// The instance that could be written to.
+    which: usize,
+    pause: Duration,
+    /// Why it could not be reached, and until when nobody tries.
+    away: Option<(Failure, Instant)>,
+}
+
+impl Link {
+    pub fn new(reach: Arc<Reach>) -> Self {
+        Link { reach, connection: None, which: 0, pause: PAUSE_MIN, away: None }
+    }
+
+    /// How long to wait before the next try.
+    pub fn pause(&self) -> Duration {
+        self.pause
+    }
+
+    /// The connection, a new one if there is none.
+    pub async fn connection(&mut self) -> Result<&mut Connection, Failure> {
+        if self.connection.is_none() {
+            if let Some((failure, until)) = &self.away
+                && Instant::now() < *until
+            {
+                return Err(failure.clone());
+            }
+            match self.connect().await {
+                Ok(connection) => {
+                    (self.pause, self.away) = (PAUSE_MIN, None);
+                    self.connection = Some(connection);
+                }
+                Err(failure) => {
+                    self.away = Some((failure.clone(), Instant::now() + self.pause));
+                    self.pause = (2 * self.pause).min(PAUSE_MAX);
+                    return Err(failure);
+                }
+            }
+        }
+        self.connection.as_mut().ok_or_else(|| Failure::Unreachable("no connection".into()))
+    }
+
+    /// It is of no use any more.
+    pub fn drop_connection(&mut self) {
+        self.connection = None;
+    }
+
+    /// Connects to the first instance that can be written to, beginning with the last that could.
+    async fn connect(&mut self) -> Result<Connection, Failure> {
+        let count = self.reach.place.instances.len();
+        let mut last = Failure::Unreachable("it has no instance".into());
+        for turn in 0..count {
+            let which = (self.which + turn) % count;
+            match self.try_instance(which).await {
+                Ok(connection) => {
+                    self.which = which;
+                    return Ok(connection);
+                }
+                // One that refuses for good says more than one that is not there.
+                Err(Failure::Refused(fault)) => last = Failure::Refused(fault),
+                Err(failure) if !matches!(last, Failure::Refused(_)) => last = failure,
+                Err(_) => {}
+            }
+        }
+        Err(last)
+    }
+
+    async fn try_instance(&self, which: usize) -> Result<Connection, Failure> {
+        let reach = &self.reach;
+        let address = &reach.place.instances[which];
+        let mut connection = Connection::open(address, reach.place.user.as_ref()).await?;
+        if !is_new_enough(&connection.version) {
+            let (major, minor) = VERSION_MIN;
+            return Err(Failure::Refused(Fault::new(
+                0,
+                format!(
+                    "Tarantool {} is too old; use {major}.{minor} or later",
+                    connection.version
+                ),
+            )));
+        }
+        let (name, prefix) = (&reach.library.name, &reach.prefix);
+        let mut look = connection.requests();
+        look.eval(LOOK, |args| _ = args.text(name).text(prefix));
+        let found = connection.ask(look).await?;
+        let found = decode_word(&found).map_err(|error| Failure::Lost(error.to_string()))?;
+        let [loaded, read_only, format] = found.list() else {
+            return Err(Failure::Lost("it answered something else".into()));
+        };
+        if read_only.is_true() {
+            return Err(Failure::Unreachable(format!("{address} is read-only")));
+        }
+        let format = format.uint().unwrap_or(0);
+        if format > FORMAT.unsigned_abs() {
+            return Err(Failure::Refused(Fault::new(0, newer(format))));
+        }
+        if !loaded.is_true() {
+            let mut load = connection.requests();
+            let (format, text) = (FORMAT.unsigned_abs(), &reach.library.text);
+            load.eval(LOAD, |args| _ = args.text(name).text(prefix).uint(format).text(text));
+            connection.ask(load).await?;
+        }
+        Ok(connection)
+    }
+
+    /// Calls a procedure whose doing twice does no harm, and answers what it did.
+    pub async fn call_again(
+        &mut self,
+        verb: &str,
+        write: impl Fn(&mut Args<'_>),
+    ) -> Result<Word, Failure> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let reach = Arc::clone(&self.reach);
+            let connection = self.connection().await?;
+            let mut requests = connection.requests();
+            reach.call(&mut requests, verb, &write);
+            match connection.ask(requests).await {
+                Ok(data) => {
+                    return decode_word(&data).map_err(|error| Failure::Lost(error.to_string()));
+                }
+                Err(failure) => {
+                    if is_elsewhere(&failure) {
+                        self.drop_connection();
+                    }
+                    if tries >= 3 || !is_elsewhere(&failure) {
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Reach {
+    /// Adds a call of one of our procedures.
+    pub fn call(&self, requests: &mut Requests, verb: &str, write: impl FnOnce(&mut Args<'_>)) {
+        requests.call(&self.library.function, |args| {
+            write(args.text(&self.prefix).text(verb));
+        });
+    }
+}
+
+/// Whether another connection may bring it: this one is lost, or its instance is not the one to be written to, or has not
+/// our procedures.
+pub(super) fn is_elsewhere(failure: &Failure) -> bool {
+    match failure {
+        Failure::Unreachable(_) | Failure::Lost(_) => true,
+        Failure::Refused(fault) => {
+            matches!(fault.code, code::READ_ONLY | code::UNDEFINED | code::LOADING)
+        }
+    }
+}
+
+/// What the caller is told.
+pub(super) fn error_of(failure: &Failure) -> Error {
+    let fault = match failure {
+        Failure::Unreachable(why) => {
+            return Error::StoreAway(format!(
+                "Tarantool cannot be reached ({why}); nothing was done, try again a little later"
+            ));
+        }
+        Failure::Lost(why) => {
+            return Error::OutcomeUnknown(format!(
+                "Tarantool was lost before it answered ({why}): it was done or it was not"
+            ));
+        }
+        Failure::Refused(fault) => fault,
+    };
+    match fault.code {
+        code::READ_ONLY => Error::StoreAway(
+            "no Tarantool that can be written to; nothing was done, try again a little later"
+                .into(),
+        ),
+        code::LOADING => Error::StoreAway(
+            "Tarantool is starting; nothing was done, try again a little later".into(),
+        ),
+        code::MEMORY => Error::Overloaded("Tarantool's memory is full (memtx_memory)"),
+        code::LOG => Error::Store(format!(
+            "Tarantool cannot write its log ({}); is its disk full?",
+            fault.text
+        )),
+        code::DENIED => Error::Store(format!(
+            "{}; the user needs read, write, execute and create on universe",
+            fault.text
+        )),
+        code::NO_USER | code::PASSWORD => {
+            Error::Store(format!("{}; check the user and the password in the URL", fault.text))
+        }
+        _ => Error::Store(fault.text.to_string()),
+    }
+}
+
+/// What is said of spaces that a newer version wrote.
+fn newer(format: u64) -> String {
+    format!("its spaces have format {format}, this version knows {FORMAT}; use a newer taskyard")
+}
+
+fn is_new_enough(version: &str) -> bool {
+    let mut numbers = version.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    found >= VERSION_MIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_versions_are_known() {
+        for (version, good) in
+            [("2.6.0", true), ("2.11.5", true), ("3.0.0-alpha", true), ("2.5.9", false)]
+        {
+            assert_eq!(is_new_enough(version), good, "{version}");
+        }
+        assert!(!is_new_enough("1.10.15") && !is_new_enough("") && !is_new_enough("x"));
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let refused = |code| error_of(&Failure::Refused(Fault::new(code, "text")));
+        assert!(matches!(refused(7), Error::StoreAway(_)));
+        assert!(matches!(refused(116), Error::StoreAway(_)));
+        assert!(refused(2).to_string().contains("memtx_memory"));
+        assert!(refused(42).to_string().contains("execute"));
+        assert!(matches!(error_of(&Failure::Lost("x".into())), Error::OutcomeUnknown(_)));
+    }
+}

@@ -1,0 +1,471 @@
+-- Tubes of an existing tarantool/queue, asked by the same calls as our own. What the module decides it decides: here its words are turned
+-- into ours, and what it does not know is refused. A task that is taken belongs to the connection that took it, so lease numbers,
+-- lease times and sessions are kept here, for as long as that connection lives.
+
+local LACKS = 'is not there in a tarantool/queue (tarantool+queue://); use tarantool:// for it'
+local STATES = { r = READY, t = TAKEN, ['~'] = DELAYED, ['!'] = BURIED, ['-'] = DONE }
+local ACK, RELEASE, BURY, TOUCH = 0, 1, 2, 3
+-- Where things stand in the tuples of each type.
+local LAYOUTS = {
+    fifo = { data = 3 },
+    utube = { utube = 3, data = 4 },
+    fifottl = { at = 3, ttl = 4, ttr = 5, pri = 6, created = 7, data = 8 },
+    limfifottl = { at = 3, ttl = 4, ttr = 5, pri = 6, created = 7, data = 8 },
+    utubettl = { at = 3, ttl = 4, ttr = 5, pri = 6, created = 7, utube = 8, data = 9 },
+}
+local msgpack = require('msgpack')
+
+-- What each server holds, by its name.
+local servers = {}
+
+local function lacks(what)
+    return refuse('invalid', what .. ' ' .. LACKS)
+end
+
+-- The module, under the name that its users have for it.
+local function the_queue()
+    local queue = rawget(_G, 'queue')
+    if queue == nil then
+        box.error({ code = 0, reason = "there is no tarantool/queue here: no global 'queue'" })
+    end
+    return queue
+end
+
+local function open_tube(name)
+    local row = box.space._queue:get(name)
+    local tube = row and the_queue().tube[name]
+    if not tube then
+        return nil
+    end
+    return { name = name, number = row[2], kind = row[4], options = row[5] or {}, space = box.space[row[3]], raw = tube,
+        layout = LAYOUTS[row[4]] }
+end
+
+local function key_of(tube, id)
+    return tube.name .. '\0' .. tostring(id)
+end
+
+-- The whole tuple of a task, of which methods answer only a part.
+local function tuple_of(tube, id)
+    return tube.space:get(id)
+end
+
+local function whole(value, otherwise)
+    return value == nil and otherwise or tonumber(value)
+end
+
+-- A task as answers show it.
+local function view(tube, task, state, delivery, body)
+    local at = tube.layout or LAYOUTS.fifo
+    local ttl = at.ttl and whole(task[at.ttl], FOREVER) or FOREVER
+    local created = at.created and whole(task[at.created], 0) or 0
+    local due = state == DELAYED and at.at and stamp(whole(task[at.at], 0)) or NULL
+    local reason = { [READY] = { WHY.waits }, [TAKEN] = { WHY.running }, [DELAYED] = { WHY.not_due, due }, [BURIED] = { WHY.buried },
+        [DONE] = { WHY.finished } }
+    return { task[1], state, at.pri and task[at.pri] or 0, created, stamp(later(created, ttl)),
+        at.ttr and math.min(whole(task[at.ttr], FOREVER), FOREVER) or FOREVER, 0, reason[state],
+        body and msgpack.encode(task[at.data]) or NULL,
+        delivery and { delivery.lease, stamp(delivery.ending), delivery.start, delivery.session or NULL } or NULL, NULL, due,
+        at.utube and task[at.utube] or NULL }
+end
+
+local function seconds(span)
+    return span and tonumber(span) / 1000000
+end
+
+-- Runs a method: what it answers, or what became of an item that it refused.
+local function attempt(tube, method, ...)
+    local done, answer = pcall(tube.raw[method], tube.raw, ...)
+    if done then
+        return answer
+    end
+    local why = tostring(answer)
+    if why:find('not found') then
+        return nil, { 2 }
+    elseif why:find('not taken') then
+        return nil, { 1 }
+    end
+    error(answer, 0)
+end
+
+local function notice(c, tube, count)
+    if count > 0 then
+        c.ready[tube.name] = (c.ready[tube.name] or 0) + count
+    end
+end
+
+local asks = {}
+
+local function with_tube(ask)
+    return function(c, command)
+        local tube = open_tube(command[2])
+        if not tube then
+            return refuse('tube_not_found', command[2])
+        end
+        return ask(c, tube, command)
+    end
+end
+
+asks[0] = function(_, command)
+    local name, o, if_not_exists = command[2], command[3], command[4]
+    local kind = o[O.kind]
+    if open_tube(name) then
+        return if_not_exists and { REPLY.created, false } or refuse('tube_exists', name)
+    end
+    for option, what in pairs({ attempts_max = 'a limit of attempts', semaphore = 'a semaphore before a tube',
+        queue_num = 'a queue number', delay = 'a usual delay' }) do
+        if o[O[option]] ~= nil then
+            return lacks(what)
+        end
+    end
+    if o[O.paused] then
+        return lacks('a pause')
+    elseif o[O.capacity] ~= nil and kind ~= 'limfifottl' then
+        return lacks('a capacity of a ' .. kind .. ' tube')
+    end
+    the_queue().create_tube(name, kind, { temporary = o[O.temporary], ttl = seconds(given(o[O.ttl])), ttr = seconds(given(o[O.ttr])),
+        pri = o[O.pri], capacity = given(o[O.capacity]), if_not_exists = true })
+    return { REPLY.created, true }
+end
+
+asks[1] = function()
+    return lacks('altering a tube')
+end
+
+asks[18] = function()
+    return lacks('another name or a queue number for a tube')
+end
+
+asks[17] = function()
+    return lacks('a semaphore')
+end
+
+asks[2] = with_tube(function(_, tube)
+    local done, why = pcall(tube.raw.drop, tube.raw)
+    if done then
+        return NOTHING
+    elseif tostring(why):find('taken tasks') then
+        return refuse('tube_has_taken', tube.name)
+    end
+    error(why, 0)
+end)
+
+local function info(tube)
+    local stats = the_queue().statistics(tube.name)
+    local tasks, calls, o = stats.tasks, {}, tube.options
+    for place, call in ipairs(CALLS) do
+        calls[place] = stats.calls[call] or 0
+    end
+    local function span(value)
+        return value and value < 3153600000 and value * 1000000 or NULL
+    end
+    local capacity = o.capacity and o.capacity > 0 and o.capacity or NULL
+    local options = { tube.kind, o.pri or 0, o.temporary or false, false, false, capacity, span(o.ttl), span(o.ttr), NULL, NULL, NULL, NULL }
+    return { tube.name, tube.number, options, { tasks.ready, tasks.taken, tasks.buried, tasks.delayed, tasks.done }, calls,
+        tasks.ready, NULL }
+end
+
+asks[3] = function(_, command)
+    local name, shown = given(command[2]), {}
+    if name then
+        local tube = open_tube(name)
+        return tube and { REPLY.tubes, { info(tube) } } or refuse('tube_not_found', name)
+    end
+    for _, row in box.space._queue:pairs() do
+        local tube = LAYOUTS[row[4]] and open_tube(row[1])
+        if tube then
+            shown[#shown + 1] = info(tube)
+        end
+    end
+    table.sort(shown, function(a, b) return a[1] < b[1] end)
+    return { REPLY.tubes, shown }
+end
+
+asks[4] = with_tube(function(c, tube, command)
+    local placed, ready = {}, 0
+    for _, new in ipairs(command[3]) do
+        if type(new[1]) == 'table' then
+            return lacks('the meta of a task')
+        elseif new[8] ~= nil then
+            return refuse('no_semaphore', tube.name)
+        end
+    end
+    for place, new in ipairs(command[3]) do
+        local at, delay = moment(new[6]), seconds(given(new[5]))
+        if at then
+            delay = math.max(at - c.now, 0) / 1000000
+        end
+        local task = tube.raw:put(msgpack.decode(text(new[1])), { pri = given(new[2]), ttl = seconds(given(new[3])), ttr = seconds(given(new[4])),
+            delay = delay, utube = given(new[7]) })
+        if task == nil then
+            -- All or none: what is there already goes again.
+            for _, there in ipairs(placed) do
+                tube.raw:delete(there[1])
+            end
+            return refuse('tube_full', tube.name, tube.options.capacity or 0)
+        end
+        placed[place] = { task[1], STATES[task[2]] }
+        ready = ready + (task[2] == 'r' and 1 or 0)
+    end
+    notice(c, tube, ready)
+    return { REPLY.put, placed }
+end)
+
+asks[5] = with_tube(function(c, tube, command)
+    local count, lease, session, taken, bytes = tonumber(command[3]), number(command[5]), text(given(command[6])), {}, 0
+    if session and not c.holder.sessions[session] then
+        return refuse('session_unknown', session)
+    end
+    while #taken < count and bytes < BYTES_MAX do
+        local task = tube.raw:take(0)
+        if task == nil then
+            break
+        end
+        local delivery = { lease = c.lease, start = c.now, ending = lease and later(c.now, lease) or FAR, session = session, tube = tube.name,
+            id = task[1] }
+        c.lease = c.lease + 1
+        c.holder.deliveries[key_of(tube, task[1])] = delivery
+        local seen = view(tube, tuple_of(tube, task[1]), TAKEN, delivery, true)
+        bytes = bytes + #seen[BODY]
+        taken[#taken + 1] = seen
+    end
+    return { REPLY.taken, taken }
+end)
+
+-- Whether this server has the delivery, and whoever says so holds it.
+local function is_held(c, delivery, holder)
+    if not delivery or delivery.ending <= c.now then
+        return false
+    elseif holder == nil then
+        return true
+    elseif type(holder) == 'string' then
+        return delivery.session == holder
+    end
+    return delivery.lease == holder
+end
+
+local function finish_one(c, tube, item, show)
+    local id, verb, holder = item[1], item[2], text(item[3])
+    local key = key_of(tube, id)
+    local delivery, before = c.holder.deliveries[key], tuple_of(tube, id)
+    if not before then
+        return { 2 }
+    elseif not is_held(c, delivery, holder) and not (verb == BURY and holder == nil) then
+        return { 1 }
+    end
+    local answer, outcome
+    if verb == ACK then
+        answer, outcome = attempt(tube, 'ack', id)
+    elseif verb == RELEASE then
+        answer, outcome = attempt(tube, 'release', id, { delay = seconds(item[4]) })
+    elseif verb == BURY then
+        answer, outcome = attempt(tube, 'bury', id)
+    elseif tube.layout.ttr then
+        answer, outcome = attempt(tube, 'touch', id, seconds(item[4]))
+        delivery.ending = later(delivery.ending, tonumber(item[4]))
+    else
+        delivery.ending = later(delivery.ending, tonumber(item[4]))
+    end
+    if outcome then
+        c.holder.deliveries[key] = nil
+        return outcome
+    end
+    local state = verb == TOUCH and TAKEN or answer and STATES[answer[2]] or READY
+    if verb ~= TOUCH then
+        c.holder.deliveries[key] = nil
+        notice(c, tube, state == READY and 1 or 0)
+    end
+    local after = verb == ACK and before or tuple_of(tube, id) or before
+    return { 0, show and view(tube, after, state, (verb == ACK or verb == TOUCH) and delivery or nil, true) or nil }
+end
+
+asks[6] = with_tube(function(c, tube, command)
+    local outcomes = {}
+    for place, item in ipairs(command[3]) do
+        outcomes[place] = finish_one(c, tube, item, command[4])
+    end
+    return { REPLY.finished, outcomes }
+end)
+
+asks[7] = with_tube(function(c, tube, command)
+    local kicked = tube.raw:kick(math.min(tonumber(command[3]), 2 ^ 31))
+    notice(c, tube, kicked)
+    return { REPLY.kicked, kicked }
+end)
+
+asks[8] = with_tube(function(c, tube, command)
+    local outcomes = {}
+    for place, id in ipairs(command[3]) do
+        local before, delivery = tuple_of(tube, id), c.holder.deliveries[key_of(tube, id)]
+        local _, outcome = attempt(tube, 'delete', id)
+        c.holder.deliveries[key_of(tube, id)] = nil
+        outcomes[place] = outcome or { 0, command[4] and view(tube, before, DONE, delivery, true) or nil }
+    end
+    return { REPLY.finished, outcomes }
+end)
+
+asks[9] = with_tube(function(c, tube, command)
+    local shown = {}
+    for _, id in ipairs(command[3]) do
+        local task = tuple_of(tube, id)
+        if task then
+            shown[#shown + 1] = view(tube, task, STATES[task[2]], c.holder.deliveries[key_of(tube, id)], true)
+        end
+    end
+    return { REPLY.tasks, shown }
+end)
+
+-- Only what was taken through this server is known.
+asks[10] = with_tube(function(c, tube, command)
+    local shown = {}
+    for _, delivery in pairs(c.holder.deliveries) do
+        local task = delivery.tube == tube.name and tuple_of(tube, delivery.id)
+        if task then
+            shown[#shown + 1] = view(tube, task, TAKEN, delivery, false)
+        end
+    end
+    table.sort(shown, function(a, b) return a[1] < b[1] end)
+    for place = #shown, tonumber(command[3]) + 1, -1 do
+        shown[place] = nil
+    end
+    return { REPLY.tasks, shown }
+end)
+
+asks[11] = with_tube(function(_, tube)
+    tube.raw:truncate()
+    return NOTHING
+end)
+
+asks[12] = with_tube(function(c, tube)
+    tube.raw:release_all()
+    notice(c, tube, 1)
+    return NOTHING
+end)
+
+-- Gives back what a session holds, or what is held for too long. Answers how much that was.
+local function give_back(c, is_over)
+    local count = 0
+    for key, delivery in pairs(c.holder.deliveries) do
+        if is_over(delivery) then
+            local tube = open_tube(delivery.tube)
+            if tube then
+                attempt(tube, 'release', delivery.id)
+                notice(c, tube, 1)
+            end
+            c.holder.deliveries[key] = nil
+            count = count + 1
+        end
+    end
+    return count
+end
+
+asks[13] = function(c, command)
+    local session = text(command[2])
+    if not c.holder.sessions[session] and not command[3] then
+        return refuse('session_unknown', session)
+    end
+    c.holder.sessions[session] = (c.holder.sessions[session] or 0) + 1
+    return { REPLY.session, session }
+end
+
+asks[14] = function(c, command)
+    local session = text(command[2])
+    local count = c.holder.sessions[session]
+    if not count then
+        return refuse('session_unknown', session)
+    end
+    c.holder.sessions[session] = count > 1 and count - 1 or nil
+    if count == 1 then
+        give_back(c, function(delivery) return delivery.session == session end)
+    end
+    return NOTHING
+end
+
+asks[15] = function(_, command)
+    if tonumber(command[2]) > 0 then
+        return lacks('a time for sessions without connections')
+    end
+    return NOTHING
+end
+
+asks[16] = function(c)
+    return { REPLY.ticked, give_back(c, function(delivery) return delivery.ending <= c.now end) }
+end
+
+local api = {}
+
+function api.begin()
+    the_queue()
+    return { FORMAT, box.cfg.wal_mode, _TARANTOOL, box.info.ro }
+end
+
+function api.beat()
+    return { 0, 0, false }
+end
+
+api['end'] = function(server)
+    servers[server] = nil
+    return {}
+end
+
+-- What was taken for a connection that is gone went back with it.
+function api.settle(server, _, _, sessions)
+    local holder = { deliveries = {}, sessions = {} }
+    for _, row in ipairs(sessions) do
+        holder.sessions[row[1]] = row[2]
+    end
+    servers[server] = holder
+    return {}
+end
+
+local last_lease = 0
+
+function api.leases(size)
+    local first = math.max(last_lease, micros())
+    last_lease = first + size
+    return first
+end
+
+function api.watch(_, _, wait)
+    fiber.sleep(wait)
+    return { 0, {}, false, false }
+end
+
+local function holder_of(server)
+    local holder = servers[server]
+    if not holder then
+        holder = { deliveries = {}, sessions = {} }
+        servers[server] = holder
+    end
+    if holder.connection ~= box.session.id() then
+        holder.connection, holder.deliveries = box.session.id(), {}
+    end
+    holder.turn = holder.turn or fiber.channel(1)
+    return holder
+end
+
+-- Commands run one after the other; each of the module's methods is a transaction of its own.
+function api.batch(server, _, now, lease, commands)
+    if box.info.ro then
+        box.error(box.error.READONLY)
+    end
+    local holder = holder_of(server)
+    local c = { now = moment(now) or micros(), lease = tonumber(lease), holder = holder, ready = {} }
+    holder.turn:put(true)
+    local replies = {}
+    for place, command in ipairs(commands) do
+        local done, reply = pcall(asks[command[1]], c, command)
+        replies[place] = done and reply or refuse('invalid', 'tarantool/queue says: ' .. tostring(reply))
+    end
+    holder.turn:get()
+    local ready, next_at = {}, FAR
+    for name, count in pairs(c.ready) do
+        ready[#ready + 1] = { name, count }
+    end
+    for _, delivery in pairs(holder.deliveries) do
+        next_at = math.min(next_at, delivery.ending)
+    end
+    return { replies, c.now, next_at < FAR and next_at or NULL, ready, {}, false }
+end
+
+return api

@@ -1,0 +1,249 @@
+-- How deliveries end, and what else moves a task by hand.
+
+local ACK, RELEASE, BURY, TOUCH = 0, 1, 2, 3
+local DONE_ITEM, STALE_ITEM, MISSING_ITEM = { 0 }, { 1 }, { 2 }
+
+-- Whether a delivery is under way and held by who says so: a number is its lease, a text its session, nothing is anybody.
+local function is_held(c, delivery, holder)
+    if not delivery then
+        return false
+    elseif holder ~= nil then
+        if type(holder) == 'string' then
+            if delivery[D_SESSION] ~= holder or not is_alive(c, holder) then
+                return false
+            end
+        elseif delivery[D_LEASE] ~= holder then
+            return false
+        end
+    end
+    return delivery[D_UNTIL] > c.now
+end
+
+-- Ends a delivery without ack: the task is ready again, or delayed, or its attempts are used up.
+function give_back(c, tube, task, delivery, delay, counted, call)
+    local state, flag, due, used_up = READY, PLAIN, NULL, false
+    local attempts, previous, expires = task[ATTEMPTS], task[PREVIOUS], task[EXPIRES]
+    if counted then
+        previous = delivery[D_START]
+        attempts = math.min(attempts + 1, ATTEMPTS_MAX)
+        used_up = attempts >= (tube.o.attempts_max or ATTEMPTS_MAX)
+    end
+    if used_up then
+        state, flag = BURIED, DEAD_LETTER
+        tube.n.bury = tube.n.bury + 1
+    elseif delay > 0 then
+        state, due = DELAYED, stamp(later(c.now, delay))
+        expires = stamp(later(moment(expires), delay))
+    end
+    undeliver(tube, delivery, task[SUBQUEUE])
+    task = S.task:update({ tube.number, task[ID] }, { { '=', STATE, state }, { '=', EXPIRES, expires }, { '=', ATTEMPTS, attempts },
+        { '=', PREVIOUS, previous }, { '=', DUE, due }, { '=', FLAG, flag } })
+    enter(tube, task)
+    tube.n[call] = tube.n[call] + 1
+    return task
+end
+
+local function bury(tube, task, delivery)
+    if not delivery and task[STATE] == BURIED then
+        return task
+    end
+    tube.n.bury = tube.n.bury + 1
+    local changes = { { '=', STATE, BURIED }, { '=', DUE, NULL }, { '=', FLAG, PLAIN } }
+    if not delivery then
+        return move(tube, task, changes)
+    end
+    undeliver(tube, delivery, task[SUBQUEUE])
+    task = S.task:update({ tube.number, task[ID] }, changes)
+    enter(tube, task)
+    return task
+end
+
+local function touch(tube, task, delivery, more)
+    if more == 0 then
+        return task, delivery
+    end
+    local key = { tube.number, task[ID] }
+    local ending = later(moment(delivery[D_UNTIL]), more)
+    delivery = S.taken:update(key, { { '=', D_UNTIL, stamp(ending) } })
+    task = S.task:update(key, { { '=', EXPIRES, stamp(later(moment(task[EXPIRES]), more)) },
+        { '=', TTR, math.min(tonumber(task[TTR]) + more, FOREVER) } })
+    tube.n.touch = tube.n.touch + 1
+    return task, delivery
+end
+
+-- What most do, in as few steps as possible.
+local function ack(tube, key, delivery)
+    local n, task, session = tube.n, S.task:delete(key), delivery[D_SESSION]
+    S.taken:delete(key)
+    n.taken, n.done, n.ack = n.taken - 1, n.done + 1, n.ack + 1
+    if session ~= nil then
+        S.held:delete({ session, key[1], key[2] })
+    end
+    if tube.o.subqueues then
+        settle_subqueue(tube, task[SUBQUEUE], -1)
+    end
+    if task[PARTS] > 0 then
+        forget_body(tube, task)
+    end
+end
+
+-- What became of one item, with the task as it is shown.
+local function finish_one(c, tube, item, show, key)
+    key[2] = item[1]
+    local verb, holder, delivery = item[2], text(item[3]), S.taken:get(key)
+    if verb == ACK and not show and is_held(c, delivery, holder) then
+        ack(tube, key, delivery)
+        return DONE_ITEM
+    end
+    local task = S.task:get(key)
+    if not task then
+        return MISSING_ITEM
+    elseif not is_held(c, delivery, holder) and not (verb == BURY and holder == nil) then
+        return STALE_ITEM
+    end
+    local body = show and body_of(tube, task)
+    if verb == ACK then
+        local seen = view_done(c, tube, task, delivery, body)
+        remove(tube, task, delivery)
+        tube.n.ack = tube.n.ack + 1
+        return { 0, seen }
+    elseif verb == RELEASE then
+        task = give_back(c, tube, task, delivery, tube.o.times and tonumber(item[4]) or 0, item[5], 'release')
+        delivery = nil
+    elseif verb == BURY then
+        task = bury(tube, task, delivery)
+        delivery = nil
+    else
+        task, delivery = touch(tube, task, delivery, tonumber(item[4]))
+    end
+    return show and { 0, view(c, tube, task, delivery, body) } or DONE_ITEM
+end
+
+-- A kind without times has no touch, except for deliveries whose taker named a lease time.
+local function refuse_touch(c, tube, items)
+    for _, item in ipairs(items) do
+        if item[2] == TOUCH then
+            local delivery = S.taken:get({ tube.number, item[1] })
+            if is_held(c, delivery, text(item[3])) and not delivery[D_EXPLICIT] then
+                return refuse('unsupported', tube.o.kind, 'touch')
+            end
+        end
+    end
+end
+
+local function ids_of(items)
+    local ids = {}
+    for place, item in ipairs(items) do
+        ids[place] = item[1]
+    end
+    return ids
+end
+
+-- What was shown before the semaphore had its say is shown as it is now.
+local function show_gated(c, tube, outcomes)
+    for _, outcome in ipairs(outcomes) do
+        local seen = outcome[2]
+        if seen and seen[STATE] == READY then
+            local task = S.task:get({ tube.number, seen[ID] })
+            outcome[2] = view(c, tube, task, nil, seen[BODY])
+        end
+    end
+end
+
+verbs[6] = function(c, command)
+    local tube, items, show = open_tube(c, command[2]), command[3], command[4]
+    if not tube then
+        return refuse('tube_not_found', command[2])
+    end
+    local refusal = show and refuse_shown(tube, ids_of(items)) or not tube.o.times and refuse_touch(c, tube, items)
+    if refusal then
+        return refusal
+    end
+    local outcomes, key, all_done = {}, { tube.number, 0 }, true
+    for place = 1, #items do
+        local outcome = finish_one(c, tube, items[place], show, key)
+        outcomes[place], all_done = outcome, all_done and outcome == DONE_ITEM
+    end
+    settle(c, tube)
+    if tube.o.semaphore then
+        local done = {}
+        for place, item in ipairs(items) do
+            if outcomes[place][1] == 0 then
+                done[#done + 1] = item[1]
+            end
+        end
+        regate(c, tube, done)
+        show_gated(c, tube, outcomes)
+    end
+    return all_done and { REPLY.all_done, #items } or { REPLY.finished, outcomes }
+end
+
+verbs[8] = function(c, command)
+    local tube, ids, show = open_tube(c, command[2]), command[3], command[4]
+    if not tube then
+        return refuse('tube_not_found', command[2])
+    end
+    local refusal = show and refuse_shown(tube, ids)
+    if refusal then
+        return refusal
+    end
+    local outcomes = {}
+    for place, id in ipairs(ids) do
+        local task = S.task:get({ tube.number, id })
+        if not task then
+            outcomes[place] = MISSING_ITEM
+        else
+            local delivery = delivery_of(tube, id)
+            outcomes[place] = show and { 0, view_done(c, tube, task, delivery, body_of(tube, task)) } or DONE_ITEM
+            remove(tube, task, delivery)
+            tube.n.delete = tube.n.delete + 1
+        end
+    end
+    settle(c, tube)
+    regate(c, tube, ids)
+    return { REPLY.finished, outcomes }
+end
+
+verbs[7] = function(c, command)
+    local tube, limit, kicked = open_tube(c, command[2]), tonumber(command[3]), {}
+    if not tube then
+        return refuse('tube_not_found', command[2])
+    end
+    while #kicked < limit do
+        local places = S.buried:select({ tube.number }, { limit = math.min(limit - #kicked, STEP) })
+        if #places == 0 then
+            break
+        end
+        for _, place in ipairs(places) do
+            local task = S.task:get({ tube.number, place[3] })
+            move(tube, task, { { '=', STATE, READY }, { '=', FLAG, PLAIN } })
+            kicked[#kicked + 1] = place[3]
+        end
+    end
+    tube.n.kick = tube.n.kick + #kicked
+    settle(c, tube)
+    regate(c, tube, kicked)
+    return { REPLY.kicked, #kicked }
+end
+
+-- Gives back these deliveries; answers of which tasks.
+function give_back_all(c, tube, all, counted)
+    local ids = {}
+    for place, delivery in ipairs(all) do
+        local task = S.task:get({ tube.number, delivery[D_ID] })
+        give_back(c, tube, task, delivery, 0, counted, 'release')
+        ids[place] = delivery[D_ID]
+    end
+    settle(c, tube)
+    return ids
+end
+
+verbs[12] = function(c, command)
+    local tube = open_tube(c, command[2])
+    if not tube then
+        return refuse('tube_not_found', command[2])
+    end
+    local ids = give_back_all(c, tube, S.taken:select({ tube.number }), true)
+    regate(c, tube, ids)
+    return NOTHING
+end

@@ -1,0 +1,138 @@
+-- The orders in which tasks are found. A task is in exactly those of its state, because whatever moves one takes it out with
+-- `leave` and puts it in with `enter`.
+
+-- Lets the first ready task of an idle sub-queue stand for it, and nothing for a busy one.
+local function settle_subqueue(tube, key, running)
+    local of = tube.number
+    local row = S.subqueue:get({ of, key })
+    local before_pri, before_id = row and given(row[4]), row and given(row[5])
+    running = (row and row[3] or 0) + (running or 0)
+    local head
+    if running == 0 then
+        head = S.line:select({ of, key }, { limit = 1 })[1]
+    end
+    local pri, id = head and head[3], head and head[4]
+    if before_id ~= id then
+        if before_id then
+            S.ready:delete({ of, before_pri, before_id })
+            tube.n.takeable = tube.n.takeable - 1
+        end
+        if id then
+            S.ready:insert({ of, pri, id })
+            tube.n.takeable = tube.n.takeable + 1
+        end
+    end
+    if running == 0 and not id then
+        if row then
+            S.subqueue:delete({ of, key })
+        end
+    else
+        S.subqueue:replace({ of, key, running, pri or NULL, id or NULL })
+    end
+end
+
+-- Takes a task out of what can be taken. One that has expired may have left before.
+local function leave_ready(tube, pri, id, key)
+    if tube.o.subqueues then
+        S.line:delete({ tube.number, key, pri, id })
+        settle_subqueue(tube, key)
+    elseif S.ready:delete({ tube.number, pri, id }) then
+        tube.n.takeable = tube.n.takeable - 1
+    end
+end
+
+local function enter_ready(tube, pri, id, key)
+    if tube.o.subqueues then
+        S.line:insert({ tube.number, key, pri, id })
+        settle_subqueue(tube, key)
+    else
+        S.ready:insert({ tube.number, pri, id })
+        tube.n.takeable = tube.n.takeable + 1
+    end
+end
+
+-- A task that nobody holds leaves the orders of its state.
+local function leave(tube, task)
+    local of, id, n = tube.number, task[ID], tube.n
+    if task[STATE] == READY then
+        n.ready = n.ready - 1
+        leave_ready(tube, task[PRI], id, task[SUBQUEUE])
+    elseif task[STATE] == BURIED then
+        n.buried = n.buried - 1
+        S.buried:delete({ of, task[PRI], id })
+    elseif task[FLAG] == GATED then
+        n.delayed = n.delayed - 1
+        S.gated:delete({ of, id })
+    else
+        n.delayed = n.delayed - 1
+        S.delayed:delete({ of, task[DUE], id })
+        return
+    end
+    if task[EXPIRES] < NEVER then
+        S.expiry:delete({ of, task[EXPIRES], id })
+    end
+end
+
+-- And enters those of its new one.
+local function enter(tube, task)
+    local of, id, n = tube.number, task[ID], tube.n
+    if task[STATE] == READY then
+        n.ready = n.ready + 1
+        enter_ready(tube, task[PRI], id, task[SUBQUEUE])
+    elseif task[STATE] == BURIED then
+        n.buried = n.buried + 1
+        S.buried:insert({ of, task[PRI], id })
+    elseif task[FLAG] == GATED then
+        n.delayed = n.delayed + 1
+        S.gated:insert({ of, id })
+    else
+        n.delayed = n.delayed + 1
+        S.delayed:insert({ of, task[DUE], id })
+        return
+    end
+    if task[EXPIRES] < NEVER then
+        S.expiry:insert({ of, task[EXPIRES], id })
+    end
+end
+
+-- A delivery ends: what it kept busy is free. Whoever calls says what becomes of the task.
+local function undeliver(tube, delivery, key)
+    local id = delivery[D_ID]
+    S.taken:delete({ tube.number, id })
+    tube.n.taken = tube.n.taken - 1
+    local session = delivery[D_SESSION]
+    if session ~= nil then
+        S.held:delete({ session, tube.number, id })
+    end
+    if tube.o.subqueues then
+        settle_subqueue(tube, key, -1)
+    end
+end
+
+-- Moves a task that nobody holds to another state.
+local function move(tube, task, changes)
+    leave(tube, task)
+    task = S.task:update({ tube.number, task[ID] }, changes)
+    enter(tube, task)
+    return task
+end
+
+local function forget_body(tube, task)
+    for part = 1, task[PARTS] do
+        S.body:delete({ tube.number, task[ID], part })
+    end
+end
+
+-- Takes a task out for good.
+local function remove(tube, task, delivery)
+    S.task:delete({ tube.number, task[ID] })
+    if delivery then
+        undeliver(tube, delivery, task[SUBQUEUE])
+    else
+        leave(tube, task)
+    end
+    if task[PARTS] > 0 then
+        forget_body(tube, task)
+    end
+    tube.n.done = tube.n.done + 1
+end

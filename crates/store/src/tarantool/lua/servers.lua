@@ -1,0 +1,237 @@
+-- The servers that share these tubes. Each says every while that it lives; the sessions of one that does not are ended. When all
+-- were gone, what the last ones left behind is put in order.
+
+-- What servers hear of each other: notices of what was done, and when each was last heard. All versions of these procedures share it.
+local news = rawget(_G, NEWS)
+if not news then
+    news = { number = 0, cond = fiber.cond(), notices = {}, heard = {} }
+    rawset(_G, NEWS, news)
+end
+
+-- All that is kept of one call.
+local function new_context(server, now, lease)
+    return { now = now or micros(), server = server, lease = lease, by_name = {}, by_number = {}, settled = {}, unlimited = {},
+        alive = {}, moved = {}, semaphores = {}, news = {} }
+end
+
+function flush_all(c)
+    for _, tube in pairs(c.by_number) do
+        flush(tube)
+    end
+    flush_semaphores(c)
+end
+
+-- How much other instances have written, as far as it arrived here.
+local function foreign()
+    local own, sum = box.info.id, 0
+    for id, lsn in pairs(box.info.vclock) do
+        if id ~= own then
+            sum = sum + tonumber(lsn)
+        end
+    end
+    return sum
+end
+
+-- Counts all tasks where nobody has counted since this instance can be written to, or where another was written to meanwhile.
+local function begin_here()
+    local row, others = S.here:get(0), foreign()
+    if row and row[2] == others then
+        return row
+    end
+    for _, live in ipairs(S.live:select()) do
+        S.live:delete(live[1])
+    end
+    for _, tube in S.tube:pairs() do
+        count_tube(tube[1])
+    end
+    return S.here:replace({ 0, others, micros(), 0 })
+end
+
+-- Runs in one transaction, or not at all: what went wrong is thrown on.
+local function atomically(work, ...)
+    if box.info.ro then
+        box.error(box.error.READONLY)
+    end
+    begin_here()
+    box.begin()
+    local done, answer = pcall(work, ...)
+    if not done then
+        box.rollback()
+        error(answer, 0)
+    end
+    box.commit()
+    return answer
+end
+
+-- Ends the part that a server had in all sessions but these.
+local function part_sessions(c, server, kept)
+    for _, row in ipairs(S.connection:select({ server })) do
+        if not kept[row[2]] then
+            if S.session:get(row[2]) then
+                connect(c, server, row[2], 0)
+            else
+                S.connection:delete({ server, row[2] })
+            end
+        end
+    end
+end
+
+-- When a server was last heard.
+local function heard_at(row)
+    return math.max(tonumber(row[2]), news.heard[row[1]] or 0)
+end
+
+-- Whether a server that lives must have been heard by now: an instance that was away itself heard nobody.
+local function may_judge(patience)
+    return S.here:get(0)[3] + patience <= micros()
+end
+
+-- All servers are gone, and with them all sessions: taken tasks go back, temporary tubes are empty, numbers begin again.
+local function begin_anew(c)
+    for _, space in ipairs({ S.server, S.connection }) do
+        for _, row in ipairs(space:select()) do
+            space:delete(space == S.server and row[1] or { row[1], row[2] })
+        end
+    end
+    -- Nobody works any more when semaphores decide, and who is forgotten leaves them first.
+    local gone, back = {}, {}
+    for _, row in ipairs(S.tube:select()) do
+        local tube = open_number(c, row[1])
+        if tube.o.temporary then
+            gone[#gone + 1] = { tube, empty(tube) }
+        else
+            back[#back + 1] = { tube, give_back_all(c, tube, S.taken:select({ tube.number }), true) }
+        end
+    end
+    for _, moved in ipairs({ gone, back }) do
+        for _, of_one in ipairs(moved) do
+            regate(c, of_one[1], of_one[2])
+        end
+    end
+    for _, tube in pairs(c.by_number) do
+        tube.n.done = 0
+        for _, call in ipairs(CALLS) do
+            tube.n[call] = 0
+        end
+        tube.changed = true
+    end
+    for _, row in ipairs(S.session:select()) do
+        S.session:delete(row[1])
+    end
+    S.meta:delete('session_ttr')
+    flush_all(c)
+end
+
+local function begin_anew_if_alone(c, patience)
+    local heard = may_judge(patience) and micros() - patience or 0
+    for _, row in S.server:pairs() do
+        if heard_at(row) > heard then
+            return
+        end
+    end
+    begin_anew(c)
+end
+
+local api = {}
+
+-- A server begins. Answers the version of what is kept here, how it is kept, and the version of Tarantool.
+function api.begin(server, now, patience)
+    if box.space[full_name('meta')] == nil then
+        if box.info.ro then
+            return { 0, box.cfg.wal_mode, _TARANTOOL, true }
+        end
+        make_spaces()
+    end
+    local found = box.space[full_name('meta')]:get('format')[2]
+    if found ~= FORMAT or box.info.ro then
+        return { found, box.cfg.wal_mode, _TARANTOOL, box.info.ro }
+    end
+    find_spaces()
+    atomically(function()
+        begin_anew_if_alone(new_context(server, moment(now)), patience)
+        S.server:replace({ server, micros(), 0 })
+    end)
+    return { found, box.cfg.wal_mode, _TARANTOOL, false }
+end
+
+-- A server says that it lives, and looks after those that have not said so for a while. Who was away itself does not judge
+-- others: perhaps it was Tarantool. Answers how many others there are, how many were lost, and whether this one was.
+function api.beat(server, now, patience)
+    return atomically(function()
+        local at, lost, row = micros(), 0, S.server:get(server)
+        if not row then
+            -- It first says how things stand there.
+            return { S.server:len(), 0, true }
+        end
+        S.server:update(server, { { '=', 2, at } })
+        if may_judge(patience) and row[2] > at - patience then
+            local c = new_context(server, moment(now))
+            for _, other in ipairs(S.server:select()) do
+                if heard_at(other) <= at - patience then
+                    part_sessions(c, other[1], {})
+                    S.server:delete(other[1])
+                    news.heard[other[1]] = nil
+                    lost = lost + 1
+                end
+            end
+        end
+        return { S.server:len() - 1, lost, false }
+    end)
+end
+
+-- A server ends in good order.
+api['end'] = function(server, now, patience)
+    return atomically(function()
+        local c = new_context(server, moment(now))
+        part_sessions(c, server, {})
+        S.server:delete(server)
+        news.heard[server] = nil
+        begin_anew_if_alone(c, patience)
+    end)
+end
+
+-- A server that lost the thread says which sessions are connected there, which deliveries nobody heard of, and the last of
+-- its calls; what it asked before is not done any more.
+function api.settle(server, now, last, sessions, unheard)
+    return atomically(function()
+        local c, kept = new_context(server, moment(now)), {}
+        S.server:replace({ server, micros(), last })
+        for _, row in ipairs(sessions) do
+            kept[row[1]] = true
+        end
+        part_sessions(c, server, kept)
+        for _, row in ipairs(sessions) do
+            if not is_alive(c, row[1]) then
+                -- It ended meanwhile. It goes on without what it held.
+                end_session(c, row[1])
+            end
+            connect(c, server, row[1], row[2])
+        end
+        for _, range in ipairs(unheard) do
+            local tube, all = open_tube(c, range[1]), {}
+            for _, delivery in ipairs(tube and S.taken:select({ tube.number }) or {}) do
+                if delivery[D_LEASE] >= range[2] and delivery[D_LEASE] <= range[3] then
+                    all[#all + 1] = delivery
+                end
+            end
+            if #all > 0 then
+                regate(c, tube, give_back_all(c, tube, all, false))
+            end
+        end
+        flush_all(c)
+        return {}
+    end)
+end
+
+-- Lease numbers that nobody else gets. They begin at this clock where that is further, so that none is issued twice even if
+-- what was written last is lost with an instance: in steps of four microseconds, faster than tasks can be taken, since the year 2020,
+-- because Lua is quick with numbers below 10^14 only.
+local LEASE_EPOCH, LEASE_STEP = 1577836800000000, 4
+
+function api.leases(size)
+    return atomically(function()
+        local first = math.max(read_meta('lease') or 0, math.floor((micros() - LEASE_EPOCH) / LEASE_STEP))
+        write_meta('lease', first + size)
+        return first
+    end)
+end

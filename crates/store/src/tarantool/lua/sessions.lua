@@ -1,0 +1,94 @@
+-- Who takes: sessions begin, are shared by connections at several servers, and end.
+
+-- Gives back what a session holds and forgets it. Answers how many tasks that were.
+function end_session(c, session)
+    local count, by_tube, order = 0, {}, {}
+    for _, row in ipairs(S.held:select({ session })) do
+        if not by_tube[row[2]] then
+            by_tube[row[2]] = {}
+            order[#order + 1] = row[2]
+        end
+        table.insert(by_tube[row[2]], delivery_of(open_number(c, row[2]), row[3]))
+        count = count + 1
+    end
+    local ids = {}
+    for _, of in ipairs(order) do
+        ids[of] = give_back_all(c, open_number(c, of), by_tube[of], true)
+    end
+    for _, of in ipairs(order) do
+        regate(c, open_number(c, of), ids[of])
+    end
+    S.session:delete(session)
+    c.alive[session] = false
+    return count
+end
+
+function connections_at(server, session)
+    local row = S.connection:get({ server, session })
+    return row and row[3] or 0
+end
+
+local function set_connections(server, session, count)
+    if count > 0 then
+        S.connection:replace({ server, session, count })
+    else
+        S.connection:delete({ server, session })
+    end
+end
+
+local function session_ttr()
+    return read_meta('session_ttr') or 0
+end
+
+-- Says how many connections of a session are at a server. A session without any ends when its time has passed.
+function connect(c, server, session, count)
+    local row = S.session:get(session)
+    local all, ends = row and row[2] or 0, row and row[3] or NEVER
+    all = all + count - connections_at(server, session)
+    set_connections(server, session, count)
+    if all > 0 then
+        ends = NEVER
+    elseif ends == NEVER then
+        ends = stamp(later(c.now, session_ttr()))
+    end
+    S.session:replace({ session, all, ends })
+    c.alive[session] = nil
+    return all
+end
+
+verbs[13] = function(c, command)
+    local session, create_it = text(command[2]), command[3]
+    if not is_alive(c, session) then
+        if not create_it then
+            return refuse('session_unknown', session)
+        end
+        -- Its time was over, though no tick has said so yet.
+        end_session(c, session)
+    end
+    connect(c, c.server, session, connections_at(c.server, session) + 1)
+    return { REPLY.session, session }
+end
+
+verbs[14] = function(c, command)
+    local session = text(command[2])
+    if not is_alive(c, session) then
+        return refuse('session_unknown', session)
+    end
+    local here = math.max(connections_at(c.server, session) - 1, 0)
+    if connect(c, c.server, session, here) > 0 then
+        return NOTHING
+    end
+    local ttr = session_ttr()
+    if ttr == 0 then
+        end_session(c, session)
+    else
+        -- Who leaves a session that nobody is in begins its time anew.
+        S.session:update(session, { { '=', 3, stamp(later(c.now, ttr)) } })
+    end
+    return NOTHING
+end
+
+verbs[15] = function(c, command)
+    write_meta('session_ttr', tonumber(command[2]))
+    return NOTHING
+end

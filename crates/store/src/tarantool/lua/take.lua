@@ -1,0 +1,126 @@
+-- How tasks go out.
+
+function is_alive(c, session)
+    local alive = c.alive[session]
+    if alive == nil then
+        local row = S.session:get(session)
+        alive = row ~= nil and row[3] > c.now
+        c.alive[session] = alive
+    end
+    return alive
+end
+
+-- The row of a delivery, to be filled in for each task.
+local function new_delivery(c, tube, session, lease)
+    return { 0, 0, c.now, session or NULL, tube.number, 0, lease ~= nil }
+end
+
+-- Delivers a task that stands at this place among the ready.
+local function deliver(c, tube, task, how, place, expires)
+    local row, id, o = how.row, place[3], tube.o
+    local ending = how.ending or stamp(later(c.now, tonumber(task[TTR])))
+    if o.ttl_kills_taken then
+        ending = stamp(math.min(moment(ending), moment(expires)))
+    end
+    row[D_LEASE], row[D_UNTIL], row[D_ID] = c.lease, ending, id
+    c.lease = c.lease + 1
+    if how.session then
+        S.held:insert({ how.session, tube.number, id })
+    end
+    if expires < NEVER then
+        S.expiry:delete({ tube.number, expires, id })
+    end
+    if o.subqueues then
+        local key = task[SUBQUEUE]
+        S.line:delete({ tube.number, key, place[2], id })
+        settle_subqueue(tube, key, 1)
+    else
+        local order = how.order
+        order[2], order[3] = place[2], id
+        S.ready:delete(order)
+        tube.n.takeable = tube.n.takeable - 1
+    end
+    return S.taken:insert(row)
+end
+
+-- The bytes of a body, together.
+function body_of(tube, task)
+    if task[PARTS] == 0 then
+        return task[BODY]
+    end
+    local parts, meta = {}, nil
+    for part = 1, task[PARTS] do
+        local row = S.body:get({ tube.number, task[ID], part })
+        parts[part] = row[4]
+        meta = meta or given(row[5])
+    end
+    local payload = table.concat(parts)
+    return meta and { payload, meta } or payload
+end
+
+-- A task in an answer: as it lies there, unless its body lies apart.
+local function with_body(tube, task)
+    if task[PARTS] == 0 then
+        return task
+    end
+    local row = task:totable()
+    row[BODY] = body_of(tube, task)
+    return row
+end
+
+-- Takes at most so many; answers each and then its delivery.
+local function take_some(c, tube, want, how)
+    local taken, count, bytes, key = {}, 0, 0, { tube.number, 0 }
+    while count < want do
+        local places = S.ready:select({ tube.number }, { limit = math.min(want - count, STEP) })
+        if #places == 0 then
+            break
+        end
+        for at = 1, #places do
+            key[2] = places[at][3]
+            local task = S.task:get(key)
+            local expires = task[EXPIRES]
+            if expires <= c.now then
+                -- It leaves the order for good, and waits for the tick that removes it.
+                leave_ready(tube, task[PRI], task[ID], task[SUBQUEUE])
+                if tube.o.subqueues then
+                    -- What stands for its sub-queue now may come before the rest.
+                    break
+                end
+            else
+                bytes = bytes + task[BYTES]
+                if bytes > BYTES_MAX and count > 0 then
+                    return taken, count
+                end
+                taken[2 * count + 2] = deliver(c, tube, task, how, places[at], expires)
+                taken[2 * count + 1] = task[PARTS] == 0 and task or with_body(tube, task)
+                count = count + 1
+            end
+        end
+    end
+    return taken, count
+end
+
+verbs[5] = function(c, command)
+    local tube, want, session = open_tube(c, command[2]), tonumber(command[3]), text(given(command[6]))
+    if not tube then
+        return refuse('tube_not_found', command[2])
+    elseif session and not is_alive(c, session) then
+        return refuse('session_unknown', session)
+    end
+    local lease = number(command[5])
+    local how = { session = session, ending = lease and stamp(later(c.now, lease)), order = { tube.number, 0, 0 },
+        row = new_delivery(c, tube, session, lease) }
+    local before = tube.n.takeable
+    local taken, size, n = {}, 0, tube.n
+    if not tube.o.paused then
+        taken, size = take_some(c, tube, want, how)
+    end
+    if size > 0 then
+        n.ready, n.taken, n.take = n.ready - size, n.taken + size, n.take + size
+        settle(c, tube)
+    elseif n.takeable ~= before then
+        tube.changed = true
+    end
+    return { REPLY.deliveries, taken }
+end

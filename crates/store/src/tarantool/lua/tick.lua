@@ -1,0 +1,65 @@
+-- What time alone does.
+
+-- The earliest of the moments of a tube: when, which task, and which order it stands in.
+local function first_due(c, tube)
+    local at, id, space
+    for _, order in ipairs({ S.taken.index[1], S.delayed, S.expiry }) do
+        local first = order:select({ tube.number }, { limit = 1 })[1]
+        if first then
+            local when, which = first[2], order == S.taken.index[1] and first[D_ID] or first[3]
+            if not at or when < at or when == at and which < id then
+                at, id, space = when, which, order
+            end
+        end
+    end
+    if at and at <= c.now then
+        return id, space
+    end
+end
+
+local function tick_tube(c, tube, limit)
+    local moved = {}
+    while #moved < limit do
+        local id, order = first_due(c, tube)
+        if not id then
+            break
+        end
+        local task = S.task:get({ tube.number, id })
+        if order == S.delayed then
+            move(tube, task, { { '=', STATE, READY }, { '=', DUE, NULL } })
+            tube.n.delay = tube.n.delay + 1
+        elseif order == S.expiry then
+            remove(tube, task)
+            tube.n.delete, tube.n.ttl = tube.n.delete + 1, tube.n.ttl + 1
+        else
+            give_back(c, tube, task, delivery_of(tube, id), 0, true, 'ttr')
+        end
+        moved[#moved + 1] = id
+    end
+    settle(c, tube)
+    regate(c, tube, moved)
+    flush(tube)
+    return #moved
+end
+
+-- About so many tasks. Answers how many tasks, sessions and semaphores moved.
+verbs[16] = function(c, command)
+    local limit, moved = tonumber(command[2]), 0
+    flush_all(c)
+    while moved < limit do
+        local session = S.session.index[1]:min()
+        if session and session[3] <= c.now then
+            moved = moved + 1 + end_session(c, session[1])
+            flush_all(c)
+        else
+            local first = S.live.index[1]:min()
+            if not first or first[2] > c.now then
+                break
+            end
+            moved = moved + tick_tube(c, open_number(c, first[1]), limit - moved)
+            flush_all(c)
+        end
+    end
+    moved = moved + tick_semaphores(c, math.max(limit - moved, 0))
+    return { REPLY.ticked, moved }
+end

@@ -1,0 +1,151 @@
+-- One tube while a call works on it: its options, and how many tasks stand where. Both are read once and written once.
+
+local KINDS = { fifo = 0, fifottl = 1, limfifottl = 2, utube = 3, utubettl = 4 }
+local CALLS = { 'ack', 'bury', 'delete', 'kick', 'put', 'release', 'take', 'touch', 'ttl', 'ttr', 'delay' }
+
+-- Options in the order in which they travel.
+local O = { kind = 1, pri = 2, temporary = 3, ttl_kills_taken = 4, paused = 5, capacity = 6, ttl = 7, ttr = 8, delay = 9, attempts_max = 10,
+    semaphore = 11, queue_num = 12 }
+
+local function read_options(row)
+    local kind = KINDS[row[O.kind]]
+    return {
+        kind = row[O.kind],
+        times = kind == 1 or kind == 2 or kind == 4,
+        subqueues = kind >= 3,
+        pri = row[O.pri],
+        temporary = row[O.temporary],
+        ttl_kills_taken = row[O.ttl_kills_taken],
+        paused = row[O.paused],
+        capacity = given(row[O.capacity]),
+        ttl = number(row[O.ttl]),
+        ttr = number(row[O.ttr]),
+        delay = number(row[O.delay]),
+        attempts_max = given(row[O.attempts_max]),
+        semaphore = given(row[O.semaphore]),
+    }
+end
+
+-- The list with all its places.
+local function whole_options(row)
+    local whole = {}
+    for place = 1, 12 do
+        local value = row[place]
+        whole[place] = value == nil and NULL or value
+    end
+    return whole
+end
+
+-- How many tasks stand where; counted anew where nobody has counted yet.
+local function read_live(number_of)
+    local row = S.live:get(number_of)
+    local n = {}
+    n.next, n.ready, n.taken, n.buried, n.delayed, n.takeable, n.done = row:unpack(2, 8)
+    n.next = moment(n.next)
+    for place, call in ipairs(CALLS) do
+        n[call] = row[8 + place]
+    end
+    return n
+end
+
+local function write_live(tube)
+    local n = tube.n
+    S.live:replace({ tube.number, stamp(n.next), n.ready, n.taken, n.buried, n.delayed, n.takeable, n.done, n.ack, n.bury,
+        n.delete, n.kick, n.put, n.release, n.take, n.touch, n.ttl, n.ttr, n.delay })
+end
+
+local function add_tube(c, row)
+    local tube = { number = row[1], name = row[2], options = row[3], next_id = row[4], queue_num = given(row[5]) }
+    tube.o = read_options(tube.options)
+    tube.n = read_live(tube.number)
+    c.by_name[tube.name] = tube
+    c.by_number[tube.number] = tube
+    return tube
+end
+
+local function open_tube(c, name)
+    local tube = c.by_name[name]
+    if tube then
+        return tube
+    end
+    local row = S.tube.index[1]:get(name)
+    return row and add_tube(c, row)
+end
+
+local function open_number(c, of)
+    local tube = c.by_number[of]
+    if tube then
+        return tube
+    end
+    local row = S.tube:get(of)
+    return row and add_tube(c, row)
+end
+
+local function total(tube)
+    local n = tube.n
+    return n.ready + n.taken + n.buried + n.delayed
+end
+
+local function takeable(tube)
+    return tube.o.paused and 0 or tube.n.takeable
+end
+
+-- How many more tasks it may hold; nothing where there is no limit.
+local function room(tube)
+    local capacity = tube.o.capacity
+    if not capacity then
+        return nil
+    end
+    local all = total(tube)
+    return capacity > all and capacity - all or 0
+end
+
+local function first_moment(space, tube, field)
+    local first = space:select({ tube.number }, { limit = 1 })[1]
+    return first and moment(first[field]) or FAR
+end
+
+-- What moves next by time alone.
+local function next_moment(tube)
+    local next_at = first_moment(S.taken.index[1], tube, D_UNTIL)
+    next_at = math.min(next_at, first_moment(S.delayed, tube, 2))
+    return math.min(next_at, first_moment(S.expiry, tube, 2))
+end
+
+local function write_row(tube)
+    S.tube:replace({ tube.number, tube.name, tube.options, tube.next_id, tube.queue_num or NULL })
+end
+
+-- Writes what changed about a tube.
+local function flush(tube)
+    if tube.renewed then
+        tube.renewed = false
+        write_row(tube)
+    end
+    if tube.changed then
+        tube.changed = false
+        tube.n.next = next_moment(tube)
+        write_live(tube)
+    end
+end
+
+-- After a tube changed: who may be waiting for it?
+local function settle(c, tube)
+    tube.changed = true
+    c.settled[tube.number] = true
+end
+
+-- Counts the tasks of a tube where nobody has counted yet: this instance has just begun, or begun to be written to.
+local function count_tube(of)
+    local function count(space)
+        return space:count({ of })
+    end
+    local taken, buried, takeables = count(S.taken), count(S.buried), count(S.ready)
+    local all = S.task:count({ of })
+    local waits = count(S.delayed) + count(S.gated)
+    local tube = { number = of }
+    tube.n = { ready = all - taken - buried - waits, taken = taken, buried = buried, delayed = waits, takeable = takeables,
+        done = 0, ack = 0, bury = 0, delete = 0, kick = 0, put = 0, release = 0, take = 0, touch = 0, ttl = 0, ttr = 0, delay = 0 }
+    tube.n.next = next_moment(tube)
+    write_live(tube)
+end

@@ -1,0 +1,207 @@
+//! Tubes of an existing tarantool/queue. The module itself is not here: a stand-in answers as its description says.
+
+use taskyard_core::{
+    Body, Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Outcome, Reply, Span, State,
+    Take, Task, TaskId, TubeChange, TubeName, TubeOptions,
+};
+use taskyard_store::Store;
+use taskyard_store::conformance::block_on;
+use taskyard_store::tarantool::{Clock, TarantoolStore};
+use taskyard_tarantool::Word;
+
+use crate::instance::{Instance, program};
+use crate::yard::{NOW, ask, make_tube, take};
+
+const STAND_IN: &str = include_str!("queue.lua");
+
+/// A Tarantool with a queue, and its URL.
+fn queue() -> Option<(Instance, String)> {
+    let instance = Instance::new(program()?);
+    assert_eq!(instance.talk(STAND_IN), Word::Bool(true));
+    let url = instance.url().replace("tarantool://", "tarantool+queue://");
+    Some((instance, url))
+}
+
+fn open(url: &str) -> TarantoolStore {
+    TarantoolStore::open(url, Clock::Caller).expect("the store opens")
+}
+
+/// The payload 7 or any other small number.
+fn number(number: u8) -> NewTask {
+    NewTask::new(Body::new(&[number]))
+}
+
+fn put(tube: &TubeName, tasks: Vec<NewTask>) -> Command {
+    Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }
+}
+
+fn finish(tube: &TubeName, task: &Task, finish: Finish) -> Command {
+    let holder = Holder::Lease(task.lease.expect("a lease"));
+    let items = vec![FinishItem { id: task.id, holder, finish }];
+    Command::Finish { tube: tube.clone(), items, show: false }
+}
+
+fn peek(store: &TarantoolStore, tube: &TubeName, id: u64) -> Task {
+    let peek = Command::Peek { tube: tube.clone(), ids: vec![TaskId(id)] };
+    match ask(store, peek) {
+        Ok(Reply::Tasks(mut tasks)) if tasks.len() == 1 => tasks.remove(0),
+        other => panic!("{other:?}"),
+    }
+}
+
+const DONE: Outcome = Outcome::Done(None);
+
+#[test]
+fn a_task_goes_its_way_in_every_kind() {
+    let Some((instance, url)) = queue() else { return };
+    let store = open(&url);
+    for kind in Kind::ALL {
+        let tube = TubeName::new(kind.name()).expect("a name");
+        let options = TubeOptions::new(kind);
+        let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+        assert_eq!(ask(&store, create.clone()), Ok(Reply::Created(true)), "{kind:?}");
+        assert_eq!(ask(&store, create), Err(Error::TubeExists(tube.clone())));
+        let Ok(Reply::Put(placed)) = ask(&store, put(&tube, vec![number(7), number(8)])) else {
+            panic!("they are put")
+        };
+        assert_eq!(placed.iter().map(|placed| placed.id.0).collect::<Vec<_>>(), [0, 1]);
+        let task = take(&store, &tube, 1).remove(0);
+        assert_eq!(task.body, Some(Body::new(&[7])));
+        assert_eq!(peek(&store, &tube, 0).state, State::Taken);
+        let release = Finish::Release { delay: Span::ZERO, counted: true };
+        let back = ask(&store, finish(&tube, &task, release));
+        assert_eq!(back, Ok(Reply::Finished(vec![DONE])), "{kind:?}");
+        let stale = ask(&store, finish(&tube, &task, Finish::Ack));
+        assert_eq!(stale, Ok(Reply::Finished(vec![Outcome::Stale])));
+        let again = take(&store, &tube, 1).remove(0);
+        assert_ne!(again.lease, task.lease);
+        assert_eq!(
+            ask(&store, finish(&tube, &again, Finish::Bury)),
+            Ok(Reply::Finished(vec![DONE]))
+        );
+        let kick = Command::Kick { tube: tube.clone(), count: 5 };
+        assert_eq!(ask(&store, kick), Ok(Reply::Kicked(1)));
+        for task in take(&store, &tube, 9) {
+            let acked = ask(&store, finish(&tube, &task, Finish::Ack));
+            assert_eq!(acked, Ok(Reply::Finished(vec![DONE])));
+        }
+        let shown = ask(&store, Command::Tubes { tube: Some(tube.clone()) });
+        let Ok(Reply::Tubes(tubes)) = shown else { panic!("{shown:?}") };
+        assert_eq!((tubes[0].options.kind, tubes[0].stats.tasks.done), (kind, 2));
+        assert_eq!(ask(&store, Command::DropTube { tube }), Ok(Reply::Nothing));
+    }
+    drop(instance);
+}
+
+#[test]
+fn what_others_put_is_taken_and_what_is_put_others_see() {
+    let Some((instance, url)) = queue() else { return };
+    instance.talk(
+        "queue.create_tube('mail', 'fifottl', {}) queue.tube.mail:put({to = 'ann'}, {pri = 5})",
+    );
+    let store = open(&url);
+    let tube = TubeName::new("mail").expect("a name");
+    let urgent = NewTask { pri: Some(1), ..number(9) };
+    let delayed = NewTask { delay: Some(Span::from_secs(60)), ..number(3) };
+    ask(&store, put(&tube, vec![urgent, delayed])).expect("they are put");
+    let taken = take(&store, &tube, 9);
+    let bodies: Vec<Body> = taken.iter().filter_map(|task| task.body.clone()).collect();
+    assert_eq!(bodies, [Body::new(&[9]), Body::new(b"\x81\xa2to\xa3ann")]);
+    assert_eq!(peek(&store, &tube, 2).state, State::Delayed);
+    assert_eq!(instance.talk("return queue.statistics('mail').tasks.taken"), Word::Int(2));
+    assert_eq!(ask(&store, finish(&tube, &taken[0], Finish::Ack)), Ok(Reply::Finished(vec![DONE])));
+    assert_eq!(instance.talk("return queue.statistics('mail').calls.ack"), Word::Int(1));
+    let missing = Command::Kick { tube: TubeName::new("none").expect("a name"), count: 1 };
+    assert!(matches!(ask(&store, missing), Err(Error::TubeNotFound(_))));
+}
+
+/// The module knows no lease times: the server gives back what was held too long.
+#[test]
+fn a_lease_time_is_kept_by_the_server() {
+    let Some((_instance, url)) = queue() else { return };
+    let store = open(&url);
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, vec![number(1)])).expect("it is put");
+    let lease = Some(Span::from_secs(5));
+    let take = Take { tube: tube.clone(), count: 1, session: None, lease, wait: Span::ZERO };
+    let executed = block_on(store.execute(NOW, vec![Command::Take(take)]));
+    let Ok(Reply::Taken(tasks)) = &executed.replies[0] else { panic!("{executed:?}") };
+    assert_eq!(executed.effects.next_wakeup, tasks[0].lease_until);
+    let later = NOW + Span::from_secs(5);
+    let ticked = block_on(store.execute(later, vec![Command::Tick { limit: 9 }]));
+    assert_eq!(ticked.replies, [Ok(Reply::Ticked(1))]);
+    assert_eq!(ticked.effects.ready, [(tube.clone(), 1)]);
+    assert_eq!(peek(&store, &tube, 0).state, State::Ready);
+}
+
+#[test]
+fn what_a_dead_server_took_goes_back() {
+    let Some((instance, url)) = queue() else { return };
+    let (store, dead) = (open(&url), open(&url));
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, vec![number(1)])).expect("it is put");
+    let task = take(&dead, &tube, 1).remove(0);
+    assert_eq!(
+        ask(&store, finish(&tube, &task, Finish::Ack)),
+        Ok(Reply::Finished(vec![Outcome::Stale])),
+        "it belongs to the other's connection"
+    );
+    drop(dead);
+    while instance.talk("return queue.statistics('mail').tasks.ready") != Word::Int(1) {}
+    assert_eq!(take(&store, &tube, 1).len(), 1);
+}
+
+#[test]
+fn what_it_cannot_do_is_refused_in_words() {
+    let Some((instance, url)) = queue() else { return };
+    let store = open(&url);
+    assert_eq!(store.capabilities().name, "tarantool+queue");
+    assert!(store.lacks().iter().any(|what| what.contains("attempts")));
+    let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+    let other = TubeName::new("other").expect("a name");
+    let create =
+        |options| Command::CreateTube { tube: other.clone(), options, if_not_exists: false };
+    let plain = TubeOptions::new(Kind::FifoTtl);
+    let key = taskyard_core::SemaphoreKey::new("door").expect("a key");
+    let look = taskyard_core::SemaphoreCommand::Look { key: key.clone(), tasks: Vec::new() };
+    let meta = NewTask::new(Body::with_meta(&[1], &[0x80]));
+    for command in [
+        create(TubeOptions { attempts_max: Some(3), ..plain.clone() }),
+        create(TubeOptions { semaphore: Some(key), ..plain.clone() }),
+        create(TubeOptions { queue_num: Some(1), ..plain.clone() }),
+        create(TubeOptions { capacity: Some(1), ..plain.clone() }),
+        create(TubeOptions { paused: true, ..plain }),
+        put(&tube, vec![number(1), meta]),
+        Command::AlterTube { tube: tube.clone(), change: TubeChange::default() },
+        Command::NameTube { tube: tube.clone(), name: other.clone(), queue_num: None },
+        Command::ConfigureSessions { ttr: Span::from_secs(1) },
+        Command::Semaphore(look),
+    ] {
+        let verb = command.verb();
+        let refusal = ask(&store, command);
+        let text = refusal.as_ref().map_err(Error::to_string).expect_err("it is refused");
+        assert!(text.contains("is not there in a tarantool/queue"), "{verb}: {text}");
+    }
+    assert_eq!(instance.talk("return queue.statistics('mail').tasks.total"), Word::Int(0));
+}
+
+#[test]
+fn a_full_tube_takes_all_or_none() {
+    let Some((_instance, url)) = queue() else { return };
+    let store = open(&url);
+    let tube =
+        make_tube(&store, TubeOptions { capacity: Some(2), ..TubeOptions::new(Kind::LimFifoTtl) });
+    let full = ask(&store, put(&tube, vec![number(1), number(2), number(3)]));
+    assert_eq!(full, Err(Error::TubeFull { tube: tube.clone(), capacity: 2 }));
+    assert_eq!(take(&store, &tube, 9), []);
+    ask(&store, put(&tube, vec![number(1), number(2)])).expect("they fit");
+}
+
+#[test]
+fn a_tarantool_without_the_module_is_refused() {
+    let Some(program) = program() else { return };
+    let instance = Instance::new(program);
+    let url = instance.url().replace("tarantool://", "tarantool+queue://");
+    let refusal = TarantoolStore::open(&url, Clock::Database).err().map(|error| error.to_string());
+    assert!(refusal.as_ref().is_some_and(|text| text.contains("no global 'queue'")), "{refusal:?}");
+}

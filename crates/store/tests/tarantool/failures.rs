@@ -1,0 +1,175 @@
+//! What Tarantool refuses, forgets, and cannot do for a while.
+
+use std::net::TcpListener;
+use std::thread;
+
+use taskyard_core::{
+    Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, TubeName, TubeOptions,
+};
+use taskyard_store::Store;
+use taskyard_store::tarantool::{Clock, TarantoolStore};
+use taskyard_tarantool::Word;
+
+use crate::instance::{Instance, program};
+use crate::yard::{ack, ask, ask_until_there, make_tube, open, own, put, run, take};
+
+fn counts(store: &TarantoolStore, tube: &TubeName) -> (u64, u64) {
+    match ask_until_there(store, &Command::Tubes { tube: Some(tube.clone()) }) {
+        Reply::Tubes(tubes) => (tubes[0].stats.tasks.ready, tubes[0].stats.tasks.taken),
+        other => panic!("a tube was expected, not {other:?}"),
+    }
+}
+
+fn is_away(reply: Result<Reply, Error>) {
+    assert!(matches!(reply, Err(Error::StoreAway(_))), "{reply:?}");
+}
+
+#[test]
+fn one_that_is_down_is_away_and_comes_back_as_it_was() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    let store = open(&tarantool.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, 3)).expect("they are put");
+    let held = take(&store, &tube, 1).remove(0);
+    tarantool.kill();
+    // Nothing was under way: it is known that nothing was done.
+    is_away(ask(&store, put(&tube, 1)));
+    is_away(ask(&store, Command::Tubes { tube: None }));
+    tarantool.start();
+    assert_eq!(counts(&store, &tube), (2, 1));
+    assert_eq!(ack(&store, &tube, &held), Outcome::Done(None));
+    tarantool.audit("taskyard");
+}
+
+// Procedures are in memory alone: whoever finds them gone brings them again.
+#[test]
+fn procedures_that_were_lost_are_loaded_again() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    let store = open(&tarantool.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    tarantool.talk(
+        "for key in pairs(_G) do if tostring(key):match('^taskyard_1_') then rawset(_G, key, nil) end end",
+    );
+    ask(&store, put(&tube, 1)).expect("it is put");
+    assert_eq!(take(&store, &tube, 9).len(), 1);
+}
+
+#[test]
+fn one_that_is_full_refuses_puts_and_nothing_else() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::with(program, &[("memtx_memory", "50331648")]);
+    let store = open(&tarantool.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    let mut there = 0;
+    let refusal = loop {
+        match ask(&store, put(&tube, 1000)) {
+            Ok(_) => there += 1000,
+            Err(refusal) => break refusal,
+        }
+    };
+    assert!(
+        matches!(refusal, Error::Overloaded(text) if text.contains("memtx_memory")),
+        "{refusal:?}"
+    );
+    assert_eq!(counts(&store, &tube), (there, 0), "what was refused is not there, what was not is");
+    // In one batch with what is refused, the rest is done.
+    let commands = vec![put(&tube, 1), Command::Tick { limit: 1 }, put(&tube, 1)];
+    let replies =
+        taskyard_store::conformance::block_on(store.execute(crate::yard::NOW, commands)).replies;
+    assert!(replies[1].is_ok() && replies[0].is_err() && replies[2].is_err(), "{replies:?}");
+    for _ in 0..there / 1000 {
+        let taken = take(&store, &tube, 1000);
+        assert_eq!(taken.len(), 1000, "takes need memory too, and find it");
+        let items = taken.iter().map(|task| FinishItem {
+            id: task.id,
+            holder: Holder::Lease(task.lease.expect("a lease")),
+            finish: Finish::Ack,
+        });
+        let items = items.collect();
+        ask(&store, Command::Finish { tube: tube.clone(), items, show: false }).expect("acked");
+    }
+    assert_eq!(counts(&store, &tube), (0, 0));
+    ask(&store, put(&tube, 1)).expect("there is room again");
+    tarantool.audit("taskyard");
+}
+
+#[test]
+fn one_that_became_read_only_is_away() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    let store = open(&tarantool.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    tarantool.talk("box.cfg{read_only = true}");
+    is_away(ask(&store, put(&tube, 1)));
+    let refusal = TarantoolStore::open(&tarantool.url(), Clock::Database).err();
+    assert!(refusal.expect("it is refused").to_string().contains("read-only"));
+    tarantool.talk("box.cfg{read_only = false}");
+    ask_until_there(&store, &put(&tube, 1));
+    assert_eq!(counts(&store, &tube), (1, 0));
+}
+
+#[test]
+fn what_tarantool_does_for_durability_is_said() {
+    let Some(program) = program() else { return };
+    for (mode, words, durable) in
+        [("fsync", "is on disk", true), ("write", "the system", false), ("none", "snapshot", false)]
+    {
+        let tarantool = Instance::with(program.clone(), &[("wal_mode", mode)]);
+        let store = open(&tarantool.url());
+        let said = store.durability().expect("Tarantool says it");
+        assert!(said.contains(words), "{said}");
+        assert_eq!(store.capabilities().durable, durable);
+    }
+}
+
+#[test]
+fn a_user_needs_a_password_and_rights() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    let opened = |who: &str| {
+        let url = tarantool.url().replace("taskyard:se%2Fcret@", who);
+        TarantoolStore::open(&url, Clock::Database).map(drop).map_err(|error| error.to_string())
+    };
+    let refusal = opened("worker:secret@").expect_err("there are no spaces yet");
+    assert!(refusal.contains("create"), "{refusal}");
+    assert_eq!(opened("taskyard:se%2Fcret@"), Ok(()));
+    assert_eq!(opened("worker:secret@"), Ok(()), "who makes no spaces needs no right to");
+    for (who, why) in [
+        ("taskyard:wrong@", "password"),
+        ("nobody:secret@", "not found"),
+        ("stranger:secret@", "execute"),
+        ("", "execute"),
+    ] {
+        let refusal = opened(who).expect_err("it is refused");
+        assert!(refusal.contains(why), "{who}: {refusal}");
+        assert!(!refusal.contains("wrong") && !refusal.contains("secret"), "{refusal}");
+    }
+    assert_eq!(tarantool.talk("return box.space.taskyard_task:len()"), Word::Int(0));
+}
+
+#[test]
+fn what_is_no_tarantool_is_refused() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it has an address").port();
+        thread::spawn(move || {
+            use std::io::Write;
+            let greetings = ["HTTP/1.1 400 Bad Request\r\n\r\n", "Tarantool 1.10.15 (Binary) x"];
+            for (mut socket, greeting) in listener.incoming().flatten().zip(greetings) {
+                let mut bytes = [b' '; 128];
+                bytes[..greeting.len()].copy_from_slice(greeting.as_bytes());
+                bytes[64..108].copy_from_slice(&[b'A'; 44]);
+                bytes[107] = b'=';
+                let _ = socket.write_all(&bytes);
+                std::mem::forget(socket);
+            }
+        });
+        let url = own(&format!("tarantool://127.0.0.1:{port}"));
+        let refusal = || TarantoolStore::open(&url, Clock::Database).err().map(|e| e.to_string());
+        assert!(refusal().is_some_and(|text| text.contains("greeting")));
+        let old = refusal();
+        assert!(old.as_ref().is_some_and(|text| text.contains("too old")), "{old:?}");
+    });
+}

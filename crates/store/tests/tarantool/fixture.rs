@@ -1,0 +1,45 @@
+//! The servers that the other tests use.
+
+use taskyard_tarantool::Word;
+
+use crate::instance::{Instance, program};
+
+#[test]
+fn what_is_acknowledged_outlives_a_kill() {
+    let Some(program) = program() else { return };
+    let instance = Instance::new(program);
+    instance.talk("box.schema.space.create('s'):create_index('i') box.space.s:insert{7}");
+    instance.kill();
+    instance.start();
+    instance.signal("STOP");
+    instance.signal("CONT");
+    assert_eq!(instance.talk("return box.space.s:len()"), Word::Int(1));
+    assert!(instance.url().ends_with(&instance.port().to_string()));
+}
+
+#[test]
+fn a_replica_follows_and_cannot_be_written_to() {
+    let Some(program) = program() else { return };
+    let [master, replica] = Instance::pair(&program);
+    master.talk("box.schema.space.create('s'):create_index('i') box.space.s:insert{7}");
+    let arrived =
+        "return box.space.s ~= nil and box.space.s.index.i ~= nil and box.space.s:len() == 1";
+    while replica.talk(arrived) != Word::Bool(true) {}
+    assert_eq!(replica.talk("return box.info.ro"), Word::Bool(true));
+    assert_eq!(master.talk("return box.info.ro"), Word::Bool(false));
+}
+
+#[test]
+fn a_killed_master_joins_anew() {
+    let Some(program) = program() else { return };
+    let [old, new] = Instance::pair(&program);
+    old.kill();
+    new.talk("box.cfg{read_only = false}");
+    old.forget();
+    old.start_as_replica();
+    new.talk("box.schema.space.create('s'):create_index('i') box.space.s:insert{7}");
+    let arrived =
+        "return box.space.s ~= nil and box.space.s.index.i ~= nil and box.space.s:len() == 1";
+    while old.talk(arrived) != Word::Bool(true) {}
+    assert_eq!(old.talk("return box.info.ro"), Word::Bool(true));
+}

@@ -1,0 +1,238 @@
+//! A Tarantool of our own, in a temporary folder on a free port, gone with the test process.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use taskyard_tarantool::{Address, Connection, Failure, Word, decode_word};
+use tempfile::{Builder, TempDir};
+
+/// Where Tarantool is, unless `TASKYARD_TARANTOOL` says otherwise.
+const USUAL: &str = "/usr/bin/tarantool";
+
+/// Ends the server and removes its folder when its input ends: when this process does, however it does.
+const KEEPER: &str = r#"
+read -r _
+kill -9 "$(cat "$0/pid")" 2>/dev/null
+for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$0" && break; sleep 0.2; done
+"#;
+
+const SCRIPT: &str = include_str!("instance.lua");
+
+/// What is wrong with the spaces of a store.
+const AUDIT: &str = include_str!("audit.lua");
+
+/// The program; nothing when the tests are to go on without.
+pub fn program() -> Option<PathBuf> {
+    let program =
+        std::env::var_os("TASKYARD_TARANTOOL").map_or_else(|| USUAL.into(), PathBuf::from);
+    if program.exists() {
+        return Some(program);
+    }
+    let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
+    assert!(
+        embedded,
+        "no Tarantool at {}; run `cargo xtask tools` first, or set TASKYARD_EMBEDDED=1 to go without",
+        program.display()
+    );
+    println!("skipped: TASKYARD_EMBEDDED is set and {} is not there", program.display());
+    None
+}
+
+/// A server.
+pub struct Instance {
+    program: PathBuf,
+    folder: PathBuf,
+    port: u16,
+    /// Whether it begins read-only.
+    replica: bool,
+    settings: Vec<String>,
+    server: Mutex<Option<Child>>,
+    /// Dropped last, and not at all where the server is shared by the whole process.
+    _keeper: Keeper,
+}
+
+impl Instance {
+    /// Starts a server whose acknowledged writes are on disk.
+    pub fn new(program: PathBuf) -> Self {
+        Self::with(program, &[])
+    }
+
+    /// Starts a server with these settings, as pairs of names and values.
+    pub fn with(program: PathBuf, settings: &[(&str, &str)]) -> Self {
+        let instance = Self::prepared(program, settings);
+        instance.start();
+        instance
+    }
+
+    /// One that is not started yet.
+    pub fn prepared(program: PathBuf, settings: &[(&str, &str)]) -> Self {
+        let folder = folder().keep();
+        let keeper = Keeper::new(&folder);
+        fs::write(folder.join("instance.lua"), SCRIPT).expect("a script can be written");
+        let settings = settings.iter().flat_map(|(name, value)| [*name, *value]);
+        let settings = settings.map(str::to_owned).collect();
+        let (server, port) = (Mutex::default(), free_port());
+        Instance { program, folder, port, replica: false, settings, server, _keeper: keeper }
+    }
+
+    /// A server and one that follows it and is read-only.
+    pub fn pair(program: &Path) -> [Instance; 2] {
+        let mut pair = [(); 2].map(|()| Self::prepared(program.into(), &[]));
+        let uris = pair.each_ref().map(|one| format!("admin:boss@127.0.0.1:{}", one.port));
+        // The first begins alone: only then are there users whom the second can be.
+        pair[0].start();
+        pair[1].replica = true;
+        for one in &mut pair {
+            one.settings.extend(["replication".to_owned(), uris.join(";")]);
+        }
+        pair[1].start();
+        pair[0].talk(&format!("box.cfg{{replication = {{'{}'}}}}", uris.join("', '")));
+        pair
+    }
+
+    /// Starts the server and waits until it answers.
+    pub fn start(&self) {
+        self.launch(self.replica);
+    }
+
+    /// Starts one that was a master as a replica.
+    pub fn start_as_replica(&self) {
+        self.launch(true);
+    }
+
+    fn launch(&self, read_only: bool) {
+        let log = fs::File::options().create(true).append(true).open(self.folder.join("out"));
+        let log = log.expect("a log can be written");
+        let mut server = Command::new(&self.program);
+        server.arg("instance.lua").arg(self.port.to_string());
+        server.arg(if read_only { "replica" } else { "master" });
+        server.args(&self.settings).current_dir(&self.folder);
+        let errors = log.try_clone().expect("a file can be opened twice");
+        server.stdin(Stdio::null()).stdout(log).stderr(errors);
+        *self.server() = Some(server.spawn().expect("the server can be started"));
+        // One that loads its data answers that it does.
+        while !matches!(self.try_talk("return rawget(_G, 'ready') == true"), Ok(Word::Bool(true))) {
+            let ended = self.server().as_mut().and_then(|child| child.try_wait().ok()?);
+            assert!(ended.is_none(), "the server in {} ended: {ended:?}", self.folder.display());
+        }
+    }
+
+    /// Ends the server as a crash would.
+    pub fn kill(&self) {
+        if let Some(mut server) = self.server().take() {
+            server.kill().expect("a child can be killed");
+            server.wait().expect("the server ends");
+        }
+    }
+
+    /// Removes all that it wrote.
+    pub fn forget(&self) {
+        for entry in fs::read_dir(&self.folder).expect("the folder is there").flatten() {
+            let path = entry.path();
+            if path
+                .extension()
+                .is_some_and(|kind| ["snap", "xlog", "vylog"].iter().any(|k| kind == *k))
+            {
+                fs::remove_file(path).expect("a file can be removed");
+            }
+        }
+    }
+
+    /// Sends the server a signal: `STOP`, `CONT`.
+    pub fn signal(&self, name: &str) {
+        let id = self.server().as_ref().map(Child::id).expect("the server runs");
+        let sent = Command::new("kill").args([&format!("-{name}"), &id.to_string()]).status();
+        assert!(sent.expect("there is a program that sends signals").success());
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL, with the user that a store would be.
+    pub fn url(&self) -> String {
+        format!("tarantool://taskyard:se%2Fcret@127.0.0.1:{}", self.port)
+    }
+
+    /// Runs Lua and answers its first result.
+    pub fn talk(&self, lua: &str) -> Word {
+        self.try_talk(lua).unwrap_or_else(|failure| panic!("{lua}: {failure}"))
+    }
+
+    /// Panics unless the spaces of a store say the same as each other.
+    pub fn audit(&self, prefix: &str) {
+        let wrong = self.talk(&format!("local PREFIX = '{prefix}'\n{AUDIT}"));
+        assert_eq!(wrong, Word::List(Vec::new()), "what is kept contradicts itself");
+    }
+
+    fn try_talk(&self, lua: &str) -> Result<Word, Failure> {
+        // The caller may be on a runtime, where it must not wait for another.
+        thread::scope(|scope| scope.spawn(|| self.talk_here(lua)).join().expect("it does not fail"))
+    }
+
+    fn talk_here(&self, lua: &str) -> Result<Word, Failure> {
+        let address = Address { host: "127.0.0.1".into(), port: self.port };
+        let user = ("admin".to_owned(), "boss".to_owned());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let mut connection = Connection::open(&address, Some(&user)).await?;
+            let mut requests = connection.requests();
+            requests.eval(lua, |_| {});
+            let data = connection.ask(requests).await?;
+            decode_word(&data).map_err(|error| Failure::Lost(error.to_string()))
+        })
+    }
+
+    fn server(&self) -> MutexGuard<'_, Option<Child>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A shell that outlives this process for as long as it takes to clean up.
+struct Keeper {
+    shell: Child,
+}
+
+impl Keeper {
+    fn new(folder: &Path) -> Self {
+        let mut shell = Command::new("sh");
+        // In a group of its own, so that whoever interrupts the tests does not interrupt it.
+        shell.args(["-c", KEEPER]).arg(folder).process_group(0).current_dir("/");
+        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Keeper { shell: shell.spawn().expect("a shell can be started") }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        self.shell.wait().expect("the shell ends");
+    }
+}
+
+/// In memory where the system has such a place: the tests sync at every step.
+fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let mut builder = Builder::new();
+    builder.prefix("taskyard-tarantool-");
+    let made = if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() };
+    made.expect("a temporary folder can be made")
+}
+
+/// A port that nobody listens on.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it has an address").port()
+}

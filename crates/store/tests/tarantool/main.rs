@@ -1,0 +1,15 @@
+//! Tasks in Tarantool: the suite, and what only a server beyond a network can get wrong.
+
+mod instance;
+mod yard;
+
+mod suite;
+
+mod adapter;
+mod exact;
+mod failures;
+mod fixture;
+mod kill;
+mod semaphores;
+mod servers;
+mod unheard;

@@ -1,0 +1,170 @@
+//! Semaphores on Tarantool and tubes behind them: who is told of what, and what is left when all servers were gone.
+
+use taskyard_core::{
+    Body, Command, Effects, Error, Finish, FinishItem, Holder, Kind, NewTask, News, Priority,
+    Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Status, Take, TaskId, TubeName,
+    TubeOptions, Wish,
+};
+use taskyard_store::Store;
+use taskyard_store::conformance::semaphores::SemaphoreAsk;
+use taskyard_store::conformance::{StoreHarness, block_on};
+use taskyard_store::tarantool::TarantoolStore;
+
+use crate::yard::{NOW, ask, instance, make_tube, open, own, put, run};
+
+fn yang() -> SemaphoreKey {
+    SemaphoreKey::new("yang").expect("a good key")
+}
+
+fn limit(store: &TarantoolStore, key: SemaphoreKey, active: i64) {
+    let change = Box::new(SemaphoreChange::limits(active, active));
+    let configure = SemaphoreCommand::Configure { key, change, only_new: false };
+    effects(store, Command::Semaphore(configure));
+}
+
+fn gated_tube(store: &TarantoolStore, text: &str, options: TubeOptions) -> TubeName {
+    let tube = TubeName::new(text).expect("a good name");
+    let options = TubeOptions { semaphore: Some(yang()), ..options };
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    effects(store, create);
+    tube
+}
+
+/// What others may be waiting for after a command that must work.
+fn effects(store: &TarantoolStore, command: Command) -> Effects {
+    let executed = block_on(store.execute(NOW, vec![command]));
+    assert!(executed.replies[0].is_ok(), "{:?}", executed.replies);
+    executed.effects
+}
+
+fn take_from(tube: &TubeName) -> Command {
+    let (session, lease, wait) = (None, None, Span::ZERO);
+    Command::Take(Take { tube: tube.clone(), count: 1, session, lease, wait })
+}
+
+fn enqueue(key: SemaphoreKey, task: u64, priority: f64) -> Command {
+    let wishes = vec![Wish { task: TaskId(task), priority }];
+    Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes })
+}
+
+fn ack(tube: &TubeName, id: u64) -> Command {
+    let items = vec![FinishItem { id: TaskId(id), holder: Holder::Any, finish: Finish::Ack }];
+    Command::Finish { tube: tube.clone(), items, show: false }
+}
+
+fn audit(url: &str) {
+    instance().audit(url.rsplit_once('=').expect("it has a prefix").1);
+}
+
+/// Whoever waits for a task of another tube, or for an event of that semaphore, is served at once, and nobody else is woken.
+#[test]
+fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
+    run(async {
+        let url = own(&instance().url());
+        let store = open(&url);
+        limit(&store, yang(), 1);
+        let one = gated_tube(&store, "one", TubeOptions::new(Kind::FifoTtl));
+        let other = gated_tube(&store, "other", TubeOptions::new(Kind::UtubeTtl));
+        effects(&store, put(&one, 1));
+        effects(&store, take_from(&one));
+        effects(&store, put(&other, 1));
+        let after = effects(&store, ack(&one, 0));
+        assert_eq!((after.ready, after.events), (vec![(other.clone(), 1)], News::Nothing));
+        // The other way round: a task of a caller waits behind one of the tube.
+        let delete = Command::Delete { tube: other, ids: vec![TaskId(0)], show: false };
+        assert_eq!(effects(&store, enqueue(yang(), 7, -1e12)).events, News::Nothing);
+        assert_eq!(effects(&store, delete).events, News::of(yang()), "its grant is told");
+        audit(&url);
+    });
+}
+
+/// An event that nobody acknowledged is due again after a while: those who wait for that semaphore hear of it with the tick.
+#[test]
+fn events_that_are_due_again_are_told_by_key() {
+    run(async {
+        let store = open(&own(&instance().url()));
+        let keys = ["yang", "yin"].map(|text| SemaphoreKey::new(text).expect("a good key"));
+        for key in &keys {
+            limit(&store, key.clone(), 1);
+            effects(&store, enqueue(key.clone(), 1, 0.0));
+        }
+        let key = Some(keys[1].clone());
+        let fetch = SemaphoreCommand::Events { key, count: 9, wait: Span::ZERO };
+        effects(&store, Command::Semaphore(fetch));
+        let tick = |seconds| {
+            let tick = vec![Command::Tick { limit: 100 }];
+            block_on(store.execute(NOW + Span::from_secs(seconds), tick)).effects.events
+        };
+        assert_eq!(tick(29), News::Nothing, "the other one was told when it came about");
+        assert_eq!(tick(30), News::of(keys[1].clone()));
+        assert_eq!(tick(30), News::Nothing, "once");
+    });
+}
+
+// All servers were gone. The tasks of a temporary tube are forgotten then, but they kept their places: nobody would ever have left
+// them.
+#[test]
+fn who_was_forgotten_does_not_stand_in_line() {
+    run(async {
+        for (temporary, left) in [(true, 0), (false, 1)] {
+            let url = own(&instance().url());
+            let store = open(&url);
+            limit(&store, yang(), 1);
+            let options = TubeOptions { temporary, ..TubeOptions::new(Kind::UtubeTtl) };
+            let tube = gated_tube(&store, "notes", options);
+            effects(&store, put(&tube, 1));
+            effects(&store, take_from(&tube));
+            store.close().await.expect("it closes");
+            drop(store);
+            let store = open(&url);
+            effects(&store, enqueue(yang(), 7, 5.0));
+            let again = url.clone();
+            let queue = StoreHarness::new(move || Box::new(open(&again)));
+            let info = SemaphoreAsk::info(&queue).await;
+            assert_eq!((info.acquired, info.revoking, info.waiting), (1, 0, left), "{temporary}");
+            assert_eq!(queue.standing(7).await.map(|place| place.status), Some(Status::Acquired));
+            audit(&url);
+        }
+    });
+}
+
+// Lua writes 2.0 as 2 and numbers beyond 10^14 with a point: whatever a priority is, it comes back as it was.
+#[test]
+fn a_priority_comes_back_as_it_was() {
+    run(async {
+        let store = open(&own(&instance().url()));
+        limit(&store, yang(), 1);
+        let tube = gated_tube(&store, "jobs", TubeOptions::new(Kind::FifoTtl));
+        let numbers = [0.0, 2.0, -3.0, 0.1, -1.5, 1e14, -1e15, 9e18, 1e300, -f64::MAX, 5e-324];
+        let own = numbers.map(|number| Priority::new(number).expect("a number"));
+        let task = |own: &Priority| NewTask {
+            semaphore_priority: Some(*own),
+            ..NewTask::new(Body::new(&[0xc0]))
+        };
+        let tasks = own.iter().map(task).collect();
+        effects(&store, Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO });
+        let ids = (0..numbers.len() as u64).map(TaskId).collect();
+        let Ok(Reply::Tasks(shown)) = ask(&store, Command::Peek { tube: tube.clone(), ids }) else {
+            panic!("they are shown")
+        };
+        let shown: Vec<_> = shown.iter().filter_map(|task| task.semaphore_priority).collect();
+        assert_eq!(shown, own);
+        // The best of them is let in, and is shown to who takes it without.
+        let Ok(Reply::Taken(taken)) = ask(&store, take_from(&tube)) else { panic!("a take") };
+        assert_eq!((taken[0].id, taken[0].semaphore_priority), (TaskId(8), None));
+    });
+}
+
+#[test]
+fn a_priority_for_no_semaphore_is_refused_as_a_whole() {
+    run(async {
+        let store = open(&own(&instance().url()));
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        let plain = NewTask::new(Body::new(&[0xc0]));
+        let own = NewTask { semaphore_priority: Some(Priority::ZERO), ..plain.clone() };
+        let tasks = vec![plain, own];
+        let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+        assert_eq!(ask(&store, put), Err(Error::NoSemaphore(tube.clone())));
+        assert_eq!(ask(&store, take_from(&tube)), Ok(Reply::Taken(Vec::new())));
+    });
+}

@@ -1,0 +1,29 @@
+//! What every store must do.
+
+use taskyard_store::conformance::{model, semaphores as rules};
+
+use crate::yard::{queue, run};
+
+taskyard_store::conformance_suite!(queue(), run);
+taskyard_store::semaphore_suite!(queue(), run);
+
+#[test]
+fn model_of_semaphores() {
+    for seed in model::seeds(4) {
+        run(async move { rules::model::replay(queue(), seed, 800).await });
+    }
+}
+
+#[test]
+fn model() {
+    for seed in model::seeds(4) {
+        run(async move { model::replay(queue(), seed, 1000).await });
+    }
+}
+
+#[test]
+fn model_of_gated_tubes() {
+    for seed in model::seeds(4) {
+        run(async move { model::replay_gated(queue(), seed, 800).await });
+    }
+}
