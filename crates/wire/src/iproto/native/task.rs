@@ -36,7 +36,11 @@ fn read_priority(row: &mut RowReader<'_, '_>) -> Result<Option<Priority>> {
 }
 
 pub(super) fn read_new(row: &mut RowReader<'_, '_>) -> Result<NewTask> {
-    let body = read_body(row)?.ok_or(Wrong("a task without a payload"))?;
+    let body = match row.value()? {
+        // Only answers of Lua, which knows no bytes, have it as a text.
+        Value::Str(_) => return Err(Wrong("a payload is binary")),
+        value => body_of(row, value)?.ok_or(Wrong("a task without a payload"))?,
+    };
     check_body(&body)?;
     Ok(NewTask {
         body,
@@ -74,7 +78,12 @@ fn write_body(out: &mut Out, body: &Body) {
 }
 
 fn read_body(row: &mut RowReader<'_, '_>) -> Result<Option<Body>> {
-    match row.value()? {
+    let value = row.value()?;
+    body_of(row, value)
+}
+
+fn body_of(row: &mut RowReader<'_, '_>, value: Value<'_>) -> Result<Option<Body>> {
+    match value {
         Value::Nil => Ok(None),
         Value::Bin(payload) | Value::Str(payload) => Ok(Some(Body::new(payload))),
         Value::Array(2) => {
