@@ -13,7 +13,7 @@ const BUDGETS: &[(&str, u64)] = &[
     ("build", 175),
     ("doc tests", 100),
     ("databases", 300),
-    ("tests", 600),
+    ("tests", 500),
 ];
 
 /// What has been run so far.
