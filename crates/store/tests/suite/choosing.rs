@@ -33,7 +33,12 @@ const STORES: &[(&str, &str, &str, &[Rate])] = &[
         "postgres://…",
         &[("put", "put in batches of 1,000"), ("take + ack", "drain in batches")],
     ),
-    ("redis", "Redis", "redis://…", &[]),
+    (
+        "redis",
+        "Redis",
+        "redis://…",
+        &[("put", "put, batches of 100"), ("take + ack", "drain, batches of 100")],
+    ),
     ("tarantool", "Tarantool", "tarantool://…", &[]),
 ];
 
