@@ -21,7 +21,7 @@ use super::seal::Seal;
 use super::writer::{Refusal, WriteError};
 
 /// Batches of so much weight are brought over together.
-const WEIGHT_WANTED: usize = 1 << 20;
+const WEIGHT_WANTED: usize = 4 << 20;
 /// With more than this the writer stops and helps: who opens the store after a crash has all of it in memory.
 const WEIGHT_MAX: usize = 16 << 20;
 /// What a row weighs beside its bytes: one that changes or goes may be alone on its page.
