@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::Plan;
+use super::rlimits::{Rlimits, Setter};
 use crate::config::{self, Limits};
 
 const BUBBLEWRAP: &str = "/usr/bin/bwrap";
-const PRLIMIT: &str = "/usr/bin/prlimit";
 const SHELL: &str = "/bin/sh";
+/// Where commands are looked for.
+const PATH: &str = "/usr/bin:/bin";
 /// Where a program finds its folder inside bubblewrap.
 const INSIDE: &str = "/job";
 /// The first process inside bubblewrap. Bubblewrap's own tells an exit and a kill by the same number, and is left as a
@@ -43,7 +45,7 @@ const CPU_SPARE: u64 = 2;
 pub struct Isolation {
     first_uid: Option<u32>,
     bubblewrap: bool,
-    prlimit: bool,
+    limits_by: Setter,
 }
 
 /// Where and as whom a program runs.
@@ -60,17 +62,28 @@ impl Isolation {
     pub async fn probe(wanted: &config::Isolation) -> Self {
         let root = rustix::process::geteuid().is_root();
         let first_uid = root.then_some(wanted.first_uid);
-        let prlimit = Path::new(PRLIMIT).exists();
-        let mut this = Isolation { first_uid, bubblewrap: false, prlimit };
+        let mut this = Isolation { first_uid, bubblewrap: false, limits_by: Setter::installed() };
         if wanted.bubblewrap && Path::new(BUBBLEWRAP).exists() {
-            let mut trial = Command::new(BUBBLEWRAP);
-            trial.args(walls(&[])).args(["--", SHELL, "-c", "exit 0"]).env_clear();
-            trial.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            this.dress(&mut trial, first_uid);
-            let status = tokio::process::Command::from(trial).status().await;
-            this.bubblewrap = status.is_ok_and(|status| status.success());
+            this.bubblewrap = this.inside("exit 0").await.is_some();
+        }
+        if this.bubblewrap {
+            let trial = Rlimits::trial();
+            let script = format!("{}exec cat /proc/self/limits", trial.script());
+            if this.inside(&script).await.is_some_and(|limits| trial.are_set(&limits)) {
+                this.limits_by = Setter::Shell;
+            }
         }
         this
+    }
+
+    /// What a script inside bubblewrap writes, if it ends well.
+    async fn inside(&self, script: &str) -> Option<String> {
+        let mut trial = Command::new(BUBBLEWRAP);
+        trial.args(walls(&[])).args(["--", SHELL, "-c", script]).env_clear();
+        trial.env("PATH", PATH).stdin(Stdio::null()).stderr(Stdio::null());
+        self.dress(&mut trial, self.first_uid);
+        let output = tokio::process::Command::from(trial).output().await.ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// What is not kept apart, a sentence for each; nothing when all is.
@@ -90,7 +103,7 @@ impl Isolation {
                     .into(),
             );
         }
-        if !self.prlimit {
+        if self.limits_by == Setter::Nobody {
             gaps.push("memory, files and processor time have no limits: prlimit is missing".into());
         }
         gaps
@@ -114,10 +127,9 @@ impl Isolation {
     /// The command that runs a task: no shell, nothing of the pool's environment, all limits set.
     pub(crate) fn command(&self, plan: &Plan, site: Site<'_>, limits: &Limits) -> Command {
         let mut words: Vec<String> = Vec::new();
-        if self.prlimit {
-            words.push(PRLIMIT.into());
-            words.extend(self.limits(site, limits));
-            words.push("--".into());
+        let limits = self.limits(site, limits);
+        if self.limits_by == Setter::Prlimit {
+            words.extend(limits.prlimit());
         }
         if self.bubblewrap {
             words.push(BUBBLEWRAP.into());
@@ -127,7 +139,9 @@ impl Isolation {
             // The root is a folder in memory that nobody may fill.
             words.extend(["--remount-ro", "/", "--chdir", INSIDE, "--"].map(String::from));
             let first = if plan.interactive { FIRST_IN_SESSION } else { FIRST };
-            words.extend([SHELL, "-c", first].map(String::from));
+            let by_shell = self.limits_by == Setter::Shell;
+            let script = if by_shell { limits.script() + first } else { first.into() };
+            words.extend([SHELL.into(), "-c".into(), script]);
             // Its name is the mark by which it is found should it be left alone.
             words.push(site.folder.display().to_string());
         }
@@ -135,7 +149,7 @@ impl Isolation {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).current_dir(site.folder).env_clear();
         let home = if self.bubblewrap { Path::new(INSIDE) } else { site.folder };
-        command.env("PATH", "/usr/bin:/bin").env("LANG", "C.UTF-8").env("HOME", home);
+        command.env("PATH", PATH).env("LANG", "C.UTF-8").env("HOME", home);
         command.env("TMPDIR", if self.bubblewrap { Path::new("/tmp") } else { site.folder });
         command.envs(&plan.program.environment);
         self.dress(&mut command, site.uid);
@@ -150,25 +164,13 @@ impl Isolation {
         }
     }
 
-    fn limits(&self, site: Site<'_>, limits: &Limits) -> Vec<String> {
-        let mut args = vec![
-            "--core=0".into(),
-            format!("--as={}", limits.memory_bytes_max),
-            format!("--fsize={}", limits.file_bytes_max),
-            "--nofile=256".into(),
-        ];
-        if site.uid.is_some() {
-            let wrapping = if self.bubblewrap { WRAPPING } else { 0 };
-            args.push(format!("--nproc={}", limits.processes_max.saturating_add(wrapping)));
-        }
-        if let Some(seconds) = site.seconds_max {
-            // Each processor may be used all the time. The first of the two is a signal of its own, so that it
-            // is not taken for a kill from outside.
-            let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-            let most = (seconds + CPU_SPARE).saturating_mul(processors as u64);
-            args.push(format!("--cpu={most}:{}", most.saturating_add(1)));
-        }
-        args
+    fn limits(&self, site: Site<'_>, limits: &Limits) -> Rlimits {
+        let wrapping = if self.bubblewrap { WRAPPING } else { 0 };
+        let processes = site.uid.map(|_| limits.processes_max.saturating_add(wrapping));
+        // Each processor may be used all the time.
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get()) as u64;
+        let cpu = site.seconds_max.map(|seconds| (seconds + CPU_SPARE).saturating_mul(processors));
+        Rlimits::new(limits, processes, cpu)
     }
 }
 
@@ -204,9 +206,10 @@ mod tests {
     // and once more: processor time counts for all threads together.
     #[test]
     fn a_program_may_use_every_processor_all_its_time() {
-        let isolation = Isolation { first_uid: None, bubblewrap: false, prlimit: true };
+        let isolation =
+            Isolation { first_uid: None, bubblewrap: false, limits_by: Setter::Prlimit };
         let site = Site { folder: Path::new("/"), uid: None, seconds_max: Some(30) };
-        let args = isolation.limits(site, &Limits::default());
+        let args = isolation.limits(site, &Limits::default()).prlimit();
         let cpu = args.iter().find_map(|arg| arg.strip_prefix("--cpu=")).unwrap();
         let (soft, hard) = cpu.split_once(':').unwrap();
         let processors = std::thread::available_parallelism().unwrap().get() as u64;

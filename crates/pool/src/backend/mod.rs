@@ -11,6 +11,7 @@ mod job;
 mod lanes;
 mod output;
 mod removal;
+mod rlimits;
 mod room;
 mod spawner;
 mod stage;

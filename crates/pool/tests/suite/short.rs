@@ -60,17 +60,29 @@ async fn clients_that_leave_take_no_processes_from_those_who_come() {
     }
 }
 
-/// A program that is not there, and walls that cannot be put up, are told as such: nothing began.
+/// Walls that cannot be put up are told as such: nothing began.
 #[tokio::test]
 async fn what_cannot_begin_is_told_so() {
-    let more = "  lost: {command: [/bin/no-such-program]}\nlimits: {memory_bytes_max: 1000000}";
-    let site = Site::new(1, more).await;
+    // A link that cannot be made again inside.
+    let site = Site::new(1, "  walled: {command: [/bin/true], read: [/proc/self]}\n").await;
     if !site.pool.backends().isolation().has_bubblewrap() {
         return;
     }
     let file = json!({ "filename": "a.sh", "text": "" });
-    let (_, answer) = site.post(json!({ "input": [file] })).await;
+    let (_, answer) = site.post_to("walled", json!({ "input": [file] })).await;
     assert_eq!(answer["error"]["error"], "the program could not be started", "{answer}");
     assert_eq!(site.status().await.counts.put_back, 2, "it was tried again first");
     site.until_empty().await;
+}
+
+/// With too little memory for itself a program begins, and says what it lacks.
+#[tokio::test]
+async fn too_little_memory_is_told_by_the_program() {
+    let site = Site::new(1, "limits: {memory_bytes_max: 1000000}").await;
+    if !site.pool.backends().isolation().has_bubblewrap() {
+        return;
+    }
+    let answer = site.run("true").await;
+    assert_eq!(answer["error"]["error"], "the program ended with status 127", "{answer}");
+    assert_eq!(site.status().await.counts.put_back, 0);
 }

@@ -1,0 +1,116 @@
+//! A pool that is a process of its own, and the way clients speak to it.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Ticks of the processor's clock in a second, as `/proc` counts them.
+const TICKS: f64 = 100.0;
+/// What begins a text of one piece that is masked with zeros, and one from a server, which is not masked.
+const TEXT: u8 = 0x81;
+const MASKED: u8 = 0x80;
+/// The length that says that two bytes of length follow.
+const LONGER: u8 = 126;
+
+/// The pool's process; it ends with this.
+pub struct Gateway {
+    child: Child,
+    pub address: String,
+    folder: PathBuf,
+}
+
+impl Gateway {
+    /// Starts a pool of this configuration.
+    pub fn start(config: &str) -> Result<Self> {
+        let folder = format!("taskyard-bench-pool-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder)?;
+        let file = folder.join("pool.yaml");
+        std::fs::write(&file, config)?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["pool", "serve", "--http", "127.0.0.1:0"])
+            .arg(file)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let output = BufReader::new(child.stdout.take().context("its output is ours")?);
+        let line = output.lines().map_while(Result::ok).find(|line| line.starts_with("  pool "));
+        let address = line.as_deref().and_then(|line| line.split('/').nth(2)).map(String::from);
+        let gateway = Gateway { child, address: address.unwrap_or_default(), folder };
+        if gateway.address.is_empty() {
+            bail!("the gateway does not start");
+        }
+        Ok(gateway)
+    }
+
+    /// How much of the processor it has used.
+    pub fn seconds_used(&self) -> Result<f64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let fields = text.rsplit_once(')').context("no such line")?.1;
+        let used = fields.split_whitespace().skip(11).take(2);
+        Ok(used.filter_map(|one| one.parse::<f64>().ok()).sum::<f64>() / TICKS)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+        _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A client's WebSocket, written as plain bytes: what it needs is little.
+pub struct Line {
+    pub stream: TcpStream,
+}
+
+impl Line {
+    /// Asks for a program.
+    pub async fn open(address: &str, program: &str) -> Result<Self> {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let request = format!(
+            "GET /pool/run/{program} HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: \
+             websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: \
+             AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.push(stream.read_u8().await?);
+        }
+        if !answer.starts_with(b"HTTP/1.1 101") {
+            bail!("the gateway said {}", String::from_utf8_lossy(&answer));
+        }
+        Ok(Line { stream })
+    }
+
+    /// Says that all is there and it shall begin.
+    pub async fn say_start(&mut self) -> Result<()> {
+        let text = b"start {}";
+        let mut frame = vec![TEXT, MASKED | text.len() as u8, 0, 0, 0, 0];
+        frame.extend_from_slice(text);
+        Ok(self.stream.write_all(&frame).await?)
+    }
+
+    /// The next text that comes; what else comes is passed over.
+    pub async fn text(&mut self) -> Result<String> {
+        loop {
+            let kind = self.stream.read_u8().await?;
+            let mut length = u64::from(self.stream.read_u8().await?);
+            if length == u64::from(LONGER) {
+                length = u64::from(self.stream.read_u16().await?);
+            }
+            let mut bytes = vec![0; length as usize];
+            self.stream.read_exact(&mut bytes).await?;
+            if kind == TEXT {
+                return Ok(String::from_utf8(bytes)?);
+            }
+        }
+    }
+}
