@@ -18,9 +18,24 @@ pub fn target() -> PathBuf {
     root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
+/// What else a cargo tells the programs it runs of their package.
+const OF_THIS_PACKAGE: [&str; 3] =
+    ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "CARGO_MANIFEST_LINKS"];
+
 /// The cargo that started us.
 pub fn cargo() -> Command {
-    program(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = program(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // What the cargo above us says of this package is not so for others. A crate whose build looks at it, as that of
+    // `ring` does, would be built again, and all above it, each time somebody calls cargo with and then without us.
+    for (name, _) in env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || OF_THIS_PACKAGE.contains(&name))
+        {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// A program, to be run from the root.
