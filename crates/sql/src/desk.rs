@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use taskyard_core::schedule::next_plan;
+use taskyard_core::schedule::next_plan_after;
 use taskyard_core::{Reason, Timestamp};
 
 use crate::table::{Names, REPEATED};
@@ -145,7 +145,8 @@ impl Desk {
     pub async fn run(&mut self, id: i64) -> Result<Told, DeskError> {
         let (table, id) = (self.names.quoted(), id.to_string());
         let sql = format!(
-            "UPDATE {table} SET plan = clock_timestamp(), state = 'PLAN', start = NULL, stop = NULL, pid = NULL \
+            "UPDATE {table} SET origin = coalesce(origin, plan), plan = clock_timestamp(), state = 'PLAN', start = NULL, \
+             stop = NULL, pid = NULL \
              WHERE id = $1::bigint AND (state = 'PLAN' OR (state = 'STOP' AND (pid IS NULL OR stop IS NOT NULL))) \
              RETURNING id"
         );
@@ -253,7 +254,7 @@ fn coming(tasks: &[Task], now: Timestamp, zone: &Named, count: usize) -> Vec<Com
         found.push(Coming { at, id, group, input });
         let next = match cron_of(task) {
             Ok(Some((cron, own))) => cron.next(at, own.as_ref().unwrap_or(zone)),
-            Ok(None) => next_plan(plan, at, task.repeat, task.drift, zone),
+            Ok(None) => next_plan_after(plan, at, task.repeat, task.drift, zone),
             Err(_) => None,
         };
         heap.extend(next.map(|next| Reverse((next, place, next))));

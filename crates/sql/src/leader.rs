@@ -102,6 +102,10 @@ pub struct Leader {
     /// How many more rows to look at, because many are not active any more.
     spare: usize,
     next_plan: Option<Timestamp>,
+    /// When a plan or the end of a pause wants all groups looked at. A claim for some of them does not put it off.
+    next_look: Option<Timestamp>,
+    /// Whether the claim under way is for all groups.
+    looks_at_all: bool,
     clock: Clock,
     zone: Named,
     /// Until when no sessions are opened, because there is no room for them.
@@ -152,6 +156,8 @@ impl Leader {
             check: false,
             spare: 0,
             next_plan: None,
+            next_look: None,
+            looks_at_all: true,
             clock: Clock::showing(Timestamp::EPOCH),
             zone: Named::or_utc("UTC"),
             full_until: None,
@@ -268,6 +274,10 @@ impl Leader {
             return Ok(());
         }
         self.hold = None;
+        // A moment that has come is seen to however busy some groups keep us.
+        if self.next_look.is_some_and(|at| at <= self.clock.now()) {
+            self.look = Look::All;
+        }
         let claiming = self.look.is_any() && *self.going.borrow() == Going::On;
         if self.again.is_some_and(|again| again > now) && !claiming {
             return Ok(());
@@ -354,7 +364,8 @@ impl Leader {
         let now = self.clock.now();
         // One that stops claims nothing more, so what it waited for stays past and would wake it for ever.
         let claims = *self.going.borrow() == Going::On && self.hold.is_none();
-        let plans = [self.next_plan, self.crew.next_slot(now)].into_iter().flatten();
+        let plans =
+            [self.next_plan, self.next_look, self.crew.next_slot(now)].into_iter().flatten();
         let plans = plans.filter(|_| claims).map(|at| self.clock.when(at));
         let full = self.full_until.filter(|_| claims);
         let others = [full, self.again, self.hold, self.patience].into_iter().flatten();

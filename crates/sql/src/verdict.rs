@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use taskyard_core::Timestamp;
-use taskyard_core::schedule::{Cron, Zone, backoff, next_plan};
+use taskyard_core::schedule::{Cron, Zone, backoff, next_plan, next_plan_after};
 
 use crate::session::Outcome;
 use crate::table::Profile;
@@ -176,14 +176,11 @@ impl Judge<'_> {
             },
             // What cannot be read was said when the task began.
             Err(_) => None,
-            // That it was tried again later does not move those that follow.
-            Ok(None) => next_plan(
-                task.origin.unwrap_or(task.plan),
-                stop,
-                task.repeat,
-                task.drift,
-                self.zone,
-            ),
+            // That it was tried again later, or run by hand, does not move those that follow.
+            Ok(None) => match task.origin {
+                Some(origin) => next_plan_after(origin, stop, task.repeat, task.drift, self.zone),
+                None => next_plan(task.plan, stop, task.repeat, task.drift, self.zone),
+            },
         }
     }
 }

@@ -13,4 +13,4 @@ pub use civil::{Moments, Utc, Zone, moments_of};
 pub use cron::{Cron, CronError};
 pub use group::{Reuse, Worker, allowance, pause_until};
 pub use interval::Interval;
-pub use repeat::{backoff, is_active, next_on_grid, next_plan};
+pub use repeat::{backoff, is_active, next_on_grid, next_plan, next_plan_after};

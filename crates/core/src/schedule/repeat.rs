@@ -24,6 +24,21 @@ pub fn next_plan(
     Some(if drift { repeat.after(end, zone) } else { next_on_grid(plan, end, repeat, zone) })
 }
 
+/// The same for a task that ran at another moment than its grid says: `origin` is its plan before it was tried again, or
+/// before it was run by hand. A run before its time does not take the place of the one that was planned.
+pub fn next_plan_after(
+    origin: Timestamp,
+    end: Timestamp,
+    repeat: Interval,
+    drift: bool,
+    zone: &dyn Zone,
+) -> Option<Timestamp> {
+    if origin > end && !drift && repeat.is_positive() {
+        return Some(origin);
+    }
+    next_plan(origin, end, repeat, drift, zone)
+}
+
 /// The first of `plan`, `plan + step`, `plan + 2 step` … that is after `now` and after `plan`.
 pub fn next_on_grid(plan: Timestamp, now: Timestamp, step: Interval, zone: &dyn Zone) -> Timestamp {
     if step.months == 0 && step.days == 0 {
@@ -99,6 +114,18 @@ mod tests {
             next = step.after(next, &Utc);
         }
         next
+    }
+
+    // A job of every midnight that was tried by hand in the afternoon ran in the afternoon from then on.
+    #[test]
+    fn a_run_by_hand_does_not_move_the_grid() {
+        let (day, none) = (Interval::from_micros(DAY), Interval::from_micros(0));
+        let midnight = at(10 * DAY);
+        let next = |end, repeat, drift| next_plan_after(midnight, end, repeat, drift, &Utc);
+        assert_eq!(next(at(9 * DAY + HOUR), day, false), Some(midnight));
+        assert_eq!(next(at(10 * DAY + HOUR), day, false), Some(at(11 * DAY)));
+        assert_eq!(next(at(9 * DAY + HOUR), day, true), Some(at(10 * DAY + HOUR)));
+        assert_eq!(next(at(9 * DAY + HOUR), none, false), None);
     }
 
     #[test]

@@ -48,6 +48,7 @@ impl Leader {
     pub(super) fn claim<'a>(&mut self, table: &'a Table, room: usize) -> Ask<'a> {
         let busy = self.crew.busy_json(self.clock.now());
         let idle = self.crew.idle_json();
+        self.looks_at_all = matches!(self.look, Look::All);
         let keys = match std::mem::replace(&mut self.look, Look::nowhere()) {
             Look::All => None,
             Look::Groups(keys) => Some(array(keys)),
@@ -71,6 +72,9 @@ impl Leader {
             }
             let Some(group) = row.take(key) else {
                 self.next_plan = row.text(next).and_then(task::moment);
+                let before = self.next_look.filter(|_| !self.looks_at_all);
+                let pause = self.crew.next_slot(self.clock.now());
+                self.next_look = [before, self.next_plan, pause].into_iter().flatten().min();
                 continue;
             };
             let late = row.is_true(expired);

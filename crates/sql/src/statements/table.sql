@@ -66,7 +66,7 @@ BEGIN
         ('attempts_max', 'integer', 'attempts_max', '0', true, 'how often it may be tried; 0 is once'),
         ('backoff', 'interval', 'backoff', '1 sec', true, 'how long to wait before the second try, then twice'),
         ('save', 'boolean', 'save', 'false', true, 'keep the session as it is for the next task, where sessions are reused'),
-        ('origin', 'timestamptz', NULL, NULL, false, 'its plan before it was tried again')
+        ('origin', 'timestamptz', NULL, NULL, false, 'its plan before it was tried again or run by hand')
     ) AS v(name, type, setting, fallback, needed, about) LOOP
         DECLARE
             value text;

@@ -219,3 +219,24 @@ fn a_run_by_hand_begins_no_second_chain() {
         rig.stop().await;
     });
 }
+
+#[test]
+fn a_run_by_hand_leaves_the_plan_of_what_repeats() {
+    // A job of every midnight that was tried by hand in the afternoon ran in the afternoon from then on.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run(
+            "INSERT INTO task (input, repeat, plan) VALUES ('select 1', '1 day', '2100-01-01')",
+        )
+        .await;
+        let names = taskyard_sql::table::Names { schema: rig.schema.clone(), table: "task".into() };
+        let desk =
+            taskyard_sql::Desk::open(&crate::rig::database("postgres", "postgres"), names).await;
+        let told = desk.expect("it opens").run(1).await.expect("it runs");
+        assert!(matches!(told, taskyard_sql::Told::Done), "{told:?}");
+        rig.until("EXISTS (SELECT FROM task WHERE state = 'DONE')").await;
+        let same = "SELECT plan = '2100-01-01' FROM task WHERE state = 'PLAN' AND parent = 1";
+        assert_eq!(rig.get(same).await.as_deref(), Some("t"));
+        rig.stop().await;
+    });
+}

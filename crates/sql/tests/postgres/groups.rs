@@ -230,3 +230,26 @@ fn groups_with_nothing_due_cost_a_claim_nothing() {
         assert_eq!(rig.get(busy).await.as_deref(), Some("3"));
     });
 }
+
+#[test]
+fn a_busy_group_keeps_no_other_from_its_plan() {
+    // Each end looked at its own group only, and put the next plan of all others off to the one after it: as long as one
+    // group was busy without a break, planned tasks and pauses of the others waited for the poll.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run(
+            "WITH many AS (INSERT INTO task (\"group\", max, count, input)
+                SELECT 'many', 1, 100000, 'select 1' FROM generate_series(1, 4000))
+             INSERT INTO task (\"group\", max, plan, input) VALUES
+                ('planned', 0, now() + '300 ms'::interval, 'select 1'),
+                ('planned', 0, now() + '400 ms'::interval, 'select 1'),
+                ('slow', -50, now(), 'select 1'), ('slow', -50, now(), 'select 1'), ('slow', -50, now(), 'select 1')",
+        )
+        .await;
+        rig.until("5 = (SELECT count(*) FROM task WHERE state = 'DONE' AND \"group\" <> 'many')")
+            .await;
+        let busy = "SELECT count(*) > 0 FROM task WHERE state = 'PLAN' AND \"group\" = 'many'";
+        assert_eq!(rig.get(busy).await.as_deref(), Some("t"), "they had to wait for it");
+        rig.stop().await;
+    });
+}
