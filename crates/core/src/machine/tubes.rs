@@ -76,6 +76,7 @@ impl Tube {
             stats,
             takeable: self.takeable(),
             next_wakeup: self.wakeup,
+            oldest_ready: self.tasks.oldest_ready(),
         }
     }
 }

@@ -278,14 +278,16 @@ fn stats() -> impl Strategy<Value = TubeStats> {
 }
 
 fn info() -> impl Strategy<Value = TubeInfo> {
-    (tube(), any::<u32>(), options(), stats(), any::<u64>(), option::of(time())).prop_map(
-        |(name, number, options, stats, takeable, next_wakeup)| TubeInfo {
+    let moments = (option::of(time()), option::of(time()));
+    (tube(), any::<u32>(), options(), stats(), any::<u64>(), moments).prop_map(
+        |(name, number, options, stats, takeable, (next_wakeup, oldest_ready))| TubeInfo {
             name,
             number,
             options,
             stats,
             takeable,
             next_wakeup,
+            oldest_ready,
         },
     )
 }

@@ -183,6 +183,7 @@ fn tubes_arrive_whole() {
             },
             takeable: 1,
             next_wakeup: None,
+            oldest_ready: Some(Timestamp::from_micros(9)),
         };
         assert_eq!(sent(TubeAnswer::new(&info, 0)).into_info(), Ok(info));
     }

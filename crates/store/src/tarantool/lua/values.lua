@@ -18,7 +18,8 @@ local STEP = 1000
 
 -- A task in its space: the fields of an answer first, then what only we want to know. Whether it is taken is not
 -- written there: that is a row of its own, so that a take does not write the task anew. How important a task is to the semaphore of its
--- tube (OWN) is there where its put said so.
+-- tube (OWN) is there where its put said so. DUE is when a delayed task becomes ready; of one that is ready, taken or gated it is since
+-- when it could be taken, where that is not since its put.
 local ID, STATE, PRI, CREATED, EXPIRES, TTR, ATTEMPTS, REASON, BODY, DELIVERY, PREVIOUS, DUE, SUBQUEUE, OWN, TUBE, BYTES, PARTS,
     FLAG = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18
 local READY, TAKEN, DELAYED, BURIED, DONE = 0, 1, 2, 3, 4
