@@ -320,6 +320,7 @@ pub fn error() -> impl Strategy<Value = Error> {
     prop_oneof![
         tube().prop_map(Error::TubeNotFound),
         tube().prop_map(Error::TubeExists),
+        (tube(), any::<u32>()).prop_map(|(tube, num)| Error::QueueNumTaken { tube, num }),
         tube().prop_map(Error::TubeHasTaken),
         tube().prop_map(Error::TubeHasConsumers),
         (tube(), any::<u64>()).prop_map(|(tube, capacity)| Error::TubeFull { tube, capacity }),

@@ -224,6 +224,7 @@ fn refusals_come_back_as_what_they_were() {
     let whole = [
         Error::TubeNotFound(tube()),
         Error::TubeExists(tube()),
+        Error::QueueNumTaken { tube: tube(), num: u32::MAX },
         Error::TubeHasTaken(tube()),
         Error::TubeHasConsumers(tube()),
         Error::TubeFull { tube: tube(), capacity: 9 },
