@@ -115,7 +115,10 @@ fn the_manager_needs_its_own_tubes() {
         let everyday = [Verb::Create, Verb::Put, Verb::Take, Verb::Ack, Verb::Release, Verb::Touch];
         let rig = guarded(vec![
             ("alone", own(&everyday)),
-            ("led", [own(&everyday), vec![Grant::new("taskyard.manager.*", &everyday)]].concat()),
+            (
+                "led",
+                [own(&everyday), vec![Grant::new("taskyard.manager.*", &[Verb::Execute])]].concat(),
+            ),
         ])
         .await;
         let timer = Arc::new(HandTimer::new(rig.clock.clone()));
