@@ -16,7 +16,7 @@ use crate::{output, units};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard stats                   all tubes
+  taskyard stats                   all tubes; oldest is for how long a task has been ready
   taskyard stats mail --json       one tube, for a program
   taskyard stats --watch           again every second, with rates, until Ctrl-C
   taskyard stats --watch=5s")]
@@ -92,7 +92,8 @@ fn print(args: &StatsArgs, seen: &Seen, before: Option<&Seen>) -> anyhow::Result
 
 /// A line for each tube.
 fn overview(args: &StatsArgs, seen: &Seen, before: Option<&Seen>) -> anyhow::Result<()> {
-    let mut header = vec!["tube", "kind", "ready", "taken", "delayed", "buried", "done", "waiting"];
+    let mut header =
+        vec!["tube", "kind", "ready", "taken", "delayed", "buried", "done", "waiting", "oldest"];
     if args.watch.is_some() {
         header.extend(["put/s", "take/s", "ack/s"]);
     }
@@ -107,6 +108,7 @@ fn overview(args: &StatsArgs, seen: &Seen, before: Option<&Seen>) -> anyhow::Res
         let counts = [tasks.ready, tasks.taken, tasks.delayed, tasks.buried, tasks.done];
         row.extend(counts.map(|count| count.to_string()));
         row.push(tube.consumers.to_string());
+        row.push(tube.oldest_ready.map_or_else(|| "-".into(), units::age));
         if args.watch.is_some() {
             row.extend(rates(tube, seen, before));
         }

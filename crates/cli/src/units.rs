@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use taskyard_core::{Holder, Lease, Span, TaskId, Timestamp};
 
@@ -117,6 +118,12 @@ pub fn utc(seconds: f64) -> String {
     }
     let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
     format!("{year}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", month + 1, days + 1)
+}
+
+/// For how long something has been so that began at this moment, in seconds since the epoch.
+pub fn age(since: f64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    in_words(now.as_secs_f64() - since)
 }
 
 /// A length of time in seconds as a person says it: its two largest parts.

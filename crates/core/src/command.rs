@@ -270,6 +270,9 @@ pub struct TubeInfo {
     pub takeable: u64,
     /// When time alone next changes something in it.
     pub next_wakeup: Option<Timestamp>,
+    /// Since when the task waits that has been ready for longest of those that no other task of their sub-queue keeps
+    /// waiting. At most [`OLDEST_LOOKED_MAX`](crate::limits::OLDEST_LOOKED_MAX) are looked at.
+    pub oldest_ready: Option<Timestamp>,
 }
 
 /// What a command answers.

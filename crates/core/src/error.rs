@@ -19,6 +19,16 @@ pub enum Error {
     /// A tube of this name is there already.
     #[error("tube '{0}' already exists")]
     TubeExists(TubeName),
+    /// The number of a queue belongs to a tube, and the two stay together for good.
+    #[error(
+        "queue number {num} belongs to tube '{tube}' for good; a number has one tube, a tube one number"
+    )]
+    QueueNumTaken {
+        /// Whose it is.
+        tube: TubeName,
+        /// The number that this tube has.
+        num: u32,
+    },
     /// The tube cannot be dropped while somebody holds its tasks.
     #[error("tube '{0}' has taken tasks; finish or release them before dropping it")]
     TubeHasTaken(TubeName),

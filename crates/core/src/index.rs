@@ -67,14 +67,14 @@ impl Indexes {
     pub fn add(&mut self, slot: &Slot, shared: &mut Shared) {
         let place = (slot.pri, slot.id);
         match &slot.standing {
-            Standing::Ready => {
+            Standing::Ready(_) => {
                 self.counts.ready += 1;
                 match &mut self.subqueues {
                     None => self.ready.insert(place),
                     Some(subqueues) => subqueues.add_ready(slot.subqueue, place),
                 }
             }
-            Standing::Delayed(_) | Standing::Gated => self.counts.delayed += 1,
+            Standing::Delayed(_) | Standing::Gated(_) => self.counts.delayed += 1,
             Standing::Taken(delivery) => {
                 self.counts.taken += 1;
                 self.taken.insert(slot.id);
@@ -102,11 +102,11 @@ impl Indexes {
     pub fn remove(&mut self, slot: &Slot, shared: &mut Shared) {
         let place = (slot.pri, slot.id);
         match &slot.standing {
-            Standing::Ready => {
+            Standing::Ready(_) => {
                 self.counts.ready -= 1;
                 self.remove_ready(slot.subqueue, place);
             }
-            Standing::Delayed(_) | Standing::Gated => self.counts.delayed -= 1,
+            Standing::Delayed(_) | Standing::Gated(_) => self.counts.delayed -= 1,
             Standing::Taken(delivery) => {
                 self.counts.taken -= 1;
                 self.taken.remove(&slot.id);
@@ -142,6 +142,14 @@ impl Indexes {
         match &self.subqueues {
             None => self.ready.first(),
             Some(subqueues) => subqueues.first(),
+        }
+    }
+
+    /// The one after this place, also when nothing is there any more.
+    pub fn next_ready(&self, after: Place) -> Option<Place> {
+        match &self.subqueues {
+            None => self.ready.after(after),
+            Some(subqueues) => subqueues.after(after),
         }
     }
 

@@ -43,6 +43,8 @@ pub const SEMAPHORE_REVOKING_MAX: u32 = 10_000;
 pub const SETTLE_STEPS_MAX: usize = 20_000;
 /// How many who wait one may go past at the price of a step.
 pub const SETTLE_STEP_PLACES: usize = 64;
+/// Most tasks that are looked at to find the one that has been ready for longest.
+pub const OLDEST_LOOKED_MAX: usize = 256;
 /// Largest task id: what fits beside a tube number in one SQLite key.
 pub const TASK_ID_MAX: u64 = (1 << 49) - 1;
 /// Most duration classes of one pool.

@@ -1,6 +1,7 @@
 //! Ready tasks in the order of delivery, for a few bytes each.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use crate::subqueue::Place;
 use crate::task::TaskId;
@@ -38,6 +39,14 @@ impl Order {
         self.lanes.iter().find_map(|(pri, lane)| Some((*pri, lane.first()?)))
     }
 
+    /// The first task after this place.
+    pub fn after(&self, (pri, id): Place) -> Option<Place> {
+        self.lanes.range(pri..).find_map(|(at, lane)| {
+            let first = if *at == pri { lane.after(id) } else { lane.first() };
+            Some((*at, first?))
+        })
+    }
+
     pub fn insert(&mut self, (pri, id): Place) {
         self.lanes.entry(pri).or_default().insert(id);
         self.len += 1;
@@ -66,6 +75,16 @@ impl Order {
 impl Lane {
     fn first(&self) -> Option<TaskId> {
         match (self.queue.front(), self.returned.first()) {
+            (Some(queued), Some(returned)) => Some(*queued.min(returned)),
+            (queued, returned) => queued.or(returned).copied(),
+        }
+    }
+
+    fn after(&self, id: TaskId) -> Option<TaskId> {
+        let from = self.queue.partition_point(|queued| *queued <= id);
+        let queued = self.queue.range(from..).find(|queued| !self.gone.contains(queued));
+        let returned = self.returned.range((Bound::Excluded(id), Bound::Unbounded)).next();
+        match (queued, returned) {
             (Some(queued), Some(returned)) => Some(*queued.min(returned)),
             (queued, returned) => queued.or(returned).copied(),
         }
@@ -125,6 +144,8 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Bound::{Excluded, Unbounded};
+
     use super::*;
 
     #[test]
@@ -146,6 +167,11 @@ mod tests {
                 }
                 assert_eq!(order.first(), set.first().copied(), "seed {seed}");
                 assert_eq!(order.len(), set.len(), "seed {seed}");
+                let (from, after) =
+                    ((place.0, TaskId(u64::MAX)), set.range((Excluded(place), Unbounded)));
+                assert_eq!(order.after(place), after.copied().next(), "seed {seed}");
+                let next_lane = set.range((Excluded(from), Unbounded)).copied().next();
+                assert_eq!(order.after(from), next_lane, "seed {seed}");
             }
             assert!(order.iter().eq(set.iter().copied()), "seed {seed}");
         }

@@ -23,7 +23,7 @@ pub struct Record {
     pub ttr: Span,
     /// Earlier deliveries that ended without ack or bury.
     pub attempts: u32,
-    /// When the latest of them began.
+    /// When it had become ready for the latest of them.
     pub previous_start: Option<Timestamp>,
     /// Its sub-queue, in tubes that have them.
     pub subqueue: Option<Arc<str>>,
@@ -38,8 +38,8 @@ pub struct Record {
 /// The states that are written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredState {
-    /// May be taken.
-    Ready,
+    /// May be taken, since this moment.
+    Ready(Timestamp),
     /// Waits for this moment.
     Delayed(Timestamp),
     /// Put aside by somebody.

@@ -21,7 +21,7 @@ pub(crate) struct Slot {
     pub created: Timestamp,
     pub expires: Timestamp,
     pub ttr: Span,
-    /// `NEVER` when no delivery was given back yet.
+    /// When it had become ready for the latest delivery that was given back; `NEVER` when none was yet.
     pub previous_start: Timestamp,
     pub body: Option<Body>,
     pub standing: Standing,
@@ -37,10 +37,11 @@ pub(crate) struct Slot {
 /// Where a task stands, with what belongs to that state.
 #[derive(Clone, Debug)]
 pub(crate) enum Standing {
-    Ready,
+    /// Since this moment.
+    Ready(Timestamp),
     Delayed(Timestamp),
-    /// Waits for the semaphore before its tube; for everybody else it is delayed.
-    Gated,
+    /// Waits for the semaphore before its tube, since this moment; for everybody else it is delayed.
+    Gated(Timestamp),
     Taken(Box<Delivery>),
     Buried {
         dead_letter: bool,
@@ -52,6 +53,8 @@ pub(crate) enum Standing {
 pub(crate) struct Delivery {
     pub lease: Lease,
     pub session: Option<SessionId>,
+    /// Since when the task had been ready.
+    pub since: Timestamp,
     pub start: Timestamp,
     pub until: Timestamp,
     /// Whether the taker named the lease time itself.
@@ -61,8 +64,8 @@ pub(crate) struct Delivery {
 impl Slot {
     pub fn state(&self) -> State {
         match self.standing {
-            Standing::Ready => State::Ready,
-            Standing::Delayed(_) | Standing::Gated => State::Delayed,
+            Standing::Ready(_) => State::Ready,
+            Standing::Delayed(_) | Standing::Gated(_) => State::Delayed,
             Standing::Taken(_) => State::Taken,
             Standing::Buried { .. } => State::Buried,
         }
@@ -71,7 +74,7 @@ impl Slot {
     /// When time alone next moves this task.
     pub fn timer(&self) -> Timestamp {
         match &self.standing {
-            Standing::Ready | Standing::Gated | Standing::Buried { .. } => self.expires,
+            Standing::Ready(_) | Standing::Gated(_) | Standing::Buried { .. } => self.expires,
             Standing::Delayed(due) => *due,
             Standing::Taken(delivery) => delivery.until,
         }
@@ -84,12 +87,22 @@ impl Slot {
         }
     }
 
+    /// Since when it could be, or could have been, taken. What is not ready yet has not begun to wait.
+    pub fn since(&self) -> Timestamp {
+        match &self.standing {
+            Standing::Ready(since) | Standing::Gated(since) | Standing::Delayed(since) => *since,
+            Standing::Taken(delivery) => delivery.since,
+            Standing::Buried { .. } => self.created,
+        }
+    }
+
     /// What would be found after a crash.
     pub fn stored_state(&self) -> StoredState {
-        match self.standing {
+        match &self.standing {
             // Where the semaphore has it is written down there.
-            Standing::Ready | Standing::Gated | Standing::Taken(_) => StoredState::Ready,
-            Standing::Delayed(due) => StoredState::Delayed(due),
+            Standing::Ready(since) | Standing::Gated(since) => StoredState::Ready(*since),
+            Standing::Taken(delivery) => StoredState::Ready(delivery.since),
+            Standing::Delayed(due) => StoredState::Delayed(*due),
             Standing::Buried { dead_letter: false } => StoredState::Buried,
             Standing::Buried { dead_letter: true } => StoredState::DeadLetter,
         }
@@ -136,7 +149,7 @@ impl Slot {
             previous_start: record.previous_start.unwrap_or(Timestamp::NEVER),
             body: record.body,
             standing: match record.standing {
-                StoredState::Ready => Standing::Ready,
+                StoredState::Ready(since) => Standing::Ready(since),
                 StoredState::Delayed(due) => Standing::Delayed(due),
                 StoredState::Buried => Standing::Buried { dead_letter: false },
                 StoredState::DeadLetter => Standing::Buried { dead_letter: true },

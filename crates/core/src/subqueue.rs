@@ -1,6 +1,7 @@
 //! Sub-queues: at most one task of each runs, and nobody looks at the busy ones.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::task::TaskId;
@@ -91,6 +92,12 @@ impl Subqueues {
     /// The first ready task of all idle sub-queues.
     pub fn first(&self) -> Option<Place> {
         self.heads.first().map(|head| head.0)
+    }
+
+    /// The first of them after this place.
+    pub fn after(&self, place: Place) -> Option<Place> {
+        let behind = (Bound::Excluded((place, u32::MAX)), Bound::Unbounded);
+        self.heads.range(behind).next().map(|head| head.0)
     }
 
     /// How many tasks could be taken now: one of each idle sub-queue.

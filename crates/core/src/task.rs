@@ -99,7 +99,8 @@ pub struct Task {
     pub attempts: u32,
     /// When the current delivery began.
     pub start: Option<Timestamp>,
-    /// When the latest earlier delivery that was given back began.
+    /// When it had become ready for the latest earlier delivery that was given back: by its put, at the end of its delay,
+    /// when it was given back before, or by a kick.
     pub previous_start: Option<Timestamp>,
     /// The sub-queue it belongs to, in tubes that have them.
     pub subqueue: Option<Arc<str>>,

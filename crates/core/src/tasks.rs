@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::index::{Indexes, Shared};
+use crate::limits::OLDEST_LOOKED_MAX;
 use crate::semaphore::Priority;
 use crate::semaphore::gated::gated;
 use crate::slots::{Slot, Slots};
@@ -116,6 +117,23 @@ impl Tasks {
             }
             self.indexes.remove_ready(slot.subqueue, place);
         }
+    }
+
+    /// Since when the oldest task waits that could be taken, pauses aside. Within a priority ids are in the order of puts, so
+    /// behind the first task that was ready at once nobody waits for longer; in front of it may be some that were
+    /// delayed or given back, each ready since a moment of its own. So few are looked at, and never more than the limit:
+    /// where that is reached, an older one may stand behind it.
+    pub fn oldest_ready(&self) -> Option<Timestamp> {
+        let (mut oldest, mut next) = (None, self.indexes.first_ready());
+        for _ in 0..OLDEST_LOOKED_MAX {
+            let Some((pri, id)) = next else { break };
+            let slot = self.slots.get(id)?;
+            let since = slot.since();
+            oldest = Some(oldest.map_or(since, |oldest: Timestamp| oldest.min(since)));
+            let at_once = since == slot.created;
+            next = self.indexes.next_ready((pri, if at_once { TaskId(u64::MAX) } else { id }));
+        }
+        oldest
     }
 
     /// The next ready tasks, at most `window`. With sub-queues those that can be taken now come first;

@@ -84,11 +84,15 @@ pub struct Ending {
 }
 
 impl Record {
-    /// A task that was taken since `start`, as it is after whoever held it is gone.
+    /// A task that was taken at `start`, as it is after whoever held it is gone: ready again since then, because nobody
+    /// knows when that was.
     pub fn given_back(&mut self, start: Timestamp, attempts_max: Option<u32>) {
-        self.previous_start = Some(start);
+        self.previous_start = Some(match self.standing {
+            StoredState::Ready(since) => since,
+            _ => self.created,
+        });
         self.attempts = self.attempts.saturating_add(1);
         let used_up = attempts_max.is_some_and(|most| self.attempts >= most);
-        self.standing = if used_up { StoredState::DeadLetter } else { StoredState::Ready };
+        self.standing = if used_up { StoredState::DeadLetter } else { StoredState::Ready(start) };
     }
 }

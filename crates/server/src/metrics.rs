@@ -9,12 +9,12 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::service::{Health, Service};
-use taskyard_core::{SemaphoreInfo, TubeName};
+use taskyard_core::{SemaphoreInfo, Span, Timestamp, TubeName};
 use taskyard_engine::WaitingCount;
 
 use crate::app::App;
 use crate::iproto::Counters;
-use crate::stalled::Seen;
+use crate::stalled::{Seen, now};
 
 /// What was asked of the server so far.
 #[derive(Default)]
@@ -89,6 +89,7 @@ pub(crate) fn text(
 ) -> String {
     let mut text = Text::default();
     write_tubes(&mut text, tubes);
+    write_ages(&mut text, tubes, now());
     write_waiting(&mut text, tubes, waiting);
     write_semaphores(&mut text, &app.lookout.seen());
     app.requests.write(&mut text);
@@ -136,6 +137,16 @@ fn write_tubes(text: &mut Text, tubes: &[TubeInfo]) {
         for info in tubes {
             text.line(&[("tube", info.name.as_str())], of(info));
         }
+    }
+}
+
+/// For how long the oldest task of each tube has been ready.
+fn write_ages(text: &mut Text, tubes: &[TubeInfo], now: Timestamp) {
+    let about = "For how long the oldest task that could be taken has been ready, 0 without one.";
+    text.family("taskyard_oldest_ready_age_seconds", "gauge", about);
+    for info in tubes {
+        let age = info.oldest_ready.map_or(Span::ZERO, |since| now.since(since));
+        text.line(&[("tube", info.name.as_str())], age.as_micros() as f64 / 1e6);
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `task_not_found` | 404 | 4 | no task of this id in the tube |
 //! | `session_unknown` | 404 | 4 | no live session of this identity |
 //! | `tube_exists` | 409 | 6 | a tube of this name is there already |
+//! | `queue_num_taken` | 409 | 6 | the queue number belongs to another tube, or the tube has another |
 //! | `tube_has_taken` | 409 | 6 | a drop while somebody holds tasks |
 //! | `tube_has_consumers` | 409 | 6 | a drop while consumers wait |
 //! | `semaphore_not_found` | 404 | 4 | no semaphore of this key |
@@ -57,6 +58,8 @@ pub enum Code {
     SessionUnknown,
     /// A tube of this name is there already.
     TubeExists,
+    /// The queue number belongs to another tube, or the tube has another.
+    QueueNumTaken,
     /// A drop while somebody holds tasks.
     TubeHasTaken,
     /// A drop while consumers wait.
@@ -130,11 +133,12 @@ pub enum Exit {
 }
 
 /// The list itself: code, its name on the wire, HTTP status, exit code.
-const TABLE: [(Code, &str, u16, Exit); 24] = [
+const TABLE: [(Code, &str, u16, Exit); 25] = [
     (Code::TubeNotFound, "tube_not_found", 404, Exit::NotFound),
     (Code::TaskNotFound, "task_not_found", 404, Exit::NotFound),
     (Code::SessionUnknown, "session_unknown", 404, Exit::NotFound),
     (Code::TubeExists, "tube_exists", 409, Exit::Refused),
+    (Code::QueueNumTaken, "queue_num_taken", 409, Exit::Refused),
     (Code::TubeHasTaken, "tube_has_taken", 409, Exit::Refused),
     (Code::TubeHasConsumers, "tube_has_consumers", 409, Exit::Refused),
     (Code::TooManyTubes, "too_many_tubes", 409, Exit::Refused),
@@ -196,6 +200,7 @@ impl Code {
         match error {
             Error::TubeNotFound(_) => Code::TubeNotFound,
             Error::TubeExists(_) => Code::TubeExists,
+            Error::QueueNumTaken { .. } => Code::QueueNumTaken,
             Error::TubeHasTaken(_) => Code::TubeHasTaken,
             Error::TubeHasConsumers(_) => Code::TubeHasConsumers,
             Error::TubeFull { .. } => Code::TubeFull,

@@ -20,7 +20,8 @@ Examples:
   taskyard tube create mail --ttr 5m --attempts-max 10
   taskyard tube create inbox --kind limfifottl --capacity 1000
   taskyard tube create orders --kind utubettl --if-not-exists
-  taskyard tube create checks --semaphore yang")]
+  taskyard tube create checks --semaphore yang
+  taskyard tube create emails --queue-num 1")]
 pub struct CreateArgs {
     /// Its name: 1 to 128 bytes without control characters, / or :
     tube: String,
@@ -57,6 +58,9 @@ pub struct CreateArgs {
     /// The semaphore before it: a task is ready only while it holds a grant, and its end frees the place.
     #[arg(long, value_name = "KEY")]
     semaphore: Option<String>,
+    /// The number of the queue of a contract that it is, for workers who may not make tubes themselves.
+    #[arg(long, value_name = "N")]
+    queue_num: Option<u32>,
     /// Leave a tube of that name as it is instead of refusing.
     #[arg(long)]
     if_not_exists: bool,
@@ -117,7 +121,7 @@ pub fn create(args: CreateArgs) -> anyhow::Result<Exit> {
         ttl_kills_taken: args.ttl_kills_taken,
         paused: args.paused,
         semaphore: args.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
-        queue_num: None,
+        queue_num: args.queue_num,
     };
     check_fitting(&options)?;
     let if_not_exists = args.if_not_exists;

@@ -7,7 +7,7 @@ use taskyard_wire::http::TubeAnswer;
 
 use super::NameArgs;
 use crate::connect::{ConnectArgs, block_on};
-use crate::output;
+use crate::{output, units};
 
 /// How to show all tubes.
 #[derive(Debug, Args)]
@@ -81,6 +81,7 @@ fn print(tube: &TubeAnswer) -> anyhow::Result<()> {
     lines.extend(options(tube).into_iter().filter(|(name, _)| *name != "paused"));
     lines.extend([
         ("ready", format!("{} ({} can be taken now)", tasks.ready, tube.takeable)),
+        ("oldest", tube.oldest_ready.map_or_else(|| "none is ready".into(), ready_for)),
         ("taken", tasks.taken.to_string()),
         ("delayed", tasks.delayed.to_string()),
         ("buried", tasks.buried.to_string()),
@@ -90,6 +91,10 @@ fn print(tube: &TubeAnswer) -> anyhow::Result<()> {
     let text: String =
         lines.into_iter().map(|(name, value)| format!("{name:<15} {value}\n")).collect();
     Ok(output::bytes(text.as_bytes())?)
+}
+
+fn ready_for(since: f64) -> String {
+    format!("ready for {}", units::age(since))
 }
 
 /// What was set, by name.
@@ -157,5 +162,5 @@ pub fn consumers(args: &WhoArgs) -> anyhow::Result<Exit> {
 
 /// A moment as a person reads it, in UTC; without one it does not come.
 fn moment(seconds: Option<f64>) -> String {
-    seconds.map_or_else(|| "never".into(), crate::units::utc)
+    seconds.map_or_else(|| "never".into(), units::utc)
 }

@@ -67,7 +67,20 @@ fn stats_are_for_people_and_programs() {
     assert_eq!(stats.len(), 1);
     assert_eq!(stats[0]["tasks"]["ready"], 1);
     assert_eq!(stats[0]["calls"]["put"], 2);
-    assert!(rig.run(&["stats"]).good().starts_with("TUBE"));
+    assert!(stats[0]["oldest_ready"].as_f64().is_some_and(|since| since > 1e9), "{stats:?}");
+    let shown = rig.run(&["stats"]).good();
+    assert!(shown.starts_with("TUBE") && shown.contains("OLDEST"), "{shown}");
+    assert!(rig.run(&["tube", "show", "mail"]).good().contains("ready for"));
     assert!(rig.run(&["stats", "mail"]).good().contains("RELEASE"));
     rig.run(&["stats", "nope"]).ends(4);
+}
+
+// Two tubes with one queue number: that the other one already exists was all that was said.
+#[test]
+fn a_queue_number_that_is_taken_says_whose_it_is() {
+    let rig = Rig::new();
+    rig.run(&["tube", "create", "emails", "--queue-num", "7"]).good();
+    let refused = rig.run(&["tube", "create", "letters", "--queue-num", "7"]).ends(6);
+    assert!(refused.err.contains("queue number 7 belongs to tube 'emails'"), "{}", refused.err);
+    assert!(rig.run(&["tube", "show", "emails"]).good().contains("queue-num       7"));
 }

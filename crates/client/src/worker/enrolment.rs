@@ -12,51 +12,52 @@ use super::worker::InitError;
 /// How often it looks anew when somebody else was faster.
 const TRIES: usize = 3;
 
-/// Sees that a queue has its tube: made, numbered or renamed if need be. Answers the tube's number in the store.
+/// Sees that a queue has its tube: made, numbered or renamed if need be. Answers the tube's number in the store. Asks about no
+/// other tubes than the queue's own, so that who may use only these can run a worker.
 pub(super) async fn enrol(store: &Store, lane: &Lane) -> Result<u32, InitError> {
     let mut tries = 0;
     loop {
         tries += 1;
-        let tubes = tubes(store).await?;
-        let Some(change) = change(&tubes, lane)? else {
-            let found = tubes.iter().find(|tube| tube.name == lane.tube);
-            return check(found.ok_or_else(|| unexpected("tubes"))?);
-        };
+        let own = find(store, &lane.tube).await?;
+        if let Some(own) = own.as_ref().filter(|own| own.options.queue_num == Some(lane.num)) {
+            return check(own);
+        }
+        let mut before = Vec::new();
+        for name in &lane.was {
+            before.extend(find(store, name).await?);
+        }
+        let change = change(own.as_ref(), &before, lane)?;
         match store.execute(vec![change]).await.pop() {
             Some(Ok(_)) => {}
             // Another worker of the same contract may begin at the same time: what it did is seen now.
             Some(Err(Refusal::TubeExists(_) | Refusal::TubeNotFound(_))) if tries < TRIES => {}
+            Some(Err(Refusal::QueueNumTaken { tube, .. }))
+                if tube == lane.tube && tries < TRIES => {}
+            Some(Err(Refusal::QueueNumTaken { tube, num })) => {
+                return Err(InitError::NumberTaken { num, tube, wanted: lane.tube.clone() });
+            }
             Some(Err(refusal)) => return Err(refusal.into()),
             None => return Err(Refusal::ShuttingDown.into()),
         }
     }
 }
 
-/// What is to be done before the tube can be used; nothing when it is as it should be.
-fn change(tubes: &[TubeInfo], lane: &Lane) -> Result<Option<Command>, InitError> {
+/// What is to be done before the tube can be used, which is not there or has not the queue's number: the store refuses
+/// when another tube has it.
+fn change(own: Option<&TubeInfo>, before: &[TubeInfo], lane: &Lane) -> Result<Command, InitError> {
     let queue_num = Some(lane.num);
-    let named = |name: &TubeName| tubes.iter().find(|tube| tube.name == *name);
     let name = |tube: &TubeInfo| Command::NameTube {
         tube: tube.name.clone(),
         name: lane.tube.clone(),
         queue_num,
     };
-    let own = named(&lane.tube);
-    match tubes.iter().find(|tube| tube.options.queue_num == queue_num) {
-        Some(numbered) if numbered.name == lane.tube => return Ok(None),
-        Some(numbered) if lane.was.contains(&numbered.name) => {
-            if own.is_some() {
-                let why = "the tube of its old name is there too, and only one can be the queue; \
-                           move the tasks of one of them and drop it";
-                return Err(InitError::UnfitTube { tube: lane.tube.clone(), why });
-            }
-            return Ok(Some(name(numbered)));
+    if let Some(numbered) = before.iter().find(|tube| tube.options.queue_num == queue_num) {
+        if own.is_some() {
+            let why = "the tube of its old name is there too, and only one can be the queue; \
+                       move the tasks of one of them and drop it";
+            return Err(InitError::UnfitTube { tube: lane.tube.clone(), why });
         }
-        Some(numbered) => {
-            let (tube, wanted) = (numbered.name.clone(), lane.tube.clone());
-            return Err(InitError::NumberTaken { num: lane.num, tube, wanted });
-        }
-        None => {}
+        return Ok(name(numbered));
     }
     if let Some(own) = own {
         if own.options.queue_num.is_some() {
@@ -64,15 +65,14 @@ fn change(tubes: &[TubeInfo], lane: &Lane) -> Result<Option<Command>, InitError>
             return Err(InitError::UnfitTube { tube: own.name.clone(), why });
         }
         check(own)?;
-        return Ok(Some(name(own)));
+        return Ok(name(own));
     }
     // A tube that was made before tubes had numbers.
-    let old = lane.was.iter().find_map(named);
-    if let Some(old) = old.filter(|old| old.options.queue_num.is_none()) {
-        return Ok(Some(name(old)));
+    if let Some(old) = before.iter().find(|old| old.options.queue_num.is_none()) {
+        return Ok(name(old));
     }
     let options = TubeOptions { queue_num, ..TubeOptions::new(Kind::FifoTtl) };
-    Ok(Some(Command::CreateTube { tube: lane.tube.clone(), options, if_not_exists: false }))
+    Ok(Command::CreateTube { tube: lane.tube.clone(), options, if_not_exists: false })
 }
 
 /// Whether tasks of a contract can be in the tube.
@@ -87,9 +87,11 @@ fn check(tube: &TubeInfo) -> Result<u32, InitError> {
     Ok(tube.number)
 }
 
-async fn tubes(store: &Store) -> Result<Vec<TubeInfo>, InitError> {
-    match store.execute(vec![Command::Tubes { tube: None }]).await.pop() {
-        Some(Ok(Reply::Tubes(tubes))) => Ok(tubes),
+/// The tube of this name, if there is one.
+async fn find(store: &Store, name: &TubeName) -> Result<Option<TubeInfo>, InitError> {
+    match store.execute(vec![Command::Tubes { tube: Some(name.clone()) }]).await.pop() {
+        Some(Ok(Reply::Tubes(mut tubes))) => Ok(tubes.pop()),
+        Some(Err(Refusal::TubeNotFound(_))) => Ok(None),
         Some(Err(refusal)) => Err(refusal.into()),
         _ => Err(unexpected("tubes").into()),
     }

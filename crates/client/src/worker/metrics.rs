@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use taskyard_core::{Span, TubeStats};
+use taskyard_core::command::TubeInfo;
+use taskyard_core::{Span, Timestamp};
 
 /// The upper ends of the histogram's buckets, in milliseconds.
 const BUCKETS_MS: [u64; 14] =
@@ -118,7 +119,7 @@ impl Metrics {
             &mut text,
             name,
             "gauge",
-            "For how long the first task of the latest batch was ready.",
+            "For how long the oldest task that could be taken has been ready.",
         );
         for (num, queue) in &*queues {
             let seconds = queue.oldest_micros.load(Ordering::Relaxed) as f64 / 1e6;
@@ -194,16 +195,13 @@ const COUNTERS: [(&str, &str, Of); 11] = [
 ];
 
 impl QueueMetrics {
-    /// How long the first task of a batch had been ready.
-    pub fn oldest(&self, age: Span) {
-        self.oldest_micros.store(age.as_micros().max(0), Ordering::Relaxed);
-    }
-
     /// What the store says about the queue.
-    pub fn observe(&self, stats: &TubeStats) {
-        self.ready.store(stats.tasks.ready, Ordering::Relaxed);
-        self.delayed.store(stats.tasks.delayed, Ordering::Relaxed);
-        self.expired.store(stats.calls.ttr, Ordering::Relaxed);
+    pub fn observe(&self, tube: &TubeInfo, now: Timestamp) {
+        self.ready.store(tube.stats.tasks.ready, Ordering::Relaxed);
+        self.delayed.store(tube.stats.tasks.delayed, Ordering::Relaxed);
+        self.expired.store(tube.stats.calls.ttr, Ordering::Relaxed);
+        let age = tube.oldest_ready.map_or(Span::ZERO, |since| now.since(since));
+        self.oldest_micros.store(age.as_micros(), Ordering::Relaxed);
     }
 
     pub fn cycle(&self, took: Duration) {

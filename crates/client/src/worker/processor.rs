@@ -58,7 +58,6 @@ async fn visit(inner: &Inner, queue: usize) -> Option<Batch> {
     let began = inner.store.now();
     match inner.take(queue, Span::ZERO).await {
         Ok((tasks, _)) if tasks.is_empty() => {
-            inner.lanes[queue].metrics.oldest(Span::ZERO);
             inner.desk().roster.empty(queue, began);
         }
         Ok((tasks, lease)) => {
@@ -122,11 +121,6 @@ impl<'a> Cycle<'a> {
         let lane = &inner.lanes[batch.queue];
         let settings = inner.settings.borrow().clone();
         let tube = inner.tube_number(batch.queue);
-        if let Some(first) = batch.tasks.first() {
-            // Since when it could have been taken: since its put, or since its delay or last attempt ended.
-            let ready = first.due.unwrap_or(first.created).max(first.created);
-            lane.metrics.oldest(batch.began.since(ready));
-        }
         let mut held = Vec::with_capacity(batch.tasks.len());
         let mut raw = Vec::with_capacity(batch.tasks.len());
         let mut ledger = Vec::with_capacity(batch.tasks.len());

@@ -193,7 +193,7 @@ impl Store {
         let asked = asked.map(|tube| Command::Tubes { tube: Some(tube.clone()) }).collect();
         for (metrics, reply) in self.shared.metrics.iter().zip(self.execute(asked).await) {
             let Reply::Tubes(tubes) = reply? else { return Err(unexpected("tubes").into()) };
-            tubes.iter().for_each(|tube| metrics.observe(&tube.stats));
+            tubes.iter().for_each(|tube| metrics.observe(tube, self.now()));
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ pub struct Delivery {
     pub task_id: u64,
     /// How often it was given back before.
     pub attempts: u32,
-    /// When the attempt before this one began.
+    /// When the task had become ready for the attempt before this one.
     pub prev_start_time: Option<Timestamp>,
 }
 

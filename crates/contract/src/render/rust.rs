@@ -39,7 +39,7 @@ pub struct «Name»Task {
     pub task_id: u64,
     /// How often it was given back before: 0 at the first attempt.
     pub attempts: u32,
-    /// When the attempt before this one began.
+    /// When the task had become ready for the attempt before this one.
     pub prev_start_time: ::std::option::Option<::taskyard::Timestamp>,
 «fields»}
 

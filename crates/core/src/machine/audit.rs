@@ -41,8 +41,8 @@ impl Machine {
                 let status = self.semaphores.status(gate, task);
                 stand.extend(status.map(|_| (gate, task)));
                 let fits = match slot.standing {
-                    Standing::Ready => status == Some(Status::Acquired),
-                    Standing::Gated => matches!(status, Some(Status::Wait | Status::Delayed)),
+                    Standing::Ready(_) => status == Some(Status::Acquired),
+                    Standing::Gated(_) => matches!(status, Some(Status::Wait | Status::Delayed)),
                     Standing::Taken(_) => at_work.insert(task),
                     Standing::Delayed(_) | Standing::Buried { .. } => status.is_none(),
                 };
@@ -123,11 +123,11 @@ impl Tube {
         for slot in slots.iter() {
             assert!(slot.id.0 < self.next_id);
             match slot.standing {
-                Standing::Ready => {
+                Standing::Ready(_) => {
                     counts.ready += 1;
                     ready.push(slot);
                 }
-                Standing::Delayed(_) | Standing::Gated => counts.delayed += 1,
+                Standing::Delayed(_) | Standing::Gated(_) => counts.delayed += 1,
                 Standing::Taken(_) => {
                     counts.taken += 1;
                     taken.insert(slot.id);
@@ -169,8 +169,10 @@ impl Tube {
             let runs = slots.iter().filter(|slot| slot.delivery().is_some()).count();
             assert_eq!(running as usize, runs);
             assert!(runs <= 1, "two tasks of {key} run");
-            let all: Vec<_> =
-                slots.into_iter().filter(|slot| matches!(slot.standing, Standing::Ready)).collect();
+            let all: Vec<_> = slots
+                .into_iter()
+                .filter(|slot| matches!(slot.standing, Standing::Ready(_)))
+                .collect();
             audit_ready(now, ready, &all);
         }
     }
@@ -190,6 +192,6 @@ fn deadline(slot: &Slot) -> Timestamp {
     match &slot.standing {
         Standing::Delayed(due) => *due,
         Standing::Taken(delivery) => delivery.until,
-        Standing::Ready | Standing::Gated | Standing::Buried { .. } => slot.expires,
+        Standing::Ready(_) | Standing::Gated(_) | Standing::Buried { .. } => slot.expires,
     }
 }

@@ -148,8 +148,10 @@ impl Machine {
         let attempts_max = tube.options.attempts_max.unwrap_or(u32::MAX);
         let mut used_up = false;
         tube.tasks.update(id, &mut self.shared, |slot| {
+            // What does not count leaves no trace.
+            let mut since = slot.since();
             if how.counted {
-                slot.previous_start = slot.delivery().map_or(now, |delivery| delivery.start);
+                (slot.previous_start, since) = (since, now);
                 slot.attempts = slot.attempts.saturating_add(1);
                 used_up = slot.attempts >= attempts_max;
             }
@@ -157,7 +159,7 @@ impl Machine {
                 slot.standing = Standing::Buried { dead_letter: true };
                 Event::DeadLetter
             } else if how.delay.is_zero() {
-                slot.standing = Standing::Ready;
+                slot.standing = Standing::Ready(since);
                 Event::Release
             } else {
                 slot.standing = Standing::Delayed(now + how.delay);
@@ -233,7 +235,7 @@ impl Machine {
             debug_assert_eq!(state::next(Some(State::Buried), Event::Kick), Some(State::Ready));
             self.note(number, id);
             let tube = self.tubes.get_mut(number).expect("kick looked the tube up");
-            tube.tasks.update(id, &mut self.shared, |slot| slot.standing = Standing::Ready);
+            tube.tasks.update(id, &mut self.shared, |slot| slot.standing = Standing::Ready(now));
             tube.calls().kick += 1;
             kicked.push(id);
         }

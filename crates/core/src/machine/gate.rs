@@ -59,7 +59,7 @@ impl Machine {
     fn want(&self, gate: u32, task: TaskId) -> Want {
         let Some((slot, own)) = self.gated_slot(gate, task) else { return Want::Leave };
         match slot.standing {
-            Standing::Ready | Standing::Gated => {
+            Standing::Ready(_) | Standing::Gated(_) => {
                 Want::Stand(own.unwrap_or_else(|| priority_of(slot.pri)))
             }
             Standing::Taken(_) => Want::Work,
@@ -92,8 +92,8 @@ impl Machine {
     fn set_gated(&mut self, number: u32, id: TaskId, holds: bool) -> bool {
         let standing = self.tubes[number].tasks.get(id).map(|slot| &slot.standing);
         let (event, to) = match (standing, holds) {
-            (Some(Standing::Gated), true) => (Event::Admit, Standing::Ready),
-            (Some(Standing::Ready), false) => (Event::Gate, Standing::Gated),
+            (Some(Standing::Gated(since)), true) => (Event::Admit, Standing::Ready(*since)),
+            (Some(Standing::Ready(since)), false) => (Event::Gate, Standing::Gated(*since)),
             _ => return false,
         };
         let from = if holds { State::Delayed } else { State::Ready };
@@ -115,7 +115,8 @@ impl Machine {
         self.orphans = self.tube_numbers().filter(|number| self.is_orphan(*number)).collect();
         for number in self.tube_numbers().collect::<Vec<_>>() {
             let Some(gate) = self.gate(number) else { continue };
-            let waiting = |slot: &&Slot| matches!(slot.standing, Standing::Ready | Standing::Gated);
+            let waiting =
+                |slot: &&Slot| matches!(slot.standing, Standing::Ready(_) | Standing::Gated(_));
             let ids: Vec<_> =
                 self.tubes[number].tasks.all().filter(waiting).map(|slot| slot.id).collect();
             for id in ids {

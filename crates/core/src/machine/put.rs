@@ -89,7 +89,7 @@ fn new_slot(now: Timestamp, id: TaskId, task: NewTask, options: &TubeOptions) ->
         previous_start: Timestamp::NEVER,
         body_bytes: task.body.bytes(),
         body: Some(task.body),
-        standing: Standing::Ready,
+        standing: Standing::Ready(now),
         attempts: 0,
         subqueue: NO_SUBQUEUE,
         noted: 0,

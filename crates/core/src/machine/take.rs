@@ -59,6 +59,7 @@ impl Machine {
             slot.standing = Standing::Taken(Box::new(Delivery {
                 lease,
                 session: take.session,
+                since: slot.since(),
                 start: now,
                 until,
                 explicit: take.lease.is_some(),

@@ -106,8 +106,8 @@ impl Machine {
             let Ok(Reply::Tubes(mut infos)) = self.show_tubes(Some(&tube.name)) else {
                 panic!("every tube can be shown");
             };
-            // Expired tasks that a take has met are not counted as takeable any more.
-            infos[0].takeable = 0;
+            // Expired tasks that a take has met are not among the takeable any more.
+            (infos[0].takeable, infos[0].oldest_ready) = (0, None);
             lines.push(format!("{number}: {infos:?}"));
             let mut tasks: Vec<_> = tube.tasks.parts().0.iter().cloned().collect();
             tasks.sort_by_key(|slot| slot.id);

@@ -39,18 +39,20 @@ impl Machine {
             }
             let Some(slot) = tube.tasks.get(id) else { break };
             match slot.standing {
-                Standing::Delayed(_) => {
+                Standing::Delayed(due) => {
                     debug_assert_eq!(
                         state::next(Some(State::Delayed), Event::Due),
                         Some(State::Ready)
                     );
                     self.note(number, id);
                     let tube = self.tubes.get_mut(number).expect("the tube is there");
-                    tube.tasks.update(id, &mut self.shared, |slot| slot.standing = Standing::Ready);
+                    tube.tasks.update(id, &mut self.shared, |slot| {
+                        slot.standing = Standing::Ready(due);
+                    });
                     tube.calls().delay += 1;
                 }
                 Standing::Taken(_) => self.give_back(now, number, id, GiveBack::LEASE_OVER),
-                Standing::Ready | Standing::Gated | Standing::Buried { .. } => {
+                Standing::Ready(_) | Standing::Gated(_) | Standing::Buried { .. } => {
                     debug_assert_eq!(
                         state::next(Some(slot.state()), Event::Expire),
                         Some(State::Done)

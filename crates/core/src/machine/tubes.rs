@@ -76,6 +76,7 @@ impl Tube {
             stats,
             takeable: self.takeable(),
             next_wakeup: self.wakeup,
+            oldest_ready: self.tasks.oldest_ready(),
         }
     }
 }
@@ -153,7 +154,7 @@ impl Machine {
             && before != wanted
         {
             // Such numbers are permanent.
-            return Err(Error::TubeExists(tube.clone()));
+            return Err(Error::QueueNumTaken { tube: tube.clone(), num: before });
         }
         self.check_queue_num(Some(number), queue_num)?;
         self.journal
@@ -172,7 +173,7 @@ impl Machine {
         }
         let mut others = self.tubes.iter().filter(|(number, _)| Some(*number) != own);
         match others.find(|(_, tube)| tube.options.queue_num == Some(wanted)) {
-            Some((_, other)) => Err(Error::TubeExists(other.name.clone())),
+            Some((_, other)) => Err(Error::QueueNumTaken { tube: other.name.clone(), num: wanted }),
             None => Ok(()),
         }
     }

@@ -44,12 +44,12 @@ impl Tube {
             Standing::Taken(_) => Reason::Running,
             Standing::Delayed(due) => Reason::NotDue(due),
             _ if slot.expires <= now => Reason::Expired,
-            Standing::Gated => Reason::Semaphore,
+            Standing::Gated(_) => Reason::Semaphore,
             Standing::Buried { dead_letter: true } => Reason::AttemptsUsedUp,
             Standing::Buried { dead_letter: false } => Reason::Buried,
-            Standing::Ready if self.options.paused => Reason::TubePaused,
-            Standing::Ready if self.tasks.is_blocked(slot) => Reason::SubqueueBusy,
-            Standing::Ready => Reason::WaitsForConsumer,
+            Standing::Ready(_) if self.options.paused => Reason::TubePaused,
+            Standing::Ready(_) if self.tasks.is_blocked(slot) => Reason::SubqueueBusy,
+            Standing::Ready(_) => Reason::WaitsForConsumer,
         }
     }
 }

@@ -161,9 +161,12 @@ fn blur(answer: Result<Reply>) -> Result<Reply> {
 
 fn without_takeable(answer: Result<Reply>) -> Result<Reply> {
     answer.map(|reply| match reply {
-        Reply::Tubes(tubes) => {
-            Reply::Tubes(tubes.into_iter().map(|tube| TubeInfo { takeable: 0, ..tube }).collect())
-        }
+        Reply::Tubes(tubes) => Reply::Tubes(
+            tubes
+                .into_iter()
+                .map(|tube| TubeInfo { takeable: 0, oldest_ready: None, ..tube })
+                .collect(),
+        ),
         other => other,
     })
 }

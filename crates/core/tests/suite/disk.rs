@@ -169,7 +169,11 @@ fn expected(task: &Task, written: &Record) -> Record {
             StoredState::DeadLetter
         }
         (State::Buried, _) => StoredState::Buried,
-        _ => StoredState::Ready,
+        // Since when it waits is shown of the oldest alone.
+        _ => match written.standing {
+            StoredState::Ready(since) => StoredState::Ready(since),
+            _ => StoredState::Ready(task.created),
+        },
     };
     Record {
         id: task.id,

@@ -63,7 +63,7 @@ impl Model {
             Command::Put { tube, tasks, .. } => self.tube(&tube)?.put(now, tasks),
             Command::Take(take) => self.take(&take),
             Command::Finish { tube, items, .. } => self.finish(&tube, &items),
-            Command::Kick { tube, count } => Ok(self.tube(&tube)?.kick(count)),
+            Command::Kick { tube, count } => Ok(self.tube(&tube)?.kick(now, count)),
             Command::Delete { tube, ids, .. } => {
                 let tube = self.tube(&tube)?;
                 Ok(Reply::Finished(ids.iter().map(|id| tube.delete(*id)).collect()))
@@ -84,7 +84,7 @@ impl Model {
             }
             Command::ReleaseAll { tube } => {
                 let tube = self.tube(&tube)?;
-                tube.release_where(|task| task.state == State::Taken);
+                tube.release_where(now, |task| task.state == State::Taken);
                 Ok(Reply::Nothing)
             }
             Command::JoinSession { session, create } => self.join(session, create),
@@ -240,7 +240,7 @@ impl Model {
         self.sessions.retain(|session| session.id != id);
         let mut given_back = 0;
         for tube in &mut self.tubes {
-            given_back += tube.release_where(|task| task.session == Some(id));
+            given_back += tube.release_where(self.now, |task| task.session == Some(id));
         }
         given_back
     }
@@ -272,7 +272,7 @@ impl Model {
         self.sessions.clear();
         self.session_ttr = Span::ZERO;
         for tube in &mut self.tubes {
-            tube.release_where(|task| task.state == State::Taken);
+            tube.release_where(self.now, |task| task.state == State::Taken);
             tube.calls = Calls::default();
             tube.done = 0;
             if tube.options.temporary {

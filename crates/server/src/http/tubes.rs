@@ -38,7 +38,7 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::POST, "/v1/tubes/{tube}/name", name, self::name)
             .reads::<NameRequest>()
             .answers::<TubeAnswer>("The tube under its new name")
-            .refuses([Code::TubeExists])
+            .refuses([Code::TubeExists, Code::QueueNumTaken])
             .commands(),
         Route::new(Method::DELETE, TUBE, drop, self::drop)
             .answers::<NothingAnswer>("It is gone")
@@ -58,7 +58,7 @@ fn create_route() -> Route {
         .reads::<CreateRequest>()
         .answers_with(201, "It was made", Shape::of::<CreateAnswer>())
         .answers::<CreateAnswer>("It was there already and `if_not_exists` was set")
-        .refuses([Code::TubeExists, Code::TooManyTubes])
+        .refuses([Code::TubeExists, Code::QueueNumTaken, Code::TooManyTubes])
         .commands()
 }
 
@@ -84,7 +84,7 @@ async fn create(
     InTube(tube): InTube,
     Json(request): Json<CreateRequest>,
 ) -> Result<Response, Refusal> {
-    let reply = numbered(&app, request.into_command(tube)?).await?;
+    let reply = app.ask(request.into_command(tube)?).await?;
     let Reply::Created(created) = reply else { return Err(misfit()) };
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     answer(status, &CreateAnswer { created })
@@ -105,32 +105,9 @@ async fn name(
     InTube(tube): InTube,
     Json(request): Json<NameRequest>,
 ) -> Result<Response, Refusal> {
-    let reply = numbered(&app, request.into_command(tube)?).await?;
+    let reply = app.ask(request.into_command(tube)?).await?;
     let Reply::Tubes(infos) = reply else { return Err(misfit()) };
     ok(&with_consumers(&app, &infos).await.pop().ok_or_else(misfit)?)
-}
-
-/// Runs a command that may give a tube its queue number. When that is what clashes, "already exists" would be a
-/// riddle.
-async fn numbered(app: &App, command: Command) -> Result<Reply, Refusal> {
-    let (tube, name, num) = match &command {
-        Command::CreateTube { tube, options, .. } => (None, tube.clone(), options.queue_num),
-        Command::NameTube { tube, name, queue_num } => {
-            (Some(tube.clone()), name.clone(), *queue_num)
-        }
-        _ => return Ok(app.ask(command).await?),
-    };
-    app.ask(command).await.map_err(|error| match (&error, num) {
-        (Error::TubeExists(other), Some(_)) if tube.as_ref() == Some(other) => {
-            let message = format!("tube '{other}' has another queue number, which is permanent");
-            Refusal::saying(&error, message)
-        }
-        (Error::TubeExists(other), Some(num)) if *other != name => {
-            let message = format!("queue number {num} belongs to tube '{other}'; use another");
-            Refusal::saying(&error, message)
-        }
-        _ => error.into(),
-    })
 }
 
 async fn drop(State(app): State<Shared>, InTube(tube): InTube) -> Result<Response, Refusal> {

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use taskyard_core::TubeName;
 use taskyard_wire::iproto::auth;
 
 use super::pattern::Pattern;
@@ -180,6 +181,11 @@ impl Grants {
     /// Whether this verb is allowed on this tube.
     pub(crate) fn allows(&self, verb: Verb, tube: &str) -> bool {
         self.any(|grant| grant.verbs.contains(&verb) && grant.tube.matches(tube))
+    }
+
+    /// Whether one of these verbs is allowed on this tube.
+    pub(crate) fn allows_any(&self, verbs: &[Verb], tube: &TubeName) -> bool {
+        verbs.iter().any(|verb| self.allows(*verb, tube.as_str()))
     }
 
     /// Whether this verb, which is about no tube, is allowed.

@@ -18,6 +18,10 @@ async fn introduce(talk: &mut Talk, user: &str, password: &str) -> Answer {
     talk.ask(&Operation::Auth { user, scramble }).await
 }
 
+/// Commands of our own client, by number.
+const TUBES: u8 = 3;
+const PEEK: u8 = 9;
+
 /// A server with a boss, and somebody who may do a few things.
 async fn guarded() -> Rig {
     let grants = vec![
@@ -96,11 +100,14 @@ async fn grants_say_which_verbs_on_which_tubes() {
         ("queue.tube", json!([])),
         ("queue.cfg", json!([{ "ttr": 5 }])),
         ("queue.create_tube", json!(["another", "fifo"])),
-        ("taskyard.execute", json!([[]])),
+        ("taskyard.execute", json!([[[TUBES, "post"]]])),
+        ("taskyard.execute", json!([[[TUBES, "mail"], [TUBES]]])),
+        ("taskyard.execute", json!([[[PEEK, "mail", [0]]]])),
     ] {
         let text = format!("Execute access to function '{name}' is denied for user 'lim'");
         lim.refused(name, args, 42, &text).await;
     }
+    lim.done("taskyard.execute", json!([[[TUBES, "mail"]]])).await;
     lim.done("queue.create_tube", json!(["own", "fifo"])).await;
     lim.done("queue.tube.own:drop", json!([])).await;
 }

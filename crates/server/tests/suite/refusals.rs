@@ -141,15 +141,15 @@ async fn a_queue_number_that_is_taken_says_whose_it_is() {
     let again = rig.send(Method::PUT, "/v1/tubes/emails", numbered.clone()).await;
     assert_eq!(again.refused(409, "tube_exists"), "tube 'emails' already exists");
     let other = rig.send(Method::PUT, "/v1/tubes/other", numbered).await;
-    let belongs = "queue number 7 belongs to tube 'emails'; use another";
-    assert_eq!(other.refused(409, "tube_exists"), belongs);
-    assert_eq!(other.body["error"]["tube"], "emails");
+    let belongs = "queue number 7 belongs to tube 'emails' for good; a number has one tube, a tube one number";
+    assert_eq!(other.refused(409, "queue_num_taken"), belongs);
+    let error = &other.body["error"];
+    assert_eq!((&error["tube"], &error["queue_num"]), (&json!("emails"), &json!(7)));
     rig.send(Method::PUT, "/v1/tubes/other", json!({ "kind": "fifottl" })).await;
     let named = rig.post("/v1/tubes/other/name", json!({ "name": "new", "queue_num": 7 })).await;
-    assert_eq!(named.refused(409, "tube_exists"), belongs);
+    assert_eq!(named.refused(409, "queue_num_taken"), belongs);
     let moved = rig.post("/v1/tubes/emails/name", json!({ "name": "new", "queue_num": 8 })).await;
-    let permanent = "tube 'emails' has another queue number, which is permanent";
-    assert_eq!(moved.refused(409, "tube_exists"), permanent);
+    assert_eq!(moved.refused(409, "queue_num_taken"), belongs, "it has another");
     let taken = rig.post("/v1/tubes/emails/name", json!({ "name": "other", "queue_num": 7 })).await;
     assert_eq!(taken.refused(409, "tube_exists"), "tube 'other' already exists");
 }

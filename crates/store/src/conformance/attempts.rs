@@ -7,22 +7,66 @@ use taskyard_core::{
 use super::Harness;
 use super::ask::{Ask, done, secs, session, task};
 
-/// Every way back from a delivery counts once and keeps its start.
+/// Every way back from a delivery counts once and keeps since when the task had been ready.
 pub async fn every_return_counts<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
+    let mut ready = queue.now();
     for (attempts, way) in (1..).zip(WAYS_BACK) {
         queue.join(session(1)).await;
-        let taken = queue.take_as(&tube, session(1)).await;
+        queue.advance(secs(2));
+        queue.take_as(&tube, session(1)).await;
         queue.advance(secs(1));
         way_back(&queue, &tube, way, id).await;
         let back = queue.look(&tube, id).await;
         assert_eq!((back.state, back.attempts), (State::Ready, attempts), "{way}");
-        assert_eq!(back.previous_start, taken.start, "{way}");
+        assert_eq!(back.previous_start, Some(ready), "{way}");
+        ready = queue.now();
         if way != "session end" {
             queue.leave(session(1)).await;
         }
     }
+}
+
+/// The previous start is when the task had become ready for the attempt before, not when that was taken: at the end of a
+/// delay, of its put or of a release, or when it was given back or kicked. What does not count changes nothing.
+pub async fn the_previous_start_is_when_it_became_ready<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let id = queue.put(&tube, NewTask { delay: Some(secs(10)), ..task("x") }).await;
+    let put_due = queue.now() + secs(10);
+    queue.advance(secs(15));
+    let first = queue.take(&tube).await;
+    assert_eq!(first.previous_start, None);
+    queue.advance(secs(1));
+    let later = Finish::Release { delay: secs(20), counted: true };
+    let back = done(queue.finish_lease(&tube, &first, later).await);
+    assert_eq!(back.previous_start, Some(put_due));
+    let retry_due = queue.now() + secs(20);
+    assert_eq!(back.due, Some(retry_due));
+
+    queue.advance(secs(25));
+    let second = queue.take(&tube).await;
+    queue.advance(secs(1));
+    let uncounted = Finish::Release { delay: Span::ZERO, counted: false };
+    let back = done(queue.finish_lease(&tube, &second, uncounted).await);
+    assert_eq!((back.previous_start, back.due), (Some(put_due), None));
+    queue.advance(secs(1));
+    let third = queue.take(&tube).await;
+    assert_eq!((third.previous_start, third.due), (Some(put_due), None));
+    queue.advance(secs(1));
+    done(queue.release(&tube, &third).await);
+    let fourth = queue.take(&tube).await;
+    assert_eq!(fourth.previous_start, Some(retry_due));
+
+    queue.bury(&tube, id).await;
+    queue.advance(secs(5));
+    assert_eq!(queue.kick(&tube, 1).await, 1);
+    let kicked = queue.now();
+    queue.advance(secs(1));
+    let fifth = queue.take(&tube).await;
+    assert_eq!(fifth.previous_start, Some(retry_due), "a bury is no attempt");
+    let back = done(queue.release(&tube, &fifth).await);
+    assert_eq!((back.previous_start, back.attempts), (Some(kicked), 3));
 }
 
 /// When the last attempt has failed the task is buried instead, whichever way it failed.

@@ -55,7 +55,7 @@ macro_rules! conformance_suite {
                 a_name_that_is_taken_is_refused, a_queue_number_is_permanent;
             batch: commands_run_in_order, a_refusal_is_alone, an_empty_batch_is_fine,
                 an_empty_command_is_fine;
-            attempts: every_return_counts, the_last_failure_buries, a_delayed_release_buries_too,
+            attempts: every_return_counts, the_previous_start_is_when_it_became_ready, the_last_failure_buries, a_delayed_release_buries_too,
                 an_uncounted_release_uses_nothing_up, a_kick_gives_one_more,
                 a_plain_bury_is_told_apart, the_limit_can_be_set_later;
             capacity: every_state_counts, a_batch_goes_in_whole_or_not_at_all, what_goes_makes_room,
@@ -76,7 +76,8 @@ macro_rules! conformance_suite {
                 who_comes_back_in_time_keeps_them, a_lease_outlives_the_connection,
                 a_ttr_does_not_wait_for_the_session, a_session_begun_again_is_new;
             stats: every_effect_has_its_number, what_has_no_effect_is_not_counted,
-                each_tube_has_its_own;
+                each_tube_has_its_own, the_oldest_ready_is_told, the_oldest_could_be_taken,
+                the_look_for_the_oldest_ends;
             subqueue: one_runs_at_a_time, a_batch_gives_one_of_each, without_a_name_it_is_nil,
                 other_kinds_ignore_it, the_buried_and_delayed_do_not_block, every_end_frees_it,
                 order_goes_across_them, a_better_task_goes_first_when_it_is_free,

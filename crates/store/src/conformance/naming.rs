@@ -76,7 +76,7 @@ pub async fn a_name_that_is_taken_is_refused<H: Harness>(queue: H) {
 pub async fn a_queue_number_is_permanent<H: Harness>(queue: H) {
     queue.must(create("emails", Some(1))).await;
     queue.must(create("notes", None)).await;
-    let taken = Error::TubeExists(name("emails"));
+    let taken = Error::QueueNumTaken { tube: name("emails"), num: 1 };
     assert_eq!(queue.refused(create("other", Some(1))).await, taken);
     assert_eq!(queue.refused(rename(&name("notes"), "notes", Some(1))).await, taken);
     assert_eq!(queue.tubes().await.len(), 2, "nothing was made");

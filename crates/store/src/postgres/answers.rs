@@ -68,18 +68,20 @@ impl<'a> Reader<'a> {
     fn single(&mut self, ask: &Ask, rows: &[Row]) -> Result<Result<Reply, Error>, Unreadable> {
         Ok(match ask {
             Ask::Refused(error) => Err(error.clone()),
-            Ask::Create { tube, if_not_exists, semaphore } => match get::<i16>(first(rows)?, 0)? {
-                0 => Ok(Reply::Created(true)),
-                6 => Err(Error::TubeExists(codec::name(get(first(rows)?, 2)?)?)),
-                4 => Err(Error::TooManyTubes(TUBES_MAX)),
-                8 => {
-                    let key =
-                        semaphore.clone().ok_or("a semaphore that nobody named is missing")?;
-                    Err(Error::SemaphoreNotFound(key))
+            Ask::Create { tube, if_not_exists, semaphore, queue_num } => {
+                match get::<i16>(first(rows)?, 0)? {
+                    0 => Ok(Reply::Created(true)),
+                    6 => Err(taken_num(codec::name(get(first(rows)?, 2)?)?, *queue_num)?),
+                    4 => Err(Error::TooManyTubes(TUBES_MAX)),
+                    8 => {
+                        let key =
+                            semaphore.clone().ok_or("a semaphore that nobody named is missing")?;
+                        Err(Error::SemaphoreNotFound(key))
+                    }
+                    _ if *if_not_exists => Ok(Reply::Created(false)),
+                    _ => Err(Error::TubeExists(tube.clone())),
                 }
-                _ if *if_not_exists => Ok(Reply::Created(false)),
-                _ => Err(Error::TubeExists(tube.clone())),
-            },
+            }
             Ask::Alter { tube, change } => {
                 let reply = self.tubes(Some(tube), rows)?;
                 if let Ok(Reply::Tubes(tubes)) = &reply
@@ -92,7 +94,9 @@ impl<'a> Reader<'a> {
                 }
                 reply
             }
-            Ask::Name { tube, name } => self.named(tube, name, first(rows)?)?,
+            Ask::Name { tube, name, queue_num } => {
+                self.named(tube, name, *queue_num, first(rows)?)?
+            }
             Ask::Drop { tube } => self.drop_tube(tube, first(rows)?)?,
             Ask::Tubes { tube } => self.tubes(tube.as_ref(), rows)?,
             Ask::Finish { tube, size, show } => self.finish(tube, *size, *show, rows)?,
@@ -346,6 +350,7 @@ impl<'a> Reader<'a> {
         &mut self,
         tube: &TubeName,
         name: &TubeName,
+        queue_num: Option<u32>,
         row: &Row,
     ) -> Result<Result<Reply, Error>, Unreadable> {
         Ok(match get::<i16>(row, 0)? {
@@ -355,8 +360,8 @@ impl<'a> Reader<'a> {
                 Ok(Reply::Tubes(vec![info]))
             }
             3 => Err(Error::TubeExists(name.clone())),
-            6 => Err(Error::TubeExists(codec::name(get(row, 1)?)?)),
-            7 => Err(Error::TubeExists(tube.clone())),
+            6 => Err(taken_num(codec::name(get(row, 1)?)?, queue_num)?),
+            7 => Err(taken_num(tube.clone(), get::<&str>(row, 1)?.parse().ok())?),
             _ => Err(Error::TubeNotFound(tube.clone())),
         })
     }
@@ -500,4 +505,10 @@ fn found(tube: &TubeName, status: i16) -> Result<(), Error> {
 
 fn first(rows: &[Row]) -> Result<&Row, Unreadable> {
     rows.first().ok_or_else(|| "an answer has no row".into())
+}
+
+/// Refuses a number of a queue that this tube has.
+fn taken_num(tube: TubeName, num: Option<u32>) -> Result<Error, Unreadable> {
+    let num = num.ok_or("a queue number that nobody named is taken")?;
+    Ok(Error::QueueNumTaken { tube, num })
 }

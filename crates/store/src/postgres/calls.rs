@@ -193,7 +193,8 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
     match command {
         Command::CreateTube { tube, options, if_not_exists } => {
             let call = create(&tube, &options);
-            (Ask::Create { tube, if_not_exists, semaphore: options.semaphore }, call)
+            let TubeOptions { semaphore, queue_num, .. } = options;
+            (Ask::Create { tube, if_not_exists, semaphore, queue_num }, call)
         }
         Command::AlterTube { tube, change } => {
             let call = alter(&tube, &change);
@@ -201,7 +202,7 @@ pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
         }
         Command::NameTube { tube, name, queue_num } => {
             let params = [text(&tube), text(&name), param(queue_num.map(i64::from))];
-            (Ask::Name { tube, name }, Call::new(&sql::NAME_TUBE, params))
+            (Ask::Name { tube, name, queue_num }, Call::new(&sql::NAME_TUBE, params))
         }
         Command::DropTube { tube } => {
             let call = Call::new(&sql::DROP_TUBE, [text(&tube), param(now)]);

@@ -256,6 +256,7 @@ pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, Unreadable>
         stats,
         takeable: count(16)?,
         next_wakeup: get::<Option<i64>>(row, first + 17)?.map(Timestamp::from_micros),
+        oldest_ready: get::<Option<i64>>(row, first + 20)?.map(Timestamp::from_micros),
     })
 }
 

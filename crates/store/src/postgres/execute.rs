@@ -332,7 +332,7 @@ fn follow(heads: &mut Heads, ask: &Ask, reader: &mut Reader<'_>, now: Timestamp)
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
             heads.remove(tube);
         }
-        Ask::Name { tube, name } => {
+        Ask::Name { tube, name, .. } => {
             heads.remove(tube);
             heads.remove(name);
         }
@@ -346,7 +346,7 @@ fn learn(known: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
         Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
             known.remove(tube);
         }
-        Ask::Name { tube, name } => {
+        Ask::Name { tube, name, .. } => {
             known.remove(tube);
             known.remove(name);
         }

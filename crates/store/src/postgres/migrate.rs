@@ -20,14 +20,16 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0007_queues.sql"),
     include_str!("migrations/0008_semaphore_priority.sql"),
     include_str!("migrations/0009_semaphore_heads.sql"),
+    include_str!("migrations/0010_since.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 13;
+const FUNCTIONS: i32 = 14;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
     include_str!("verbs/subqueues.sql"),
+    include_str!("verbs/oldest.sql"),
     include_str!("verbs/tubes.sql"),
     include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),

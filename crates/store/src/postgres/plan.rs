@@ -58,10 +58,12 @@ pub(super) enum Ask {
         tube: TubeName,
         if_not_exists: bool,
         semaphore: Option<SemaphoreKey>,
+        queue_num: Option<u32>,
     },
     Name {
         tube: TubeName,
         name: TubeName,
+        queue_num: Option<u32>,
     },
     Alter {
         tube: TubeName,

@@ -103,7 +103,7 @@ statements! {
     NEXT_IDS: "SELECT t.number, taskyard.next_id(t.ids) FROM taskyard.tube t" ();
     NEXT_LEASE: "SELECT taskyard.next_id('taskyard.lease')" ();
     EXPORT_TASKS: "SELECT k.id, k.state, k.pri, k.created, k.expires, k.ttr, k.timer, k.attempts, k.previous_start, \
-            k.start, k.subqueue::text, k.semaphore_priority, k.meta, k.payload, u.attempts_max \
+            k.start, k.subqueue::text, k.semaphore_priority, k.meta, k.payload, u.attempts_max, k.since \
         FROM (SELECT t.*, sum(octet_length(t.payload)) OVER (ORDER BY t.id) - octet_length(t.payload) AS before \
             FROM (SELECT * FROM taskyard.task i WHERE i.tube = $1 AND i.id >= $2 ORDER BY i.id LIMIT $3) t) k \
         JOIN taskyard.tube u ON u.number = k.tube WHERE k.before = 0 OR k.before < $4 ORDER BY k.id"

@@ -117,16 +117,17 @@ fn never(moment: Option<Timestamp>) -> Timestamp {
 fn task(row: &Row) -> Result<Record, Unreadable> {
     let state: i16 = get(row, 1)?;
     let body = codec::body(row, 12, 13)?.unwrap_or_else(|| Body::new(&[]));
+    let created = Timestamp::from_micros(get(row, 3)?);
     let mut record = Record {
         id: TaskId(count_from_sql(get(row, 0)?)),
         standing: match state {
             2 => StoredState::Delayed(never(moment(row, 6)?)),
             3 => StoredState::Buried,
             4 => StoredState::DeadLetter,
-            _ => StoredState::Ready,
+            _ => StoredState::Ready(moment(row, 15)?.unwrap_or(created)),
         },
         pri: codec::pri_from_sql(get(row, 2)?),
-        created: Timestamp::from_micros(get(row, 3)?),
+        created,
         expires: Timestamp::from_micros(get(row, 4)?),
         ttr: Span::from_micros(get(row, 5)?),
         attempts: codec::attempts(get(row, 7)?),
@@ -138,7 +139,7 @@ fn task(row: &Row) -> Result<Record, Unreadable> {
     };
     if state == 1 {
         let attempts_max = get::<Option<i64>>(row, 14)?.map(codec::attempts);
-        record.given_back(moment(row, 9)?.unwrap_or(record.created), attempts_max);
+        record.given_back(moment(row, 9)?.unwrap_or(created), attempts_max);
     }
     Ok(record)
 }
@@ -150,14 +151,15 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
     let micros = |moment: Option<Timestamp>| moment.map(Timestamp::as_micros);
     let (state, due) = (
         each(&records, |record| match record.standing {
-            StoredState::Ready => 0_i16,
+            StoredState::Ready(_) => 0_i16,
             StoredState::Delayed(_) => 2,
             StoredState::Buried => 3,
             StoredState::DeadLetter => 4,
         }),
         each(&records, |record| match record.standing {
             StoredState::Delayed(due) => Some(due.as_micros()),
-            _ => None,
+            StoredState::Ready(since) => (since != record.created).then(|| since.as_micros()),
+            StoredState::Buried | StoredState::DeadLetter => None,
         }),
     );
     let body = |record: &Record| record.body.clone().unwrap_or_else(|| Body::new(&[]));

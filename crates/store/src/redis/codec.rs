@@ -17,6 +17,8 @@ const NO_SESSION: [u8; 16] = [0; 16];
 const SHOWN_BYTES: usize = 8 + 1 + 90;
 /// What begins a priority for a semaphore, and that.
 const OWN_BYTES: usize = 1 + 8;
+/// What begins the moment since which a task waits, and that. Only Redis itself reads it.
+const SINCE_BYTES: usize = 1 + 8;
 
 /// What an answer has that no answer of ours can have.
 #[derive(Debug, thiserror::Error)]
@@ -335,6 +337,9 @@ pub(super) fn read_task(text: &[u8], body: Option<&[u8]>) -> Result<Task, Unread
     if key.starts_with(b"*") {
         key = key.get(OWN_BYTES..).ok_or(Unreadable("a priority is cut"))?;
     }
+    if key.starts_with(b"@") {
+        key = key.get(SINCE_BYTES..).ok_or(Unreadable("a moment is cut"))?;
+    }
     let key = std::str::from_utf8(key).map_err(|_| Unreadable("a key is no text"))?;
     let taken = state == 1;
     let due = (state == 2).then_some(moment);
@@ -420,7 +425,7 @@ pub(super) fn read_info(mut bytes: Bytes<'_>) -> Result<TubeInfo, Unreadable> {
     };
     let (ready, taken) = (bytes.count()?, bytes.count()?);
     let (buried, delayed) = (bytes.count()?, bytes.count()?);
-    let (takeable, next) = (bytes.count()?, bytes.moment()?);
+    let (takeable, next, oldest) = (bytes.count()?, bytes.moment()?, bytes.moment()?);
     let mut numbers = [0; 15];
     for number in &mut numbers {
         *number = bytes.count()?;
@@ -428,7 +433,8 @@ pub(super) fn read_info(mut bytes: Bytes<'_>) -> Result<TubeInfo, Unreadable> {
     let tasks = Counts { ready, taken, buried, delayed, done: numbers[3] };
     let stats = TubeStats { tasks, calls: read_calls(&numbers) };
     let next_wakeup = (next != Timestamp::NEVER).then_some(next);
-    Ok(TubeInfo { name, number, options, stats, takeable, next_wakeup })
+    let oldest_ready = (oldest != Timestamp::NEVER).then_some(oldest);
+    Ok(TubeInfo { name, number, options, stats, takeable, next_wakeup, oldest_ready })
 }
 
 fn read_calls(numbers: &[u64; 15]) -> Calls {

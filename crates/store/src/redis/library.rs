@@ -24,8 +24,8 @@ const FILES: &[&str] = &[
 ];
 
 /// The version of what is kept in Redis. Whoever finds a later one there leaves it alone. In the second one tasks may have a priority
-/// for their semaphore; what the first one kept is read as it is.
-pub(super) const FORMAT: i64 = 2;
+/// for their semaphore, in the third a moment since which they wait; what earlier ones kept is read as it is.
+pub(super) const FORMAT: i64 = 3;
 
 /// The library of this version.
 pub(super) fn library() -> Library {

@@ -199,7 +199,7 @@ impl Batch<'_> {
             let other = answer.pop().and_then(Home::read).ok_or_else(unreadable_registry)?;
             let (_, shown) = self.look(&Whom::at(other)).await?;
             if let Some(other) = shown.filter(|other| other.options.queue_num == Some(queue_num)) {
-                return Ok(Err(Error::TubeExists(other.name)));
+                return Ok(Err(Error::QueueNumTaken { tube: other.name, num: queue_num }));
             }
             if number == 1 {
                 break;
@@ -229,10 +229,11 @@ impl Batch<'_> {
         if name != tube && self.find(&name).await?.1.is_some() {
             return Ok(Err(Error::TubeExists(name)));
         }
-        if before.options.queue_num.is_some_and(|own| queue_num.is_some_and(|wanted| own != wanted))
+        if let (Some(num), Some(wanted)) = (before.options.queue_num, queue_num)
+            && num != wanted
         {
             // Such numbers are permanent.
-            return Ok(Err(Error::TubeExists(tube)));
+            return Ok(Err(Error::QueueNumTaken { tube, num }));
         }
         let mut deadline = match self.claim(&whom.home, queue_num).await? {
             Ok(deadline) => deadline,

@@ -99,10 +99,20 @@ impl Sum {
 
 /// Whether the columns of a new task's row that may be empty are.
 pub(super) fn is_plain(record: &Record) -> bool {
-    let due = matches!(record.standing, StoredState::Delayed(_));
+    let due = match record.standing {
+        StoredState::Delayed(_) => true,
+        StoredState::Ready(since) => since != record.created,
+        StoredState::Buried | StoredState::DeadLetter => false,
+    };
     let times = record.expires != Timestamp::NEVER || record.ttr != Span::FOREVER;
     let named = record.subqueue.is_some() || record.semaphore_priority.is_some();
     !(due || times || named) && record.previous_start.is_none()
+}
+
+/// Since when a task waits that could be taken, where that is not since its put. It stands in the column of the due
+/// moment, which only delayed tasks have.
+pub(super) fn late(record: &Record, since: Timestamp) -> Option<i64> {
+    (since != record.created).then(|| since.as_micros())
 }
 
 /// The columns of a task's row that may change.
@@ -122,7 +132,8 @@ pub(super) struct TaskColumns {
 impl TaskColumns {
     pub fn new(key: i64, record: &Record) -> Self {
         let (state, due) = match record.standing {
-            StoredState::Ready => (0, None),
+            // Most are ready since their put.
+            StoredState::Ready(since) => (0, late(record, since)),
             StoredState::Delayed(due) => (1, Some(due.as_micros())),
             StoredState::Buried => (2, None),
             StoredState::DeadLetter => (3, None),
@@ -216,7 +227,9 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
     let record = Record {
         id,
         standing: match (columns.state, columns.due) {
-            (0, None) => StoredState::Ready,
+            (0, since) => {
+                StoredState::Ready(Timestamp::from_micros(since.unwrap_or(columns.created)))
+            }
             (1, Some(due)) => StoredState::Delayed(Timestamp::from_micros(due)),
             (2, None) => StoredState::Buried,
             (3, None) => StoredState::DeadLetter,

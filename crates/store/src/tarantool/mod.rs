@@ -205,7 +205,7 @@ const ADAPTED: &str = "tarantool+queue";
 /// What an existing tarantool/queue does not have. What of it can be asked is refused.
 const LACKS: &[&str] = &[
     "attempts and a limit of them",
-    "the previous start of a task",
+    "the previous start of a task, and since when the oldest waits",
     "meta of tasks",
     "atomic batches",
     "altering, pausing, renaming and numbering tubes",

@@ -26,6 +26,8 @@ for place = 1, #tasks, 2 do
         struct.unpack('<BBI4I4c8dddddc8dc16', record)
     -- A star begins a priority for the semaphore.
     local rest = string.byte(record, 91) == 42 and 100 or 91
+    -- An at begins the moment since which it waits.
+    rest = string.byte(record, rest) == 64 and rest + 9 or rest
     local key, member = string.sub(record, rest), pri .. id
     local timer = (state == 1 or state == 2) and moment or expires
     sizes.all = sizes.all + 1

@@ -173,7 +173,7 @@ fn a_queue_number_that_nobody_has_is_free() {
         part.set("queues", "7", "ghost 1");
         create(&store, "emails", Some(7)).expect("nobody has it");
         let taken = create(&store, "letters", Some(7));
-        assert_eq!(taken, Err(Error::TubeExists(name("emails"))));
+        assert_eq!(taken, Err(Error::QueueNumTaken { tube: name("emails"), num: 7 }));
         ask(&store, Command::DropTube { tube: name("emails") }).expect("it is dropped");
         create(&store, "letters", Some(7)).expect("it is free again");
     });

@@ -26,6 +26,9 @@ pub struct ErrorDetail {
     /// The task it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
+    /// The queue number that the tube has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_num: Option<u32>,
     /// The semaphore it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore: Option<String>,
@@ -53,6 +56,10 @@ impl From<&Error> for ErrorAnswer {
             | Error::TubeHasTaken(tube)
             | Error::NoSemaphore(tube)
             | Error::TubeHasConsumers(tube) => detail.tube = Some(tube.to_string()),
+            Error::QueueNumTaken { tube, num } => {
+                detail.tube = Some(tube.to_string());
+                detail.queue_num = Some(*num);
+            }
             Error::TaskNotFound(tube, task) => {
                 detail.tube = Some(tube.to_string());
                 detail.task = Some(task.0);
@@ -116,6 +123,7 @@ impl ErrorDetail {
         Some(match code? {
             Code::TubeNotFound => Error::TubeNotFound(tube()?),
             Code::TubeExists => Error::TubeExists(tube()?),
+            Code::QueueNumTaken => Error::QueueNumTaken { tube: tube()?, num: self.queue_num? },
             Code::TubeHasTaken => Error::TubeHasTaken(tube()?),
             Code::TubeHasConsumers => Error::TubeHasConsumers(tube()?),
             Code::NoSemaphore => Error::NoSemaphore(tube()?),

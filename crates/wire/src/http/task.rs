@@ -43,7 +43,7 @@ pub struct TaskAnswer {
     /// When the current delivery began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<f64>,
-    /// When the latest earlier delivery that was given back began.
+    /// When it had become ready for the latest earlier delivery that was given back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_start: Option<f64>,
     /// Its sub-queue, in tubes that have them.

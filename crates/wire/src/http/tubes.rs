@@ -166,6 +166,10 @@ pub struct TubeAnswer {
     /// When time alone next changes something in it, in seconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_wakeup: Option<f64>,
+    /// Since when the task waits that has been ready for longest, in seconds since the epoch; absent when none is. Tasks
+    /// behind one of their sub-queue that runs do not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_ready: Option<f64>,
     /// Tasks by state.
     pub tasks: TaskCounts,
     /// How often each thing took effect since the store was opened.
@@ -329,6 +333,7 @@ impl TubeAnswer {
             takeable: info.takeable,
             consumers,
             next_wakeup: info.next_wakeup.and_then(moment_of),
+            oldest_ready: info.oldest_ready.and_then(moment_of),
             tasks: info.stats.tasks.into(),
             calls: info.stats.calls.into(),
         }
@@ -356,6 +361,7 @@ impl TubeAnswer {
             stats: TubeStats { tasks: self.tasks.into(), calls: self.calls.into() },
             takeable: self.takeable,
             next_wakeup: optional_moment("next_wakeup", self.next_wakeup)?,
+            oldest_ready: optional_moment("oldest_ready", self.oldest_ready)?,
         })
     }
 }

@@ -180,6 +180,11 @@ fn what_the_queue_refuses() {
     for (error, code, text) in [
         (Error::TubeNotFound(tube.clone()), 33, "Procedure 'queue.tube.t:put' is not defined"),
         (Error::TubeExists(tube.clone()), 32, "Space 't' already exists"),
+        (
+            Error::QueueNumTaken { tube: tube.clone(), num: 7 },
+            32,
+            "queue number 7 belongs to tube 't' for good; a number has one tube, a tube one number",
+        ),
         (Error::TubeHasTaken(tube.clone()), 32, "There are taken tasks in the tube"),
         (Error::TubeHasConsumers(tube.clone()), 32, "There are consumers connected the tube"),
         (Error::TaskNotFound(tube.clone(), TaskId(7)), 32, "Task 7 not found"),

@@ -26,6 +26,7 @@ fn info(name: &str, number: u32, options: TubeOptions) -> TubeInfo {
         stats: TubeStats::default(),
         takeable: 0,
         next_wakeup: None,
+        oldest_ready: None,
     }
 }
 

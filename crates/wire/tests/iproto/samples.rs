@@ -278,14 +278,16 @@ fn stats() -> impl Strategy<Value = TubeStats> {
 }
 
 fn info() -> impl Strategy<Value = TubeInfo> {
-    (tube(), any::<u32>(), options(), stats(), any::<u64>(), option::of(time())).prop_map(
-        |(name, number, options, stats, takeable, next_wakeup)| TubeInfo {
+    let moments = (option::of(time()), option::of(time()));
+    (tube(), any::<u32>(), options(), stats(), any::<u64>(), moments).prop_map(
+        |(name, number, options, stats, takeable, (next_wakeup, oldest_ready))| TubeInfo {
             name,
             number,
             options,
             stats,
             takeable,
             next_wakeup,
+            oldest_ready,
         },
     )
 }
@@ -318,6 +320,7 @@ pub fn error() -> impl Strategy<Value = Error> {
     prop_oneof![
         tube().prop_map(Error::TubeNotFound),
         tube().prop_map(Error::TubeExists),
+        (tube(), any::<u32>()).prop_map(|(tube, num)| Error::QueueNumTaken { tube, num }),
         tube().prop_map(Error::TubeHasTaken),
         tube().prop_map(Error::TubeHasConsumers),
         (tube(), any::<u64>()).prop_map(|(tube, capacity)| Error::TubeFull { tube, capacity }),

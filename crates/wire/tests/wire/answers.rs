@@ -130,13 +130,14 @@ fn a_tube_always_shows_seventeen_counters() {
         },
         takeable: 1,
         next_wakeup: Some(Timestamp::from_micros(1_500_000)),
+        oldest_ready: Some(Timestamp::from_micros(250_000)),
     };
     assert_eq!(
         text(&TubeAnswer::new(&info, 2)),
         concat!(
             r#"{"name":"mail","number":3,"kind":"limfifottl","temporary":false,"capacity":9,"#,
             r#""pri":0,"ttl_kills_taken":false,"paused":false,"takeable":1,"consumers":2,"#,
-            r#""next_wakeup":1.5,"#,
+            r#""next_wakeup":1.5,"oldest_ready":0.25,"#,
             r#""tasks":{"ready":1,"taken":2,"buried":3,"delayed":4,"done":5,"total":10},"#,
             r#""calls":{"ack":0,"bury":0,"delete":0,"kick":0,"put":15,"release":0,"take":0,"#,
             r#""touch":0,"ttl":0,"ttr":0,"delay":0}}"#

@@ -183,6 +183,7 @@ fn tubes_arrive_whole() {
             },
             takeable: 1,
             next_wakeup: None,
+            oldest_ready: Some(Timestamp::from_micros(9)),
         };
         assert_eq!(sent(TubeAnswer::new(&info, 0)).into_info(), Ok(info));
     }
@@ -223,6 +224,7 @@ fn refusals_come_back_as_what_they_were() {
     let whole = [
         Error::TubeNotFound(tube()),
         Error::TubeExists(tube()),
+        Error::QueueNumTaken { tube: tube(), num: u32::MAX },
         Error::TubeHasTaken(tube()),
         Error::TubeHasConsumers(tube()),
         Error::TubeFull { tube: tube(), capacity: 9 },

@@ -81,8 +81,14 @@ impl<E: Execute + Clone + 'static> Way<E> {
     async fn a_batch_that_is_not_settled_returns(&self, act: Act) {
         let post = Post::new(act);
         let worker = self.worker(&post, 1, 10);
-        let running = self.start(&worker).await;
+        worker.init().await.unwrap();
+        let age = format!("queue_oldest_ready_age_seconds{EMAILS}");
+        assert_eq!(metric(&worker.metrics_text().await, &age), 0.0, "{act:?}");
+        let ready = worker.store().now();
         put(&self.queue, "ann").await;
+        self.timer.advance(Duration::from_secs(3));
+        assert_eq!(metric(&worker.metrics_text().await, &age), 3.0, "{act:?}");
+        let running = self.start(&worker).await;
         post.begun().await;
         post.now(Act::Done);
         while worker.report()[0].errors + u64::from(act == Act::Forget) == 0 {
@@ -94,6 +100,12 @@ impl<E: Execute + Clone + 'static> Way<E> {
         running.stop().await;
         let attempts: Vec<_> = post.mails().iter().map(|mail| mail.attempts).collect();
         assert_eq!(attempts, [0, 1], "{act:?}");
+        let previous: Vec<_> = post.mails().iter().map(|mail| mail.prev_start_time).collect();
+        assert_eq!(
+            previous,
+            [None, Some(ready)],
+            "{act:?}: when it became ready, not when it was taken"
+        );
         let text = worker.metrics().text();
         let name = match act {
             Act::Panic => "queue_handler_panics_total",

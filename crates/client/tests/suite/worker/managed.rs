@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use taskyard::worker::kit::{HandTimer, Running};
 use taskyard::worker::{ManagerService, Plan, Settings, Worker};
-use taskyard::{Client, Execute, Iproto, TubeStats};
+use taskyard::{Client, Execute, TubeStats};
 use taskyard_core::service::{Health, Service};
 use taskyard_core::{Command, Error, NewTask, Reply, Span, TubeName};
 use taskyard_engine::Engine;
-use taskyard_server::{Grant, Grants, User, Users, Verb};
-use taskyard_store::MemoryStore;
 use taskyard_wire::http::{
     ManagerAnswer, QueueLoad, REPORTS_TUBE, SEAT_TUBE, WorkerReport, letter_to_body,
 };
@@ -23,7 +21,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::post::{Act, Post, notify, put};
 use super::rough::{Rough, Way};
-use crate::rig::{self, Rig, block_on};
+use crate::rig::{Rig, block_on};
 
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -499,46 +497,6 @@ fn who_may_not_report_goes_round_robin_and_says_so_once() {
         }
         assert_eq!(worker.plan_version(), 0);
         assert_eq!(ear.0.load(Ordering::SeqCst), 1);
-        running.stop().await;
-        manager.stop().await;
-        yard.rig.stop().await;
-    });
-}
-
-/// Over iproto the client needs one right for all it does. Who has not got it is told at the beginning; who has it may
-/// use the manager's tubes too.
-#[test]
-fn users_of_iproto_can_run_a_worker_with_its_manager_or_not_at_all() {
-    block_on(async {
-        let everyday = Grant::new("emails", &[Verb::Put, Verb::Take, Verb::Ack, Verb::Create]);
-        let execute = Grant::new("*", &[Verb::Execute]);
-        let users = Users::new(vec![
-            User::new("lim", "x", Grants::List(vec![everyday])),
-            User::new("worker", "x", Grants::List(vec![execute])),
-        ]);
-        let mut config = rig::config();
-        config.iproto.as_mut().unwrap().users = users;
-        let rig = Rig::start(Box::new(MemoryStore::default()), rig::clock(), config).await;
-        let timer = Arc::new(HandTimer::new(rig.clock.clone()));
-        let post = Post::new(Act::Done);
-        let address = rig.iproto;
-        let worker = |user: &str| {
-            let queue = Iproto::new(&format!("iproto://{user}:x@{address}")).unwrap();
-            let worker = Worker::builder(user, queue, post.handlers()).managed();
-            worker.timer(timer.clone()).build().unwrap()
-        };
-        let refusal = worker("lim").init().await.unwrap_err().to_string();
-        assert!(refusal.contains("denied for user 'lim'"), "{refusal}");
-        let mut yard = Yard { rig, timer: timer.clone(), workers: 0 };
-        let manager = yard.manager(yard.rig.engine.clone(), "m");
-        let worker = worker("worker");
-        let running = Running::start(&worker, timer).await;
-        yard.workers = 1;
-        while yard.stats(REPORTS_TUBE).await.calls.put == 0 {
-            yield_now().await;
-        }
-        yard.led().await;
-        follows(&yard, &worker, 0).await;
         running.stop().await;
         manager.stop().await;
         yard.rig.stop().await;

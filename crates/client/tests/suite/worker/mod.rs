@@ -5,6 +5,7 @@ mod config;
 mod everywhere;
 mod fair;
 mod generated;
+mod granted;
 mod hostile;
 mod kept;
 mod managed;

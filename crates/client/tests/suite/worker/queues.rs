@@ -8,7 +8,7 @@ pub struct EmailsTask {
     pub task_id: u64,
     /// How often it was given back before: 0 at the first attempt.
     pub attempts: u32,
-    /// When the attempt before this one began.
+    /// When the task had become ready for the attempt before this one.
     pub prev_start_time: ::std::option::Option<::taskyard::Timestamp>,
     /// `to`, of type `string`.
     pub to: ::std::string::String,
@@ -72,7 +72,7 @@ pub struct NotificationsTask {
     pub task_id: u64,
     /// How often it was given back before: 0 at the first attempt.
     pub attempts: u32,
-    /// When the attempt before this one began.
+    /// When the task had become ready for the attempt before this one.
     pub prev_start_time: ::std::option::Option<::taskyard::Timestamp>,
     /// `message`, of type `string`.
     pub message: ::std::string::String,

@@ -263,6 +263,7 @@ fn several_workers_count_in_one_registry_and_show_what_the_store_has() {
             ("queue_tasks_ready{queue_num=\"1\"}", 3.0),
             ("queue_tasks_delayed{queue_num=\"1\"}", 1.0),
             ("queue_oldest_ready_age_seconds{queue_num=\"1\"}", 3.0),
+            ("queue_oldest_ready_age_seconds{queue_num=\"2\"}", 0.0),
             ("queue_tasks_expired_total{queue_num=\"1\"}", 0.0),
         ] {
             assert_eq!(metric(&text, name), wanted, "{name}");
@@ -278,6 +279,40 @@ fn several_workers_count_in_one_registry_and_show_what_the_store_has() {
         assert_eq!(metric(&text, "queue_tasks_in_progress{queue_num=\"1\"}"), 0.0);
         let bare = text.lines().filter(|line| !line.starts_with('#'));
         assert!(bare.into_iter().all(|line| line.starts_with("queue_")), "{text}");
+    });
+}
+
+/// The age was that of the first task of the latest batch: while all processors were busy it stood still, so that nobody
+/// was told of a queue that grew older, and a task that came back hid those who had waited for longer.
+#[test]
+fn the_age_of_the_oldest_grows_while_all_are_busy() {
+    block_on(async {
+        let (kit, post) = (Kit::new(), Post::new(Act::Wait));
+        let worker = post.worker(&kit).settings(Settings { batch_size: 1, ..Settings::default() });
+        let worker = worker.build().unwrap();
+        worker.init().await.unwrap();
+        let age = async || {
+            let text = worker.metrics_text().await;
+            metric(&text, "queue_oldest_ready_age_seconds{queue_num=\"1\"}")
+        };
+        assert_eq!(age().await, 0.0, "nothing is there");
+        let running = kit.start(&worker).await;
+        put(kit.queue(), "busy").await;
+        post.begun().await;
+        assert_eq!(age().await, 0.0, "nothing waits");
+        kit.advance(Duration::from_secs(2));
+        put(kit.queue(), "waits").await;
+        for seconds in [1.0, 2.0, 3.0] {
+            kit.advance(Duration::from_secs(1));
+            assert_eq!(age().await, seconds, "the only processor is busy");
+        }
+        post.now(Act::RetryIn(Duration::ZERO));
+        post.gate.add_permits(1);
+        post.begun().await;
+        post.now(Act::Done);
+        kit.drained("emails").await;
+        assert_eq!(age().await, 0.0, "all are done");
+        running.stop().await;
     });
 }
 

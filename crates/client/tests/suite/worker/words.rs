@@ -8,7 +8,7 @@ pub struct TypeTask {
     pub task_id: u64,
     /// How often it was given back before: 0 at the first attempt.
     pub attempts: u32,
-    /// When the attempt before this one began.
+    /// When the task had become ready for the attempt before this one.
     pub prev_start_time: ::std::option::Option<::taskyard::Timestamp>,
     /// `int`, of type `int`.
     pub int: i64,

@@ -17,9 +17,11 @@ pub(super) struct Tube {
     pub done: u64,
 }
 
-/// A task, and the two things about it that answers do not show.
+/// A task, and what answers do not show about it.
 pub(super) struct Entry {
     pub task: Task,
+    /// Since when it could be taken, or could be when it was.
+    pub since: Timestamp,
     /// Whether its taker named the lease time.
     pub explicit: bool,
     /// Whether it was buried because its attempts were used up.
@@ -92,7 +94,7 @@ impl Tube {
             }
         }
         let state = task.state;
-        self.entries.push(Entry { task, explicit: false, dead_letter: false });
+        self.entries.push(Entry { task, since: now, explicit: false, dead_letter: false });
         self.next_id += 1;
         self.calls.put += 1;
         Placed { id, state }
@@ -101,9 +103,11 @@ impl Tube {
     /// What take would deliver, in its order: ready and not expired, by (pri, id), one of each
     /// sub-queue in which nothing runs.
     pub fn takeable(&self, now: Timestamp) -> Vec<TaskId> {
-        if self.options.paused {
-            return Vec::new();
-        }
+        if self.options.paused { Vec::new() } else { self.free(now) }
+    }
+
+    /// The same without a look at the pause.
+    fn free(&self, now: Timestamp) -> Vec<TaskId> {
         let fresh = |task: &&Task| task.state == State::Ready && task.expires > now;
         let mut ready: Vec<&Task> = self.tasks().filter(fresh).collect();
         ready.sort_by_key(|task| (task.pri, task.id));
@@ -161,7 +165,8 @@ impl Tube {
         let entry = self.entry(id).unwrap();
         if counted {
             entry.task.attempts += 1;
-            entry.task.previous_start = entry.task.start;
+            entry.task.previous_start = Some(entry.since);
+            entry.since = now;
         }
         if counted && attempts_max.is_some_and(|max| entry.task.attempts >= max) {
             entry.to(State::Buried);
@@ -177,23 +182,23 @@ impl Tube {
     }
 
     /// Gives back what `which` says; answers how many.
-    pub fn release_where(&mut self, which: impl Fn(&Task) -> bool) -> usize {
+    pub fn release_where(&mut self, now: Timestamp, which: impl Fn(&Task) -> bool) -> usize {
         let ids: Vec<_> = self.tasks().filter(|task| which(task)).map(|task| task.id).collect();
         for id in &ids {
             self.calls.release += 1;
-            // Without a delay the moment does not matter.
-            self.give_back(Timestamp::EPOCH, *id, Span::ZERO, true);
+            self.give_back(now, *id, Span::ZERO, true);
         }
         ids.len()
     }
 
-    pub fn kick(&mut self, count: u64) -> Reply {
+    pub fn kick(&mut self, now: Timestamp, count: u64) -> Reply {
         let buried = self.entries.iter_mut().filter(|entry| entry.task.state == State::Buried);
         let mut buried: Vec<&mut Entry> = buried.collect();
         buried.sort_by_key(|entry| (entry.task.pri, entry.task.id));
         let mut kicked = 0;
         for entry in buried.into_iter().take(usize::try_from(count).unwrap_or(usize::MAX)) {
             entry.to(State::Ready);
+            entry.since = now;
             kicked += 1;
         }
         self.calls.kick += kicked;
@@ -224,7 +229,9 @@ impl Tube {
         while let Some((id, state)) = self.first_due(now) {
             match state {
                 State::Delayed => {
-                    self.entry(id).unwrap().to(State::Ready);
+                    let entry = self.entry(id).unwrap();
+                    entry.since = entry.task.due.unwrap();
+                    entry.to(State::Ready);
                     self.calls.delay += 1;
                 }
                 State::Taken => {
@@ -265,7 +272,15 @@ impl Tube {
             stats: TubeStats { tasks, calls: self.calls },
             takeable: self.takeable(now).len() as u64,
             next_wakeup: self.next_wakeup(),
+            oldest_ready: self.oldest_ready(now),
         }
+    }
+
+    /// A pause does not matter, a task of the same sub-queue that runs does.
+    fn oldest_ready(&self, now: Timestamp) -> Option<Timestamp> {
+        let free = self.free(now);
+        let waiting = self.entries.iter().filter(|entry| free.contains(&entry.task.id));
+        waiting.map(|entry| entry.since).min()
     }
 
     pub fn view(&self, now: Timestamp, id: TaskId) -> Option<Task> {

@@ -12,7 +12,7 @@ BEGIN
 END $$;
 
 -- Tasks with their ids, which must be beyond those that are there. States are those of the table; a due moment is that of
--- a delayed task.
+-- a delayed task, or since when a ready one waits, if not since its put.
 CREATE OR REPLACE FUNCTION taskyard.import_tasks(
     _tube text, _ids bigint[], _states smallint[], _pris bigint[], _created bigint[], _expires bigint[],
     _ttrs bigint[], _dues bigint[], _attempts bigint[], _previous_starts bigint[], _subqueues text[],
@@ -30,10 +30,10 @@ BEGIN
         RAISE EXCEPTION 'task % of tube ''%'' has come already', _ids[1], _tube;
     END IF;
     INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, timer, attempts, previous_start,
-            subqueue, semaphore_priority, meta, payload)
+            since, subqueue, semaphore_priority, meta, payload)
         SELECT _number, n.id, n.state, n.pri, n.created, n.expires, n.ttr,
             taskyard.timer(CASE WHEN n.state = 2 THEN n.due ELSE n.expires END), n.attempts, n.previous_start,
-            n.subqueue, n.semaphore_priority, n.meta, n.payload
+            CASE WHEN n.state = 0 THEN n.due END, n.subqueue, n.semaphore_priority, n.meta, n.payload
         FROM unnest(_ids, _states, _pris, _created, _expires, _ttrs, _dues, _attempts, _previous_starts,
             _subqueues, _semaphore_priorities, _metas, _payloads)
             AS n(id, state, pri, created, expires, ttr, due, attempts, previous_start, subqueue,

@@ -234,7 +234,8 @@ BEGIN
             END IF;
             _used_up := false;
             IF _counted[i] THEN
-                _task.previous_start := _task.start;
+                _task.previous_start := coalesce(_task.since, _task.created);
+                _task.since := _now;
                 _task.attempts := least(_task.attempts + 1, 4294967295);
                 _used_up := _task.attempts >= coalesce(_t.attempts_max, 4294967295);
             END IF;
@@ -271,7 +272,7 @@ BEGIN
         IF _row.event > 1 THEN
             UPDATE taskyard.task t SET state = _task.state, expires = _task.expires, ttr = _task.ttr,
                 timer = _task.timer, attempts = _task.attempts,
-                previous_start = _task.previous_start, lease = _task.lease, start = _task.start,
+                previous_start = _task.previous_start, since = _task.since, lease = _task.lease, start = _task.start,
                 explicit = _task.explicit, session = _task.session
                 WHERE t.tube = _t.number AND t.id = _ids[i];
             _head.timer := least(_head.timer, _task.timer);
@@ -409,7 +410,8 @@ BEGIN
         CROSS JOIN LATERAL (SELECT k.ctid AS place, k.state FROM taskyard.task k
             WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
         WHERE t.state IN (3, 4));
-    UPDATE taskyard.task t SET state = 0 WHERE t.ctid = ANY (_places);
+    UPDATE taskyard.task t SET state = 0, since = coalesce(_now, taskyard.clock())
+        WHERE t.ctid = ANY (_places);
     GET DIAGNOSTICS kicked = ROW_COUNT;
     INSERT INTO taskyard.count (tube, ready, buried)
         SELECT _t.number, kicked, -kicked WHERE kicked > 0;

@@ -31,7 +31,8 @@ BEGIN
         WITH back AS (
             UPDATE taskyard.task t SET
                 attempts = least(t.attempts + 1, 4294967295),
-                previous_start = t.start,
+                previous_start = coalesce(t.since, t.created),
+                since = coalesce(_now, taskyard.clock()),
                 state = CASE WHEN least(t.attempts + 1, 4294967295)
                     >= coalesce(_t.attempts_max, 4294967295) THEN 4 ELSE 0 END,
                 timer = taskyard.timer(t.expires),

@@ -131,7 +131,7 @@ BEGIN
                 INTO _due_places, _gone_places FROM unnest(_own) AS i(id)
                 CROSS JOIN LATERAL (SELECT t.ctid AS place, t.state, t.timer, t.expires
                     FROM taskyard.task t WHERE t.tube = _t.number AND t.id = i.id OFFSET 0) k;
-            UPDATE taskyard.task t SET state = 0, timer = taskyard.timer(t.expires)
+            UPDATE taskyard.task t SET state = 0, since = t.timer, timer = taskyard.timer(t.expires)
                 WHERE t.ctid = ANY (_due_places);
             GET DIAGNOSTICS _due = ROW_COUNT;
             WITH gone AS (

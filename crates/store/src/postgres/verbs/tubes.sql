@@ -67,7 +67,8 @@ LANGUAGE sql VOLATILE AS $$
         END,
         taskyard.next_timer(t.number, -9223372036854775808),
         (SELECT s.key::text FROM taskyard.semaphore s WHERE s.id = t.semaphore),
-        t.queue_num
+        t.queue_num,
+        CASE WHEN c.takeable > 0 THEN taskyard.oldest_ready(t.number, t.has_subqueues) END
     FROM taskyard.tube t
     CROSS JOIN LATERAL (
         SELECT sum(k.ready + k.passed)::bigint AS ready, sum(k.ready)::bigint AS takeable,

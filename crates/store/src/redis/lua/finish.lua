@@ -35,7 +35,7 @@ local function give_back(tube, id, task, delay, counted, call)
     leave(tube, id, task)
     local used_up = false
     if counted then
-        task.previous = task.start
+        task.previous, task.since = task.since or task.created, tube.now
         task.attempts = math.min(task.attempts + 1, ATTEMPTS_MAX)
         local most = tube.options.attempts_max
         used_up = task.attempts >= (most > 0 and most or ATTEMPTS_MAX)
@@ -206,7 +206,7 @@ local function kick(tube, header, call)
         for _, id in ipairs(ids) do
             local task = tube.tasks[id]
             leave(tube, id, task)
-            task.state = READY
+            task.state, task.since = READY, tube.now
             enter(tube, id, task)
             all[#all + 1] = id
         end

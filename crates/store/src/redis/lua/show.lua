@@ -106,12 +106,36 @@ local function takeable(tube)
     return tube.options.paused and 0 or redis.call('ZCARD', tube.base .. ':r')
 end
 
+-- Most tasks that are looked at to find the oldest, as in the core (OLDEST_LOOKED_MAX).
+local OLDEST_LOOKED_MAX = 256
+local LAST_ID = '\255\255\255\255\255\255\255\255'
+
+-- Since when the oldest task waits that could be taken, pauses aside. Within a priority ids are in the order of puts, so behind
+-- the first task that was ready at once nobody waits for longer; in front of it may be some that were delayed or
+-- given back.
+local function oldest_ready(tube)
+    local from, oldest = '-', NEVER
+    for _ = 1, OLDEST_LOOKED_MAX do
+        local place = redis.call('ZRANGEBYLEX', tube.base .. ':r', from, '+', 'LIMIT', 0, 1)[1]
+        if not place then
+            break
+        end
+        local id = string.sub(place, 9)
+        load(tube, { id })
+        local task = tube.tasks[id]
+        local since = task.since or task.created
+        oldest = math.min(oldest, since)
+        from = '(' .. (since == task.created and string.sub(place, 1, 8) .. LAST_ID or place)
+    end
+    return oldest
+end
+
 -- The options, how many tasks stand where, what was done.
 local function info(tube, _, call)
     local all = total(tube)
     local taken = redis.call('SCARD', tube.base .. ':x')
     local buried = redis.call('ZCARD', tube.base .. ':d')
     local delayed = tube.numbers[DELAYED_COUNT]
-    call:answer('\0' .. tube.options.raw .. struct.pack('<dddddd', all - taken - buried - delayed, taken, buried, delayed,
-        takeable(tube), next_timer(tube)) .. struct.pack(NUMBERS, unpack(tube.numbers, 1, 15)))
+    call:answer('\0' .. tube.options.raw .. struct.pack('<ddddddd', all - taken - buried - delayed, taken, buried, delayed,
+        takeable(tube), next_timer(tube), oldest_ready(tube)) .. struct.pack(NUMBERS, unpack(tube.numbers, 1, 15)))
 end

@@ -22,17 +22,19 @@ local NO_SESSION = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
 -- State, flags, attempts, bytes of the body, priority, created, expires, ttr, previous start, moment (of a delayed task its
 -- due, of a taken one its end), lease, start, session; then a star and how important it is to its semaphore, where its put
--- said so; then a plus and the name of the sub-queue, which may be empty, where there is one.
+-- said so; then an at and since when it could be taken, where that is not since its put; then a plus and the name of the
+-- sub-queue, which may be empty, where there is one.
 local RECORD = '<BBI4I4c8dddddc8dc16'
 local RECORD_BYTES = 90
-local STAR = 42
-local OWN_BYTES = 9
+local STAR, AT = 42, 64
+local OWN_BYTES, SINCE_BYTES = 9, 9
 
 -- The text is kept until the task changes: an answer shows what is then written.
 local function encode(task)
     if not task.text then
         task.text = struct.pack(RECORD, task.state, task.flags, task.attempts, task.bytes, task.pri, task.created, task.expires,
-            task.ttr, task.previous, task.moment, task.lease, task.start, task.session) .. (task.own and '*' .. task.own or '') .. task.subqueue
+            task.ttr, task.previous, task.moment, task.lease, task.start, task.session) .. (task.own and '*' .. task.own or '')
+            .. (task.since and '@' .. struct.pack('<d', task.since) or '') .. task.subqueue
     end
     return task.text
 end
@@ -45,6 +47,10 @@ local function decode(record)
     if string.byte(record, place) == STAR then
         task.own = string.sub(record, place + 1, place + OWN_BYTES - 1)
         place = place + OWN_BYTES
+    end
+    if string.byte(record, place) == AT then
+        task.since = struct.unpack('<d', record, place + 1)
+        place = place + SINCE_BYTES
     end
     task.subqueue = string.sub(record, place)
     return task

@@ -13,7 +13,7 @@ local function tick(tube, header, call)
             local task = tube.tasks[id]
             if task.state == DELAYED then
                 leave(tube, id, task)
-                task.state, task.moment = READY, 0
+                task.state, task.since, task.moment = READY, task.moment, 0
                 enter(tube, id, task)
                 count(tube, 'delay')
             elseif task.state == TAKEN then

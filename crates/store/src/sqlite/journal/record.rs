@@ -79,7 +79,7 @@ fn checksum(record: &[u8]) -> u32 {
 
 fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
     let (state, due) = match record.standing {
-        StoredState::Ready => (0, None),
+        StoredState::Ready(since) => (0, codec::late(record, since)),
         StoredState::Delayed(due) => (1, Some(due.as_micros())),
         StoredState::Buried => (2, None),
         StoredState::DeadLetter => (3, None),
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
         let record = Record {
             id: TaskId(id.0),
             standing: match (state, due) {
-                (0, None) => StoredState::Ready,
+                (0, since) => StoredState::Ready(Timestamp::from_micros(since.unwrap_or(created))),
                 (1, Some(due)) => StoredState::Delayed(Timestamp::from_micros(due)),
                 (2, None) => StoredState::Buried,
                 (3, None) => StoredState::DeadLetter,
@@ -316,7 +316,7 @@ mod tests {
         let record = Record {
             id: codec::split_key(key).1,
             standing: match random.u8(..4) {
-                0 => StoredState::Ready,
+                0 => StoredState::Ready(time(random)),
                 1 => StoredState::Delayed(time(random)),
                 2 => StoredState::Buried,
                 _ => StoredState::DeadLetter,

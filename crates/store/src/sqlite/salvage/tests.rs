@@ -110,11 +110,16 @@ fn task(id: u64) -> (i64, Record, Body) {
     };
     let payload: Vec<u8> = (0..long).map(|place| (id as usize * 7 + place) as u8).collect();
     let plain = !id.is_multiple_of(3);
+    let created = Timestamp::from_micros(1_700_000_000_000_000 + id as i64);
     let record = Record {
         id: TaskId(id),
-        standing: if id.is_multiple_of(5) { StoredState::Buried } else { StoredState::Ready },
+        standing: match id % 5 {
+            0 => StoredState::Buried,
+            1 => StoredState::Ready(created + Span::from_micros(9)),
+            _ => StoredState::Ready(created),
+        },
         pri: id % 4,
-        created: Timestamp::from_micros(1_700_000_000_000_000 + id as i64),
+        created,
         expires: if plain { Timestamp::NEVER } else { Timestamp::from_micros(-3) },
         ttr: if plain { Span::FOREVER } else { Span::from_micros(1 << 40) },
         attempts: 0,

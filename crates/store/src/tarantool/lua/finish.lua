@@ -21,15 +21,15 @@ end
 
 -- Ends a delivery without ack: the task is ready again, or delayed, or its attempts are used up.
 function give_back(c, tube, task, delivery, delay, counted, call)
-    local state, flag, due, used_up = READY, PLAIN, NULL, false
+    local state, flag, due, used_up = READY, PLAIN, task[DUE], false
     local attempts, previous, expires = task[ATTEMPTS], task[PREVIOUS], task[EXPIRES]
     if counted then
-        previous = delivery[D_START]
+        previous, due = since_of(task), c.now
         attempts = math.min(attempts + 1, ATTEMPTS_MAX)
         used_up = attempts >= (tube.o.attempts_max or ATTEMPTS_MAX)
     end
     if used_up then
-        state, flag = BURIED, DEAD_LETTER
+        state, flag, due = BURIED, DEAD_LETTER, NULL
         tube.n.bury = tube.n.bury + 1
     elseif delay > 0 then
         state, due = DELAYED, stamp(later(c.now, delay))
@@ -216,7 +216,7 @@ verbs[7] = function(c, command)
         end
         for _, place in ipairs(places) do
             local task = S.task:get({ tube.number, place[3] })
-            move(tube, task, { { '=', STATE, READY }, { '=', FLAG, PLAIN } })
+            move(tube, task, { { '=', STATE, READY }, { '=', FLAG, PLAIN }, { '=', DUE, c.now } })
             kicked[#kicked + 1] = place[3]
         end
     end

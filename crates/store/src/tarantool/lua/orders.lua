@@ -1,6 +1,12 @@
 -- The orders in which tasks are found. A task is in exactly those of its state, because whatever moves one takes it out with
 -- `leave` and puts it in with `enter`.
 
+-- Since when a task that is ready, taken or gated could be taken.
+local function since_of(task)
+    local since = task[DUE]
+    return since == nil and task[CREATED] or since
+end
+
 -- Lets the first ready task of an idle sub-queue stand for it, and nothing for a busy one.
 local function settle_subqueue(tube, key, running)
     local of = tube.number

@@ -26,8 +26,11 @@ function view(c, tube, task, delivery, body)
     row[OWN] = NULL
     row[BODY] = body or NULL
     row[REASON] = reason_of(c, tube, task, delivery)
+    if delivery or task[STATE] ~= DELAYED or task[FLAG] == GATED then
+        row[DUE] = NULL
+    end
     if delivery then
-        row[STATE], row[DUE] = TAKEN, NULL
+        row[STATE] = TAKEN
         row[DELIVERY] = { delivery[D_LEASE], delivery[D_UNTIL], delivery[D_START], delivery[D_SESSION] }
     end
     return row
@@ -93,6 +96,28 @@ verbs[10] = function(c, command)
     return { REPLY.tasks, shown }
 end
 
+-- Most tasks that are looked at to find the oldest, as in the core.
+local OLDEST_LOOKED_MAX = 256
+
+-- Since when the oldest task waits that could be taken, pauses aside. Within a priority ids are in the order of puts, so behind
+-- the first task that was ready at once nobody waits for longer; in front of it may be some that were delayed or
+-- given back.
+local function oldest_ready(tube)
+    local place, oldest = S.ready:select({ tube.number }, { limit = 1 })[1], nil
+    for _ = 1, OLDEST_LOOKED_MAX do
+        if not place or place[1] ~= tube.number then
+            break
+        end
+        local task = S.task:get({ tube.number, place[3] })
+        local since = since_of(task)
+        oldest = (not oldest or since < oldest) and since or oldest
+        -- Without an id on to the next priority.
+        local after = since == task[CREATED] and { tube.number, place[2] } or { tube.number, place[2], place[3] }
+        place = S.ready:select(after, { iterator = 'GT', limit = 1 })[1]
+    end
+    return oldest or NULL
+end
+
 -- A tube with what it has and what was done to it.
 function info(tube)
     local n, calls = tube.n, {}
@@ -108,7 +133,7 @@ function info(tube)
     end
     options[O.queue_num] = tube.queue_num or NULL
     return { tube.name, tube.number, options, { n.ready, n.taken, n.buried, n.delayed, n.done }, calls, takeable(tube),
-        n.next < FAR and n.next or NULL }
+        n.next < FAR and n.next or NULL, oldest_ready(tube) }
 end
 
 verbs[3] = function(c, command)

@@ -26,7 +26,8 @@ local function tick_tube(c, tube, limit)
         end
         local task = S.task:get({ tube.number, id })
         if order == S.delayed then
-            move(tube, task, { { '=', STATE, READY }, { '=', DUE, NULL } })
+            -- Its due stays: since then it waits.
+            move(tube, task, { { '=', STATE, READY } })
             tube.n.delay = tube.n.delay + 1
         elseif order == S.expiry then
             remove(tube, task)

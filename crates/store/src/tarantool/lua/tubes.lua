@@ -31,7 +31,7 @@ local function refuse_queue_num(own, wanted)
     end
     for _, row in S.tube:pairs() do
         if row[5] == wanted and row[1] ~= own then
-            return refuse('tube_exists', row[2])
+            return refuse('queue_num_taken', row[2], wanted)
         end
     end
 end
@@ -92,7 +92,7 @@ verbs[18] = function(c, command)
         return refuse('tube_exists', name)
     elseif tube.queue_num and queue_num and tube.queue_num ~= queue_num then
         -- Such numbers are permanent.
-        return refuse('tube_exists', tube.name)
+        return refuse('queue_num_taken', tube.name, tube.queue_num)
     end
     local refusal = refuse_queue_num(tube.number, queue_num)
     if refusal then

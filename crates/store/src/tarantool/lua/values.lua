@@ -18,7 +18,8 @@ local STEP = 1000
 
 -- A task in its space: the fields of an answer first, then what only we want to know. Whether it is taken is not
 -- written there: that is a row of its own, so that a take does not write the task anew. How important a task is to the semaphore of its
--- tube (OWN) is there where its put said so.
+-- tube (OWN) is there where its put said so. DUE is when a delayed task becomes ready; of one that is ready, taken or gated it is since
+-- when it could be taken, where that is not since its put.
 local ID, STATE, PRI, CREATED, EXPIRES, TTR, ATTEMPTS, REASON, BODY, DELIVERY, PREVIOUS, DUE, SUBQUEUE, OWN, TUBE, BYTES, PARTS,
     FLAG = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18
 local READY, TAKEN, DELAYED, BURIED, DONE = 0, 1, 2, 3, 4
@@ -37,7 +38,7 @@ local REPLY = { nothing = 0, created = 1, tubes = 2, put = 3, taken = 4, finishe
     ticked = 9, semaphore = 10, deliveries = 11, run = 12, all_done = 13, refused = 15 }
 local REFUSAL = { tube_not_found = 0, tube_exists = 1, tube_has_taken = 2, tube_full = 4, too_many_tubes = 5, unsupported = 7,
     invalid = 8, too_large = 9, session_unknown = 10, overloaded = 11, semaphore_not_found = 16, too_many_semaphores = 17,
-    no_semaphore = 18 }
+    no_semaphore = 18, queue_num_taken = 19 }
 
 local NOTHING = { REPLY.nothing }
 

@@ -27,12 +27,16 @@ const OUTCOME_UNKNOWN: u64 = 15;
 const SEMAPHORE_NOT_FOUND: u64 = 16;
 const TOO_MANY_SEMAPHORES: u64 = 17;
 const NO_SEMAPHORE: u64 = 18;
+const QUEUE_NUM_TAKEN: u64 = 19;
 
 pub(super) fn write(out: &mut Out, error: &Error) {
     let mut row = RowWriter::variant(out, REFUSED);
     match error {
         Error::TubeNotFound(tube) => row.uint(TUBE_NOT_FOUND).tube(tube),
         Error::TubeExists(tube) => row.uint(TUBE_EXISTS).tube(tube),
+        Error::QueueNumTaken { tube, num } => {
+            row.uint(QUEUE_NUM_TAKEN).tube(tube).uint(u64::from(*num))
+        }
         Error::TubeHasTaken(tube) => row.uint(TUBE_HAS_TAKEN).tube(tube),
         Error::NoSemaphore(tube) => row.uint(NO_SEMAPHORE).tube(tube),
         Error::TubeHasConsumers(tube) => row.uint(TUBE_HAS_CONSUMERS).tube(tube),
@@ -62,6 +66,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Error> {
     Ok(match row.uint()? {
         TUBE_NOT_FOUND => Error::TubeNotFound(row.tube()?),
         TUBE_EXISTS => Error::TubeExists(row.tube()?),
+        QUEUE_NUM_TAKEN => Error::QueueNumTaken { tube: row.tube()?, num: row.u32()? },
         TUBE_HAS_TAKEN => Error::TubeHasTaken(row.tube()?),
         NO_SEMAPHORE => Error::NoSemaphore(row.tube()?),
         TUBE_HAS_CONSUMERS => Error::TubeHasConsumers(row.tube()?),

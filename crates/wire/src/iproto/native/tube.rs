@@ -111,6 +111,7 @@ pub(super) fn write_info(out: &mut Out, info: &TubeInfo) {
         .list(&calls(&info.stats.calls), |out, count| pack::uint(out, *count))
         .uint(info.takeable)
         .optional(info.next_wakeup, write_time)
+        .optional(info.oldest_ready, write_time)
         .end();
 }
 
@@ -122,6 +123,7 @@ pub(super) fn read_info(row: &mut RowReader<'_, '_>) -> Result<TubeInfo> {
         stats: TubeStats { tasks: row.row(read_counts)?, calls: row.row(read_calls)? },
         takeable: row.uint()?,
         next_wakeup: row.optional_time()?,
+        oldest_ready: row.optional_time()?,
     })
 }
 
