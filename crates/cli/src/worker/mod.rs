@@ -43,8 +43,8 @@ Examples:
   taskyard worker --contract queues.yaml -- ./send --fast
 
 With --contract the program after -- runs for each task of the contract's queues, without a shell, with the
-task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_TASK_ID and TASKYARD_ATTEMPTS are set.
-A task whose program fails is tried again after one second, then two, four, up to an hour.")]
+task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_ID, TASKYARD_TASK_ID (unique in the store)
+and TASKYARD_ATTEMPTS are set. A task whose program fails is tried again after one second, then two, four, up to an hour.")]
 pub struct WorkerArgs {
     /// The tube.
     #[arg(required_unless_present = "contract", conflicts_with = "contract")]
@@ -58,10 +58,10 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "60s")]
     lease: Span,
     /// How long a task rests after the command failed.
-    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5s")]
+    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5s", conflicts_with = "contract")]
     retry: Span,
     /// Stop when there is nothing to take.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "contract")]
     drain: bool,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -85,6 +85,7 @@ enum Ended {
 
 /// Works until told to stop.
 pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
+    args.typed.check()?;
     if args.typed.is_asked() {
         return typed::run(&args.typed, args.connect.http()?, args.lease);
     }

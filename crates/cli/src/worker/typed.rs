@@ -1,5 +1,6 @@
 //! A worker for the queues of a contract that runs a program for each task.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use taskyard::worker::{
     Tally, Worker,
 };
 use taskyard_contract::Queue;
-use taskyard_core::Span;
+use taskyard_core::{Span, TaskId};
 use taskyard_wire::Exit;
 use tokio::process::Command;
 
@@ -31,6 +32,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// A contract and the program for its tasks.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "With --contract")]
 pub struct TypedArgs {
     /// Work on the queues of this contract.
     #[arg(long, value_name = "FILE", requires = "program")]
@@ -45,10 +47,10 @@ pub struct TypedArgs {
     #[arg(long, requires = "contract")]
     unmanaged: bool,
     /// The worker's name in the settings, {service}/{name}.
-    #[arg(long, value_name = "NAME", default_value = "taskyard/worker")]
+    #[arg(long, value_name = "NAME", default_value = "taskyard/worker", requires = "contract")]
     name: String,
     /// The program and its arguments.
-    #[arg(last = true, value_name = "PROGRAM", requires = "contract")]
+    #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }
 
@@ -56,6 +58,22 @@ impl TypedArgs {
     /// Whether there is a contract to work by.
     pub fn is_asked(&self) -> bool {
         self.contract.is_some()
+    }
+
+    /// That what is given goes together. The parser does not ask for a contract where the name of a tube, which excludes it,
+    /// stands beside a program.
+    pub fn check(&self) -> Result<(), Wrong> {
+        match self.program.first() {
+            Some(_) if !self.is_asked() => Err(Wrong(
+                "a program after -- is for the tasks of a contract: name it with --contract FILE, or \
+                 run something for each task of a tube with --exec 'CMD'"
+                    .into(),
+            )),
+            Some(program) if !is_found(program) => Err(Wrong(format!(
+                "there is no program {program:?} that can be run; it is looked for as the shell does"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn dispatcher(&self) -> anyhow::Result<Dispatcher> {
@@ -68,6 +86,19 @@ impl TypedArgs {
         }
         Ok(dispatcher)
     }
+}
+
+/// Whether there is such a program: a typing error must not use up the attempts of every task.
+fn is_found(program: &str) -> bool {
+    let can_run = |path: PathBuf| {
+        path.metadata()
+            .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+    };
+    if program.contains('/') {
+        return can_run(program.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| can_run(folder.join(program)))
 }
 
 /// Works until told to stop.
@@ -179,6 +210,7 @@ async fn handle(
     let mut tally = Tally::new(store);
     for Letter { task, json } in letters {
         let (task_id, attempts) = (task.delivery.task_id, task.delivery.attempts);
+        let id = task.delivery.id();
         if ctx.is_lost(task_id) {
             continue;
         }
@@ -190,12 +222,13 @@ async fn handle(
         command
             .args(&program[1..])
             .env("TASKYARD_QUEUE", queue)
+            .env("TASKYARD_ID", id.to_string())
             .env("TASKYARD_TASK_ID", task_id.to_string())
             .env("TASKYARD_ATTEMPTS", attempts.to_string());
         let mut running = match Running::spawn(command, json) {
             Ok(running) => running,
             Err(error) => {
-                note(queue, task_id, &format!("cannot run {}: {error}", program[0]));
+                note(queue, id, &format!("cannot run {}: {error}", program[0]));
                 tally.retry(task_id, attempts, error);
                 continue;
             }
@@ -208,15 +241,15 @@ async fn handle(
         match status {
             Some(status) if status.success() => tally.done(task_id),
             Some(status) => {
-                note(queue, task_id, &format!("{status}; tried again later"));
+                note(queue, id, &format!("{status}; tried again later"));
                 tally.retry(task_id, attempts, status);
             }
             None => {
                 running.kill().await?;
                 if ctx.is_lost(task_id) {
-                    note(queue, task_id, "no longer ours; killed");
+                    note(queue, id, "no longer ours; killed");
                 } else {
-                    note(queue, task_id, "killed; given back");
+                    note(queue, id, "killed; given back");
                     tally.give_back(task_id);
                 }
             }
@@ -225,6 +258,6 @@ async fn handle(
     tally.settle().await
 }
 
-fn note(queue: &str, task_id: u64, news: &str) {
-    output::note(format!("{queue} {task_id}: {news}"));
+fn note(queue: &str, id: TaskId, news: &str) {
+    output::note(format!("{queue} {id}: {news}"));
 }

@@ -96,6 +96,14 @@ fn a_program_that_fails_has_its_task_tried_again_later() {
     assert!(working.ended().ends(0).err.contains("stopping when the programs"));
     let ran = rig.run(&["worker", "--contract", contract]).ends(2);
     assert!(ran.err.contains("PROGRAM"), "{}", ran.err);
+    // What is for tubes alone was taken and had no effect; a typing error used up the attempts of all tasks.
+    for wrong in
+        [&["--drain", "--", "cat"][..], &["--retry", "3s", "--", "cat"], &["--", "no-such"]]
+    {
+        let mut args = vec!["worker", "--contract", contract];
+        args.extend(wrong);
+        rig.run(&args).ends(2);
+    }
 }
 
 #[test]

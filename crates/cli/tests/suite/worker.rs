@@ -36,6 +36,16 @@ fn a_command_that_fails_gives_the_task_back() {
     assert_eq!((&task["state"], &task["attempts"]), (&"delayed".into(), &1.into()));
 }
 
+// The program after -- did not run, and the tasks were acked without a word: the parser lets it pass beside a tube.
+#[test]
+fn a_program_without_a_contract_is_refused() {
+    let rig = Rig::new();
+    rig.run(&["put", "mail", "x"]).good();
+    let ran = rig.run(&["worker", "mail", "--drain", "--", "true"]).ends(2);
+    assert!(ran.err.contains("--contract FILE") && ran.err.contains("--exec"), "{}", ran.err);
+    assert_eq!(rig.run(&["peek", "mail", "0", "--json"]).json()[0]["state"], "ready");
+}
+
 /// A worker on the tube `mail` of this server.
 fn worker(serving: &Serving, flags: &[&str]) -> Running {
     let mut command = binary();

@@ -308,8 +308,8 @@ impl<'a> Cycle<'a> {
     async fn settle_poison(&self, poison: &[(Delivery, taskyard_wire::fields::FieldError)]) {
         count(&self.lane.metrics.poison, poison.len());
         for (delivery, error) in poison {
-            let task_id = delivery.task_id;
-            tracing::warn!(queue = self.queue(), task_id, %error, "a task that cannot be read");
+            let id = delivery.id().0;
+            tracing::warn!(queue = self.queue(), id, %error, "a task that cannot be read");
         }
         let finish = |delivery: &Delivery| match self.settings.poison {
             Poison::Drop => Finish::Ack,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use taskyard_core::limits::TASK_ID_MAX;
 use taskyard_core::{
     Body, Command, Error as Refusal, Execute, NewTask, Reply, Span, TaskId, Timestamp, TubeName,
 };
@@ -35,6 +36,13 @@ pub struct Delivery {
     pub attempts: u32,
     /// When the task had become ready for the attempt before this one.
     pub prev_start_time: Option<Timestamp>,
+}
+
+impl Delivery {
+    /// Its number in its tube, by which everybody but workers knows it.
+    pub fn id(&self) -> TaskId {
+        TaskId(self.task_id & TASK_ID_MAX)
+    }
 }
 
 /// A task of one queue of a contract. Generated code implements it.
