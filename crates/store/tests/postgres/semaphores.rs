@@ -247,47 +247,11 @@ async fn finish_some(queue: &Direct, tubes: &[TubeName]) -> usize {
     done
 }
 
-/// Whether somebody waits for a lock in this database.
-async fn somebody_waits(watcher: &Client) -> bool {
-    let waiting = "SELECT count(*) FROM pg_stat_activity \
-                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    watcher.query_one(waiting, &[]).await.expect("can be asked").get::<_, i64>(0) > 0
-}
-
 async fn connect(database: &Database) -> Client {
     let (client, connection) =
         tokio_postgres::connect(&database.url(), NoTls).await.expect("connects");
     tokio::spawn(connection);
     client
-}
-
-/// One holds its lock while another comes, in both orders: whoever comes second sees what the first did, so no free
-/// place and no waiter is overlooked.
-#[test]
-fn a_release_and_an_enqueue_never_miss_each_other() {
-    const RELEASE: &str =
-        "SELECT * FROM taskyard.semaphore_finish('yang', NULL, '{1}', '{NULL}', '{0}', '{NULL}')";
-    const ENQUEUE: &str = "SELECT * FROM taskyard.semaphore_enqueue('yang', NULL, '{2}', '{1}')";
-    let _runtime = runtime().enter();
-    run(async {
-        for (first, second) in [(RELEASE, ENQUEUE), (ENQUEUE, RELEASE)] {
-            let database = Database::new();
-            let queue = server(&database);
-            queue.limits(1, 0).await;
-            queue.enqueue(1, 1.0).await;
-            let (one, other, watcher) =
-                (connect(&database).await, connect(&database).await, connect(&database).await);
-            one.batch_execute("BEGIN").await.expect("begins");
-            one.batch_execute(first).await.expect("is done");
-            let second = tokio::spawn(async move { other.batch_execute(second).await });
-            while !somebody_waits(&watcher).await {}
-            one.batch_execute("COMMIT").await.expect("commits");
-            second.await.expect("does not fail").expect("is done");
-            let standing = queue.standing(2).await.expect("it is there");
-            assert!(standing.grant.is_some(), "{standing:?} after {first}");
-            assert!(queue.standing(1).await.is_none());
-        }
-    });
 }
 
 // Plans that were made while nobody waited read the whole table for each call, and with a million waiters in one semaphore a

@@ -36,6 +36,7 @@ macro_rules! semaphore_suite {
                 a_temporary_tube_leaves_no_places_behind, a_restart_keeps_the_line;
             input: priorities_must_be_numbers, limits_must_make_sense, an_absent_key_is_an_error,
                 a_command_has_its_limit;
+            pairs: two_calls_in_both_orders, two_calls_in_one_batch;
         }
     };
     (@cases ($make:expr) ($block_on:path) $($file:ident: $($case:ident),+;)+) => {
@@ -77,6 +78,7 @@ mod tests {
         include_str!("events.rs"),
         include_str!("gates.rs"),
         include_str!("input.rs"),
+        include_str!("pairs.rs"),
     ];
 
     /// A case that is not in the table would never run, and nobody would notice.
