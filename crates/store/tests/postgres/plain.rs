@@ -91,7 +91,7 @@ fn a_put_that_cannot_be_says_why() {
             ("SELECT taskyard.put('mail', NULL)", "check_violation"),
             ("SELECT taskyard.put_raw('mail', NULL)", "check_violation"),
             (
-                "SELECT taskyard.put('mail', to_jsonb(repeat('x', 67108864)))",
+                "SELECT taskyard.put_raw('mail', convert_to(repeat('x', 67108865), 'UTF8'))",
                 "program_limit_exceeded",
             ),
             (

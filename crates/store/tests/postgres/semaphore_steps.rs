@@ -159,11 +159,12 @@ impl Stage {
         self.director.batch_execute(text).await.unwrap_or_else(|error| panic!("{text}: {error:?}"));
     }
 
-    /// Lets this side count, and stop at a step.
+    /// Lets this side count, and stop at a step until the lock is given back.
     async fn stop(&self, side: usize, at: usize) {
         let name = NAMES[side];
         self.direct(&format!(
-            "UPDATE public.stop SET side = '{name}', at = {at}; SELECT setval('public.steps', 1, false)"
+            "UPDATE public.stop SET side = '{name}', at = {at}; \
+             SELECT setval('public.steps', 1, false), pg_advisory_lock(1)"
         ))
         .await;
     }
@@ -186,6 +187,7 @@ impl Stage {
         self.direct("TRUNCATE public.passed").await;
         self.stop(side, 0).await;
         self.sides[side].execute(calls[side].clone()).await;
+        self.direct("SELECT pg_advisory_unlock(1)").await;
         let passed = "SELECT what FROM public.passed ORDER BY place";
         let rows = self.director.query(passed, &[]).await.expect("it is written down");
         rows.iter().map(|row| row.get(0)).collect()
@@ -195,7 +197,6 @@ impl Stage {
     async fn meet(&self, pair: &Pair, side: usize, at: usize, name: &str) -> Result<(), String> {
         let calls = pair.prepare(&self.audience, name).await;
         self.stop(side, at).await;
-        self.direct("SELECT pg_advisory_lock(1)").await;
         let stopped = self.sides[side].call(calls[side].clone());
         self.wait(1, &stopped).await;
         assert!(!stopped.is_finished(), "{}: step {at} of call {side} was not reached", pair.name);

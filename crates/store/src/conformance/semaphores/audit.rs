@@ -1,18 +1,15 @@
 //! What must be true of semaphores after a storm, whoever took part in it.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use taskyard_core::{Command, SemaphoreInfo, Standing, Status, TaskId};
 use taskyard_core::{Execute, Grant, Reply, SemaphoreCommand, SemaphoreKey, SemaphoreReply};
 
 /// Panics unless the semaphore is as the rules want it: no place is held twice or leaked, nobody waits while a
-/// place is free or behind somebody less important. `tasks` are all that may stand in it; answers those that hold a grant.
-pub async fn check<E: Execute>(
-    queue: &E,
-    key: &SemaphoreKey,
-    tasks: impl Iterator<Item = u64>,
-) -> Vec<Standing> {
-    let (info, standings) = look(queue, key, tasks).await;
+/// place is free or behind somebody less important. `standings` are all who stand in it; answers those that hold a grant.
+pub fn check(info: &SemaphoreInfo, standings: &[Standing]) -> Vec<Standing> {
+    let key = &info.key;
     let count = |status| standings.iter().filter(|task| task.status == status).count() as u64;
     let counted = Status::ALL.map(count);
     let kept = [info.waiting, info.delayed, info.acquired, info.revoking];
@@ -22,7 +19,7 @@ pub async fn check<E: Execute>(
     assert!(held <= active, "{key}: {held} hold a grant, {active} may");
     assert!(held == active || info.waiting == 0, "{key}: a place is free and somebody waits");
     assert!(info.revoking <= info.waiting, "{key}: more are asked to release than wait");
-    no_inversion(&info, &standings);
+    no_inversion(info, standings);
     let holders: Vec<Standing> =
         standings.iter().filter(|standing| standing.grant.is_some()).copied().collect();
     let grants: BTreeSet<Option<Grant>> = holders.iter().map(|holder| holder.grant).collect();
@@ -30,33 +27,30 @@ pub async fn check<E: Execute>(
     holders
 }
 
-/// Where these tasks stand, of those that do.
-pub async fn standings<E: Execute>(
+/// Shows semaphores, and who of these tasks stands there.
+pub async fn look<E: Execute>(
     queue: &E,
-    key: &SemaphoreKey,
-    tasks: impl Iterator<Item = u64>,
-) -> Vec<Standing> {
-    look(queue, key, tasks).await.1
-}
-
-async fn look<E: Execute>(
-    queue: &E,
-    key: &SemaphoreKey,
-    tasks: impl Iterator<Item = u64>,
-) -> (SemaphoreInfo, Vec<Standing>) {
-    let tasks: Vec<TaskId> = tasks.map(TaskId).collect();
-    let commands = vec![
-        Command::Semaphore(SemaphoreCommand::List { key: Some(key.clone()) }),
-        Command::Semaphore(SemaphoreCommand::Look { key: key.clone(), tasks }),
-    ];
-    let mut replies = queue.execute(commands).await;
-    match (replies.pop(), replies.pop()) {
-        (
-            Some(Ok(Reply::Semaphore(SemaphoreReply::Standings(standings)))),
-            Some(Ok(Reply::Semaphore(SemaphoreReply::Semaphores(mut infos)))),
-        ) => (infos.remove(0), standings),
-        other => panic!("{other:?}"),
-    }
+    keys: &[SemaphoreKey],
+    tasks: Range<u64>,
+) -> Vec<(SemaphoreInfo, Vec<Standing>)> {
+    let show = |key: &SemaphoreKey| {
+        let tasks = tasks.clone().map(TaskId).collect();
+        [
+            Command::Semaphore(SemaphoreCommand::List { key: Some(key.clone()) }),
+            Command::Semaphore(SemaphoreCommand::Look { key: key.clone(), tasks }),
+        ]
+    };
+    let mut replies = queue.execute(keys.iter().flat_map(show).collect()).await.into_iter();
+    let mut next = || (replies.next(), replies.next());
+    keys.iter()
+        .map(|_| match next() {
+            (
+                Some(Ok(Reply::Semaphore(SemaphoreReply::Semaphores(mut infos)))),
+                Some(Ok(Reply::Semaphore(SemaphoreReply::Standings(standings)))),
+            ) => (infos.remove(0), standings),
+            other => panic!("{other:?}"),
+        })
+        .collect()
 }
 
 /// Panics when one who waits beats a holder who should have been asked to release. Grants that must be left alone for a

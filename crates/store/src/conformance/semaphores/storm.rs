@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use fastrand::Rng;
 use taskyard_core::{
     Command, Error, EventId, EventKind, Execute, Grant, GrantFinish, GrantItem, Reply,
-    SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span,
-    Standing, Status, TaskId, Timestamp, Wish,
+    SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply,
+    Span, Standing, Status, TaskId, Timestamp, Wish,
 };
 
 use super::ask::key;
@@ -61,26 +61,35 @@ fn active(number: usize) -> i64 {
     (number % 5) as i64
 }
 
-async fn configure<E: Execute>(queue: &E, key: &SemaphoreKey, change: SemaphoreChange) {
-    let (key, change) = (key.clone(), Box::new(change));
-    let configure = SemaphoreCommand::Configure { key, change, only_new: false };
-    ask(queue, configure).await.expect("it can be made");
+/// Makes or changes all of them.
+async fn configure<E: Execute>(
+    queue: &E,
+    keys: &[SemaphoreKey],
+    change: impl Fn(usize) -> SemaphoreChange,
+) {
+    let configure = |(number, key): (usize, &SemaphoreKey)| {
+        let (key, change) = (key.clone(), Box::new(change(number)));
+        Command::Semaphore(SemaphoreCommand::Configure { key, change, only_new: false })
+    };
+    for reply in queue.execute(keys.iter().enumerate().map(configure).collect()).await {
+        reply.expect("it can be made");
+    }
 }
 
 /// Makes so many semaphores. Some have leases, want acknowledgements, or take grants away by force.
 pub async fn prepare<E: Execute>(queue: &E, semaphores: usize, lease: Span) {
-    for (number, key) in keys(semaphores).iter().enumerate() {
+    let change = |number: usize| {
         let every = |count: usize, span| (number % count == 1).then_some(span);
-        let change = SemaphoreChange {
+        SemaphoreChange {
             lease: Some(every(2, lease)),
             ack_timeout: Some(every(3, lease)),
             cool_down: every(4, lease),
             revoke_grace: Some(lease),
             force: Some(number % 3 == 2),
             ..SemaphoreChange::limits(active(number), active(number))
-        };
-        configure(queue, key, change).await;
-    }
+        }
+    };
+    configure(queue, &keys(semaphores), change).await;
 }
 
 /// One client and what it remembers.
@@ -183,11 +192,10 @@ impl Player {
 /// acknowledged is due again.
 pub async fn judge<E: Execute>(queue: &E, semaphores: usize, mut told: Told) {
     let keys = keys(semaphores);
-    for (number, key) in keys.iter().enumerate() {
-        let standings = audit::standings(queue, key, 0..TASKS).await;
+    for (number, (info, standings)) in look(queue, &keys).await.into_iter().enumerate() {
         let held = standings.iter().filter(|task| task.grant.is_some()).count();
         // Never more than were allowed at any time, however often that changed.
-        assert!(held as i64 <= active(number) + 1, "{key}: {held} hold a grant");
+        assert!(held as i64 <= active(number) + 1, "{}: {held} hold a grant", info.key);
     }
     calm(queue, &keys, &mut told).await;
     let mut owners = BTreeMap::new();
@@ -196,8 +204,9 @@ pub async fn judge<E: Execute>(queue: &E, semaphores: usize, mut told: Told) {
         assert_eq!(*owner, task, "{key}: grant {grant} was given to two");
     }
     let mut grants = 0;
-    for key in &keys {
-        for holder in audit::check(queue, key, 0..TASKS).await {
+    for (info, standings) in look(queue, &keys).await {
+        let key = &info.key;
+        for holder in audit::check(&info, &standings) {
             let grant = holder.grant.expect("a holder has a grant");
             let was = |kind| told.contains(&(key.clone(), holder.task, grant, kind));
             assert!(was(EventKind::Acquired), "{key}: task {} was never told", holder.task);
@@ -219,36 +228,45 @@ pub async fn judge<E: Execute>(queue: &E, semaphores: usize, mut told: Told) {
 /// Brings semaphores to where time changes nothing any more, so that they can be looked at: limits are as at the
 /// beginning, who has a lease, stands back or is too many leaves, and everything is told.
 async fn calm<E: Execute>(queue: &E, keys: &[SemaphoreKey], told: &mut Told) {
-    for (number, key) in keys.iter().enumerate() {
-        let change = SemaphoreChange {
-            lease: Some(None),
-            ack_timeout: Some(None),
-            cool_down: Some(Span::ZERO),
-            force: Some(false),
-            shed: Some(false),
-            margin: Some(0.0),
-            ..SemaphoreChange::limits(active(number), active(number))
-        };
-        configure(queue, key, change).await;
-    }
+    let change = |number: usize| SemaphoreChange {
+        lease: Some(None),
+        ack_timeout: Some(None),
+        cool_down: Some(Span::ZERO),
+        force: Some(false),
+        shed: Some(false),
+        margin: Some(0.0),
+        ..SemaphoreChange::limits(active(number), active(number))
+    };
+    configure(queue, keys, change).await;
     loop {
-        let mut moved = hear(queue, told).await;
-        for (number, key) in keys.iter().enumerate() {
-            let standings = audit::standings(queue, key, 0..TASKS).await;
+        let heard = hear(queue, told).await;
+        let mut releases = Vec::new();
+        for (number, (info, standings)) in look(queue, keys).await.into_iter().enumerate() {
+            let finish = GrantFinish::Release;
+            let item = |task| GrantItem { task, grant: None, finish };
             let leave = who_leaves(&standings, active(number) as usize);
-            if !leave.is_empty() {
-                moved = true;
-                let finish = GrantFinish::Release;
-                let item = |task| GrantItem { task, grant: None, finish };
-                let items = leave.into_iter().map(item).collect();
-                let release = SemaphoreCommand::Finish { key: key.clone(), items };
-                ask(queue, release).await.expect("they are there");
+            let items: Vec<_> = leave.into_iter().map(item).collect();
+            if !items.is_empty() {
+                let release = SemaphoreCommand::Finish { key: info.key, items };
+                releases.push(Command::Semaphore(release));
             }
         }
-        if !moved {
+        if !heard && releases.is_empty() {
             return;
         }
+        for reply in queue.execute(releases).await {
+            reply.expect("they are there");
+        }
     }
+}
+
+/// How all of them stand, looked at together.
+async fn look<E: Execute>(queue: &E, keys: &[SemaphoreKey]) -> Vec<(SemaphoreInfo, Vec<Standing>)> {
+    let mut looked = Vec::new();
+    for some in keys.chunks(50) {
+        looked.extend(audit::look(queue, some, 0..TASKS).await);
+    }
+    looked
 }
 
 fn who_leaves(standings: &[Standing], active: usize) -> Vec<TaskId> {
