@@ -39,7 +39,7 @@ impl Script {
     fn batch(&mut self) -> Vec<Command> {
         self.batches += 1;
         self.now = self.now + Span::from_secs(self.rng.u64(0..4));
-        if self.batches % 5 == 0 {
+        if self.batches.is_multiple_of(5) {
             return vec![Command::Tick { limit: 100 }];
         }
         (0..self.rng.usize(1..4)).map(|_| Command::Semaphore(self.command())).collect()
