@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use taskyard::Http;
-use taskyard_core::{Command, Error, Execute, Reply};
+use taskyard_core::{Command, Error, Execute, Reply, Span};
 use taskyard_store::conformance::semaphores::storm;
 use tokio::task::JoinSet;
 
@@ -12,6 +12,8 @@ use crate::instance::{Instance, program};
 use crate::yard::{run, serve};
 
 const SEMAPHORES: usize = 30;
+/// Short, because the servers' clocks are real.
+const LEASE: Span = Span::from_micros(200_000);
 /// How many answers come before each blow.
 const ANSWERS: usize = 150;
 
@@ -65,7 +67,7 @@ fn kills_lose_no_grant_and_no_event() {
             alive: Mutex::new(vec![stays.http.clone(), goes.http.clone()]),
             answers: AtomicUsize::new(0),
         }));
-        storm::prepare(servers, SEMAPHORES).await;
+        storm::prepare(servers, SEMAPHORES, LEASE).await;
         let mut clients = JoinSet::new();
         for seed in 0..4 {
             clients.spawn(async move { storm::play(servers, seed, SEMAPHORES, 200).await });

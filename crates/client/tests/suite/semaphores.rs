@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use futures_core::Stream;
 use taskyard::{Client, EventKind, TaskId};
-use taskyard_core::{Span, Timestamp};
+use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
 use taskyard_engine::{Engine, HandClock, Settings};
 use taskyard_store::conformance::semaphores::storm;
 use taskyard_store::{OpenOptions, open};
@@ -16,16 +16,26 @@ use tokio::task::JoinSet;
 const CLIENTS: u64 = 16;
 const SEMAPHORES: usize = 200;
 
+/// A queue whose time passes with the calls.
+struct Stormy(Engine, Arc<HandClock>);
+
+impl Execute for Stormy {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        self.1.advance(Span::from_micros(100_000));
+        self.0.execute(commands).await
+    }
+}
+
 /// Sixteen clients on two hundred semaphores; when they are done nothing is held twice, leaked or untold.
 async fn storm_on(url: &str) {
     let store = open(url, &OpenOptions::default()).expect("the store opens");
     let clock = Arc::new(HandClock::new(Timestamp::from_micros(1_700_000_000_000_000)));
     let engine = Engine::start(store, clock.clone(), Settings::default());
-    storm::prepare(&engine, SEMAPHORES).await;
+    storm::prepare(&engine, SEMAPHORES, storm::LEASE).await;
     let mut clients = JoinSet::new();
     for seed in 0..CLIENTS {
-        let engine = engine.clone();
-        clients.spawn(async move { storm::play(&engine, seed, SEMAPHORES, 300).await });
+        let stormy = Stormy(engine.clone(), clock.clone());
+        clients.spawn(async move { storm::play(&stormy, seed, SEMAPHORES, 300).await });
     }
     let told = clients.join_all().await.into_iter().flatten().collect();
     clock.advance(Span::from_secs(3600));

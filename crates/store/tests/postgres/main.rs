@@ -23,6 +23,7 @@ mod races;
 mod semaphore_heads;
 mod semaphore_locks;
 mod semaphore_news;
+mod semaphore_steps;
 mod semaphores;
 mod servers;
 mod speed;

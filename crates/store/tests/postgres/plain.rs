@@ -1,10 +1,14 @@
 //! What plain SQL can do.
 
-use taskyard_core::{Kind, Span, TubeOptions};
-use taskyard_store::postgres::Clock;
-use taskyard_store::postgres::PostgresStore;
+use taskyard_core::{
+    Body, Command, Finish, FinishItem, Holder, Kind, NewTask, Priority, Reply, SemaphoreChange,
+    SemaphoreCommand, SemaphoreKey, Span, Take, TaskId, TubeName, TubeOptions,
+};
+use taskyard_store::conformance::block_on;
+use taskyard_store::postgres::{Clock, PostgresStore};
+use taskyard_store::{MemoryStore, Store};
 
-use crate::database::{Database, cluster, make_tube, run, sql, take};
+use crate::database::{Database, NOW, cluster, make_tube, run, sql, take};
 
 /// JSON and the MessagePack it becomes.
 const VALUES: &[(&str, &str)] = &[
@@ -78,10 +82,16 @@ fn a_put_that_cannot_be_says_why() {
         let refusals = [
             ("SELECT taskyard.put('nowhere', '1')", "undefined_object"),
             ("SELECT taskyard.put('mail', '1', pri => -1)", "check_violation"),
+            ("SELECT taskyard.put('mail', '1', semaphore_priority => 1)", "check_violation"),
+            ("SELECT taskyard.put('mail', '1', semaphore_priority => 'NaN')", "check_violation"),
+            (
+                "SELECT taskyard.put('mail', '1', semaphore_priority => '-infinity')",
+                "check_violation",
+            ),
             ("SELECT taskyard.put('mail', NULL)", "check_violation"),
             ("SELECT taskyard.put_raw('mail', NULL)", "check_violation"),
             (
-                "SELECT taskyard.put('mail', to_jsonb(repeat('x', 67108864)))",
+                "SELECT taskyard.put_raw('mail', convert_to(repeat('x', 67108865), 'UTF8'))",
                 "program_limit_exceeded",
             ),
             (
@@ -117,6 +127,117 @@ fn a_transaction_that_cannot_count_does_not_put_where_tasks_are_counted() {
         }
         let put = "BEGIN; SELECT taskyard.put('mail', '1'); COMMIT";
         assert_eq!(sql(&database.url(), put).as_deref(), Some("0"));
+    });
+}
+
+/// A semaphore for two, and a tube behind it.
+fn gated(store: &dyn Store) -> TubeName {
+    let key = SemaphoreKey::new("yang").expect("a key");
+    let change = Box::new(SemaphoreChange::limits(2, 2));
+    let configure = SemaphoreCommand::Configure { key: key.clone(), change, only_new: false };
+    let options = TubeOptions { semaphore: Some(key), ..TubeOptions::new(Kind::FifoTtl) };
+    let tube = TubeName::new("checks").expect("a name");
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    let made = block_on(store.execute(NOW, vec![Command::Semaphore(configure), create])).replies;
+    assert!(made.iter().all(Result::is_ok), "{made:?}");
+    tube
+}
+
+/// Which task is next, what it is to its semaphore and whether it was there at once, until none is left.
+fn in_order(store: &dyn Store, tube: &TubeName) -> Vec<(TaskId, Option<Priority>)> {
+    let mut order = Vec::new();
+    loop {
+        let (count, tube) = (1, tube.clone());
+        let take = Take { tube: tube.clone(), count, session: None, lease: None, wait: Span::ZERO };
+        let reply = block_on(store.execute(NOW, vec![Command::Take(take)])).replies.remove(0);
+        let Ok(Reply::Taken(tasks)) = reply else { panic!("{reply:?}") };
+        let Some(task) = tasks.first() else { return order };
+        order.push((task.id, task.semaphore_priority));
+        let items = vec![FinishItem { id: task.id, holder: Holder::Any, finish: Finish::Ack }];
+        let ack = Command::Finish { tube, items, show: false };
+        block_on(store.execute(NOW, vec![ack])).replies.remove(0).expect("it is acked");
+    }
+}
+
+/// Whoever puts by SQL can say how important a task is to its semaphore; who comes first then, the core knows.
+#[test]
+fn a_task_is_put_with_a_priority_for_its_semaphore() {
+    run(async {
+        let puts = [
+            (None, None),
+            (Some(3), None),
+            (None, Some(2.5)),
+            (Some(1), Some(-7.0)),
+            (Some(9), Some(1e300)),
+            (Some(2), Some(2.5)),
+            (None, Some(-0.5)),
+        ];
+        let database = Database::new();
+        let store = PostgresStore::open(&database.url(), Clock::Database).expect("it opens");
+        let rules = MemoryStore::default();
+        let tube = gated(&store);
+        assert_eq!(gated(&rules), tube);
+        for (id, (pri, semaphore_priority)) in puts.into_iter().enumerate() {
+            let number = |number: Option<f64>| number.map_or("NULL".into(), |n| format!("'{n:e}'"));
+            let text = format!(
+                "SELECT taskyard.put('checks', '1', pri => {}, semaphore_priority => {})",
+                pri.map_or("NULL".into(), |pri: u64| pri.to_string()),
+                number(semaphore_priority)
+            );
+            assert_eq!(sql(&database.url(), &text), Some(id.to_string()), "{text}");
+            let priority = semaphore_priority.map(|value| Priority::new(value).expect("a number"));
+            let new = NewTask::new(Body::new(&[1]));
+            let task = NewTask { pri, semaphore_priority: priority, ..new };
+            let put = Command::Put { tube: tube.clone(), tasks: vec![task], wait: Span::ZERO };
+            block_on(rules.execute(NOW, vec![put])).replies.remove(0).expect("it is put");
+        }
+        let order = in_order(&rules, &tube);
+        assert_eq!(order.len(), puts.len());
+        assert_eq!(in_order(&store, &tube), order);
+        for view in ["semaphore_audit", "gate_audit"] {
+            assert_eq!(sql(&database.url(), &format!("SELECT * FROM taskyard.{view}")), None);
+        }
+    });
+}
+
+/// The forms of before tasks had priorities for semaphores.
+const OLDER: &str = "
+DROP FUNCTION taskyard.put; DROP FUNCTION taskyard.put_raw;
+CREATE FUNCTION taskyard.put_raw(tube text, payload bytea, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
+    ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
+    subqueue text DEFAULT NULL, meta bytea DEFAULT NULL)
+RETURNS bigint LANGUAGE sql AS 'SELECT 7::bigint';
+CREATE FUNCTION taskyard.put(tube text, data jsonb, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
+    ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
+    subqueue text DEFAULT NULL)
+RETURNS bigint LANGUAGE sql AS 'SELECT taskyard.put_raw(tube, taskyard.msgpack(data), pri, ttl, ttr, delay, at, subqueue)';
+REVOKE EXECUTE ON FUNCTION taskyard.put, taskyard.put_raw FROM PUBLIC;
+UPDATE taskyard.version SET functions = 13;";
+
+/// A function with one more argument is another function: without care, an upgrade would make each call mean two of them,
+/// or take the right to call it from those who had it.
+#[test]
+fn an_upgrade_keeps_who_may_put_and_what_was_built_on_it() {
+    run(async {
+        let database = Database::on(cluster());
+        let tube = make_tube(&database.open(), TubeOptions::new(Kind::FifoTtl));
+        let url = database.url();
+        sql(&url, OLDER);
+        sql(
+            &url,
+            "CREATE ROLE \"the porter\"; GRANT USAGE ON SCHEMA taskyard TO \"the porter\";
+            GRANT EXECUTE ON FUNCTION taskyard.put TO \"the porter\";
+            CREATE VIEW public.post AS SELECT taskyard.put('mail', '1') AS id",
+        );
+        let store = database.open();
+        let put = "SET ROLE \"the porter\"; SELECT taskyard.put('mail', '1', pri => 3)";
+        assert_eq!(sql(&url, put).as_deref(), Some("0"));
+        assert_eq!(sql(&url, "SELECT id FROM public.post").as_deref(), Some("1"));
+        assert_eq!(take(&store, &tube, 9).len(), 2);
+        let raw = "SELECT has_function_privilege('the porter', p.oid, 'EXECUTE') FROM pg_proc p \
+                   WHERE p.proname = 'put_raw'";
+        assert_eq!(sql(&url, raw).as_deref(), Some("f"), "it could not call that before");
+        sql(&url, "DROP OWNED BY \"the porter\"; DROP ROLE \"the porter\"");
     });
 }
 

@@ -15,7 +15,7 @@ use taskyard_store::postgres::PostgresStore;
 use crate::database::{Database, NOW, put, run, sql};
 
 /// How often both go at it.
-const ROUNDS: u64 = 150;
+const ROUNDS: u64 = 60;
 
 struct Server(PostgresStore);
 

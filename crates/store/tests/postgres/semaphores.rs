@@ -6,7 +6,7 @@ use std::thread;
 
 use taskyard_core::{
     Body, Command, Error, Execute, Finish, FinishItem, Holder, Kind, NewTask, Reply,
-    SemaphoreChange, SemaphoreKey, Span, Take, Task, TaskId, Timestamp, TubeName, TubeOptions,
+    SemaphoreChange, SemaphoreKey, Span, Take, Task, TaskId, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
 use taskyard_store::conformance::semaphores::{SemaphoreAsk, storm};
@@ -15,7 +15,7 @@ use taskyard_store::postgres::{Clock, PostgresStore};
 use tokio_postgres::{Client, NoTls};
 
 use crate::cluster::{Cluster, programs};
-use crate::database::{Database, prepare, run, runtime, sql};
+use crate::database::{Database, NOW, prepare, run, runtime, sql};
 
 const CLIENTS: u64 = 16;
 const SEMAPHORES: usize = 200;
@@ -33,19 +33,32 @@ struct Direct(PostgresStore);
 
 impl Execute for Direct {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
-        self.0.execute(Timestamp::from_micros(1_700_000_000_000_000), commands).await.replies
+        self.0.execute(NOW, commands).await.replies
+    }
+}
+
+/// The same with time that passes.
+struct Stormy<'a>(PostgresStore, &'a storm::Clock);
+
+impl Execute for Stormy<'_> {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        let (now, ticks) = self.1.pass();
+        if ticks {
+            self.0.execute(now, vec![Command::Tick { limit: 100 }]).await;
+        }
+        self.0.execute(now, commands).await.replies
     }
 }
 
 /// Lets many clients play, each with a server of its own; `meanwhile` runs beside them.
 fn storm(database: &Database, calls: usize, meanwhile: impl Fn() + Sync) -> storm::Told {
-    let barrier = Barrier::new(CLIENTS as usize + 1);
+    let (barrier, clock) = (Barrier::new(CLIENTS as usize + 1), storm::Clock::new(NOW));
     thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|seed| {
-                let barrier = &barrier;
+                let (barrier, clock) = (&barrier, &clock);
                 scope.spawn(move || {
-                    let queue = Direct(database.open());
+                    let queue = Stormy(database.open(), clock);
                     barrier.wait();
                     block_on(storm::play(&queue, seed, SEMAPHORES, calls))
                 })
@@ -70,7 +83,7 @@ fn judge(database: &Database, told: storm::Told) {
 fn a_storm_leaves_everything_in_order() {
     run(async {
         let database = Database::new();
-        block_on(storm::prepare(&server(&database), SEMAPHORES));
+        block_on(storm::prepare(&server(&database), SEMAPHORES, storm::LEASE));
         let told = storm(&database, 60, || {});
         judge(&database, told);
     });
@@ -81,7 +94,7 @@ fn a_storm_leaves_everything_in_order() {
 fn a_storm_with_cut_connections_leaves_everything_in_order() {
     run(async {
         let database = Database::new();
-        block_on(storm::prepare(&server(&database), SEMAPHORES));
+        block_on(storm::prepare(&server(&database), SEMAPHORES, storm::LEASE));
         let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                    WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.3";
         let told = storm(&database, 60, || {
@@ -93,13 +106,19 @@ fn a_storm_with_cut_connections_leaves_everything_in_order() {
     });
 }
 
-/// A server that asks again while the database is away, and counts what was answered.
-struct Patient<'a>(Direct, &'a AtomicUsize);
+/// A server that asks again while the database is away, and counts what was answered. That takes as long as one call:
+/// asking again and again would move time beyond all measure.
+struct Patient<'a>(Stormy<'a>, &'a AtomicUsize);
 
 impl Execute for Patient<'_> {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        let Stormy(store, clock) = &self.0;
+        let (now, ticks) = clock.pass();
+        if ticks {
+            store.execute(now, vec![Command::Tick { limit: 100 }]).await;
+        }
         loop {
-            let replies = self.0.execute(commands.clone()).await;
+            let replies = store.execute(now, commands.clone()).await.replies;
             if replies.iter().any(|reply| matches!(reply, Err(Error::StoreAway(_)))) {
                 thread::yield_now();
                 continue;
@@ -121,13 +140,13 @@ fn a_storm_in_which_the_database_is_killed_leaves_everything_in_order() {
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::new(programs)));
     prepare(cluster);
     let database = &Database::on(cluster);
-    block_on(storm::prepare(&server(database), SEMAPHORES));
-    let answers = &AtomicUsize::new(0);
+    block_on(storm::prepare(&server(database), SEMAPHORES, storm::LEASE));
+    let (answers, clock) = (&AtomicUsize::new(0), &storm::Clock::new(NOW));
     let told = thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|seed| {
-                let queue = Patient(Direct(database.open()), answers);
-                scope.spawn(move || block_on(storm::play(&queue, seed, SEMAPHORES, 400)))
+                let queue = Patient(Stormy(database.open(), clock), answers);
+                scope.spawn(move || block_on(storm::play(&queue, seed, SEMAPHORES, 250)))
             })
             .collect();
         for blow in 1..=2 {
@@ -247,47 +266,11 @@ async fn finish_some(queue: &Direct, tubes: &[TubeName]) -> usize {
     done
 }
 
-/// Whether somebody waits for a lock in this database.
-async fn somebody_waits(watcher: &Client) -> bool {
-    let waiting = "SELECT count(*) FROM pg_stat_activity \
-                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    watcher.query_one(waiting, &[]).await.expect("can be asked").get::<_, i64>(0) > 0
-}
-
 async fn connect(database: &Database) -> Client {
     let (client, connection) =
         tokio_postgres::connect(&database.url(), NoTls).await.expect("connects");
     tokio::spawn(connection);
     client
-}
-
-/// One holds its lock while another comes, in both orders: whoever comes second sees what the first did, so no free
-/// place and no waiter is overlooked.
-#[test]
-fn a_release_and_an_enqueue_never_miss_each_other() {
-    const RELEASE: &str =
-        "SELECT * FROM taskyard.semaphore_finish('yang', NULL, '{1}', '{NULL}', '{0}', '{NULL}')";
-    const ENQUEUE: &str = "SELECT * FROM taskyard.semaphore_enqueue('yang', NULL, '{2}', '{1}')";
-    let _runtime = runtime().enter();
-    run(async {
-        for (first, second) in [(RELEASE, ENQUEUE), (ENQUEUE, RELEASE)] {
-            let database = Database::new();
-            let queue = server(&database);
-            queue.limits(1, 0).await;
-            queue.enqueue(1, 1.0).await;
-            let (one, other, watcher) =
-                (connect(&database).await, connect(&database).await, connect(&database).await);
-            one.batch_execute("BEGIN").await.expect("begins");
-            one.batch_execute(first).await.expect("is done");
-            let second = tokio::spawn(async move { other.batch_execute(second).await });
-            while !somebody_waits(&watcher).await {}
-            one.batch_execute("COMMIT").await.expect("commits");
-            second.await.expect("does not fail").expect("is done");
-            let standing = queue.standing(2).await.expect("it is there");
-            assert!(standing.grant.is_some(), "{standing:?} after {first}");
-            assert!(queue.standing(1).await.is_none());
-        }
-    });
 }
 
 // Plans that were made while nobody waited read the whole table for each call, and with a million waiters in one semaphore a

@@ -26,12 +26,17 @@ const SEMAPHORES: usize = 100;
 struct Server<'a> {
     store: RedisStore,
     answers: &'a AtomicUsize,
+    clock: &'a storm::Clock,
 }
 
 impl Execute for Server<'_> {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        let (now, ticks) = self.clock.pass();
+        if ticks {
+            self.store.execute(now, vec![Command::Tick { limit: 100 }]).await;
+        }
         loop {
-            let replies = self.store.execute(NOW, commands.clone()).await.replies;
+            let replies = self.store.execute(now, commands.clone()).await.replies;
             if replies.iter().all(|reply| matches!(reply, Err(Error::StoreAway(_)))) {
                 thread::yield_now();
                 continue;
@@ -50,12 +55,13 @@ fn harness(url: &str) -> StoreHarness {
 /// Lets many clients play, each with a server of its own; `meanwhile` runs beside them.
 fn play(url: &str, calls: usize, meanwhile: impl Fn(&AtomicUsize)) -> storm::Told {
     let (barrier, answers) = (Barrier::new(CLIENTS as usize + 1), AtomicUsize::new(0));
+    let clock = storm::Clock::new(NOW);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|seed| {
-                let (barrier, answers) = (&barrier, &answers);
+                let (barrier, answers, clock) = (&barrier, &answers, &clock);
                 scope.spawn(move || {
-                    let server = Server { store: open(url), answers };
+                    let server = Server { store: open(url), answers, clock };
                     barrier.wait();
                     block_on(storm::play(&server, seed, SEMAPHORES, calls))
                 })
@@ -93,7 +99,7 @@ fn audit(redis: &Instance, url: &str) {
 fn a_storm_leaves_everything_in_order() {
     run(async {
         let url = own(&instance().url());
-        block_on(storm::prepare(&harness(&url), SEMAPHORES));
+        block_on(storm::prepare(&harness(&url), SEMAPHORES, storm::LEASE));
         let told = play(&url, 80, |_| {});
         judge(instance(), &url, told);
     });
@@ -106,7 +112,7 @@ fn a_storm_in_which_redis_is_killed_leaves_everything_in_order() {
     let Some(program) = program() else { return };
     let redis = Instance::new(program);
     let url = own(&redis.url());
-    block_on(storm::prepare(&harness(&url), SEMAPHORES));
+    block_on(storm::prepare(&harness(&url), SEMAPHORES, storm::LEASE));
     let told = play(&url, 120, |answers| {
         for blow in 1..=4 {
             wait_for(answers, blow * 150);
@@ -277,10 +283,11 @@ fn a_storm_on_tubes_with_a_semaphore() {
     let url = &own(&redis.url());
     let tubes = &gated_tubes(&open(url), 3);
     let (barrier, answers) = (&Barrier::new(5), &AtomicUsize::new(0));
+    let clock = &storm::Clock::new(NOW);
     thread::scope(|scope| {
         for seed in 0..4 {
             scope.spawn(move || {
-                let server = Server { store: open(url), answers };
+                let server = Server { store: open(url), answers, clock };
                 barrier.wait();
                 block_on(work(&server, seed, tubes));
             });
@@ -297,7 +304,7 @@ fn a_storm_on_tubes_with_a_semaphore() {
     }
     audit(redis, url);
     // What is left can be done, and then nothing is held.
-    let queue = Server { store: open(url), answers };
+    let queue = Server { store: open(url), answers, clock };
     for tube in tubes {
         block_on(queue.execute(vec![Command::ReleaseAll { tube: tube.clone() }]));
     }

@@ -13,6 +13,7 @@ mod failure;
 // Batches that are not in the database yet.
 mod journal;
 // Semaphores in all of that.
+mod semaphore_crash;
 mod semaphores;
 // More payloads than memory.
 mod memory;

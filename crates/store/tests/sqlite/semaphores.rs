@@ -4,14 +4,16 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use taskyard_core::{
-    Body, Command, Error, GrantFinish, GrantItem, Kind, NewTask, Reply, SemaphoreChange,
+    Body, Command, Error, Execute, GrantFinish, GrantItem, Kind, NewTask, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeName,
     TubeOptions, Wish,
 };
 use taskyard_store::OpenError;
+use taskyard_store::conformance::block_on;
+use taskyard_store::conformance::semaphores::pair::PAIRS;
 use taskyard_store::sqlite::{Fault, SqliteStore};
 
-use crate::yard::{close, create, fast_folder, must, open, random, run, try_open};
+use crate::yard::{NOW, close, create, fast_folder, must, open, random, run, try_open};
 
 const TASKS: u64 = 12;
 
@@ -117,6 +119,55 @@ fn a_batch_that_fails_at_any_step_has_not_happened() {
         failures += 1;
     }
     assert!(failures >= 5, "only {failures} steps could fail");
+}
+
+/// A store as clients see it.
+struct Queue<'a>(&'a SqliteStore);
+
+impl Execute for Queue<'_> {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        run(self.0, commands).expect("no payloads are wanted")
+    }
+}
+
+/// Two calls meet here when one fails: at each step of it the other comes, and then it is asked again. Everything is as if
+/// the other had come first.
+#[test]
+fn two_calls_of_which_one_fails_at_every_step() {
+    let folder = fast_folder();
+    let store = open(folder.path());
+    let queue = Queue(&store);
+    let mut steps = 0;
+    for (number, pair) in PAIRS.iter().enumerate() {
+        for side in [0, 1] {
+            for after in 0.. {
+                let name = format!("pair {number} {side} {after}");
+                let calls = block_on(pair.prepare(&queue, &name));
+                store.set_fault(Some(Fault::Step { after }));
+                let mut answers = [Vec::new(), Vec::new()];
+                answers[side] = block_on(queue.execute(calls[side].clone()));
+                store.set_fault(None);
+                let failed =
+                    answers[side].iter().all(|reply| matches!(reply, Err(Error::Store(_))));
+                answers[1 - side] = block_on(queue.execute(calls[1 - side].clone()));
+                if failed {
+                    answers[side] = block_on(queue.execute(calls[side].clone()));
+                }
+                let seen = block_on(pair.look(&queue, &name, answers));
+                let first = if failed { 1 - side } else { side };
+                let expected = block_on(pair.serial(NOW, &name, first));
+                assert_eq!(seen, expected, "{}: call {side} failed at step {after}", pair.name);
+                if !failed {
+                    break;
+                }
+                steps += 1;
+            }
+        }
+    }
+    assert!(steps > 3 * PAIRS.len(), "only {steps} steps could fail");
+    let before = everything(&store);
+    drop(store);
+    assert_eq!(everything(&open(folder.path())), before);
 }
 
 /// A process that dies leaves what it answered, and no number of an event comes again.

@@ -93,6 +93,16 @@ pub trait SemaphoreAsk: Harness {
         self.finish_grant(task, None, GrantFinish::Release).await
     }
 
+    /// Releases in one call; all must be there.
+    async fn release_tasks(&self, tasks: impl Iterator<Item = u64>) {
+        let finish = GrantFinish::Release;
+        let items = tasks.map(|task| GrantItem { task: TaskId(task), grant: None, finish });
+        let items: Vec<_> = items.collect();
+        let done = vec![GrantOutcome::Done; items.len()];
+        let reply = self.semaphore(SemaphoreCommand::Finish { key: key(YANG), items }).await;
+        assert_eq!(reply, Ok(SemaphoreReply::Finished(done)));
+    }
+
     /// Where a task stands.
     async fn standing(&self, task: u64) -> Option<Standing> {
         let look = SemaphoreCommand::Look { key: key(YANG), tasks: vec![TaskId(task)] };

@@ -16,7 +16,7 @@ macro_rules! semaphore_suite {
                 a_new_priority_keeps_the_seniority, grants_only_grow,
                 a_stale_release_frees_nothing, everything_survives_a_restart;
             eviction: one_better_waiter_asks_one_of_nine_hundred, the_first_hundred_are_never_asked,
-                flapping_within_the_margin_moves_nobody, the_largest_numbers_are_numbers_too, a_lower_capacity_waits,
+                flapping_within_the_margin_moves_nobody, flapping_beyond_the_margin_moves_one_at_a_time, the_largest_numbers_are_numbers_too, a_lower_capacity_waits,
                 a_lower_capacity_sheds, no_capacity_sheds_all, who_declines_is_not_asked_again,
                 who_declines_leaves_the_best_alone,
                 who_was_never_told_goes_back_silently, a_request_is_taken_back, a_lost_request_is_made_again,
@@ -36,6 +36,7 @@ macro_rules! semaphore_suite {
                 a_temporary_tube_leaves_no_places_behind, a_restart_keeps_the_line;
             input: priorities_must_be_numbers, limits_must_make_sense, an_absent_key_is_an_error,
                 a_command_has_its_limit;
+            pairs: two_calls_in_both_orders, two_calls_in_one_batch;
         }
     };
     (@cases ($make:expr) ($block_on:path) $($file:ident: $($case:ident),+;)+) => {
@@ -77,6 +78,7 @@ mod tests {
         include_str!("events.rs"),
         include_str!("gates.rs"),
         include_str!("input.rs"),
+        include_str!("pairs.rs"),
     ];
 
     /// A case that is not in the table would never run, and nobody would notice.

@@ -53,6 +53,30 @@ pub async fn flapping_within_the_margin_moves_nobody<H: Harness>(queue: H) {
     assert_eq!(queue.hear().await, [(1, Keep)]);
 }
 
+/// Every crossing of the margin asks one, and every yield lets one in: nobody else moves.
+pub async fn flapping_beyond_the_margin_moves_one_at_a_time<H: Harness>(queue: H) {
+    queue.change(SemaphoreChange { margin: Some(2.0), ..SemaphoreChange::limits(1, 1) }).await;
+    queue.enqueue(1, 5.0).await;
+    queue.enqueue_many(&[(2, 4.0), (3, 1.0)]).await;
+    queue.hear().await;
+    for _ in 0..5 {
+        queue.enqueue(2, 8.0).await;
+        assert_eq!(queue.hear().await, [(1, TryRelease)]);
+        queue.enqueue(2, 4.0).await;
+        assert_eq!(queue.hear().await, [(1, Keep)]);
+    }
+    let (mut holder, mut waiter, mut priority) = (1, 2, 8.0);
+    for _ in 0..5 {
+        queue.enqueue(waiter, priority).await;
+        assert_eq!(queue.hear().await, [(holder, TryRelease)]);
+        queue.finish_grant(holder, None, GrantFinish::Yield).await;
+        assert_eq!(queue.hear().await, [(waiter, Acquired)], "one for one");
+        priority += 3.0;
+        (holder, waiter) = (waiter, holder);
+    }
+    assert_eq!(queue.status(3).await, Some(Status::Wait));
+}
+
 // PostgreSQL refused to add two such numbers: whatever met them failed, the tick of all semaphores and tubes with it.
 /// Numbers may be as large as there are.
 pub async fn the_largest_numbers_are_numbers_too<H: Harness>(queue: H) {
@@ -82,8 +106,11 @@ pub async fn a_lower_capacity_waits<H: Harness>(queue: H) {
     queue.enqueue(5000, 0.5).await;
     queue.limits(10, 10).await;
     assert_eq!(queue.hear().await, []);
-    for task in 0..990 {
+    queue.release_tasks(0..980).await;
+    // Not before so many have gone that it is one of the best.
+    for task in 980..990 {
         queue.release_task(task).await;
+        assert_eq!(queue.status(5000).await, Some(Status::Wait));
     }
     let info = queue.info().await;
     assert_eq!((info.acquired, info.revoking, info.waiting), (10, 0, 1));
@@ -93,16 +120,21 @@ pub async fn a_lower_capacity_waits<H: Harness>(queue: H) {
 
 /// A lower capacity sheds.
 pub async fn a_lower_capacity_sheds<H: Harness>(queue: H) {
-    queue.limits(100, 90).await;
-    queue.admit(100).await;
+    queue.limits(1000, 900).await;
+    queue.admit(1000).await;
     queue.change(SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(10, 10) }).await;
     assert_eq!(queue.hear().await.len(), 16, "no more at a time than may be asked");
-    for task in (10..100).rev() {
+    for task in (980..1000).rev() {
         assert_eq!(queue.status(task).await, Some(Status::TryRelease), "task {task}");
         queue.release_task(task).await;
     }
+    queue.change(SemaphoreChange { max_revoking: Some(Some(2000)), ..Default::default() }).await;
+    let info = queue.info().await;
+    assert_eq!((info.acquired, info.revoking), (10, 970));
+    queue.release_tasks((10..980).rev()).await;
     let info = queue.info().await;
     assert_eq!((info.acquired, info.revoking), (10, 0));
+    assert_eq!(queue.status(9).await, Some(Status::Acquired), "the best stay");
 }
 
 // At most `active` were asked at the same time, which is nobody when nobody may go on.

@@ -14,6 +14,8 @@ pub mod eviction;
 pub mod gates;
 pub mod input;
 pub mod model;
+pub mod pair;
+pub mod pairs;
 pub mod storm;
 pub mod times;
 

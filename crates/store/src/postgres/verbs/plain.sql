@@ -12,6 +12,10 @@
 --         delay => '10 seconds', subqueue => 'ann');
 --     SELECT taskyard.put('mail', '"later"', at => '2030-01-01 00:00+00');
 --
+-- In a tube with a semaphore a task may have a priority there:
+--
+--     SELECT taskyard.put('checks', '{"page": 17}', semaphore_priority => 2.5);
+--
 -- Whoever may call it needs no right to the tables:
 --
 --     GRANT USAGE ON SCHEMA taskyard TO app;
@@ -96,17 +100,45 @@ BEGIN
     END CASE;
 END $$;
 
+-- The older forms go, because a call could mean them as well. Whoever could call them can call the new ones, and what
+-- was built on them keeps them under another name.
+DO $$
+DECLARE
+    _old record;
+    _acl text := '';
+BEGIN
+    FOR _old IN SELECT p.oid::regprocedure AS form, p.proname, p.proacl, p.proowner FROM pg_proc p
+        WHERE p.pronamespace = 'taskyard'::regnamespace AND p.proname IN ('put', 'put_raw')
+            AND NOT 'semaphore_priority' = ANY (p.proargnames)
+    LOOP
+        _acl := _acl || coalesce((SELECT string_agg(format('GRANT EXECUTE ON FUNCTION taskyard.%I TO %s%s;',
+                _old.proname, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END,
+                CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), '')
+            FROM aclexplode(_old.proacl) a WHERE a.grantee <> _old.proowner), '');
+        BEGIN
+            EXECUTE 'DROP FUNCTION ' || _old.form;
+        EXCEPTION WHEN dependent_objects_still_exist THEN
+            EXECUTE format('ALTER FUNCTION %s RENAME TO %I', _old.form, _old.proname || '_before_semaphores');
+        END;
+    END LOOP;
+    PERFORM set_config('taskyard.putters', _acl, true);
+END $$;
+
 -- Puts a task whose payload is MessagePack already; answers its id.
 CREATE OR REPLACE FUNCTION taskyard.put_raw(
     tube text, payload bytea, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
     ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
-    subqueue text DEFAULT NULL, meta bytea DEFAULT NULL)
+    subqueue text DEFAULT NULL, meta bytea DEFAULT NULL, semaphore_priority float8 DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     _put record;
 BEGIN
     IF pri < 0 THEN
         RAISE EXCEPTION 'a priority must not be negative' USING ERRCODE = 'check_violation';
+    END IF;
+    IF semaphore_priority IN ('NaN', 'infinity', '-infinity') THEN
+        RAISE EXCEPTION 'a priority for a semaphore must be a finite number, not %', semaphore_priority
+            USING ERRCODE = 'check_violation';
     END IF;
     IF payload IS NULL OR octet_length(payload) = 0 THEN
         RAISE EXCEPTION 'a payload must be one value, and NULL is none' USING
@@ -124,7 +156,16 @@ BEGIN
         tube, NULL, ARRAY[1], ARRAY[payload], ARRAY[meta],
         ARRAY[pri + (-9223372036854775808)::bigint], ARRAY[taskyard.micros(ttl)],
         ARRAY[taskyard.micros(ttr)], ARRAY[taskyard.micros(delay)],
-        ARRAY[(extract(epoch FROM at) * 1000000)::bigint], ARRAY[subqueue]);
+        ARRAY[(extract(epoch FROM at) * 1000000)::bigint], ARRAY[subqueue],
+        CASE WHEN semaphore_priority IS NOT NULL THEN ARRAY[semaphore_priority] END, NULL, NULL);
+    IF _put.status = 8 THEN
+        RAISE EXCEPTION 'tube ''%'' is locked by an open transaction', tube USING
+            ERRCODE = 'lock_not_available', HINT = 'try again when it has ended';
+    END IF;
+    IF _put.status = 9 THEN
+        RAISE EXCEPTION 'tube ''%'' has no semaphore, so a task there cannot have a semaphore_priority; use pri', tube
+            USING ERRCODE = 'check_violation';
+    END IF;
     IF _put.status <> 0 THEN
         RAISE EXCEPTION 'tube ''%'' does not exist; create it first', tube
             USING ERRCODE = 'undefined_object';
@@ -141,9 +182,14 @@ END $$;
 CREATE OR REPLACE FUNCTION taskyard.put(
     tube text, data jsonb, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
     ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
-    subqueue text DEFAULT NULL)
+    subqueue text DEFAULT NULL, semaphore_priority float8 DEFAULT NULL)
 RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT taskyard.put_raw(tube, taskyard.msgpack(data), pri, ttl, ttr, delay, at, subqueue)
+    SELECT taskyard.put_raw(tube, taskyard.msgpack(data), pri, ttl, ttr, delay, at, subqueue, NULL,
+        semaphore_priority)
 $$;
 
 REVOKE EXECUTE ON FUNCTION taskyard.put, taskyard.put_raw FROM PUBLIC;
+
+DO $$ BEGIN
+    EXECUTE current_setting('taskyard.putters');
+END $$;

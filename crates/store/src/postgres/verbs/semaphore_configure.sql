@@ -21,11 +21,12 @@ LANGUAGE sql VOLATILE AS $$
             WHERE k.semaphore_id = s.id AND k.status = 'DELAYED'),
         t.acquired, t.revoking,
         (SELECT count(*) FROM taskyard.semaphore_event e WHERE e.semaphore_id = s.id),
-        -- Of each grant only the first is handed out.
-        (SELECT min(e.next_at) FROM taskyard.semaphore_event e WHERE e.semaphore_id = s.id
+        -- Of each grant only the first is handed out. OFFSET 0, or a plan may compare every event with every other.
+        (SELECT e.next_at FROM taskyard.semaphore_event e WHERE e.semaphore_id = s.id
             AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_event f
                 WHERE f.semaphore_id = e.semaphore_id AND f.task_id = e.task_id
-                    AND f.grant_no = e.grant_no AND f.id < e.id))
+                    AND f.grant_no = e.grant_no AND f.id < e.id OFFSET 0)
+            ORDER BY e.next_at, e.id LIMIT 1)
     FROM taskyard.semaphore s JOIN taskyard.semaphore_state t ON t.semaphore_id = s.id
     WHERE _key IS NULL OR s.key = _key
     ORDER BY s.key

@@ -20,20 +20,21 @@ BEGIN
     IF code = 1 THEN
         RETURN;
     END IF;
-    -- Two searches, so that each has its index: what is due elsewhere must not be walked over.
+    -- Two searches, so that each has its index: what is due elsewhere must not be walked over. OFFSET 0, or a plan may
+    -- compare every event with every other.
     IF _key IS NULL THEN
         _due := ARRAY(SELECT e.id FROM taskyard.semaphore_event e
             WHERE e.next_at <= _now
                 AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_event f
                     WHERE f.semaphore_id = e.semaphore_id AND f.task_id = e.task_id
-                        AND f.grant_no = e.grant_no AND f.id < e.id)
+                        AND f.grant_no = e.grant_no AND f.id < e.id OFFSET 0)
             ORDER BY e.next_at, e.id LIMIT _count FOR UPDATE OF e SKIP LOCKED);
     ELSE
         _due := ARRAY(SELECT e.id FROM taskyard.semaphore_event e
             WHERE e.semaphore_id = _id AND e.next_at <= _now
                 AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_event f
                     WHERE f.semaphore_id = e.semaphore_id AND f.task_id = e.task_id
-                        AND f.grant_no = e.grant_no AND f.id < e.id)
+                        AND f.grant_no = e.grant_no AND f.id < e.id OFFSET 0)
             ORDER BY e.next_at, e.id LIMIT _count FOR UPDATE OF e SKIP LOCKED);
     END IF;
     RETURN QUERY
@@ -68,7 +69,7 @@ BEGIN
         JOIN taskyard.semaphore s ON s.id = e.semaphore_id
         WHERE e.id = ANY (_ids) AND e.kind = 'acquired'
             AND EXISTS (SELECT 1 FROM taskyard.semaphore_task k WHERE k.semaphore_id = e.semaphore_id
-                AND k.task_id = e.task_id AND k.grant_no = e.grant_no AND k.ack_by IS NOT NULL)))
+                AND k.task_id = e.task_id AND k.grant_no = e.grant_no AND k.ack_by IS NOT NULL OFFSET 0)))
         ORDER BY t.semaphore_id FOR UPDATE;
     -- In the order of their numbers, as whoever else removes several.
     PERFORM 1 FROM taskyard.semaphore_event e WHERE e.id = ANY (_ids) ORDER BY e.id FOR UPDATE;

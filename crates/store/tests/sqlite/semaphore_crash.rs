@@ -1,0 +1,173 @@
+//! A process that is killed while it works on semaphores.
+//!
+//! The child runs batches that follow from a seed and says after each that it was answered. The core runs the same
+//! batches: what is on disk must be what it has after the last one that was answered, or after the one that was under way.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command as Program, Stdio};
+
+use fastrand::Rng;
+use taskyard_core::{
+    Command, Error, EventId, Grant, GrantFinish, GrantItem, Reply, SemaphoreChange,
+    SemaphoreCommand, SemaphoreKey, Span, TaskId, Timestamp, Wish,
+};
+use taskyard_store::conformance::block_on;
+use taskyard_store::{MemoryStore, Store};
+
+use crate::yard::{NOW, fast_folder, open, random};
+
+/// How many children are killed.
+const KILLS: usize = 20;
+const TASKS: u64 = 12;
+const KEYS: [&str; 3] = ["a", "b", "c"];
+const FOLDER: &str = "TASKYARD_SEMAPHORE_FOLDER";
+const SEED: &str = "TASKYARD_SEMAPHORE_SEED";
+
+/// What a seed lets happen, and when.
+struct Script {
+    rng: Rng,
+    now: Timestamp,
+    batches: u64,
+}
+
+impl Script {
+    fn new(seed: u64) -> Self {
+        Script { rng: Rng::with_seed(seed), now: NOW, batches: 0 }
+    }
+
+    fn batch(&mut self) -> Vec<Command> {
+        self.batches += 1;
+        self.now = self.now + Span::from_secs(self.rng.u64(0..4));
+        if self.batches.is_multiple_of(5) {
+            return vec![Command::Tick { limit: 100 }];
+        }
+        (0..self.rng.usize(1..4)).map(|_| Command::Semaphore(self.command())).collect()
+    }
+
+    fn command(&mut self) -> SemaphoreCommand {
+        let rng = &mut self.rng;
+        let key = SemaphoreKey::new(KEYS[rng.usize(0..KEYS.len())]).expect("a key");
+        let task = TaskId(rng.u64(0..TASKS));
+        if self.batches < 4 {
+            return SemaphoreCommand::Configure { key, change: change(rng), only_new: false };
+        }
+        match rng.u8(0..20) {
+            0..7 => {
+                let wishes = vec![Wish { task, priority: f64::from(rng.u8(0..9)) }];
+                SemaphoreCommand::Enqueue { key, wishes }
+            }
+            7..12 => {
+                let finish = match rng.u8(0..4) {
+                    0 => GrantFinish::Release,
+                    1 => GrantFinish::Yield,
+                    2 => GrantFinish::Decline,
+                    _ => GrantFinish::Extend(Span::from_secs(rng.u64(0..60))),
+                };
+                let grant = rng.bool().then(|| Grant(rng.u64(1..40)));
+                SemaphoreCommand::Finish { key, items: vec![GrantItem { task, grant, finish }] }
+            }
+            12..16 => SemaphoreCommand::Events { key: None, count: 2, wait: Span::ZERO },
+            16..19 => {
+                let latest = self.batches;
+                let events = (0..4).map(|_| EventId(rng.u64(0..latest))).collect();
+                SemaphoreCommand::Acknowledge { events }
+            }
+            _ => SemaphoreCommand::Configure { key, change: change(rng), only_new: false },
+        }
+    }
+}
+
+fn change(rng: &mut Rng) -> Box<SemaphoreChange> {
+    let active = rng.i64(0..4);
+    Box::new(SemaphoreChange {
+        lease: Some(rng.bool().then(|| Span::from_secs(20))),
+        ack_timeout: Some(rng.bool().then(|| Span::from_secs(30))),
+        cool_down: Some(Span::from_secs(rng.u64(0..3) * 5)),
+        ..SemaphoreChange::limits(active, active)
+    })
+}
+
+/// Everything that can be seen, the events last because that changes them. Semaphores that are not there yet are errors.
+fn everything(store: &dyn Store) -> Vec<Result<Reply, Error>> {
+    let look = |key: &str| {
+        let key = SemaphoreKey::new(key).expect("a key");
+        let tasks = (0..TASKS).map(TaskId).collect();
+        Command::Semaphore(SemaphoreCommand::Look { key, tasks })
+    };
+    let mut asked = vec![Command::Semaphore(SemaphoreCommand::List { key: None })];
+    asked.extend(KEYS.map(look));
+    let all = SemaphoreCommand::Events { key: None, count: 1000, wait: Span::ZERO };
+    asked.push(Command::Semaphore(all));
+    // Much later, when whatever was told and not acknowledged is due again.
+    block_on(store.execute(NOW + Span::from_secs(100_000), asked)).replies
+}
+
+/// What the core has after so many batches.
+fn expected(seed: u64, batches: usize) -> Vec<Result<Reply, Error>> {
+    let (rules, mut script) = (MemoryStore::default(), Script::new(seed));
+    for _ in 0..batches {
+        let batch = script.batch();
+        block_on(rules.execute(script.now, batch));
+    }
+    everything(&rules)
+}
+
+/// No test: the one below runs it in a process of its own.
+#[test]
+fn child() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).expect("a seed");
+    let (store, mut script) = (open(Path::new(&folder)), Script::new(seed));
+    for _ in 0..100_000 {
+        let batch = script.batch();
+        block_on(store.execute(script.now, batch));
+        let mut out = std::io::stdout().lock();
+        if writeln!(out, "\nanswered").and_then(|()| out.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Starts a child and kills it in the middle of something; how many batches it said were answered.
+fn answered_until_killed(folder: &Path, seed: u64, wanted: usize, spins: u32) -> usize {
+    let mut child = Program::new(std::env::current_exe().expect("this executable"))
+        .args(["semaphore_crash::child", "--exact", "--nocapture", "--test-threads=1"])
+        .env(FOLDER, folder)
+        .env(SEED, seed.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the child starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+    let mut count = 0;
+    let mut next = || lines.next().map(|line| line.expect("it is text") == "answered");
+    while count < wanted {
+        count += usize::from(next().expect("the child works on"));
+    }
+    for _ in 0..spins {
+        std::hint::spin_loop();
+    }
+    child.kill().expect("it can be killed");
+    while let Some(answered) = next() {
+        count += usize::from(answered);
+    }
+    child.wait().expect("the child is gone");
+    count
+}
+
+#[test]
+fn a_killed_process_leaves_every_grant_and_event_that_was_answered() {
+    let mut rng = random();
+    for _ in 0..KILLS {
+        let (folder, seed) = (fast_folder(), rng.u64(..));
+        let (wanted, spins) = (rng.usize(1..120), rng.u32(0..200_000));
+        let answered = answered_until_killed(folder.path(), seed, wanted, spins);
+        let found = everything(&open(folder.path()));
+        // It may have been killed after a commit and before its answer.
+        let orders = [expected(seed, answered), expected(seed, answered + 1)];
+        assert!(
+            orders.contains(&found),
+            "seed {seed}: {answered} were answered, there is\n{found:?}\nand not\n{orders:?}"
+        );
+    }
+}
