@@ -20,7 +20,7 @@ meanwhile, and nothing is done when nothing is to do.
 Examples:
   taskyard migrate --store postgres://owner@db/queue")]
 pub struct MigrateArgs {
-    /// Where tasks live: sqlite:DIR or postgres://…
+    /// Where tasks live: sqlite:DIR, postgres://…, redis://… or tarantool://…
     #[arg(long, value_name = "URL")]
     store: String,
 }

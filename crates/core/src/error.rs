@@ -36,7 +36,9 @@ pub enum Error {
     #[error("tube '{0}' has waiting consumers; stop them before dropping it")]
     TubeHasConsumers(TubeName),
     /// The tube has as many tasks as it may have.
-    #[error("tube '{tube}' is full ({capacity} tasks); take some or raise its capacity")]
+    #[error(
+        "tube '{tube}' has no room for that (capacity {capacity}); take some, raise its capacity, or put fewer at once"
+    )]
     TubeFull {
         /// The tube that is full.
         tube: TubeName,

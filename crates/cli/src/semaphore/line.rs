@@ -19,7 +19,10 @@ use crate::units;
 #[command(after_help = "\
 Examples:
   taskyard semaphore enqueue yang 17 --priority 2.5
-  taskyard semaphore enqueue yang 17 18 19       all with priority 0")]
+  taskyard semaphore enqueue yang 17 18 19       all with priority 0
+
+What is printed is where the tasks stand at this moment. Go on only when the event `acquired` has come
+(taskyard semaphore events): until then a grant may go to somebody better without a word.")]
 pub struct EnqueueArgs {
     /// The semaphore.
     key: String,

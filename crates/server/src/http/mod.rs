@@ -16,7 +16,7 @@ mod take;
 mod tubes;
 
 use axum::Router;
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
 use serde::Serialize;
@@ -67,8 +67,13 @@ pub(crate) fn router(app: Shared) -> Router {
     router.layer(from_fn_with_state(app, guard::admit))
 }
 
-async fn route_not_found() -> Refusal {
-    let message = "nothing is at this address; /openapi.json lists every one there is";
+async fn route_not_found(uri: Uri) -> Refusal {
+    let message = match uri.path().strip_prefix("/pool") {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+            "this server has no pool; start one: taskyard pool serve FILE, or taskyard serve --pool FILE"
+        }
+        _ => "nothing is at this address; /openapi.json lists every one there is",
+    };
     Refusal::new(Code::RouteNotFound, message)
 }
 

@@ -79,7 +79,11 @@ pub(super) fn list<'a>(
     what: &str,
     limit: usize,
 ) -> Result<(Args<'a>, usize), Fault> {
-    let args = Args::new(raw).map_err(|_| lua(format!("{what} must be a list")))?;
+    let args = Args::new(raw).map_err(|_| {
+        lua(format!(
+            "{what} must be a list; clients that unpack a single list want it wrapped once more"
+        ))
+    })?;
     let count = args.left as usize;
     if count > limit {
         return Err(lua(format!("{what} has {count} entries, the limit is {limit}; send less")));

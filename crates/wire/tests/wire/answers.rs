@@ -165,8 +165,8 @@ fn refusals_have_a_code_and_say_what_to_do() {
     assert_eq!(
         text(&ErrorAnswer::from(&full)),
         concat!(
-            r#"{"error":{"code":"tube_full","message":"tube 'mail' is full (3 tasks); take some or "#,
-            r#"raise its capacity","tube":"mail","limit":3}}"#
+            r#"{"error":{"code":"tube_full","message":"tube 'mail' has no room for that (capacity 3); take "#,
+            r#"some, raise its capacity, or put fewer at once","tube":"mail","limit":3}}"#
         )
     );
     let wrong = ErrorAnswer::new(Code::Unauthorized, "give the token with --token");

@@ -171,7 +171,7 @@ BEGIN
             USING ERRCODE = 'undefined_object';
     END IF;
     IF NOT coalesce(_put.accepted[1], true) THEN
-        RAISE EXCEPTION 'tube ''%'' is full (% tasks); take some or raise its capacity',
+        RAISE EXCEPTION 'tube ''%'' has no room for that (capacity %); take some, raise its capacity, or put fewer at once',
             tube, _put.capacity USING ERRCODE = 'program_limit_exceeded';
     END IF;
     PERFORM pg_notify('taskyard', ':' || tube);
