@@ -15,8 +15,6 @@ pub struct Capabilities {
     pub exports: bool,
     /// Whether it can be copied to.
     pub imports: bool,
-    /// Whether tasks of temporary tubes are there for the next who opens it, if others still have it open.
-    pub keeps_temporary: bool,
     /// How soon somebody who waits hears of a task.
     pub wakes: &'static str,
     /// What is lost by which failure.
@@ -33,7 +31,6 @@ impl Capabilities {
             semaphores: false,
             exports: false,
             imports: false,
-            keeps_temporary: false,
             wakes: "",
             loses: &[],
         }

@@ -66,7 +66,7 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
         && semaphores.iter().all(|one| guards.iter().any(|other| is_alike(one, other)));
     if !already {
         let mut why = Vec::new();
-        refuse_tubes(&tubes, &there, &to.capabilities(), &mut why);
+        refuse_tubes(&tubes, &there, &mut why);
         refuse_semaphores(&semaphores, &guards, &to.capabilities(), &mut why);
         refuse_halves(&gates, &others, &mut why);
         if !why.is_empty() {
@@ -121,15 +121,15 @@ fn is_alike(semaphore: &SemaphoreCopy, other: &SemaphoreCopy) -> bool {
 fn refuse_stores(from: &Capabilities, to: &Capabilities) -> Result<(), CopyError> {
     let mut why = Vec::new();
     if !from.exports {
-        why.push(format!("{} cannot be copied from yet", from.name));
+        why.push(format!("{} cannot be copied from", from.name));
     }
     if !to.imports {
-        why.push(format!("{} cannot take tasks with their ids and attempts yet", to.name));
+        why.push(format!("{} cannot take tasks with their ids and attempts", to.name));
     }
     if why.is_empty() { Ok(()) } else { Err(CopyError::Refused(why)) }
 }
 
-fn refuse_tubes(tubes: &[TubeCopy], there: &[TubeCopy], to: &Capabilities, why: &mut Vec<String>) {
+fn refuse_tubes(tubes: &[TubeCopy], there: &[TubeCopy], why: &mut Vec<String>) {
     for tube in tubes {
         let (name, options) = (&tube.record.name, &tube.record.options);
         if there.iter().any(|other| other.record.name == *name) {
@@ -143,10 +143,10 @@ fn refuse_tubes(tubes: &[TubeCopy], there: &[TubeCopy], to: &Capabilities, why: 
             why.push(format!("tube '{name}' is queue {number}, as '{other}' is in the target"));
         }
         let tasks = tube.stats.tasks.total();
-        if options.temporary && tasks > 0 && !to.keeps_temporary {
-            let to = to.name;
+        // When the last server leaves they are forgotten, and that is whoever copies.
+        if options.temporary && tasks > 0 {
             why.push(format!(
-                "tube '{name}' is temporary, and {to} would forget its {tasks} tasks"
+                "tube '{name}' is temporary, and its {tasks} tasks would not outlive the copy"
             ));
         }
     }

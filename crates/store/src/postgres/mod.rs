@@ -100,7 +100,6 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     exports: true,
     imports: true,
     semaphores: true,
-    keeps_temporary: true,
     wakes: "at once by NOTIFY, within a second behind a pooler",
     loses: &[
         (

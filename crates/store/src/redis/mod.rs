@@ -56,7 +56,6 @@ const POLL: Span = Span::from_secs(1);
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     semaphores: true,
-    keeps_temporary: true,
     wakes: "at once by PUBLISH, within a second when a notice is lost",
     loses: &[
         (

@@ -9,7 +9,7 @@ local PART_BYTES = 524288
 local RESERVE, RESERVE_BYTES = 16, 4194304
 
 -- Whether there is too little memory for more tasks.
-local function is_full()
+function is_full()
     local slab = box.slab.info()
     local free = slab.quota_size - slab.quota_used + slab.arena_size - slab.arena_used
     return free < math.max(slab.quota_size / RESERVE, RESERVE_BYTES)
@@ -23,6 +23,17 @@ local function write_parts(tube, id, payload, meta)
         S.body:insert({ tube.number, id, part, bytes, part == 1 and meta or NULL })
     end
     return part
+end
+
+-- Keeps what a task carries: in its row, or apart.
+function keep_body(tube, row, payload, meta)
+    local bytes = #payload + (meta and #meta or 0)
+    row[BYTES] = bytes
+    if bytes > INLINE_BYTES_MAX then
+        row[BODY], row[PARTS] = NULL, write_parts(tube, row[ID], payload, meta)
+    else
+        row[BODY], row[PARTS] = meta and { payload, meta } or payload, 0
+    end
 end
 
 -- A put that leaves all to its tube.
@@ -80,15 +91,8 @@ end
 
 -- Adds one task; `row` is what all have in common.
 local function add_task(c, tube, new, row)
-    local o, id = tube.o, row[ID]
-    local payload, meta = split_body(new[1])
-    local bytes = #payload + (meta and #meta or 0)
-    row[BYTES] = bytes
-    if bytes > INLINE_BYTES_MAX then
-        row[BODY], row[PARTS] = NULL, write_parts(tube, id, payload, meta)
-    else
-        row[BODY], row[PARTS] = meta and { payload, meta } or payload, 0
-    end
+    local o = tube.o
+    keep_body(tube, row, split_body(new[1]))
     if o.times then
         set_times(c, o, new, row)
     end
