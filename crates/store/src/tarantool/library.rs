@@ -8,7 +8,8 @@ const SHARED: [&str; 4] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 8] = [
+const TUBES: [&str; 9] = [
+    include_str!("lua/straight.lua"),
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),

@@ -125,6 +125,14 @@ local function add_plain(tube, tasks, row, order, first)
     return #tasks
 end
 
+-- Whether rows go straight into their spaces, which is asked once in a call.
+local function is_straight(c)
+    if c.straight == nil then
+        c.straight = may_go_straight(S.task, S.ready)
+    end
+    return c.straight
+end
+
 -- All or none.
 verbs[4] = function(c, command)
     local tube, tasks = open_tube(c, command[2]), command[3]
@@ -144,7 +152,11 @@ verbs[4] = function(c, command)
     end
     local plain, placed = 0, nil
     if row[STATE] == READY and row[EXPIRES] == NEVER and not o.subqueues then
-        plain = add_plain(tube, tasks, row, { tube.number, 0, 0 }, first)
+        if is_straight(c) and type(row[PRI]) == 'number' and type(first) == 'number' then
+            plain = insert_plain(tube, tasks, row, first, INLINE_BYTES_MAX)
+        else
+            plain = add_plain(tube, tasks, row, { tube.number, 0, 0 }, first)
+        end
         tube.n.ready, tube.n.takeable = tube.n.ready + plain, tube.n.takeable + plain
     end
     if plain < size then
