@@ -11,6 +11,8 @@ pub struct Capabilities {
     pub shared: bool,
     /// Whether it has semaphores.
     pub semaphores: bool,
+    /// Whether a tube may have one before it.
+    pub gates: bool,
     /// Whether it can be copied from.
     pub exports: bool,
     /// Whether it can be copied to.
@@ -29,6 +31,7 @@ impl Capabilities {
             durable: false,
             shared: false,
             semaphores: false,
+            gates: false,
             exports: false,
             imports: false,
             wakes: "",

@@ -48,7 +48,10 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
         #[cfg(feature = "redis")]
         Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
             use crate::redis::{Clock, RedisStore};
-            Ok(Box::new(RedisStore::open_within(url, Clock::Database, options.wait)?))
+            Ok(Box::new(match options.to_look {
+                true => RedisStore::open_to_look(url, Clock::Database, options.wait)?,
+                false => RedisStore::open_within(url, Clock::Database, options.wait)?,
+            }))
         }
         #[cfg(feature = "tarantool")]
         Some(("tarantool" | "tarantool+queue", _)) => {

@@ -166,8 +166,8 @@ impl Store for TarantoolStore {
         let durable = self.shared.durability == Durability::Always;
         if self.shared.reach.is_adapter {
             // Its tasks get their ids and attempts from nobody but itself.
-            let (semaphores, imports) = (false, false);
-            return Capabilities { name: ADAPTED, durable, semaphores, imports, ..CAPABILITIES };
+            let plain = Capabilities { semaphores: false, gates: false, ..CAPABILITIES };
+            return Capabilities { name: ADAPTED, durable, imports: false, ..plain };
         }
         Capabilities { durable, ..CAPABILITIES }
     }
@@ -223,6 +223,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     exports: true,
     imports: true,
     semaphores: true,
+    gates: true,
     wakes: "at once by one call that waits for news",
     loses: &[
         (

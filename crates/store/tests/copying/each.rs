@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use taskyard_core::{
-    Body, Command, Error, Kind, NewTask, Reply, Span, Take, Task, TaskId, TubeOptions,
+    Body, Command, Error, Kind, NewTask, Reply, SemaphoreCommand, SemaphoreKey, Span, Take, Task,
+    TaskId, TubeOptions, Wish,
 };
 use taskyard_store::conformance::block_on;
 use taskyard_store::copy::CopyError;
@@ -19,6 +20,9 @@ macro_rules! on_each {
     ($($case:ident),* $(,)?) => {
         mod postgres {
             $(#[test] fn $case() { super::on(crate::places::in_postgres(), super::$case) })*
+        }
+        mod redis {
+            $(#[test] fn $case() { super::on(crate::places::in_redis(), super::$case) })*
         }
         mod tarantool {
             $(#[test] fn $case() { super::on(crate::places::in_tarantool(), super::$case) })*
@@ -35,6 +39,7 @@ on_each!(
     broken_off_after_any_step_it_goes_on,
     bodies_of_every_size_come_whole,
     tasks_of_a_temporary_tube_would_be_lost,
+    a_temporary_tube_that_everybody_left_is_empty,
 );
 
 fn open(folder: &Path) -> SqliteStore {
@@ -158,6 +163,9 @@ fn one_in_use_is_refused(place: &dyn Place) {
     let store = place.open();
     fill_store(&*store);
     put(&*store, "sub", vec![task(8)]);
+    let (key, wishes) =
+        (SemaphoreKey::new("own").unwrap(), Vec::from([Wish { task: TaskId(77), priority: 0.0 }]));
+    ask(&*store, Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes }));
     let why = refusal(&from, &*store);
     assert!(why.contains("tube 'sub'") && why.contains("semaphore 'own'"), "{why}");
     check_nothing_staged(&*store);
@@ -218,4 +226,24 @@ fn tasks_of_a_temporary_tube_would_be_lost(place: &dyn Place) {
     put(&from, "passing", vec![task(0)]);
     let why = refusal(&from, &*store);
     assert!(why.contains("'passing' is temporary"), "{why}");
+}
+
+/// Also where it is emptied only when somebody next asks it, which a look does not do.
+fn a_temporary_tube_that_everybody_left_is_empty(place: &dyn Place) {
+    let store = place.open();
+    let passing = TubeOptions { temporary: true, ..TubeOptions::new(Kind::Fifo) };
+    make(&*store, "passing", passing);
+    make(&*store, "staying", TubeOptions::new(Kind::Fifo));
+    for tube in ["passing", "staying"] {
+        put(&*store, tube, vec![task(0), task(1)]);
+    }
+    take(&*store, "staying", 1);
+    block_on(store.close()).expect("it closes");
+    let look = place.look();
+    let to = MemoryStore::default();
+    assert_eq!(copy_all(&*look, &to).expect("it is copied").tasks, 2);
+    let copied = content(&to);
+    assert_eq!(copied.tubes.len(), 2);
+    let attempts = copied.peeked.values().map(|task| task.attempts).collect::<Vec<_>>();
+    assert_eq!(attempts, [1, 0], "what was taken came back once");
 }

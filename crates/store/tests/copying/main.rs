@@ -6,6 +6,9 @@ mod cluster;
 #[path = "../postgres/database.rs"]
 #[expect(dead_code, reason = "the tests of one store need more of it")]
 mod database;
+#[path = "../redis/instance.rs"]
+#[expect(dead_code, reason = "the tests of one store need more of it")]
+mod redis;
 #[path = "../tarantool/instance.rs"]
 #[expect(dead_code, reason = "the tests of one store need more of it")]
 mod tarantool;
@@ -16,4 +19,5 @@ mod weak;
 
 mod adapter;
 mod each;
+mod nodes;
 mod ways;

@@ -4,7 +4,7 @@ use taskyard_store::MemoryStore;
 use taskyard_store::conformance::block_on;
 
 use crate::content::{TASKS, content, copy_all, fill_store};
-use crate::places::{Place, in_postgres, in_tarantool};
+use crate::places::{Place, in_postgres, in_redis, in_tarantool};
 
 /// Everything goes through all of them, one after the other, and is the same at each.
 fn round(places: &[Box<dyn Place>]) {
@@ -28,7 +28,15 @@ fn round(places: &[Box<dyn Place>]) {
 
 #[test]
 fn around_one_way() {
-    let ways = [in_postgres(), in_tarantool(), in_postgres()];
+    let ways = [in_redis(), in_postgres(), in_tarantool(), in_redis()];
+    if let Some(places) = ways.into_iter().collect::<Option<Vec<_>>>() {
+        round(&places);
+    }
+}
+
+#[test]
+fn around_the_other_way() {
+    let ways = [in_redis(), in_tarantool(), in_postgres(), in_redis()];
     if let Some(places) = ways.into_iter().collect::<Option<Vec<_>>>() {
         round(&places);
     }
