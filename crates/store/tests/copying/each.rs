@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use taskyard_core::transfer::{Ending, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, Command, Error, Kind, NewTask, Reply, SemaphoreCommand, SemaphoreKey, Span, Take, Task,
-    TaskId, TubeOptions, Wish,
+    Body, Command, Error, Kind, NewTask, Record, Reply, SemaphoreCommand, SemaphoreKey, Span, Take,
+    Task, TaskId, TubeName, TubeOptions, Wish,
 };
 use taskyard_store::conformance::block_on;
 use taskyard_store::copy::CopyError;
 use taskyard_store::sqlite::SqliteStore;
-use taskyard_store::{MemoryStore, OpenOptions, Store};
+use taskyard_store::{Export, Exported, Import, MemoryStore, OpenOptions, Store};
 
 use crate::content::{NOW, TASKS, ask, content, copy_all, fill_store, make, name, put, task};
 use crate::places::{Place, on};
@@ -40,6 +41,7 @@ on_each!(
     bodies_of_every_size_come_whole,
     tasks_of_a_temporary_tube_would_be_lost,
     a_temporary_tube_that_everybody_left_is_empty,
+    what_does_not_fit_is_refused_as_a_whole,
 );
 
 fn open(folder: &Path) -> SqliteStore {
@@ -246,4 +248,59 @@ fn a_temporary_tube_that_everybody_left_is_empty(place: &dyn Place) {
     assert_eq!(copied.tubes.len(), 2);
     let attempts = copied.peeked.values().map(|task| task.attempts).collect::<Vec<_>>();
     assert_eq!(attempts, [1, 0], "what was taken came back once");
+}
+
+/// The plan sees to it that none of this is asked; a store must not rely on it.
+fn what_does_not_fit_is_refused_as_a_whole(place: &dyn Place) {
+    let from = source();
+    let store = place.open();
+    let staging = name("taskyard.copy.0");
+    let import = |part: Import| block_on(store.import(NOW, part));
+    let page = |tube: &str| match block_on(from.export(Export::Tubes)) {
+        Ok(Exported::Tubes(tubes, _)) => {
+            let copy = tubes.into_iter().find(|copy| copy.record.name == name(tube));
+            let copy = copy.expect("the tube is there");
+            let (from_id, tube) = (TaskId(0), copy.number);
+            let wanted = Export::Tasks { tube, from: from_id, count: 99, bytes: 1 << 20 };
+            match block_on(from.export(wanted)) {
+                Ok(Exported::Tasks(records)) => (copy, records),
+                other => panic!("{other:?}"),
+            }
+        }
+        other => panic!("{other:?}"),
+    };
+    let (copy, records) = page("full");
+    assert!(import(Import::Tasks(staging.clone(), records.clone())).is_err(), "no such tube");
+    make(&*store, staging.as_str(), TubeOptions::new(Kind::LimFifoTtl));
+    import(Import::Tasks(staging.clone(), records.clone())).expect("they come");
+    assert!(import(Import::Tasks(staging.clone(), records.clone())).is_err(), "they are there");
+    // One that is new and one that is not.
+    let mixed = vec![Record { id: TaskId(9), ..records[0].clone() }, records[1].clone()];
+    assert!(import(Import::Tasks(staging.clone(), mixed)).is_err(), "ids grow");
+    assert_eq!(content(&*store).records.len(), records.len());
+    let before = content(&*store);
+    let end = |came: &TubeName, copy: &TubeCopy, semaphores: Vec<SemaphoreCopy>| {
+        let tubes = vec![(came.clone(), copy.clone())];
+        import(Import::End(Ending { tubes, semaphores, next_lease: 0 }))
+    };
+    assert!(end(&name("other"), &copy, Vec::new()).is_err(), "nothing came under that name");
+    make(&*store, "full", TubeOptions::new(Kind::Fifo));
+    assert!(end(&staging, &copy, Vec::new()).is_err(), "the name is taken");
+    ask(&*store, Command::DropTube { tube: name("full") });
+    let Ok(Exported::Semaphores(all)) = block_on(from.export(Export::Semaphores)) else {
+        panic!("semaphores")
+    };
+    let own: Vec<_> = all.into_iter().filter(|one| one.record.key.as_str() == "own").collect();
+    let configure = SemaphoreCommand::Configure {
+        key: own[0].record.key.clone(),
+        change: Box::default(),
+        only_new: true,
+    };
+    ask(&*store, Command::Semaphore(configure));
+    assert!(end(&staging, &copy, own).is_err(), "the semaphore is there");
+    let after = content(&*store);
+    assert_eq!((after.tubes, after.records), (before.tubes, before.records), "nothing was done");
+    end(&staging, &copy, Vec::new()).expect("it fits");
+    assert_eq!(content(&*store).peeked.len(), records.len());
+    place.audit();
 }
