@@ -12,6 +12,7 @@ use taskyard_core::{Timestamp, TubeName};
 use taskyard_store::copy::{Copied, Plan, Progress, copy, plan};
 use taskyard_store::{OpenError, OpenOptions, Store};
 use taskyard_wire::Exit;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::failure::Wrong;
 use crate::migrate::shown;
@@ -32,18 +33,22 @@ that it was used meanwhile is refused.
 
 Nothing is seen in the target before all is there: until then its tasks are in paused tubes called taskyard.copy.…
 A copy that was killed goes on where it stopped when the same command is run again. A target that has such tubes with
-other content, or cannot hold something, is refused before anything is written. A database is brought to the form of
-this version, as by `taskyard migrate`, even if it is only read.
+other content, or cannot hold something, is refused before anything is written: tasks of temporary tubes, which would not
+outlive the copy, or tubes with a semaphore on a cluster of Redis. A PostgreSQL database is brought to the form of this
+version, as by `taskyard migrate`, even if it is only read.
 
 Examples:
   taskyard copy --from sqlite:taskyard-data --to postgres://db/queue
   taskyard copy --from postgres://db/queue --to sqlite:backup --tube mail --tube sms
-  taskyard copy --from sqlite:taskyard-data --to postgres://db/queue --dry-run")]
+  taskyard copy --from sqlite:taskyard-data --to postgres://db/queue --dry-run
+  taskyard copy --from redis://cache --to tarantool://queue:3301
+  taskyard copy --from tarantool+queue://old:3301 --to sqlite:taskyard-data")]
 pub struct CopyArgs {
-    /// The store to read: sqlite:DIR or postgres://…
+    /// The store to read: sqlite:DIR, postgres://…, redis://…, tarantool://…, or tarantool+queue://… for the tubes of an
+    /// existing tarantool/queue.
     #[arg(long, value_name = "URL")]
     from: String,
-    /// The store to write.
+    /// The store to write: any of these but the last.
     #[arg(long, value_name = "URL")]
     to: String,
     /// Only this tube, with the semaphore before it; may be given several times.
@@ -64,19 +69,20 @@ pub fn run(args: CopyArgs) -> anyhow::Result<Exit> {
     let look = OpenOptions { to_look: true, ..OpenOptions::default() };
     let from = taskyard_store::open(&args.from, &look)
         .with_context(|| format!("cannot copy from {}", shown(&args.from)))?;
-    // A look must not make a folder, nor change a database.
-    let fresh = args.dry_run && is_missing_folder(&args.to);
-    let to = if fresh { "memory:" } else { &args.to };
-    let to = taskyard_store::open(to, &OpenOptions { to_look: args.dry_run, ..look })
-        .with_context(|| format!("cannot copy to {}", shown(&args.to)))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(work(&args, &*from, &*to, &tubes));
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let done = work(&args, &runtime, &*from, &tubes);
     // Whatever came of it: a folder that is not given up properly is slower to open.
-    let closed = runtime.block_on(async { (from.close().await, to.close().await) });
+    let closed = runtime.block_on(from.close());
     done?;
-    closed.0.context("cannot close the source properly")?;
-    closed.1.context("cannot close the target properly")?;
+    closed.context("cannot close the source properly")?;
     Ok(Exit::Ok)
+}
+
+fn open_target(args: &CopyArgs, url: &str) -> anyhow::Result<Box<dyn Store>> {
+    // A look must not change a database.
+    let options = OpenOptions { to_look: args.dry_run, ..OpenOptions::default() };
+    let opened = taskyard_store::open(url, &options);
+    opened.with_context(|| format!("cannot copy to {}", shown(&args.to)))
 }
 
 /// Refuses what could only be a mistake.
@@ -106,28 +112,47 @@ fn is_missing_folder(url: &str) -> bool {
     url.starts_with("sqlite:") && !Path::new(folder(url)).join("taskyard.db").exists()
 }
 
-async fn work(
+fn work(
     args: &CopyArgs,
+    runtime: &Runtime,
     from: &dyn Store,
-    to: &dyn Store,
     tubes: &[TubeName],
 ) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let plan = plan(from, to, tubes).await?;
-    let copied = match args.dry_run {
-        true => None,
-        false => {
-            let mut teller = Teller::new(&plan);
-            let copied = copy(from, to, now()?, &plan, |progress| teller.tell(progress)).await;
-            teller.end();
-            Some(copied?)
+    // A folder is made when it is sure that something comes into it; until then it is as empty as memory.
+    let fresh = is_missing_folder(&args.to);
+    let mut to = open_target(args, if fresh { "memory:" } else { &args.to })?;
+    let planned = runtime.block_on(plan(from, &*to, tubes));
+    let copied = match planned {
+        Ok(plan) if args.dry_run => Ok((plan, None)),
+        Ok(plan) => {
+            if fresh {
+                to = open_target(args, &args.to)?;
+            }
+            runtime.block_on(bring(from, &*to, plan))
         }
+        Err(refusal) => Err(refusal.into()),
     };
+    let closed = runtime.block_on(to.close());
+    let (plan, copied) = copied?;
+    closed.context("cannot close the target properly")?;
     if args.json {
         output::json(&as_json(&plan, copied, begin.elapsed()))
     } else {
         Ok(output::line(as_text(&plan, copied, begin.elapsed()))?)
     }
+}
+
+/// Copies what was planned, and says how far it is.
+async fn bring(
+    from: &dyn Store,
+    to: &dyn Store,
+    plan: Plan,
+) -> anyhow::Result<(Plan, Option<Copied>)> {
+    let mut teller = Teller::new(&plan);
+    let copied = copy(from, to, now()?, &plan, |progress| teller.tell(progress)).await;
+    teller.end();
+    Ok((plan, Some(copied?)))
 }
 
 fn now() -> anyhow::Result<Timestamp> {

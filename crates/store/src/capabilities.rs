@@ -11,12 +11,12 @@ pub struct Capabilities {
     pub shared: bool,
     /// Whether it has semaphores.
     pub semaphores: bool,
+    /// Whether a tube may have one before it.
+    pub gates: bool,
     /// Whether it can be copied from.
     pub exports: bool,
     /// Whether it can be copied to.
     pub imports: bool,
-    /// Whether tasks of temporary tubes are there for the next who opens it, if others still have it open.
-    pub keeps_temporary: bool,
     /// How soon somebody who waits hears of a task.
     pub wakes: &'static str,
     /// What is lost by which failure.
@@ -31,9 +31,9 @@ impl Capabilities {
             durable: false,
             shared: false,
             semaphores: false,
+            gates: false,
             exports: false,
             imports: false,
-            keeps_temporary: false,
             wakes: "",
             loses: &[],
         }

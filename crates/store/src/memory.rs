@@ -12,6 +12,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     exports: true,
     imports: true,
     semaphores: true,
+    gates: true,
     wakes: "at once, by the server itself",
     loses: &[
         ("the server is killed or stopped", "everything"),

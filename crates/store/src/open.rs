@@ -48,12 +48,18 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
         #[cfg(feature = "redis")]
         Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
             use crate::redis::{Clock, RedisStore};
-            Ok(Box::new(RedisStore::open_within(url, Clock::Database, options.wait)?))
+            Ok(Box::new(match options.to_look {
+                true => RedisStore::open_to_look(url, Clock::Database, options.wait)?,
+                false => RedisStore::open_within(url, Clock::Database, options.wait)?,
+            }))
         }
         #[cfg(feature = "tarantool")]
         Some(("tarantool" | "tarantool+queue", _)) => {
             use crate::tarantool::{Clock, TarantoolStore};
-            Ok(Box::new(TarantoolStore::open_within(url, Clock::Database, options.wait)?))
+            Ok(Box::new(match options.to_look {
+                true => TarantoolStore::open_to_look(url, Clock::Database, options.wait)?,
+                false => TarantoolStore::open_within(url, Clock::Database, options.wait)?,
+            }))
         }
         _ => Err(OpenError::UnknownUrl(url.to_owned())),
     }

@@ -46,5 +46,5 @@ pub enum Import {
 
 /// What a store says that cannot do it.
 pub(crate) fn refused(what: &str) -> Error {
-    Error::Store(format!("this store cannot {what} yet"))
+    Error::Store(format!("this store cannot {what}"))
 }

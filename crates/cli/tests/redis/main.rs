@@ -10,9 +10,13 @@ mod load;
 #[path = "../suite/rig.rs"]
 mod rig;
 
+#[path = "../suite/many.rs"]
+mod many;
+
 mod judge;
 mod proxy;
 mod yard;
 
+mod copy;
 mod serve;
 mod storms;

@@ -1,39 +1,11 @@
 //! Moving between stores through the binary, and pulling the plug on it.
 
-use std::path::Path;
-
-use taskyard_core::{Body, Command, Kind, NewTask, Span, Timestamp, TubeName, TubeOptions};
 use taskyard_sql::Conninfo;
 use taskyard_sql::wire::{Ask, Opening, connect};
-use taskyard_store::conformance::block_on;
-use taskyard_store::{OpenOptions, open};
 
 use crate::cluster::{Cluster, programs};
+use crate::many::{TASKS, source};
 use crate::rig::{Running, Serving, binary, run};
-
-const TASKS: usize = 40_000;
-
-/// A folder with a tube of many tasks; answers its URL.
-fn source(folder: &Path) -> String {
-    let url = format!("sqlite:{}", folder.display());
-    let store = open(&url, &OpenOptions::default()).expect("it opens");
-    let tube = TubeName::new("mail").expect("a name");
-    let options = TubeOptions::new(Kind::FifoTtl);
-    let mut commands =
-        vec![Command::CreateTube { tube: tube.clone(), options, if_not_exists: false }];
-    for batch in 0..TASKS / 5_000 {
-        // A string of six bytes.
-        let text = |number: usize| format!("{batch:02}{number:04}");
-        let body = |number| Body::new(&[&[0xa6], text(number).as_bytes()].concat());
-        let tasks = (0..5_000).map(|number| NewTask::new(body(number))).collect();
-        commands.push(Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO });
-    }
-    let now = Timestamp::from_micros(1_700_000_000_000_000);
-    let replies = block_on(store.execute(now, commands)).replies;
-    assert!(replies.iter().all(Result::is_ok), "{replies:?}");
-    block_on(store.close()).expect("it closes");
-    url
-}
 
 /// Asks a database for one value, until there is one that is good.
 fn ask(url: &str, sql: &str, good: impl Fn(&str) -> bool) -> String {
@@ -97,6 +69,8 @@ fn bad_urls_and_busy_folders_are_refused() {
     let empty = format!("sqlite:{}", second.path().join("empty").display());
     let told = run(&["copy", "--from", &from, "--to", &empty, "--tube", "none"]).ends(4);
     assert!(told.err.contains("none"), "{told:?}");
+    // A refused copy once left an empty folder behind.
+    assert!(!second.path().join("empty").exists(), "nothing was made");
     let told = run(&["copy", "--from", &from, "--to", &fresh, "--dry-run"]).good();
     assert!(told.contains("would copy 40000 tasks in 1 tubes"), "{told}");
     assert!(!second.path().join("new").exists(), "nothing was made");

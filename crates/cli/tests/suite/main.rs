@@ -8,6 +8,7 @@ mod crash;
 mod exits;
 mod help;
 mod manager;
+mod many;
 mod pool;
 mod rig;
 mod semaphores;

@@ -9,10 +9,14 @@ mod load;
 #[path = "../suite/rig.rs"]
 mod rig;
 
+#[path = "../suite/many.rs"]
+mod many;
+
 mod judge;
 mod proxy;
 mod yard;
 
+mod copy;
 mod semaphores;
 mod serve;
 mod storms;

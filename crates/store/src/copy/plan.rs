@@ -1,6 +1,6 @@
 //! What is to be copied, and why it cannot be.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::semaphore::Place;
@@ -61,9 +61,11 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
         .collect();
     let (there, _) = tubes_of(to).await.map_err(target)?;
     let guards = semaphores_of(to).await.map_err(target)?;
-    let already = (!tubes.is_empty() || !semaphores.is_empty())
-        && tubes.iter().all(|tube| there.iter().any(|other| is_same(tube, other)))
-        && semaphores.iter().all(|one| guards.iter().any(|other| is_alike(one, other)));
+    let (left, standing) = what_is_left(&tubes, &there, &semaphores, &guards);
+    let nothing_left = left.is_empty() && standing.is_empty();
+    let already = nothing_left && (!tubes.is_empty() || !semaphores.is_empty());
+    // What came before stays as it is, where a store cannot give all tubes their names at once.
+    let (tubes, semaphores) = if already { (tubes, semaphores) } else { (left, standing) };
     if !already {
         let mut why = Vec::new();
         refuse_tubes(&tubes, &there, &to.capabilities(), &mut why);
@@ -80,6 +82,34 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
         Planned { copy, staging, staged }
     });
     Ok(Plan { tubes: planned.collect(), semaphores, already, next_lease })
+}
+
+/// The tubes and semaphores that are not in the target as they would become. A semaphore and the tubes behind it are one.
+fn what_is_left(
+    tubes: &[TubeCopy],
+    there: &[TubeCopy],
+    semaphores: &[SemaphoreCopy],
+    guards: &[SemaphoreCopy],
+) -> (Vec<TubeCopy>, Vec<SemaphoreCopy>) {
+    let named: HashMap<&TubeName, &TubeCopy> =
+        there.iter().map(|tube| (&tube.record.name, tube)).collect();
+    let is_there =
+        |tube: &TubeCopy| named.get(&tube.record.name).is_some_and(|other| is_same(tube, other));
+    let keyed: HashMap<&SemaphoreKey, &SemaphoreCopy> =
+        guards.iter().map(|guard| (&guard.record.key, guard)).collect();
+    let is_guard =
+        |one: &&SemaphoreCopy| keyed.get(&one.record.key).is_some_and(|other| is_alike(one, other));
+    let missing = tubes.iter().filter(|tube| !is_there(tube));
+    let mut open: HashSet<&SemaphoreKey> =
+        missing.filter_map(|tube| tube.record.options.semaphore.as_ref()).collect();
+    open.extend(semaphores.iter().filter(|one| !is_guard(one)).map(|one| &one.record.key));
+    let behind = |tube: &TubeCopy| {
+        tube.record.options.semaphore.as_ref().is_some_and(|key| open.contains(key))
+    };
+    let left = tubes.iter().filter(|tube| !is_there(tube) || behind(tube)).cloned().collect();
+    let standing =
+        semaphores.iter().filter(|one| open.contains(&one.record.key)).cloned().collect();
+    (left, standing)
 }
 
 fn keys(tubes: &[TubeCopy]) -> impl Iterator<Item = &SemaphoreKey> {
@@ -121,10 +151,10 @@ fn is_alike(semaphore: &SemaphoreCopy, other: &SemaphoreCopy) -> bool {
 fn refuse_stores(from: &Capabilities, to: &Capabilities) -> Result<(), CopyError> {
     let mut why = Vec::new();
     if !from.exports {
-        why.push(format!("{} cannot be copied from yet", from.name));
+        why.push(format!("{} cannot be copied from", from.name));
     }
     if !to.imports {
-        why.push(format!("{} cannot take tasks with their ids and attempts yet", to.name));
+        why.push(format!("{} cannot take tasks with their ids and attempts", to.name));
     }
     if why.is_empty() { Ok(()) } else { Err(CopyError::Refused(why)) }
 }
@@ -143,10 +173,14 @@ fn refuse_tubes(tubes: &[TubeCopy], there: &[TubeCopy], to: &Capabilities, why: 
             why.push(format!("tube '{name}' is queue {number}, as '{other}' is in the target"));
         }
         let tasks = tube.stats.tasks.total();
-        if options.temporary && tasks > 0 && !to.keeps_temporary {
+        if options.semaphore.is_some() && to.semaphores && !to.gates {
             let to = to.name;
+            why.push(format!("tube '{name}' has a semaphore before it, which {to} cannot here"));
+        }
+        // When the last server leaves they are forgotten, and that is whoever copies.
+        if options.temporary && tasks > 0 {
             why.push(format!(
-                "tube '{name}' is temporary, and {to} would forget its {tasks} tasks"
+                "tube '{name}' is temporary, and its {tasks} tasks would not outlive the copy"
             ));
         }
     }

@@ -100,7 +100,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     exports: true,
     imports: true,
     semaphores: true,
-    keeps_temporary: true,
+    gates: true,
     wakes: "at once by NOTIFY, within a second behind a pooler",
     loses: &[
         (

@@ -105,7 +105,7 @@ pub(super) fn rename(name: &TubeName, queue_num: Option<u32>, deadline: i64) -> 
 }
 
 /// A text behind its length.
-fn short_text(text: &str) -> Vec<u8> {
+pub(super) fn short_text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
 }
 
@@ -125,7 +125,7 @@ pub(super) fn with_ids(mut header: Vec<u8>, ids: &[TaskId]) -> Vec<u8> {
     header
 }
 
-fn moment(at: Timestamp) -> [u8; 8] {
+pub(super) fn moment(at: Timestamp) -> [u8; 8] {
     (at.as_micros() as f64).min(NEVER).to_le_bytes()
 }
 
@@ -162,7 +162,7 @@ fn put(tasks: &[NewTask]) -> Vec<Vec<u8>> {
 }
 
 /// Payload, meta, and how long that is.
-fn body_bytes(body: &Body) -> Vec<u8> {
+pub(super) fn body_bytes(body: &Body) -> Vec<u8> {
     let meta = body.meta().unwrap_or_default();
     [body.payload(), meta, &(meta.len() as u32).to_le_bytes()].concat()
 }
@@ -435,6 +435,13 @@ pub(super) fn read_info(mut bytes: Bytes<'_>) -> Result<TubeInfo, Unreadable> {
     let next_wakeup = (next != Timestamp::NEVER).then_some(next);
     let oldest_ready = (oldest != Timestamp::NEVER).then_some(oldest);
     Ok(TubeInfo { name, number, options, stats, takeable, next_wakeup, oldest_ready })
+}
+
+/// Of a tube as it is shown: in which epoch it was last asked, and its next id.
+pub(super) fn read_numbers(text: &[u8]) -> Result<(u64, u64), Unreadable> {
+    let place = text.len().checked_sub(15 * 8).ok_or(Unreadable("a tube has no numbers"))?;
+    let mut numbers = Bytes(&text[place..]);
+    Ok((numbers.count()?, numbers.count()?))
 }
 
 fn read_calls(numbers: &[u64; 15]) -> Calls {

@@ -53,10 +53,7 @@ impl Shared {
     pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let mut link = self.link.lock().await;
         self.known().now = now.as_micros();
-        let replies = vec![None; commands.len()];
-        let (ready, room) = (BTreeMap::new(), BTreeMap::new());
-        let (events, lost) = (News::Nothing, false);
-        let mut batch = Batch { shared: self, link: &mut link, replies, ready, room, events, lost };
+        let mut batch = Batch::new(self, &mut link, commands.len());
         match batch.settle().await {
             Ok(()) => batch.run(commands).await,
             Err(failure) => {
@@ -65,6 +62,15 @@ impl Shared {
             }
         }
         batch.end()
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// One of so many commands.
+    pub fn new(shared: &'a Shared, link: &'a mut Link, count: usize) -> Self {
+        let (ready, room) = (BTreeMap::new(), BTreeMap::new());
+        let (events, lost, replies) = (News::Nothing, false, vec![None; count]);
+        Batch { shared, link, replies, ready, room, events, lost }
     }
 }
 

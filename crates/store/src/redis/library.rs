@@ -21,6 +21,8 @@ const FILES: &[&str] = &[
     concat!("do\n", include_str!("lua/semaphores.lua"), "end\n"),
     include_str!("lua/names.lua"),
     concat!("do\n", include_str!("lua/registry.lua"), "end\n"),
+    concat!("do\n", include_str!("lua/export.lua"), "end\n"),
+    concat!("do\n", include_str!("lua/import.lua"), "end\n"),
 ];
 
 /// The version of what is kept in Redis. Whoever finds a later one there leaves it alone. In the second one tasks may have a priority

@@ -27,6 +27,7 @@ mod presence;
 mod refuse;
 mod registry;
 mod semaphores;
+mod transfer;
 mod tubes;
 
 use std::collections::hash_map::RandomState;
@@ -41,11 +42,15 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::{BodyKey, Capabilities, Executed, OpenError, Pending, Store, Watcher};
+use crate::{
+    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
+};
 use durability::Durability;
+use execute::Batch;
 use known::Known;
 use library::FORMAT;
 use presence::Presence;
+use transfer::Pages;
 
 pub use presence::HEARTBEAT;
 
@@ -55,8 +60,10 @@ const POLL: Span = Span::from_secs(1);
 /// What it is like with Redis's own settings; `appendfsync always` makes it durable.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
+    exports: true,
+    imports: true,
     semaphores: true,
-    keeps_temporary: true,
+    gates: true,
     wakes: "at once by PUBLISH, within a second when a notice is lost",
     loses: &[
         (
@@ -100,6 +107,9 @@ struct Shared {
     known: Lock<Known>,
     presence: Presence,
     durability: Option<Durability>,
+    /// Whether Redis knows of this one.
+    serves: bool,
+    pages: Lock<Pages>,
 }
 
 impl RedisStore {
@@ -110,6 +120,16 @@ impl RedisStore {
 
     /// The same for one that may come up only in that time.
     pub fn open_within(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+        Self::open_as(url, clock, wait, true)
+    }
+
+    /// The same without becoming one of its servers, which would begin with giving back what is taken where there is
+    /// no other: only [`Store::export`] may be asked.
+    pub fn open_to_look(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+        Self::open_as(url, clock, wait, false)
+    }
+
+    fn open_as(url: &str, clock: Clock, wait: Duration, serves: bool) -> Result<Self, OpenError> {
         let place = Place::parse(url).map_err(|error| unavailable(&error))?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -119,10 +139,26 @@ impl RedisStore {
             .map_err(|error| unavailable(&error))?;
         let (done, opened) = std::sync::mpsc::channel();
         // The caller may be on a runtime of its own, where it must not wait for this one.
-        runtime.spawn(async move { done.send(Shared::open(place, clock, wait).await) });
+        runtime.spawn(async move { done.send(Shared::open(place, clock, wait, serves).await) });
         let shared = Arc::new(opened.recv().map_err(|error| unavailable(&error))??);
-        runtime.spawn(presence::live(Arc::clone(&shared)));
+        if serves {
+            runtime.spawn(presence::live(Arc::clone(&shared)));
+        }
         Ok(RedisStore { shared, runtime: Some(runtime) })
+    }
+
+    /// Does it on the connection's own thread, and begins before anybody waits for it.
+    fn spawned<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Pending<'_, Result<T, Error>> {
+        let Some(runtime) = &self.runtime else {
+            return Box::pin(ready(Err(Error::Store("the store is closed".into()))));
+        };
+        let task = runtime.spawn(work);
+        Box::pin(
+            async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
+        )
     }
 }
 
@@ -151,7 +187,19 @@ impl Store for RedisStore {
 
     fn capabilities(&self) -> Capabilities {
         let durable = self.shared.durability == Some(Durability::Always);
-        Capabilities { durable, ..CAPABILITIES }
+        // Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
+        let gates = !self.shared.reach.place.cluster;
+        Capabilities { durable, gates, ..CAPABILITIES }
+    }
+
+    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
+        let shared = Arc::clone(&self.shared);
+        self.spawned(async move { shared.export(wanted).await })
+    }
+
+    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
+        let shared = Arc::clone(&self.shared);
+        self.spawned(async move { shared.import(now, part).await })
     }
 
     fn durability(&self) -> Option<String> {
@@ -166,11 +214,7 @@ impl Store for RedisStore {
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {
         let shared = Arc::clone(&self.shared);
-        let Some(runtime) = &self.runtime else { return Box::pin(ready(Ok(()))) };
-        let task = runtime.spawn(async move { shared.close().await });
-        Box::pin(
-            async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
-        )
+        self.spawned(async move { shared.close().await })
     }
 }
 
@@ -189,7 +233,12 @@ fn ended(count: usize, why: &str) -> Executed {
 }
 
 impl Shared {
-    async fn open(place: Place, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+    async fn open(
+        place: Place,
+        clock: Clock,
+        wait: Duration,
+        serves: bool,
+    ) -> Result<Self, OpenError> {
         let server = identity();
         let presence = Presence::new(&server);
         let name = format!("taskyard-{}", presence.name());
@@ -197,8 +246,9 @@ impl Shared {
             Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
         );
         let link = Mutex::new(Link::new(Arc::clone(&reach)));
-        let known = Lock::default();
-        let mut shared = Shared { reach, clock, server, link, known, presence, durability: None };
+        let (known, durability, pages) = Default::default();
+        let mut shared =
+            Shared { reach, clock, server, link, known, presence, durability, serves, pages };
         let until = Instant::now() + wait;
         loop {
             match shared.begin().await {
@@ -217,6 +267,10 @@ impl Shared {
 
     /// Says that this server begins. Answers the version of what is there.
     async fn begin(&mut self) -> Result<i64, Failure> {
+        if !self.serves {
+            let mut link = self.link.lock().await;
+            return Batch::new(self, &mut link, 0).look_at_format().await;
+        }
         let format = FORMAT.to_string().into_bytes();
         let words = vec![self.server.clone(), presence::patience(), format];
         let call = self.registry_call("begin", words);
@@ -236,6 +290,10 @@ impl Shared {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Where servers tell each other what happened.
     fn channel(&self) -> String {
         format!("{{{}}}:news", self.reach.place.prefix)
@@ -243,6 +301,9 @@ impl Shared {
 
     async fn close(&self) -> Result<(), Error> {
         self.presence.stop();
+        if !self.serves {
+            return Ok(());
+        }
         let words = vec![self.server.clone(), presence::patience()];
         let call = self.registry_call("end", words);
         let answer = self.link.lock().await.call(&[call]).await.pop();

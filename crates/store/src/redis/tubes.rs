@@ -340,7 +340,7 @@ impl Batch<'_> {
     }
 
     /// The tube of this name, wherever it lives, and how it looks if it is there.
-    async fn find(&mut self, tube: &TubeName) -> Result<(Whom, Option<TubeInfo>), Failure> {
+    pub async fn find(&mut self, tube: &TubeName) -> Result<(Whom, Option<TubeInfo>), Failure> {
         let mut whom = self.shared.whom(tube);
         let mut shown = self.look(&whom).await?.1;
         if shown.is_none() && self.has_moved(std::slice::from_ref(tube)).await?[0] {

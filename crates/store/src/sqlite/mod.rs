@@ -53,6 +53,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     exports: true,
     imports: true,
     semaphores: true,
+    gates: true,
     wakes: "at once, by the server itself",
     loses: &[
         (

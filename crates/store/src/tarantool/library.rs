@@ -8,7 +8,8 @@ const SHARED: [&str; 4] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 7] = [
+const TUBES: [&str; 9] = [
+    include_str!("lua/straight.lua"),
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
@@ -16,14 +17,17 @@ const TUBES: [&str; 7] = [
     include_str!("lua/tubes.lua"),
     include_str!("lua/sessions.lua"),
     include_str!("lua/tick.lua"),
+    include_str!("lua/import.lua"),
 ];
 const SEMAPHORE: &str = include_str!("lua/semaphore.lua");
-const SEMAPHORES: [&str; 3] = [
+const SEMAPHORES: [&str; 4] = [
     include_str!("lua/settle.lua"),
     include_str!("lua/gates.lua"),
     include_str!("lua/semaphores.lua"),
+    include_str!("lua/import_semaphores.lua"),
 ];
-const LAST: [&str; 2] = [include_str!("lua/servers.lua"), include_str!("lua/batch.lua")];
+const LAST: [&str; 3] =
+    [include_str!("lua/servers.lua"), include_str!("lua/batch.lua"), include_str!("lua/copy.lua")];
 
 /// Instead of all but what is shared, where tubes are those of an existing tarantool/queue.
 const ADAPTER: &str = include_str!("lua/adapter.lua");

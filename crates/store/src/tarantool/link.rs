@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_core::Error;
-use taskyard_tarantool::{Args, Connection, Failure, Fault, Place, Requests, Word, decode_word};
+use taskyard_tarantool::{
+    ANSWER_MAX, Args, Connection, Failure, Fault, Place, Requests, Word, decode_word,
+};
 use tokio::time::Instant;
 
 use super::library::{FORMAT, LOAD, LOOK, Library};
@@ -152,6 +154,19 @@ impl Link {
         verb: &str,
         write: impl Fn(&mut Args<'_>),
     ) -> Result<Word, Failure> {
+        let data = self.call(verb, ANSWER_MAX, true, write).await?;
+        decode_word(&data).map_err(|error| Failure::Lost(error.to_string()))
+    }
+
+    /// Calls a procedure and answers its results as they came. It is called again if it was not done, and where that does no
+    /// harm also if it may have been.
+    pub async fn call(
+        &mut self,
+        verb: &str,
+        within: Duration,
+        may_repeat: bool,
+        write: impl Fn(&mut Args<'_>),
+    ) -> Result<Vec<u8>, Failure> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -159,18 +174,22 @@ impl Link {
             let connection = self.connection().await?;
             let mut requests = connection.requests();
             reach.call(&mut requests, verb, &write);
-            match connection.ask(requests).await {
-                Ok(data) => {
-                    return decode_word(&data).map_err(|error| Failure::Lost(error.to_string()));
+            let answer = match connection.exchange(requests, within).await {
+                Ok(mut answers) => {
+                    answers.pop().unwrap_or_else(|| Ok(Vec::new())).map_err(Failure::Refused)
                 }
-                Err(failure) => {
-                    if is_elsewhere(&failure) {
-                        self.drop_connection();
-                    }
-                    if tries >= 3 || !is_elsewhere(&failure) {
-                        return Err(failure);
-                    }
-                }
+                Err(failure) => Err(failure),
+            };
+            let failure = match answer {
+                Ok(data) => return Ok(data),
+                Err(failure) => failure,
+            };
+            if is_elsewhere(&failure) {
+                self.drop_connection();
+            }
+            let is_done = matches!(failure, Failure::Lost(_)) && !may_repeat;
+            if tries >= 3 || is_done || !is_elsewhere(&failure) {
+                return Err(failure);
             }
         }
     }

@@ -25,6 +25,7 @@ mod known;
 mod library;
 mod link;
 mod presence;
+mod transfer;
 
 use std::collections::hash_map::RandomState;
 use std::future::ready;
@@ -38,7 +39,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::{BodyKey, Capabilities, Executed, OpenError, Pending, Store, Watcher};
+use crate::{
+    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
+};
 use durability::Durability;
 use known::Known;
 use library::{FORMAT, Library};
@@ -80,6 +83,8 @@ struct Shared {
     wakeup: Lock<Option<Timestamp>>,
     presence: Presence,
     durability: Durability,
+    /// Whether Tarantool knows of this one.
+    serves: bool,
 }
 
 impl TarantoolStore {
@@ -90,6 +95,16 @@ impl TarantoolStore {
 
     /// The same for one that may come up only in that time.
     pub fn open_within(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+        Self::open_as(url, clock, wait, true)
+    }
+
+    /// The same without becoming one of its servers, which would begin with giving back what is taken where there is
+    /// no other: only [`Store::export`] may be asked.
+    pub fn open_to_look(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+        Self::open_as(url, clock, wait, false)
+    }
+
+    fn open_as(url: &str, clock: Clock, wait: Duration, serves: bool) -> Result<Self, OpenError> {
         let reach = reach(url).map_err(|error| unavailable(&error))?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -99,11 +114,27 @@ impl TarantoolStore {
             .map_err(|error| unavailable(&error))?;
         let (done, opened) = std::sync::mpsc::channel();
         // The caller may be on a runtime of its own, where it must not wait for this one.
-        runtime.spawn(async move { done.send(Shared::open(reach, clock, wait).await) });
+        runtime.spawn(async move { done.send(Shared::open(reach, clock, wait, serves).await) });
         let shared = Arc::new(opened.recv().map_err(|error| unavailable(&error))??);
-        runtime.spawn(presence::live(Arc::clone(&shared)));
-        runtime.spawn(presence::listen(Arc::clone(&shared)));
+        if serves {
+            runtime.spawn(presence::live(Arc::clone(&shared)));
+            runtime.spawn(presence::listen(Arc::clone(&shared)));
+        }
         Ok(TarantoolStore { shared, runtime: Some(runtime) })
+    }
+
+    /// Does it on the connection's own thread, and begins before anybody waits for it.
+    fn spawned<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Pending<'_, Result<T, Error>> {
+        let Some(runtime) = &self.runtime else {
+            return Box::pin(ready(Err(Error::Store("the store is closed".into()))));
+        };
+        let task = runtime.spawn(work);
+        Box::pin(
+            async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
+        )
     }
 }
 
@@ -133,9 +164,22 @@ impl Store for TarantoolStore {
 
     fn capabilities(&self) -> Capabilities {
         let durable = self.shared.durability == Durability::Always;
-        let name = if self.shared.reach.is_adapter { ADAPTED } else { OURS };
-        let semaphores = !self.shared.reach.is_adapter;
-        Capabilities { name, durable, semaphores, ..CAPABILITIES }
+        if self.shared.reach.is_adapter {
+            // Its tasks get their ids and attempts from nobody but itself.
+            let plain = Capabilities { semaphores: false, gates: false, ..CAPABILITIES };
+            return Capabilities { name: ADAPTED, durable, imports: false, ..plain };
+        }
+        Capabilities { durable, ..CAPABILITIES }
+    }
+
+    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
+        let shared = Arc::clone(&self.shared);
+        self.spawned(async move { shared.export(wanted).await })
+    }
+
+    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
+        let shared = Arc::clone(&self.shared);
+        self.spawned(async move { shared.import(now, part).await })
     }
 
     fn lacks(&self) -> &'static [&'static str] {
@@ -152,11 +196,7 @@ impl Store for TarantoolStore {
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {
         let shared = Arc::clone(&self.shared);
-        let Some(runtime) = &self.runtime else { return Box::pin(ready(Ok(()))) };
-        let task = runtime.spawn(async move { shared.close().await });
-        Box::pin(
-            async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
-        )
+        self.spawned(async move { shared.close().await })
     }
 }
 
@@ -180,8 +220,10 @@ const OURS: &str = "tarantool";
 /// What it is like with Tarantool's own settings; `wal_mode = 'fsync'` makes it durable.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
+    exports: true,
+    imports: true,
     semaphores: true,
-    keeps_temporary: true,
+    gates: true,
     wakes: "at once by one call that waits for news",
     loses: &[
         (
@@ -241,12 +283,17 @@ fn reach(url: &str) -> Result<Arc<Reach>, String> {
 }
 
 impl Shared {
-    async fn open(reach: Arc<Reach>, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+    async fn open(
+        reach: Arc<Reach>,
+        clock: Clock,
+        wait: Duration,
+        serves: bool,
+    ) -> Result<Self, OpenError> {
         let server = identity();
         let mut link = Link::new(Arc::clone(&reach));
         let until = Instant::now() + wait;
         let durability = loop {
-            match begin(&mut link, &server).await {
+            match begin(&mut link, &server, serves).await {
                 Ok(durability) => break durability?,
                 Err(Failure::Unreachable(_) | Failure::Lost(_)) if Instant::now() < until => {
                     tokio::time::sleep(link.pause()).await;
@@ -256,7 +303,7 @@ impl Shared {
         };
         let (known, wakeup, presence) = Default::default();
         let link = Mutex::new(link);
-        Ok(Shared { reach, clock, server, link, known, wakeup, presence, durability })
+        Ok(Shared { reach, clock, server, link, known, wakeup, presence, durability, serves })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -269,6 +316,9 @@ impl Shared {
 
     async fn close(&self) -> Result<(), Error> {
         self.presence.stop();
+        if !self.serves {
+            return Ok(());
+        }
         let mut link = self.link.lock().await;
         let now = self.moment();
         let ended = link.call_again("end", |args| {
@@ -278,10 +328,14 @@ impl Shared {
     }
 }
 
-/// Says that this server begins. Answers how Tarantool keeps what it is told.
-async fn begin(link: &mut Link, server: &[u8]) -> Result<Result<Durability, OpenError>, Failure> {
+/// Says that this server begins, if it is to be one. Answers how Tarantool keeps what it is told.
+async fn begin(
+    link: &mut Link,
+    server: &[u8],
+    serves: bool,
+) -> Result<Result<Durability, OpenError>, Failure> {
     let answer = link
-        .call_again("begin", |args| {
+        .call_again(if serves { "begin" } else { "look" }, |args| {
             _ = args.bytes(server).optional(None).uint(presence::patience());
         })
         .await?;

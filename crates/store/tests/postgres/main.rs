@@ -6,12 +6,8 @@ mod pooler;
 
 mod suite;
 
-#[path = "../copying/content.rs"]
-mod content;
-
 mod backlog;
 mod blocked;
-mod copy;
 mod functions;
 mod kill;
 mod lanes;

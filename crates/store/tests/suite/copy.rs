@@ -2,18 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use taskyard_core::{Body, Command, Error, Kind, Reply, TaskId, Timestamp, TubeOptions};
+use taskyard_core::{Command, Error, Kind, Reply, TaskId, TubeOptions};
 use taskyard_store::conformance::block_on;
 use taskyard_store::copy::{CopyError, copy, plan};
 use taskyard_store::sqlite::SqliteStore;
-use taskyard_store::{
-    BodyKey, Capabilities, Executed, Export, Exported, Import, MemoryStore, OpenOptions, Pending,
-    Store,
-};
+use taskyard_store::{MemoryStore, OpenOptions, Store};
 
 use crate::content::{NOW, TASKS, ask, content, copy_all, fill_store, make, name, put, task};
+use crate::weak::Weak;
 
 fn open(folder: &Path) -> Arc<SqliteStore> {
     Arc::new(SqliteStore::open(folder, &OpenOptions::default()).expect("the store opens"))
@@ -27,50 +24,6 @@ fn source() -> (tempfile::TempDir, Arc<SqliteStore>) {
     block_on(store.close()).expect("it closes");
     let store = open(folder.path());
     (folder, store)
-}
-
-/// A store that fails after so many steps of a copy, and perhaps can do less than it could.
-struct Weak {
-    store: Arc<dyn Store>,
-    steps: AtomicUsize,
-    capabilities: Capabilities,
-}
-
-impl Weak {
-    fn new(store: Arc<dyn Store>, steps: usize) -> Self {
-        let capabilities = store.capabilities();
-        Weak { store, steps: AtomicUsize::new(steps), capabilities }
-    }
-}
-
-impl Store for Weak {
-    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
-        self.store.execute(now, commands)
-    }
-
-    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
-        self.store.load(keys)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.capabilities
-    }
-
-    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
-        self.store.export(wanted)
-    }
-
-    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
-        if self.steps.load(Ordering::Relaxed) == 0 {
-            return Box::pin(async { Err(Error::Store("the plug is pulled".into())) });
-        }
-        self.steps.fetch_sub(1, Ordering::Relaxed);
-        self.store.import(now, part)
-    }
-
-    fn close(&self) -> Pending<'_, Result<(), Error>> {
-        self.store.close()
-    }
 }
 
 #[test]

@@ -11,6 +11,9 @@ mod content;
 #[cfg(feature = "sqlite")]
 mod copy;
 mod fill;
+#[cfg(feature = "sqlite")]
+#[path = "../copying/weak.rs"]
+mod weak;
 
 // That the suite itself is worth something.
 mod durable;

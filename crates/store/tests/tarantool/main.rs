@@ -12,4 +12,5 @@ mod fixture;
 mod kill;
 mod semaphores;
 mod servers;
+mod straight;
 mod unheard;

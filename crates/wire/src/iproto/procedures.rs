@@ -60,6 +60,39 @@ impl Args<'_> {
         self
     }
 
+    /// A yes or no.
+    pub fn flag(&mut self, flag: bool) -> &mut Self {
+        pack::bool(self.out, flag);
+        self.count += 1;
+        self
+    }
+
+    /// Any number.
+    pub fn float(&mut self, number: f64) -> &mut Self {
+        pack::float(self.out, number);
+        self.count += 1;
+        self
+    }
+
+    /// What `write` writes, which is one argument; or nothing.
+    pub fn maybe<T>(
+        &mut self,
+        value: Option<T>,
+        write: impl FnOnce(&mut Self, T) -> &mut Self,
+    ) -> &mut Self {
+        match value {
+            Some(value) => write(self, value),
+            None => self.optional(None),
+        }
+    }
+
+    /// A list.
+    pub fn list(&mut self, write: impl FnOnce(&mut Args<'_>)) -> &mut Self {
+        encode_args(self.out, write);
+        self.count += 1;
+        self
+    }
+
     /// A list, each item of which is a list itself.
     pub fn rows<T>(&mut self, rows: &[T], mut write: impl FnMut(&mut Args<'_>, &T)) -> &mut Self {
         pack::array(self.out, rows.len());
@@ -99,6 +132,25 @@ impl Word {
     /// The number, if it is one that is not negative.
     pub fn uint(&self) -> Option<u64> {
         if let Word::Int(number) = self { u64::try_from(*number).ok() } else { None }
+    }
+
+    /// The number, if it is a whole one that a moment or a length of time may be.
+    pub fn int(&self) -> Option<i64> {
+        if let Word::Int(number) = self { i64::try_from(*number).ok() } else { None }
+    }
+
+    /// Any number. Lua writes whole ones without a fraction.
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Word::Int(number) => Some(*number as f64),
+            Word::Float(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The bytes, or those of a text.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        if let Word::Bytes(bytes) = self { Some(bytes) } else { None }
     }
 
     /// The text, if it is one.
@@ -253,10 +305,14 @@ mod tests {
             args.text("a").uint(7).optional(None).optional(Some(-1)).rows(&[1, 2], |args, row| {
                 args.uint(*row);
             });
+            args.flag(true).float(0.5).maybe(Some(3), Args::uint).maybe(None, Args::uint);
+            args.list(|args| _ = args.uint(1));
         });
         let list = |words: &[Word]| Word::List(words.to_vec());
         let rows = list(&[list(&[Word::Int(1)]), list(&[Word::Int(2)])]);
         let words = [Word::Bytes(b"a".to_vec()), Word::Int(7), Word::Nil, Word::Int(-1), rows];
+        let more = [Word::Bool(true), Word::Float(0.5), Word::Int(3), Word::Nil];
+        let words = [&words[..], &more, &[list(&[Word::Int(1)])]].concat();
         let mut wrapped = vec![0x91];
         wrapped.extend(&out);
         assert_eq!(decode_word(&wrapped), Ok(list(&words)));

@@ -11,6 +11,8 @@ local function gated_task(tube, id)
     return MARK .. struct.pack('>I4', tube.options.number) .. id
 end
 
+gates.task = gated_task
+
 -- The tube that lives there.
 function gates.tube(call, home)
     return call.tubes[home] or gates.open_tube(call, '{' .. call.prefix .. ':' .. home .. '}', '')

@@ -132,7 +132,7 @@ pub(super) fn configure(change: &SemaphoreChange, only_new: bool, number: u32) -
     header
 }
 
-fn rules(options: &SemaphoreOptions) -> Vec<u8> {
+pub(super) fn rules(options: &SemaphoreOptions) -> Vec<u8> {
     let mut bytes = options.active.to_le_bytes().to_vec();
     bytes.extend(options.try_release.to_le_bytes());
     bytes.extend(options.margin.value().to_le_bytes());
@@ -151,7 +151,7 @@ fn priority(bytes: &mut Bytes<'_>) -> Result<Priority, Unreadable> {
     Priority::new(bytes.number()?).map_err(|_| Unreadable("a priority is no number"))
 }
 
-fn read_rules(bytes: &mut Bytes<'_>) -> Result<SemaphoreOptions, Unreadable> {
+pub(super) fn read_rules(bytes: &mut Bytes<'_>) -> Result<SemaphoreOptions, Unreadable> {
     let (active, try_release) = (bytes.small()?, bytes.small()?);
     let margin = priority(bytes)?;
     let (min_hold, cool_down) = (bytes.span()?, bytes.span()?);

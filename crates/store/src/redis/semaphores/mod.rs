@@ -4,6 +4,7 @@
 //! out. Which semaphores to look at a server knows from its own calls, from notices of others, and from a look at all of them now and then.
 
 mod codec;
+pub(super) mod transfer;
 
 use std::collections::HashMap;
 

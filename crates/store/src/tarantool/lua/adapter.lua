@@ -399,8 +399,49 @@ function api.begin()
     return { FORMAT, box.cfg.wal_mode, _TARANTOOL, box.info.ro }
 end
 
+api.look = api.begin
+
 function api.beat()
     return { 0, 0, false }
+end
+
+-- All tubes, as a batch answers.
+function api.export_tubes()
+    return { { asks[3](nil, { 3 }) }, 0, NULL, {}, {}, false }
+end
+
+-- The next id of each tube. Nobody else gives deliveries numbers.
+function api.export_numbers()
+    local ids = {}
+    for _, row in box.space._queue:pairs() do
+        local last = LAYOUTS[row[4]] and box.space[row[3]].index[0]:max()
+        ids[#ids + 1] = { row[2], last and last[1] + 1 or 0 }
+    end
+    return { ids, 0 }
+end
+
+-- Tasks of a tube by id, laid out as our own. Who is taken is ready; how often it was is not known here.
+function api.export_tasks(of, from, count, bytes_max)
+    local row, tasks, size, bytes = box.space._queue.index.tube_id:get(of), {}, 0, 0
+    local tube = row and open_tube(row[1])
+    if not tube then
+        return { tasks, NULL }
+    end
+    for _, task in tube.space:pairs({ from }, { iterator = 'GE' }) do
+        if size >= count or bytes >= bytes_max then
+            break
+        end
+        local state = STATES[task[2]]
+        local shown = view(tube, task, state == TAKEN and READY or state, nil, true)
+        bytes, size = bytes + #shown[BODY], size + 1
+        shown[OWN], shown[TUBE], shown[BYTES], shown[PARTS], shown[FLAG] = NULL, of, #shown[BODY], 0, PLAIN
+        tasks[2 * size - 1], tasks[2 * size] = shown, NULL
+    end
+    return { tasks, NULL }
+end
+
+function api.export_semaphores()
+    return {}
 end
 
 api['end'] = function(server)

@@ -161,6 +161,3 @@ function api.watch(server, seen, seconds)
         news.cond:wait(left)
     end
 end
-
-find_spaces()
-return api

@@ -9,7 +9,7 @@ local PART_BYTES = 524288
 local RESERVE, RESERVE_BYTES = 16, 4194304
 
 -- Whether there is too little memory for more tasks.
-local function is_full()
+function is_full()
     local slab = box.slab.info()
     local free = slab.quota_size - slab.quota_used + slab.arena_size - slab.arena_used
     return free < math.max(slab.quota_size / RESERVE, RESERVE_BYTES)
@@ -23,6 +23,17 @@ local function write_parts(tube, id, payload, meta)
         S.body:insert({ tube.number, id, part, bytes, part == 1 and meta or NULL })
     end
     return part
+end
+
+-- Keeps what a task carries: in its row, or apart.
+function keep_body(tube, row, payload, meta)
+    local bytes = #payload + (meta and #meta or 0)
+    row[BYTES] = bytes
+    if bytes > INLINE_BYTES_MAX then
+        row[BODY], row[PARTS] = NULL, write_parts(tube, row[ID], payload, meta)
+    else
+        row[BODY], row[PARTS] = meta and { payload, meta } or payload, 0
+    end
 end
 
 -- A put that leaves all to its tube.
@@ -80,15 +91,8 @@ end
 
 -- Adds one task; `row` is what all have in common.
 local function add_task(c, tube, new, row)
-    local o, id = tube.o, row[ID]
-    local payload, meta = split_body(new[1])
-    local bytes = #payload + (meta and #meta or 0)
-    row[BYTES] = bytes
-    if bytes > INLINE_BYTES_MAX then
-        row[BODY], row[PARTS] = NULL, write_parts(tube, id, payload, meta)
-    else
-        row[BODY], row[PARTS] = meta and { payload, meta } or payload, 0
-    end
+    local o = tube.o
+    keep_body(tube, row, split_body(new[1]))
     if o.times then
         set_times(c, o, new, row)
     end
@@ -121,6 +125,14 @@ local function add_plain(tube, tasks, row, order, first)
     return #tasks
 end
 
+-- Whether rows go straight into their spaces, which is asked once in a call.
+local function is_straight(c)
+    if c.straight == nil then
+        c.straight = may_go_straight(S.task, S.ready)
+    end
+    return c.straight
+end
+
 -- All or none.
 verbs[4] = function(c, command)
     local tube, tasks = open_tube(c, command[2]), command[3]
@@ -140,7 +152,11 @@ verbs[4] = function(c, command)
     end
     local plain, placed = 0, nil
     if row[STATE] == READY and row[EXPIRES] == NEVER and not o.subqueues then
-        plain = add_plain(tube, tasks, row, { tube.number, 0, 0 }, first)
+        if is_straight(c) and type(row[PRI]) == 'number' and type(first) == 'number' then
+            plain = insert_plain(tube, tasks, row, first, INLINE_BYTES_MAX)
+        else
+            plain = add_plain(tube, tasks, row, { tube.number, 0, 0 }, first)
+        end
         tube.n.ready, tube.n.takeable = tube.n.ready + plain, tube.n.takeable + plain
     end
     if plain < size then

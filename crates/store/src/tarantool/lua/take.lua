@@ -92,8 +92,9 @@ local function take_some(c, tube, want, how)
                 if bytes > BYTES_MAX and count > 0 then
                     return taken, count
                 end
-                taken[2 * count + 2] = deliver(c, tube, task, how, places[at], expires)
+                -- One after the other, so that Lua keeps them as a list.
                 taken[2 * count + 1] = task[PARTS] == 0 and task or with_body(tube, task)
+                taken[2 * count + 2] = deliver(c, tube, task, how, places[at], expires)
                 count = count + 1
             end
         end

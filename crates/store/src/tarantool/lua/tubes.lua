@@ -23,7 +23,7 @@ local function free_number()
 end
 
 -- The tube that has this number of a queue, if another has it.
-local function refuse_queue_num(own, wanted)
+function refuse_queue_num(own, wanted)
     if wanted == nil then
         return nil
     elseif wanted == 0 then

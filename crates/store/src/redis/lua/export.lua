@@ -1,0 +1,69 @@
+-- Everything out, when a store is copied: what no other call shows. Nothing is written, so nothing is put in order either that
+-- the last servers left behind.
+
+local PAGE = 5000
+
+-- Fields of a hash from a cursor on, and the next cursor.
+local function some_fields(key, cursor)
+    local found = redis.call('HSCAN', key, cursor, 'COUNT', PAGE)
+    local fields = {}
+    for place = 1, #found[2], 2 do
+        fields[#fields + 1] = found[2][place]
+    end
+    return fields, found[1]
+end
+
+local exports = {}
+
+-- The version of what is kept here, how often all servers were gone, and a number that no delivery was given yet.
+function exports.R(base)
+    local kept = redis.call('MGET', base .. ':format', base .. ':epoch', base .. ':lease')
+    return { tonumber(kept[1] or 0), tonumber(kept[2] or 0), kept[3] or '0' }
+end
+
+-- Some ids of a tube, perhaps twice, in no order.
+function exports.I(base, cursor)
+    local ids, next_cursor = some_fields(base .. ':t', cursor)
+    return { next_cursor, table.concat(ids) }
+end
+
+-- The rules of a semaphore, its last grant, and when to look again; nothing where there is none.
+function exports.S(_, _, s)
+    if not s then
+        return {}
+    end
+    return { s.raw, struct.pack('<dd', s.grants, s.recheck) }
+end
+
+-- Some who stand in a semaphore.
+function exports.P(base, cursor, s)
+    local tasks, next_cursor = some_fields(base .. ':p', cursor)
+    for place, task in ipairs(tasks) do
+        local p = sem.place(s, task)
+        tasks[place] = struct.pack('<I2c0BBddddddddd', #task, task, p.status, p.pinned, p.priority, p.seq, p.enqueued, p.until_when,
+            p.grant, p.granted, p.lease_until, p.ack_by, p.revoke_at)
+    end
+    return { next_cursor, table.concat(tasks) }
+end
+
+-- Some events of a semaphore.
+function exports.E(base, cursor, s)
+    local events, next_cursor = some_fields(base .. ':e', cursor)
+    for place, number in ipairs(events) do
+        local event = outbox.get(s, number)
+        events[place] = struct.pack('<I2c0BI4ddd', #event.task, event.task, event.kind, event.attempts, event.next_at, event.grant,
+            event.stamp) .. number
+    end
+    return { next_cursor, table.concat(events) }
+end
+
+-- Behind the arguments of every call: what is wanted, and from where on.
+local function export(keys, args)
+    local call, key = new_call(keys[1], args, true), nil
+    if call.prefix then
+        key = string.match(keys[1], '^{[^:]*:/(.*)}$')
+    end
+    return exports[args[6]](keys[1], args[7], key and sem.open(call, key))
+end
+
+redis.register_function({ function_name = NAME .. '_export', callback = export, flags = { 'no-writes', 'allow-oom' } })

@@ -1,0 +1,281 @@
+-- What comes from another store. Tasks come by id into a tube that nobody knows; in the end it gets its name, and semaphores come with
+-- all who stand there. Everything is checked before anything is written.
+
+local GIVES_OWN_PRIORITY, GIVES_SUBQUEUE_NAME = 1, 2
+
+local function refused(...)
+    return '\1' .. string.format(...)
+end
+
+-- What is said of one task, from this place of a header, and where the next one begins.
+local function read_copy(header, place)
+    local new, given = {}, nil
+    new.id, new.state, new.pri, new.created, new.expires, new.ttr, new.attempts, new.moment, new.previous, given, place =
+        struct.unpack('<c8Bc8dddI4ddB', header, place)
+    if has(given, GIVES_OWN_PRIORITY) then
+        new.own, place = struct.unpack('c8', header, place)
+    end
+    if has(given, GIVES_SUBQUEUE_NAME) then
+        new.subqueue, place = struct.unpack('<I2c0', header, place)
+    end
+    return new, place
+end
+
+local imports = {}
+
+-- Tasks with their ids, which must be beyond those that the tube has. The bodies follow the header.
+function imports.T(call, base)
+    local tube, header = open_tube(call, base, call.args[5]), call.args[7]
+    if not tube then
+        return refused("tube '%s' does not exist", call.args[5])
+    end
+    local size, place, next_id = struct.unpack('<I4', header), 5, tube.numbers[NEXT_ID]
+    for item = 1, size do
+        local new
+        new, place = read_copy(header, place)
+        local id, body = struct.unpack('>I8', new.id), call.args[7 + item]
+        if id < next_id or id > TASK_ID_MAX or (new.subqueue ~= nil) ~= tube.options.subqueues then
+            return refused("task %.0f cannot come into tube '%s'", id, call.args[5])
+        end
+        local task = make_task(tube, new, body)
+        task.state, task.attempts, task.pri, task.created, task.expires = new.state, new.attempts, new.pri, new.created, new.expires
+        task.ttr, task.previous, task.moment = new.ttr, new.previous, new.state == DELAYED and new.moment or 0
+        enter(tube, new.id, task)
+        tube.b[new.id] = body
+        next_id = id + 1
+    end
+    tube.numbers[NEXT_ID] = next_id
+    close_tube(call, tube)
+    return '\0'
+end
+
+-- What a tube becomes: what it is called now and then, flags, capacity, queue, next id, semaphore, and what was done.
+local function read_tube(word)
+    local new, place = { numbers = {} }, nil
+    new.came, new.name, new.flags, new.capacity_bytes, new.queue, new.next_id, new.semaphore, place =
+        struct.unpack('<I2c0I2c0Bc8I4dI2c0', word)
+    for number = DONE, 15 do
+        new.numbers[number], place = struct.unpack('<d', word, place)
+    end
+    return new
+end
+
+-- Gives a tube the options and numbers of the one that it is a copy of; what it is called is said apart.
+local function end_tube(call, tube, new, name)
+    local o = {}
+    for key, value in pairs(tube.options) do
+        o[key] = value
+    end
+    o.flags = new.flags + (tube.options.ttl_kills_taken and TTL_KILLS_TAKEN or 0)
+    o.capacity_bytes = new.capacity_bytes
+    o.tail = struct.pack(TAIL, new.queue, #name, name, #new.semaphore, new.semaphore)
+    write_options(tube, o)
+    tube.numbers[NEXT_ID] = math.max(tube.numbers[NEXT_ID], new.next_id)
+    for number = DONE, 15 do
+        tube.numbers[number] = new.numbers[number]
+    end
+    tube.news = true
+    join(call, tube)
+end
+
+-- The last step of one tube where not all are on one node: all but its name and the number of its queue.
+function imports.O(call, base)
+    local tube, new = open_tube(call, base, call.args[5]), read_tube(call.args[7])
+    if not tube then
+        return refused("tube '%s' does not exist", call.args[5])
+    end
+    new.queue = tube.options.queue
+    end_tube(call, tube, new, new.came)
+    close_tube(call, tube)
+    return '\0'
+end
+
+-- A task as it stands in semaphores here: those of tubes have the number of their tube before them.
+local function task_here(tube, task)
+    return tube and gates.task(tube, task) or task
+end
+
+-- One semaphore in which nobody stands yet.
+local function import_semaphore(call, word, number)
+    local key, raw, grants, recheck = struct.unpack('<I2c0I2c0dd', word)
+    local s = sem.create(call, key, number, raw)
+    s.grants, s.recheck = grants, recheck
+    return s
+end
+
+-- Who stands there, in the order of arrival; each with its semaphore and its tube, or none, by their places in the lists.
+local function import_places(semaphores, tubes, text)
+    local place = 1
+    while place <= #text do
+        local p, of, in_tube, task = { deadline = NEVER }, nil, nil, nil
+        of, in_tube, task, p.status, p.pinned, p.priority, p.enqueued, p.until_when, p.grant, p.granted, p.lease_until, p.ack_by,
+            p.revoke_at, place = struct.unpack('<I4I4c8BBdddddddd', text, place)
+        local s, tube = semaphores[of], tubes[in_tube]
+        task = task_here(tube, task)
+        p.home, p.seq = tube and tube.home or '', s.next_place
+        s.next_place = s.next_place + 1
+        s.places[task] = p
+        sem.write(s, task, p)
+    end
+end
+
+-- Events in their order. They get new numbers: those of Redis tell their semaphore.
+local function import_events(semaphores, tubes, text)
+    local place = 1
+    while place <= #text do
+        local of, in_tube, task, kind, attempts, next_at, grant
+        of, in_tube, task, kind, attempts, next_at, grant, place = struct.unpack('<I4I4c8BI4dd', text, place)
+        local s = semaphores[of]
+        local now = s.now
+        s.now = next_at
+        outbox.tell(s, task_here(tubes[in_tube], task), grant, kind, attempts)
+        s.now = now
+    end
+end
+
+-- A semaphore where not all are on one node, so that no tubes stand behind it: its number, itself, who stands there, events.
+function imports.S(call)
+    local key = struct.unpack('<I2c0', call.args[8])
+    if sem.open(call, key) then
+        return refused("semaphore '%s' is there already", key)
+    end
+    local semaphores = { import_semaphore(call, call.args[8], tonumber(call.args[7])) }
+    import_places(semaphores, {}, call.args[9])
+    import_events(semaphores, {}, call.args[10])
+    end_call(call, nil)
+    return '\0'
+end
+
+-- Leases go on from this number.
+function imports.L(_, base, next_lease)
+    local key = base .. ':lease'
+    local before = tonumber(redis.call('GET', key) or 0)
+    redis.call('SET', key, string.format('%.0f', math.max(before, tonumber(next_lease))))
+    return '\0'
+end
+
+-- The tube that is called so, if there is one.
+local function named(call, base, name)
+    if redis.call('HEXISTS', base .. ':tubes', name) == 0 then
+        return nil
+    end
+    local home = redis.call('HGET', base .. ':homes', name) or name
+    return open_tube(call, '{' .. call.prefix .. ':' .. home .. '}', name), home
+end
+
+-- Why a tube cannot get its name or its queue.
+local function refuse_tube(call, base, new)
+    if named(call, base, new.name) then
+        return refused("tube '%s' is there already", new.name)
+    end
+    local owner = new.queue > 0 and redis.call('HGET', base .. ':queues', new.queue)
+    local home = owner and string.match(owner, '^(.*) %d+$')
+    local other = home and open_tube(call, '{' .. call.prefix .. ':' .. home .. '}', '')
+    if other and other.options.queue == new.queue then
+        return refused("tube '%s' is queue %.0f, as another is", new.name, new.queue)
+    end
+end
+
+local function name_tube_here(base, tube, home, new)
+    list(base, new.name, tube.options.number, home)
+    names.unlist(base, nil, new.came, string.format('%.0f', tube.options.number))
+    if new.queue > 0 then
+        redis.call('HSET', base .. ':queues', new.queue, home .. ' 0')
+    end
+end
+
+-- Those of a tube of which its semaphore knows nothing, or more than it should.
+local function loose_of(tube)
+    local ids, loose = gates.all_ids(tube), {}
+    local s = sem.open(tube.call, tube.options.semaphore)
+    load(tube, ids)
+    for _, id in ipairs(ids) do
+        local place, state = sem.place(s, gates.task(tube, id)), tube.tasks[id].state
+        local waits = state == READY or state == GATED
+        if waits ~= (place and true or false) or place and place.status == ASKED then
+            loose[#loose + 1] = id
+        end
+    end
+    return loose
+end
+
+-- Who holds a grant of the semaphore before its tube is ready, and nobody else.
+local function close_gates(call, tubes)
+    local loose = {}
+    for place, tube in ipairs(tubes) do
+        if tube.options.semaphore ~= '' then
+            load(tube, gates.all_ids(tube))
+        end
+    end
+    for _, s in pairs(call.semaphores) do
+        if s then
+            gates.follow(s)
+        end
+    end
+    for place, tube in ipairs(tubes) do
+        loose[place] = tube.options.semaphore ~= '' and loose_of(tube) or {}
+    end
+    for place, tube in ipairs(tubes) do
+        gates.regate(tube, loose[place])
+    end
+end
+
+-- Why it cannot be done, or the tubes that came, where they live, and what they become.
+local function check_end(call, base, words, tubes_count, semaphores_count)
+    local tubes, homes, new = {}, {}, {}
+    for place = 1, tubes_count do
+        new[place] = read_tube(words[place])
+        tubes[place], homes[place] = named(call, base, new[place].came)
+        local refusal = not tubes[place] and refused("tube '%s' does not exist", new[place].came) or refuse_tube(call, base, new[place])
+        if refusal then
+            return refusal
+        end
+    end
+    for place = 1, semaphores_count do
+        local key = struct.unpack('<I2c0', words[tubes_count + place])
+        if sem.open(call, key) then
+            return refused("semaphore '%s' is there already", key)
+        end
+    end
+    return nil, tubes, homes, new
+end
+
+-- The last step where all is on one node: the next lease, how many tubes and semaphores, these, then places and events.
+function imports.A(call, base)
+    call.prefix = string.sub(base, 2, -2)
+    local tubes_count, semaphores_count, words = tonumber(call.args[8]), tonumber(call.args[9]), {}
+    for place = 10, #call.args do
+        words[place - 9] = call.args[place]
+    end
+    local refusal, tubes, homes, new = check_end(call, base, words, tubes_count, semaphores_count)
+    if refusal then
+        return refusal
+    end
+    imports.L(call, base, call.args[7])
+    local semaphores = {}
+    for place = 1, semaphores_count do
+        local word = words[tubes_count + place]
+        local key = struct.unpack('<I2c0', word)
+        semaphores[place] = import_semaphore(call, word, names.semaphore(base, nil, key)[2])
+    end
+    for place, tube in ipairs(tubes) do
+        name_tube_here(base, tube, homes[place], new[place])
+        end_tube(call, tube, new[place], new[place].name)
+    end
+    import_places(semaphores, tubes, words[#words - 1])
+    import_events(semaphores, tubes, words[#words])
+    close_gates(call, tubes)
+    for _, tube in ipairs(tubes) do
+        close_tube(call, tube)
+    end
+    end_call(call, nil)
+    return '\0'
+end
+
+-- Behind the arguments of every call: what comes.
+local function import(keys, args)
+    local call = new_call(keys[1], args, args[5] == '1')
+    return { imports[args[6]](call, keys[1], args[7]) }
+end
+
+redis.register_function(NAME .. '_import', import)

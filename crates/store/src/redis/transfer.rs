@@ -1,0 +1,412 @@
+//! Everything out of Redis, or into it, when a store is copied.
+//!
+//! No order has tasks by id, so the ids of a tube are read first, and then tasks by them. On a single Redis the last step is
+//! one call; on a cluster each tube gets its name alone, and a copy that is broken off there goes on with the rest.
+
+use std::collections::HashMap;
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::record::{Record, StoredState};
+use taskyard_core::transfer::{Ending, TubeCopy};
+use taskyard_core::{
+    Body, Command, Counts, Error, Priority, Reason, Reply, SemaphoreKey, State, Task, TaskId,
+    Timestamp, TubeName, TubeStats,
+};
+use taskyard_redis::{Call, Failure, Value};
+
+use super::Shared;
+use super::codec::{self, Bytes};
+use super::execute::{Batch, unreadable_registry};
+use super::failure::error;
+use super::tubes::{TUBES_TOGETHER, Whom, read, unreadable};
+use crate::{Export, Exported, Import};
+
+/// Most tasks that are read together.
+const TOGETHER: usize = 1_000;
+
+/// What is remembered from one page of a copy to the next.
+#[derive(Default)]
+pub(super) struct Pages {
+    tubes: HashMap<u32, Listed>,
+    /// The ids of one tube, in order.
+    ids: Option<(u32, Vec<TaskId>)>,
+}
+
+/// A tube that was shown.
+#[derive(Clone)]
+struct Listed {
+    whom: Whom,
+    attempts_max: Option<u32>,
+    /// It is temporary, and all servers were gone: whoever asks it next finds it empty.
+    is_gone: bool,
+}
+
+impl Shared {
+    pub async fn export(&self, wanted: Export) -> Result<Exported, Error> {
+        let mut link = self.link.lock().await;
+        let mut batch = Batch::new(self, &mut link, 0);
+        let exported = match wanted {
+            Export::Tubes => batch.export_tubes().await,
+            Export::Tasks { tube, from, count, bytes } => {
+                batch.export_tasks(tube, from, (count, bytes)).await.map(Exported::Tasks)
+            }
+            Export::Semaphores => batch.export_semaphores().await.map(Exported::Semaphores),
+        };
+        exported.map_err(|failure| error(&failure))
+    }
+
+    pub async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
+        let mut link = self.link.lock().await;
+        self.known().now = now.as_micros();
+        *self.pages() = Pages::default();
+        let mut batch = Batch::new(self, &mut link, 0);
+        let imported = match part {
+            Import::Tasks(tube, records) => batch.import_tasks(tube, &records).await,
+            Import::End(ending) if self.reach.place.cluster => batch.end_apart(ending).await,
+            Import::End(ending) => batch.end_at_once(&ending).await,
+        };
+        // Numbers of deliveries go on from those of the other store, and there is more to look after.
+        self.known().leases = 0..0;
+        self.known().forget_sweep();
+        imported.unwrap_or_else(|failure| Err(error(&failure)))
+    }
+
+    /// A call that shows something or takes something in, at a key that is not that of a tube.
+    pub fn transfer_call(&self, function: &'static str, key: String, words: Vec<Vec<u8>>) -> Call {
+        let single = if self.reach.place.cluster { "" } else { "1" };
+        let epoch = self.known().epoch.to_string();
+        let mut args = vec![self.now_word(), epoch.into_bytes(), Vec::new()];
+        args.extend([self.presence.name().as_bytes().to_vec(), single.into()]);
+        args.extend(words);
+        Call { function, key, args, replicate: function == "import" }
+    }
+
+    fn registry_key(&self) -> String {
+        format!("{{{}}}", self.reach.place.prefix)
+    }
+}
+
+/// What the registry says of everything.
+struct Kept {
+    epoch: u64,
+    next_lease: u64,
+}
+
+impl Batch<'_> {
+    /// The version of what is there.
+    pub async fn look_at_format(&mut self) -> Result<i64, Failure> {
+        let key = self.shared.registry_key();
+        let kept = self.shown(key, vec![b"R".to_vec()]).await?;
+        kept.first().and_then(Value::int).ok_or_else(unreadable_registry)
+    }
+
+    async fn kept(&mut self) -> Result<Kept, Failure> {
+        let key = self.shared.registry_key();
+        let kept = self.shown(key, vec![b"R".to_vec()]).await?;
+        let epoch = kept.get(1).and_then(Value::int).map(i64::unsigned_abs);
+        let lease = kept.into_iter().nth(2).and_then(Value::text);
+        let lease = lease.and_then(|text| String::from_utf8(text).ok()?.parse().ok());
+        match (epoch, lease) {
+            (Some(epoch), Some(next_lease)) => Ok(Kept { epoch, next_lease }),
+            _ => Err(unreadable_registry()),
+        }
+    }
+
+    /// What is shown at this key.
+    pub async fn shown(&mut self, key: String, words: Vec<Vec<u8>>) -> Result<Vec<Value>, Failure> {
+        let call = self.shared.transfer_call("export", key, words);
+        self.call_again(&call).await?.list().ok_or_else(unreadable_registry)
+    }
+
+    /// What is shown at this key from a cursor on until the last one, one text after the other.
+    pub async fn shown_all(&mut self, key: &str, verb: u8) -> Result<Vec<Vec<u8>>, Failure> {
+        let (mut cursor, mut texts) = (b"0".to_vec(), Vec::new());
+        loop {
+            let shown = self.shown(key.to_owned(), vec![vec![verb], cursor]).await?;
+            let mut shown = shown.into_iter().map(Value::text);
+            let (Some(Some(next)), Some(Some(text))) = (shown.next(), shown.next()) else {
+                return Err(unreadable_registry());
+            };
+            texts.push(text);
+            if next == b"0" {
+                return Ok(texts);
+            }
+            cursor = next;
+        }
+    }
+
+    async fn export_tubes(&mut self) -> Result<Exported, Failure> {
+        let Kept { epoch, next_lease } = self.kept().await?;
+        let whom = self.all_tubes().await?;
+        let (mut copies, mut tubes) = (Vec::new(), HashMap::new());
+        for whom in whom.chunks(TUBES_TOGETHER) {
+            for (whom, answer) in self.ask_each(whom, b"N").await {
+                let (head, mut parts) = read(answer?)?;
+                if !head.present {
+                    continue;
+                }
+                let text = parts.bytes().map_err(unreadable)?;
+                let mut bytes = Bytes(&text);
+                bytes.byte().map_err(unreadable)?;
+                let mut info = codec::read_info(bytes).map_err(unreadable)?;
+                let (last_epoch, next_id) = codec::read_numbers(&text).map_err(unreadable)?;
+                let is_gone = last_epoch < epoch && forget_epoch(&mut info);
+                let attempts_max = info.options.attempts_max;
+                tubes.insert(info.number, Listed { whom: whom.clone(), attempts_max, is_gone });
+                copies.push(TubeCopy::new(info, next_id));
+            }
+        }
+        *self.shared.pages() = Pages { tubes, ids: None };
+        Ok(Exported::Tubes(copies, next_lease))
+    }
+
+    async fn export_tasks(
+        &mut self,
+        tube: u32,
+        from: TaskId,
+        (count, bytes): (usize, usize),
+    ) -> Result<Vec<Record>, Failure> {
+        let known = self.shared.pages().tubes.get(&tube).cloned();
+        let listed = match known {
+            Some(listed) => Some(listed),
+            None => {
+                self.export_tubes().await?;
+                self.shared.pages().tubes.get(&tube).cloned()
+            }
+        };
+        let Some(listed) = listed.filter(|listed| !listed.is_gone) else { return Ok(Vec::new()) };
+        let has_ids = |pages: &Pages| pages.ids.as_ref().is_some_and(|(of, _)| *of == tube);
+        if from == TaskId(0) || !has_ids(&self.shared.pages()) {
+            let ids = self.ids(&listed.whom).await?;
+            self.shared.pages().ids = Some((tube, ids));
+        }
+        let page: Vec<TaskId> = match &self.shared.pages().ids {
+            Some((_, ids)) => {
+                let first = ids.partition_point(|id| *id < from);
+                ids[first..].iter().take(count).copied().collect()
+            }
+            None => Vec::new(),
+        };
+        self.read_page(&listed, &page, bytes).await
+    }
+
+    /// The ids of a tube, in order.
+    async fn ids(&mut self, whom: &Whom) -> Result<Vec<TaskId>, Failure> {
+        let key = self.shared.tube_call("export", whom, Vec::new()).key;
+        let mut ids = Vec::new();
+        for text in self.shown_all(&key, b'I').await? {
+            let (all, _) = text.as_chunks::<8>();
+            ids.extend(all.iter().map(|id| TaskId(u64::from_be_bytes(*id))));
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    /// Tasks of these ids, until their bodies have this many bytes.
+    async fn read_page(
+        &mut self,
+        listed: &Listed,
+        mut ids: &[TaskId],
+        bytes: usize,
+    ) -> Result<Vec<Record>, Failure> {
+        let (mut records, mut size, mut together) = (Vec::new(), 0, TOGETHER);
+        while !ids.is_empty() && size < bytes {
+            let some = &ids[..together.min(ids.len())];
+            let Some(tasks) = self.peek(listed, some).await? else {
+                // They are too large to be shown together.
+                together = (together / 2).max(1);
+                continue;
+            };
+            ids = &ids[some.len()..];
+            for task in tasks {
+                let record = record(task, listed.attempts_max);
+                size += record.body_bytes as usize;
+                records.push(record);
+                if size >= bytes {
+                    break;
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    async fn peek(
+        &mut self,
+        listed: &Listed,
+        ids: &[TaskId],
+    ) -> Result<Option<Vec<Task>>, Failure> {
+        let words = vec![codec::with_ids(vec![b'E'], ids)];
+        let mut call = self.shared.tube_call("free", &listed.whom, words);
+        // At a moment at which nothing has expired, so that the reason tells the state.
+        call.args[0] = b"0".to_vec();
+        let (_, mut parts) = read(self.call_again(&call).await?)?;
+        let Some(tube) = listed.whom.name.clone() else { return Err(unreadable_registry()) };
+        let peek = Command::Peek { tube: tube.clone(), ids: Vec::new() };
+        match parts.reply(&tube, &peek).map_err(unreadable)? {
+            Ok(Reply::Tasks(tasks)) => Ok(Some(tasks)),
+            Err(Error::TooLarge { .. }) if ids.len() > 1 => Ok(None),
+            Err(Error::TubeNotFound(_)) => Ok(Some(Vec::new())),
+            _ => Err(unreadable_registry()),
+        }
+    }
+
+    /// Asks for something to be taken in, once. Answers why that is refused.
+    pub async fn taken_in(&mut self, call: Call) -> Result<Result<(), Error>, Failure> {
+        let answer = self.link.call(&[call]).await.pop();
+        let answer = answer.unwrap_or_else(|| Err(unreadable_registry()))?;
+        let text = answer.list().into_iter().flatten().next().and_then(Value::text);
+        match text.as_deref() {
+            Some([0, ..]) => Ok(Ok(())),
+            Some([1, why @ ..]) => Ok(Err(Error::Store(String::from_utf8_lossy(why).into_owned()))),
+            _ => Err(unreadable_registry()),
+        }
+    }
+
+    async fn import_tasks(
+        &mut self,
+        tube: TubeName,
+        records: &[Record],
+    ) -> Result<Result<(), Error>, Failure> {
+        let (whom, Some(_)) = self.find(&tube).await? else {
+            return Ok(Err(Error::TubeNotFound(tube)));
+        };
+        let mut words = vec![b"T".to_vec(), encode_tasks(records)];
+        words.extend(records.iter().map(|record| {
+            let body = record.body.clone().unwrap_or_else(|| Body::new(&[]));
+            codec::body_bytes(&body)
+        }));
+        let mut call = self.shared.tube_call("import", &whom, words);
+        call.replicate = true;
+        self.taken_in(call).await
+    }
+
+    /// All in one call.
+    async fn end_at_once(&mut self, ending: &Ending) -> Result<Result<(), Error>, Failure> {
+        let Ending { tubes, semaphores, next_lease } = ending;
+        let counts = [*next_lease, tubes.len() as u64, semaphores.len() as u64];
+        let mut words = vec![b"A".to_vec()];
+        words.extend(counts.map(|count| count.to_string().into_bytes()));
+        words.extend(tubes.iter().map(|(came, copy)| encode_tube(came, copy)));
+        let numbers = (1..).zip(tubes).map(|(place, (_, copy))| (copy.number, place)).collect();
+        words.extend(super::semaphores::transfer::encode(semaphores, &numbers));
+        let call = self.shared.transfer_call("import", self.shared.registry_key(), words);
+        self.taken_in(call).await
+    }
+
+    /// One after the other, each of which may be done again.
+    async fn end_apart(&mut self, ending: Ending) -> Result<Result<(), Error>, Failure> {
+        let Ending { tubes, semaphores, next_lease } = ending;
+        let words = vec![b"L".to_vec(), next_lease.to_string().into_bytes()];
+        let call = self.shared.transfer_call("import", self.shared.registry_key(), words);
+        if let Err(refusal) = self.taken_in(call).await? {
+            return Ok(Err(refusal));
+        }
+        for semaphore in &semaphores {
+            if let Err(refusal) = self.import_semaphore(semaphore).await? {
+                return Ok(Err(refusal));
+            }
+        }
+        for (came, copy) in tubes {
+            let (whom, Some(_)) = self.find(&came).await? else {
+                return Ok(Err(Error::TubeNotFound(came)));
+            };
+            let words = vec![b"O".to_vec(), encode_tube(&came, &copy)];
+            let mut call = self.shared.tube_call("import", &whom, words);
+            call.replicate = true;
+            if let Err(refusal) = self.taken_in(call).await? {
+                return Ok(Err(refusal));
+            }
+            let queue_num = copy.record.options.queue_num;
+            if let Err(refusal) = self.name_tube(came, copy.record.name, queue_num).await? {
+                return Ok(Err(refusal));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// All servers were gone since: what was counted until then counts no more. Answers whether its tasks do not either.
+fn forget_epoch(info: &mut TubeInfo) -> bool {
+    let tasks = Counts { done: 0, ..info.stats.tasks };
+    let is_gone = info.options.temporary;
+    let tasks = if is_gone { Counts::default() } else { tasks };
+    info.stats = TubeStats { tasks, ..TubeStats::default() };
+    is_gone
+}
+
+/// A task as a peek shows it, as it is written down.
+fn record(task: Task, attempts_max: Option<u32>) -> Record {
+    let body = task.body.unwrap_or_else(|| Body::new(&[]));
+    let mut record = Record {
+        id: task.id,
+        standing: match (task.state, task.due, task.reason) {
+            (State::Delayed, Some(due), _) => StoredState::Delayed(due),
+            (State::Buried, _, Reason::AttemptsUsedUp) => StoredState::DeadLetter,
+            (State::Buried, _, _) => StoredState::Buried,
+            // Whoever waits for the semaphore of its tube would be ready.
+            _ => StoredState::Ready,
+        },
+        pri: task.pri,
+        created: task.created,
+        expires: task.expires,
+        ttr: task.ttr,
+        attempts: task.attempts,
+        previous_start: task.previous_start,
+        subqueue: task.subqueue,
+        semaphore_priority: task.semaphore_priority,
+        body_bytes: body.bytes(),
+        body: Some(body),
+    };
+    if task.state == State::Taken {
+        record.given_back(task.start.unwrap_or(record.created), attempts_max);
+    }
+    record
+}
+
+/// What `import.lua` reads of tasks; their bodies come apart.
+fn encode_tasks(records: &[Record]) -> Vec<u8> {
+    let mut header = (records.len() as u32).to_le_bytes().to_vec();
+    for record in records {
+        let (state, due) = match record.standing {
+            StoredState::Ready => (0, None),
+            StoredState::Delayed(due) => (2, Some(due)),
+            StoredState::Buried => (3, None),
+            StoredState::DeadLetter => (4, None),
+        };
+        let own = record.semaphore_priority.map(Priority::value);
+        header.extend(record.id.0.to_be_bytes());
+        header.push(state);
+        header.extend(record.pri.to_be_bytes());
+        header.extend(codec::moment(record.created));
+        header.extend(codec::moment(record.expires));
+        header.extend(codec::span_bytes(record.ttr));
+        header.extend(record.attempts.to_le_bytes());
+        header.extend(codec::moment(due.unwrap_or(Timestamp::EPOCH)));
+        header.extend(codec::moment(record.previous_start.unwrap_or(Timestamp::NEVER)));
+        header.push(codec::bits([own.is_some(), record.subqueue.is_some()].into_iter()));
+        header.extend(own.map(f64::to_le_bytes).into_iter().flatten());
+        header.extend(record.subqueue.as_deref().map(codec::short_text).into_iter().flatten());
+    }
+    header
+}
+
+/// What `import.lua` reads of a tube.
+fn encode_tube(came: &TubeName, copy: &TubeCopy) -> Vec<u8> {
+    let (record, options, calls) = (&copy.record, &copy.record.options, copy.stats.calls);
+    let mut word = codec::short_text(came.as_str());
+    word.extend(codec::short_text(record.name.as_str()));
+    let flags = [options.temporary, false, options.paused, options.capacity.is_some()];
+    word.push(codec::bits(flags.into_iter()));
+    word.extend(options.capacity.unwrap_or(0).to_be_bytes());
+    word.extend(options.queue_num.unwrap_or(0).to_le_bytes());
+    word.extend((record.next_id as f64).to_le_bytes());
+    let semaphore = options.semaphore.as_ref().map_or("", SemaphoreKey::as_str);
+    word.extend(codec::short_text(semaphore));
+    let done = [copy.stats.tasks.done, calls.ack, calls.bury, calls.delete, calls.kick, calls.put];
+    let more = [calls.release, calls.take, calls.touch, calls.ttl, calls.ttr, calls.delay];
+    for count in done.into_iter().chain(more) {
+        word.extend((count as f64).to_le_bytes());
+    }
+    word
+}

@@ -1,0 +1,101 @@
+-- Everything out, or in, when a store is copied. Whoever only looks is none of the servers.
+
+-- Whether anything was ever kept here.
+local function is_there()
+    if not find_spaces() then
+        return false
+    end
+    begin_here()
+    return true
+end
+
+-- The version of what is kept here and how it is kept, as `begin` answers.
+function api.look()
+    local meta = box.space[full_name('meta')]
+    return { meta and meta:get('format')[2] or FORMAT, box.cfg.wal_mode, _TARANTOOL, box.info.ro }
+end
+
+-- All tubes, as a batch answers.
+function api.export_tubes()
+    local shown = {}
+    if is_there() then
+        shown = verbs[3](new_context('', 0), { 3 })[2]
+    end
+    return { { { REPLY.tubes, shown } }, 0, NULL, {}, {}, false }
+end
+
+-- The next id of each tube, and a number that no delivery was given yet.
+function api.export_numbers()
+    local ids = {}
+    if not is_there() then
+        return { ids, 0 }
+    end
+    for _, row in S.tube:pairs() do
+        ids[#ids + 1] = { row[1], row[4] }
+    end
+    return { ids, read_meta('lease') or 0 }
+end
+
+-- Tasks of a tube by id, each with when its delivery began, and after how many attempts they are given up.
+function api.export_tasks(of, from, count, bytes_max)
+    local tube, tasks, size, bytes = is_there() and S.tube:get(of), {}, 0, 0
+    if not tube then
+        return { tasks, NULL }
+    end
+    for _, task in S.task:pairs({ of, from }, { iterator = 'GE' }) do
+        if task[TUBE] ~= of or size >= count or bytes >= bytes_max then
+            break
+        end
+        local delivery = S.taken:get({ of, task[ID] })
+        bytes, size = bytes + task[BYTES], size + 1
+        if task[PARTS] > 0 then
+            local row = task:totable()
+            row[BODY] = body_of({ number = of }, task)
+            task = row
+        end
+        tasks[2 * size - 1], tasks[2 * size] = task, delivery and delivery[D_START] or NULL
+    end
+    return { tasks, read_options(tube[3]).attempts_max or NULL }
+end
+
+-- All semaphores, each with who stands there and the events.
+function api.export_semaphores()
+    local found = {}
+    for place, row in ipairs(is_there() and S.semaphore.index[1]:select() or {}) do
+        found[place] = { row, S.place:select({ row[1] }), S.event.index[3]:select({ row[1] }) }
+    end
+    return found
+end
+
+-- Does it in one transaction, and waits until so many replicas have it.
+local function import(now, replicas, work)
+    atomically(function()
+        local c = new_context('', moment(now))
+        work(c)
+        flush_all(c)
+    end)
+    if replicas > 0 and not wait_for_replicas(replicas, REPLICAS_SECONDS) then
+        error('it is there, but too few replicas have it', 0)
+    end
+    return {}
+end
+
+function api.import_tasks(now, replicas, tube, tasks)
+    return import(now, replicas, function(c) imports.tasks(c, tube, tasks) end)
+end
+
+-- The last step: tubes get their names, semaphores come, and leases go on from this number.
+function api.import_end(now, replicas, next_lease, tubes, semaphores, places, events)
+    return import(now, replicas, function(c)
+        local named = {}
+        for place, row in ipairs(tubes) do
+            named[place] = imports.tube(c, row)
+        end
+        imports.semaphores(c, semaphores, named, places, events)
+        imports.gates(c, named)
+        write_meta('lease', math.max(read_meta('lease') or 0, tonumber(next_lease)))
+    end)
+end
+
+find_spaces()
+return api

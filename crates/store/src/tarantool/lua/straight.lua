@@ -1,0 +1,133 @@
+-- Rows straight into their spaces. What `space:insert` does besides costs more than the row itself: it turns a table into bytes and answers
+-- a row that nobody looks at. Here the bytes are put together by us, and nothing is answered. A trigger is Lua that would run inside of
+-- such a call, which must not be: where somebody has set one, rows go the usual way.
+
+local ffi, msgpack = require('ffi'), require('msgpack')
+-- Somebody else may have declared them.
+pcall(ffi.cdef, 'int box_insert(uint32_t space, const char *tuple, const char *tuple_end, void **result);')
+pcall(ffi.cdef, 'void *box_txn_alloc(size_t size);')
+local is_there = pcall(function() return ffi.C.box_insert, ffi.C.box_txn_alloc end)
+
+-- What a row has at most besides its body and what all have in common.
+local ROOM_BYTES = 64
+local floor = math.floor
+local u8 = ffi.typeof('uint8_t *')
+local chars = ffi.typeof('const char *')
+
+-- Memory for a row. It is there until the transaction ends: the log is written from it.
+local function new_bytes(size)
+    local bytes = ffi.C.box_txn_alloc(size)
+    if bytes == nil then
+        box.error(box.error.MEMORY_ISSUE, size, 'taskyard', 'a row')
+    end
+    return ffi.cast(u8, bytes)
+end
+
+-- Writes a whole number below 2^53 at this place; answers the next one. Indexes find only what is as short as it can be.
+local function write_uint(at, value)
+    if value < 128 then
+        at[0] = value
+        return at + 1
+    elseif value < 256 then
+        at[0], at[1] = 0xcc, value
+        return at + 2
+    elseif value < 65536 then
+        at[0], at[1], at[2] = 0xcd, floor(value / 256), value % 256
+        return at + 3
+    end
+    local low, high = value % 4294967296, floor(value / 4294967296)
+    at[0] = high > 0 and 0xcf or 0xce
+    if high > 0 then
+        at[1], at[2], at[3], at[4] = 0, floor(high / 65536), floor(high / 256) % 256, high % 256
+        at = at + 4
+    end
+    at[1], at[2], at[3], at[4] = floor(low / 16777216), floor(low / 65536) % 256, floor(low / 256) % 256, low % 256
+    return at + 5
+end
+
+local function write_text(at, text_bytes)
+    local size = #text_bytes
+    if size < 32 then
+        at[0] = 0xa0 + size
+        at = at + 1
+    elseif size < 256 then
+        at[0], at[1] = 0xd9, size
+        at = at + 2
+    else
+        at[0], at[1], at[2] = 0xda, floor(size / 256), size % 256
+        at = at + 3
+    end
+    ffi.copy(at, text_bytes, size)
+    return at + size
+end
+
+local function write_raw(at, raw)
+    ffi.copy(at, raw, #raw)
+    return at + #raw
+end
+
+-- A row of three numbers: where it begins and ends.
+local function three(a, b, c)
+    local bytes = new_bytes(ROOM_BYTES)
+    bytes[0] = 0x93
+    return bytes, write_uint(write_uint(write_uint(bytes + 1, a), b), c)
+end
+
+local function insert_bytes(space, first, last)
+    if ffi.C.box_insert(space, ffi.cast(chars, first), ffi.cast(chars, last), nil) ~= 0 then
+        box.error()
+    end
+end
+
+-- Whether rows of these spaces may go straight.
+function may_go_straight(...)
+    if not is_there then
+        return false
+    end
+    for place = 1, select('#', ...) do
+        local space = select(place, ...)
+        if #space:on_replace() > 0 or #space:before_replace() > 0 then
+            return false
+        end
+    end
+    return true
+end
+
+-- The bytes of these fields of a row, one after the other.
+local function fields_of(row, first, last)
+    local bytes = {}
+    for place = first, last do
+        bytes[#bytes + 1] = msgpack.encode(row[place])
+    end
+    return table.concat(bytes)
+end
+
+-- What plain tasks have in common, in three parts. It is the same in a whole call, as long as the tube is not altered.
+local function common_parts(tube, row)
+    local o = tube.o
+    if not o.common then
+        o.common = { fields_of(row, STATE, REASON), fields_of(row, DELIVERY, TUBE), fields_of(row, PARTS, FLAG) }
+    end
+    return o.common[1], o.common[2], o.common[3]
+end
+
+-- Puts tasks that differ in nothing but their ids and what they carry, into both of their spaces. Answers how many there were from the
+-- first on that carry no more than so much and say nothing else.
+function insert_plain(tube, tasks, row, first, most)
+    local before, between, after = common_parts(tube, row)
+    local task, ready, of, pri = S.task.id, S.ready.id, tube.number, row[PRI]
+    local common = #before + #between + #after + ROOM_BYTES
+    for place = 1, #tasks do
+        local new = tasks[place]
+        local body = new[1]
+        if #new > 1 or type(body) ~= 'string' or #body > most then
+            return place - 1
+        end
+        local id, bytes = first + place - 1, new_bytes(common + #body)
+        bytes[0], bytes[1], bytes[2] = 0xdc, 0, FLAG
+        local at = write_text(write_raw(write_uint(bytes + 3, id), before), body)
+        insert_bytes(task, bytes, write_raw(write_uint(write_raw(at, between), #body), after))
+        insert_bytes(ready, three(of, pri, id))
+    end
+    return #tasks
+end

@@ -1,0 +1,397 @@
+//! Everything out of Tarantool, or into it, when a store is copied.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use taskyard_core::record::{Record, StoredState};
+use taskyard_core::semaphore::{Hold, Place, SemaphoreRecord, Stand};
+use taskyard_core::transfer::{Ending, EventCopy, PlaceCopy, SemaphoreCopy, TubeCopy};
+use taskyard_core::{
+    Body, Error, EventId, EventKind, Grant, Priority, Reply, SemaphoreKey, SemaphoreOptions, Span,
+    TaskId, Timestamp, TubeName,
+};
+use taskyard_tarantool::{Args, Batch, Failure, Word, decode_batch, decode_word};
+
+use super::Shared;
+use super::link::error_of;
+use crate::transfer::refused;
+use crate::{Export, Exported, Import};
+
+/// How long a call may take: the last one brings all who stand in semaphores.
+const CALL_MAX: Duration = Duration::from_secs(600);
+
+/// Sets the tasks of tubes apart from the numbers that callers choose: a tube number above a task id.
+const GATED: u64 = 1 << 63;
+const ID_BITS: u32 = 49;
+
+/// The names of the states and flags of a task in its space.
+const DELAYED: u64 = 2;
+const BURIED: u64 = 3;
+const DEAD_LETTER: u64 = 1;
+
+impl Shared {
+    pub async fn export(&self, wanted: Export) -> Result<Exported, Error> {
+        let read = match wanted {
+            Export::Tubes => {
+                let shown = self.ask("export_tubes", true, |_| {}).await?;
+                let numbers = self.ask("export_numbers", true, |_| {}).await?;
+                tubes(&shown, &numbers)
+            }
+            Export::Tasks { tube, from, count, bytes } => {
+                let write = |args: &mut Args<'_>| {
+                    args.uint(tube.into()).uint(from.0).uint(count as u64).uint(bytes as u64);
+                };
+                tasks(&self.ask("export_tasks", true, write).await?)
+            }
+            Export::Semaphores => semaphores(&self.ask("export_semaphores", true, |_| {}).await?),
+        };
+        read.ok_or_else(|| Error::Store("what is kept in Tarantool could not be read".into()))
+    }
+
+    pub async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
+        if self.reach.is_adapter {
+            return Err(refused("be copied to"));
+        }
+        self.known().now = Some(now);
+        let (moment, replicas) = (self.moment(), self.reach.replicas);
+        match part {
+            Import::Tasks(tube, records) => {
+                let write = |args: &mut Args<'_>| {
+                    args.optional(moment).uint(replicas).text(tube.as_str());
+                    args.rows(&records, write_task);
+                };
+                self.ask("import_tasks", false, write).await?;
+            }
+            Import::End(ending) => {
+                let write = |args: &mut Args<'_>| {
+                    args.optional(moment).uint(replicas);
+                    write_ending(args, &ending);
+                };
+                self.ask("import_end", false, write).await?;
+                // Numbers of deliveries go on from those of the other store.
+                self.known().leases = 0..0;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(
+        &self,
+        verb: &str,
+        may_repeat: bool,
+        write: impl Fn(&mut Args<'_>),
+    ) -> Result<Vec<u8>, Error> {
+        let mut link = self.link.lock().await;
+        let answer = link.call(verb, CALL_MAX, may_repeat, write).await;
+        answer.map_err(|failure| match failure {
+            // What only looks was not done, whether it was or not.
+            Failure::Lost(why) if may_repeat => error_of(&Failure::Unreachable(why)),
+            failure => error_of(&failure),
+        })
+    }
+}
+
+fn tubes(shown: &[u8], numbers: &[u8]) -> Option<Exported> {
+    let Batch::Decided(mut decided) = decode_batch(shown).ok()? else { return None };
+    let Ok(Reply::Tubes(infos)) = decided.replies.pop()? else { return None };
+    let numbers = decode_word(numbers).ok()?;
+    let [ids, next_lease] = numbers.list() else { return None };
+    let mut next_ids = HashMap::new();
+    for row in ids.list() {
+        let [number, next_id] = row.list() else { return None };
+        next_ids.insert(number.uint()?, next_id.uint()?);
+    }
+    let copy = |info: taskyard_core::command::TubeInfo| {
+        let next_id = next_ids.get(&info.number.into()).copied()?;
+        Some(TubeCopy::new(info, next_id))
+    };
+    let tubes = infos.into_iter().map(copy).collect::<Option<_>>()?;
+    Some(Exported::Tubes(tubes, next_lease.uint()?))
+}
+
+fn moment(word: &Word) -> Option<Timestamp> {
+    word.int().map(Timestamp::from_micros)
+}
+
+fn tasks(data: &[u8]) -> Option<Exported> {
+    let word = decode_word(data).ok()?;
+    let [tasks, attempts_max] = word.list() else { return None };
+    let attempts_max = attempts_max.uint().and_then(|most| u32::try_from(most).ok());
+    let mut records = Vec::with_capacity(tasks.list().len() / 2);
+    for pair in tasks.list().chunks(2) {
+        let [task, start] = pair else { return None };
+        let mut record = read_task(task.list())?;
+        if let Some(start) = moment(start) {
+            record.given_back(start, attempts_max);
+        }
+        records.push(record);
+    }
+    Some(Exported::Tasks(records))
+}
+
+/// A task as it lies in its space.
+fn read_task(row: &[Word]) -> Option<Record> {
+    let [id, state, pri, created, expires, ttr, attempts, _, body, rest @ ..] = row else {
+        return None;
+    };
+    let [_, previous, due, subqueue, own, _, _, _, flag, ..] = rest else { return None };
+    let body = match body {
+        Word::Bytes(payload) => Body::new(payload),
+        both => match both.list() {
+            [payload, meta] => Body::with_meta(payload.bytes()?, meta.bytes()?),
+            _ => return None,
+        },
+    };
+    let standing = match (state.uint()?, flag.uint()?) {
+        // Whoever waits for the semaphore of its tube would be ready.
+        (DELAYED, 0) => StoredState::Delayed(moment(due)?),
+        (BURIED, DEAD_LETTER) => StoredState::DeadLetter,
+        (BURIED, _) => StoredState::Buried,
+        _ => StoredState::Ready,
+    };
+    let own = match own {
+        Word::Nil => None,
+        own => Some(Priority::new(own.number()?).ok()?),
+    };
+    Some(Record {
+        id: TaskId(id.uint()?),
+        standing,
+        pri: pri.uint()?,
+        created: moment(created)?,
+        expires: moment(expires)?,
+        ttr: Span::from_micros(ttr.int()?),
+        attempts: u32::try_from(attempts.uint()?).ok()?,
+        previous_start: moment(previous),
+        subqueue: subqueue.text().map(Into::into),
+        semaphore_priority: own,
+        body_bytes: body.bytes(),
+        body: Some(body),
+    })
+}
+
+fn write_moment<'a, 'o>(args: &'a mut Args<'o>, at: Option<Timestamp>) -> &'a mut Args<'o> {
+    args.optional(at.map(Timestamp::as_micros))
+}
+
+/// A task in the order of `import.lua`.
+fn write_task(args: &mut Args<'_>, record: &Record) {
+    let (state, due, flag) = match record.standing {
+        StoredState::Ready => (0, None, 0),
+        StoredState::Delayed(due) => (DELAYED, Some(due), 0),
+        StoredState::Buried => (BURIED, None, 0),
+        StoredState::DeadLetter => (BURIED, None, DEAD_LETTER),
+    };
+    args.uint(record.id.0).uint(state).uint(record.pri);
+    for at in [record.created, record.expires] {
+        write_moment(args, Some(at));
+    }
+    args.optional(Some(record.ttr.as_micros())).uint(record.attempts.into());
+    write_moment(args, due);
+    write_moment(args, record.previous_start);
+    args.maybe(record.subqueue.as_deref(), Args::text);
+    args.maybe(record.semaphore_priority.map(Priority::value), Args::float).uint(flag);
+    let (payload, meta) = match &record.body {
+        Some(body) => (body.payload(), body.meta()),
+        None => (&[][..], None),
+    };
+    args.bytes(payload).maybe(meta, Args::bytes);
+}
+
+/// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their places in these lists.
+fn write_ending(args: &mut Args<'_>, ending: &Ending) {
+    let Ending { tubes, semaphores, next_lease } = ending;
+    args.uint(*next_lease).rows(tubes, |row, (came, copy)| write_tube(row, came, copy));
+    args.rows(semaphores, |row, semaphore| write_semaphore(row, &semaphore.record));
+    let numbers: HashMap<u32, u64> =
+        (1..).zip(tubes).map(|(place, (_, copy))| (copy.number, place)).collect();
+    let (mut places, mut events) = (Vec::new(), Vec::new());
+    for (at, semaphore) in (1_u64..).zip(semaphores) {
+        places.extend(semaphore.places.iter().map(|copy| (at, copy)));
+        events.extend(semaphore.events.iter().map(|copy| (at, copy)));
+    }
+    // Who is of a tube that does not come along has no place here.
+    let comes = |tube: Option<u32>| tube.is_none_or(|tube| numbers.contains_key(&tube));
+    places.retain(|(_, copy)| comes(copy.tube));
+    events.retain(|(_, copy)| comes(copy.tube));
+    places.sort_by_key(|(_, copy)| copy.place.seq);
+    events.sort_by_key(|(_, copy)| copy.id);
+    let tube_of = |tube: Option<u32>| tube.and_then(|tube| numbers.get(&tube).copied());
+    args.rows(&places, |row, (at, copy)| {
+        write_place(row.uint(*at).maybe(tube_of(copy.tube), Args::uint), copy);
+    });
+    args.rows(&events, |row, (at, copy)| {
+        row.uint(*at).uint(copy.id.0).maybe(tube_of(copy.tube), Args::uint).uint(copy.task.0);
+        row.uint(copy.grant.0).text(copy.kind.name()).uint(copy.attempts.into());
+        write_moment(row, Some(copy.next_at));
+    });
+}
+
+fn write_tube(row: &mut Args<'_>, came: &TubeName, copy: &TubeCopy) {
+    let (record, options, calls) = (&copy.record, &copy.record.options, copy.stats.calls);
+    row.text(came.as_str()).text(record.name.as_str()).flag(options.temporary);
+    row.maybe(options.capacity, Args::uint).flag(options.paused);
+    row.maybe(options.semaphore.as_ref().map(SemaphoreKey::as_str), Args::text);
+    row.maybe(options.queue_num.map(u64::from), Args::uint).uint(record.next_id);
+    row.uint(copy.stats.tasks.done).list(|list| {
+        for count in [calls.ack, calls.bury, calls.delete, calls.kick, calls.put, calls.release] {
+            list.uint(count);
+        }
+        for count in [calls.take, calls.touch, calls.ttl, calls.ttr, calls.delay] {
+            list.uint(count);
+        }
+    });
+}
+
+/// Its key, options as they lie in their space, last grant, and when to look again.
+fn write_semaphore(row: &mut Args<'_>, record: &SemaphoreRecord) {
+    let options = &record.options;
+    let micros = |span: Span| span.as_micros().unsigned_abs();
+    row.text(record.key.as_str()).list(|list| {
+        list.uint(options.active.into()).uint(options.try_release.into());
+        list.float(options.margin.value()).uint(micros(options.min_hold));
+        list.uint(micros(options.cool_down)).uint(micros(options.revoke_grace));
+        list.flag(options.force).flag(options.shed).flag(options.drop_expired);
+        list.maybe(options.max_revoking.map(u64::from), Args::uint);
+        list.maybe(options.lease.map(micros), Args::uint);
+        list.maybe(options.ack_timeout.map(micros), Args::uint);
+    });
+    write_moment(row.uint(record.grant_seq), record.recheck_at);
+}
+
+fn write_place(row: &mut Args<'_>, copy: &PlaceCopy) {
+    let place = &copy.place;
+    row.uint(copy.task.0).float(place.priority.value());
+    write_moment(row, Some(place.enqueued));
+    let not_before = if let Stand::Delayed(until) = &place.stand { Some(*until) } else { None };
+    write_moment(row, not_before);
+    let hold = place.hold();
+    row.maybe(hold.map(|hold| hold.grant.0), Args::uint);
+    for at in [
+        hold.map(|hold| hold.granted),
+        hold.map(|hold| hold.lease_until),
+        hold.map(|hold| hold.ack_by),
+        hold.and_then(|hold| hold.revoke_at),
+    ] {
+        write_moment(row, at);
+    }
+    row.flag(hold.is_some_and(|hold| hold.pinned));
+}
+
+fn semaphores(data: &[u8]) -> Option<Exported> {
+    let word = decode_word(data).ok()?;
+    let mut copies = Vec::new();
+    for found in word.list() {
+        let [row, places, events] = found.list() else { return None };
+        let mut places: Vec<_> = places.list().iter().map(read_place).collect::<Option<_>>()?;
+        places.sort_unstable_by_key(|copy: &PlaceCopy| copy.place.seq);
+        let mut events: Vec<_> = events.list().iter().map(read_event).collect::<Option<_>>()?;
+        events.sort_unstable_by_key(|copy: &EventCopy| copy.id);
+        copies.push(SemaphoreCopy { record: read_semaphore(row)?, places, events });
+    }
+    Some(Exported::Semaphores(copies))
+}
+
+fn read_semaphore(row: &Word) -> Option<SemaphoreRecord> {
+    let [_, key, options, grant_seq, recheck, ..] = row.list() else { return None };
+    let [
+        active,
+        try_release,
+        margin,
+        min_hold,
+        cool_down,
+        grace,
+        force,
+        shed,
+        drop,
+        most,
+        lease,
+        ack,
+    ] = options.list()
+    else {
+        return None;
+    };
+    let small = |word: &Word| word.uint().and_then(|number| u32::try_from(number).ok());
+    let span = |word: &Word| word.int().map(Span::from_micros);
+    let options = SemaphoreOptions {
+        active: small(active)?,
+        try_release: small(try_release)?,
+        margin: Priority::new(margin.number()?).ok()?,
+        min_hold: span(min_hold)?,
+        cool_down: span(cool_down)?,
+        max_revoking: small(most),
+        revoke_grace: span(grace)?,
+        force: force.is_true(),
+        lease: span(lease),
+        ack_timeout: span(ack),
+        shed: shed.is_true(),
+        drop_expired: drop.is_true(),
+    };
+    Some(SemaphoreRecord {
+        key: SemaphoreKey::new(key.text()?).ok()?,
+        options,
+        grant_seq: grant_seq.uint()?,
+        recheck_at: moment(recheck).filter(|at| *at != Timestamp::NEVER),
+    })
+}
+
+/// The number of the task's tube, if it is of one, and its number there.
+fn apart(task: u64) -> (Option<u32>, TaskId) {
+    if task < GATED {
+        return (None, TaskId(task));
+    }
+    let tube = ((task & !GATED) >> ID_BITS) as u32;
+    (Some(tube), TaskId(task & ((1 << ID_BITS) - 1)))
+}
+
+fn read_place(row: &Word) -> Option<PlaceCopy> {
+    let [
+        _,
+        task,
+        _,
+        rank,
+        seq,
+        enqueued,
+        grant,
+        granted,
+        lease,
+        ack_by,
+        revoke,
+        pinned,
+        _,
+        rest @ ..,
+    ] = row.list()
+    else {
+        return None;
+    };
+    let stand = match (grant.uint(), rest.first().and_then(moment)) {
+        (Some(grant), _) => Stand::Held(Box::new(Hold {
+            grant: Grant(grant),
+            granted: moment(granted)?,
+            lease_until: moment(lease)?,
+            ack_by: moment(ack_by)?,
+            revoke_at: moment(revoke),
+            pinned: pinned.is_true(),
+        })),
+        (None, Some(until)) => Stand::Delayed(until),
+        (None, None) => Stand::Wait,
+    };
+    let (tube, task) = apart(task.uint()?);
+    // Less is better there; minus zero is zero.
+    let priority = Priority::new(0.0 - rank.number()?).ok()?;
+    let place = Place { priority, seq: seq.uint()?, enqueued: moment(enqueued)?, stand };
+    Some(PlaceCopy { tube, task, place })
+}
+
+fn read_event(row: &Word) -> Option<EventCopy> {
+    let [id, _, task, grant, kind, attempts, next_at, ..] = row.list() else { return None };
+    let (tube, task) = apart(task.uint()?);
+    Some(EventCopy {
+        id: EventId(id.uint()?),
+        tube,
+        task,
+        grant: Grant(grant.uint()?),
+        kind: EventKind::from_name(kind.text()?)?,
+        attempts: u32::try_from(attempts.uint()?).ok()?,
+        next_at: moment(next_at)?,
+    })
+}

@@ -1,0 +1,63 @@
+//! A cluster of Redis: each tube is whole on one node, and no tube can have a semaphore before it.
+
+use std::sync::Arc;
+
+use taskyard_core::Command;
+use taskyard_store::conformance::block_on;
+use taskyard_store::copy::{CopyError, copy, plan};
+use taskyard_store::redis::{Clock, RedisStore};
+use taskyard_store::{MemoryStore, Store};
+
+use crate::content::{Content, NOW, ask, content, copy_all, fill_store, name};
+use crate::places::next;
+use crate::redis::{Cluster, program};
+use crate::weak::Weak;
+
+fn open(cluster: &Cluster) -> Arc<dyn Store> {
+    let url = format!("{}?prefix=case{}", cluster.url(), next());
+    Arc::new(RedisStore::open(&url, Clock::Caller).expect("the store opens"))
+}
+
+/// Something of everything that a cluster can hold.
+fn source() -> MemoryStore {
+    let store = MemoryStore::default();
+    fill_store(&store);
+    ask(&store, Command::DropTube { tube: name("gated") });
+    store
+}
+
+#[test]
+fn what_it_can_hold_comes_there_and_back() {
+    let Some(program) = program() else { return };
+    let cluster = Cluster::new(&program);
+    let gated = MemoryStore::default();
+    fill_store(&gated);
+    let store = open(&cluster);
+    let Err(CopyError::Refused(why)) = copy_all(&gated, &*store) else { panic!("refused") };
+    assert!(why.iter().any(|why| why.contains("'gated' has a semaphore before it")), "{why:?}");
+    assert!(content(&*store).tubes.is_empty(), "nothing was written");
+    let from = source();
+    copy_all(&from, &*store).expect("it is copied");
+    assert_eq!(content(&*store), content(&from));
+    assert!(copy_all(&from, &*store).expect("nothing is to be done").already);
+    let back = MemoryStore::default();
+    copy_all(&*store, &back).expect("it is copied");
+    assert_eq!(content(&back), content(&from));
+    broken_off(&open(&cluster));
+}
+
+/// The last step is several there. One that is broken off has given some tubes their names, and goes on with the others.
+fn broken_off(store: &Arc<dyn Store>) {
+    let from = source();
+    let staged = Weak::new(Arc::clone(store), 4);
+    copy_all(&from, &staged).expect_err("it is broken off before the last step");
+    let some = [name("fifo"), name("sub")];
+    block_on(async {
+        let plan = plan(&from, &**store, &some).await.expect("it can be copied");
+        copy(&from, &**store, NOW, &plan, |_| ()).await.expect("these get their names");
+    });
+    copy_all(&from, &**store).expect("the others follow");
+    let Content { tubes, .. } = content(&**store);
+    assert_eq!(tubes, content(&from).tubes);
+    assert_eq!(content(&**store), content(&from));
+}
