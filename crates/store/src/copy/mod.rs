@@ -182,12 +182,27 @@ impl Way<'_> {
         tube: u32,
         from: TaskId,
     ) -> Result<Vec<Record>, CopyError> {
-        let wanted = Export::Tasks { tube, from, count: PAGE, bytes: PAGE_BYTES };
         let side = if std::ptr::addr_eq(store, self.from) { source } else { target };
-        match store.export(wanted).await.map_err(side)? {
-            Exported::Tasks(tasks) => Ok(tasks),
-            other => Err(side(odd(&other))),
+        tasks_of(store, tube, from).await.map_err(side)
+    }
+}
+
+/// Whether both tubes have the same tasks.
+async fn has_same_tasks(
+    (from, tube): (&dyn Store, u32),
+    (to, other): (&dyn Store, u32),
+) -> Result<bool, CopyError> {
+    let mut next = TaskId(0);
+    loop {
+        let wanted = tasks_of(from, tube, next).await.map_err(source)?;
+        let there = tasks_of(to, other, next).await.map_err(target)?;
+        // Pages of two stores may end at different places.
+        let both = wanted.len().min(there.len());
+        if wanted[..both] != there[..both] {
+            return Ok(false);
         }
+        let Some(last) = wanted[..both].last() else { return Ok(wanted.len() == there.len()) };
+        next = TaskId(last.id.0 + 1);
     }
 }
 
@@ -240,6 +255,13 @@ async fn execute(to: &dyn Store, now: Timestamp, command: Command) -> Result<Rep
     let replies = to.execute(now, vec![command]).await.replies;
     let silent = || Err(Error::Store("it did not answer".into()));
     replies.into_iter().next().unwrap_or_else(silent).map_err(target)
+}
+
+async fn tasks_of(store: &dyn Store, tube: u32, from: TaskId) -> Result<Vec<Record>, Error> {
+    match store.export(Export::Tasks { tube, from, count: PAGE, bytes: PAGE_BYTES }).await? {
+        Exported::Tasks(tasks) => Ok(tasks),
+        other => Err(odd(&other)),
+    }
 }
 
 pub(crate) async fn tubes_of(store: &dyn Store) -> Result<(Vec<TubeCopy>, u64), Error> {

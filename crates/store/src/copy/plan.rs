@@ -7,7 +7,7 @@ use taskyard_core::semaphore::Place;
 use taskyard_core::transfer::{SemaphoreCopy, TubeCopy};
 use taskyard_core::{Error, SemaphoreKey, TubeName};
 
-use super::{CopyError, semaphores_of, source, target, tubes_of};
+use super::{CopyError, has_same_tasks, semaphores_of, source, target, tubes_of};
 use crate::{Capabilities, Store};
 
 /// What is to be copied.
@@ -50,10 +50,9 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
         return Err(CopyError::NoTube(Error::TubeNotFound(missing.clone())));
     }
     let wanted = |name: &TubeName| only.is_empty() || only.contains(name);
-    // What an unfinished copy left in the source is none of its tubes.
-    let (tubes, others): (Vec<_>, Vec<_>) = tubes
-        .into_iter()
-        .partition(|tube| wanted(&tube.record.name) && !is_staging(&tube.record.name));
+    // What an unfinished copy left in the source is none of its tubes, nor is what managers of workers keep there.
+    let (tubes, others): (Vec<_>, Vec<_>) =
+        tubes.into_iter().partition(|tube| wanted(&tube.record.name) && !is_own(&tube.record.name));
     let gates: HashSet<SemaphoreKey> = keys(&tubes).cloned().collect();
     let semaphores: Vec<_> = semaphores
         .into_iter()
@@ -61,7 +60,8 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
         .collect();
     let (there, _) = tubes_of(to).await.map_err(target)?;
     let guards = semaphores_of(to).await.map_err(target)?;
-    let (left, standing) = what_is_left(&tubes, &there, &semaphores, &guards);
+    let same = same_tubes((from, &tubes), (to, &there)).await?;
+    let (left, standing) = what_is_left(&tubes, &same, &semaphores, &guards);
     let nothing_left = left.is_empty() && standing.is_empty();
     let already = nothing_left && (!tubes.is_empty() || !semaphores.is_empty());
     // What came before stays as it is, where a store cannot give all tubes their names at once.
@@ -84,17 +84,33 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
     Ok(Plan { tubes: planned.collect(), semaphores, already, next_lease })
 }
 
+/// The tubes that are in the target as they would become, with every task.
+async fn same_tubes(
+    (from, tubes): (&dyn Store, &[TubeCopy]),
+    (to, there): (&dyn Store, &[TubeCopy]),
+) -> Result<HashSet<TubeName>, CopyError> {
+    let named: HashMap<&TubeName, &TubeCopy> =
+        there.iter().map(|tube| (&tube.record.name, tube)).collect();
+    let mut same = HashSet::new();
+    for tube in tubes {
+        let other = named.get(&tube.record.name).filter(|other| is_same(tube, other));
+        if let Some(other) = other
+            && has_same_tasks((from, tube.number), (to, other.number)).await?
+        {
+            same.insert(tube.record.name.clone());
+        }
+    }
+    Ok(same)
+}
+
 /// The tubes and semaphores that are not in the target as they would become. A semaphore and the tubes behind it are one.
 fn what_is_left(
     tubes: &[TubeCopy],
-    there: &[TubeCopy],
+    same: &HashSet<TubeName>,
     semaphores: &[SemaphoreCopy],
     guards: &[SemaphoreCopy],
 ) -> (Vec<TubeCopy>, Vec<SemaphoreCopy>) {
-    let named: HashMap<&TubeName, &TubeCopy> =
-        there.iter().map(|tube| (&tube.record.name, tube)).collect();
-    let is_there =
-        |tube: &TubeCopy| named.get(&tube.record.name).is_some_and(|other| is_same(tube, other));
+    let is_there = |tube: &TubeCopy| same.contains(&tube.record.name);
     let keyed: HashMap<&SemaphoreKey, &SemaphoreCopy> =
         guards.iter().map(|guard| (&guard.record.key, guard)).collect();
     let is_guard =
@@ -117,6 +133,8 @@ fn keys(tubes: &[TubeCopy]) -> impl Iterator<Item = &SemaphoreKey> {
 }
 
 const STAGING: &str = "taskyard.copy.";
+/// How the tubes begin by which managers and workers speak: what is in them is of the moment.
+const MANAGER: &str = "taskyard.manager.";
 
 /// What a tube is called until all is there. Its own name may be too long to be a part of it.
 fn staging(name: &TubeName) -> TubeName {
@@ -126,11 +144,13 @@ fn staging(name: &TubeName) -> TubeName {
     TubeName::new(&format!("{STAGING}{hash:016x}")).expect("letters and digits")
 }
 
-fn is_staging(name: &TubeName) -> bool {
-    name.as_str().strip_prefix(STAGING).is_some_and(|rest| rest.len() == 16)
+/// Whether it is a tube of ours, made by a copy or by a manager of workers.
+fn is_own(name: &TubeName) -> bool {
+    name.as_str().starts_with(MANAGER)
+        || name.as_str().strip_prefix(STAGING).is_some_and(|rest| rest.len() == 16)
 }
 
-/// Whether a tube of the target is what this one would become. A gate may have let other tasks in since.
+/// Whether a tube of the target may be what this one would become, by its numbers. A gate may have let other tasks in since.
 fn is_same(tube: &TubeCopy, other: &TubeCopy) -> bool {
     let (mine, its) = (tube.stats.tasks, other.stats.tasks);
     tube.record == other.record && mine.total() == its.total() && mine.buried == its.buried
@@ -163,7 +183,7 @@ fn refuse_tubes(tubes: &[TubeCopy], there: &[TubeCopy], to: &Capabilities, why: 
     for tube in tubes {
         let (name, options) = (&tube.record.name, &tube.record.options);
         if there.iter().any(|other| other.record.name == *name) {
-            why.push(format!("tube '{name}' is in the target already, with other content"));
+            why.push(format!("tube '{name}' is in the target already, with other content: drop it there, or name the tubes to copy with --tube"));
         }
         let numbered = there.iter().find(|other| {
             options.queue_num.is_some() && other.record.options.queue_num == options.queue_num

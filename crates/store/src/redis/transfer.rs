@@ -345,7 +345,7 @@ fn record(task: Task, attempts_max: Option<u32>) -> Record {
             (State::Buried, _, Reason::AttemptsUsedUp) => StoredState::DeadLetter,
             (State::Buried, _, _) => StoredState::Buried,
             // Whoever waits for the semaphore of its tube would be ready.
-            _ => StoredState::Ready,
+            _ => StoredState::Ready(task.created),
         },
         pri: task.pri,
         created: task.created,
@@ -369,7 +369,7 @@ fn encode_tasks(records: &[Record]) -> Vec<u8> {
     let mut header = (records.len() as u32).to_le_bytes().to_vec();
     for record in records {
         let (state, due) = match record.standing {
-            StoredState::Ready => (0, None),
+            StoredState::Ready(since) => (0, (since != record.created).then_some(since)),
             StoredState::Delayed(due) => (2, Some(due)),
             StoredState::Buried => (3, None),
             StoredState::DeadLetter => (4, None),

@@ -147,7 +147,7 @@ fn read_task(row: &[Word]) -> Option<Record> {
         (DELAYED, 0) => StoredState::Delayed(moment(due)?),
         (BURIED, DEAD_LETTER) => StoredState::DeadLetter,
         (BURIED, _) => StoredState::Buried,
-        _ => StoredState::Ready,
+        _ => StoredState::Ready(moment(due).unwrap_or(moment(created)?)),
     };
     let own = match own {
         Word::Nil => None,
@@ -176,7 +176,7 @@ fn write_moment<'a, 'o>(args: &'a mut Args<'o>, at: Option<Timestamp>) -> &'a mu
 /// A task in the order of `import.lua`.
 fn write_task(args: &mut Args<'_>, record: &Record) {
     let (state, due, flag) = match record.standing {
-        StoredState::Ready => (0, None, 0),
+        StoredState::Ready(since) => (0, (since != record.created).then_some(since), 0),
         StoredState::Delayed(due) => (DELAYED, Some(due), 0),
         StoredState::Buried => (BURIED, None, 0),
         StoredState::DeadLetter => (BURIED, None, DEAD_LETTER),

@@ -62,6 +62,26 @@ fn a_copy_is_made_once() {
     assert!(why.iter().any(|why| why.contains("tube 'sub'")), "{why:?}");
 }
 
+// Two fresh queues with as many puts were taken for the same one: "all of it is there already", and whoever then removed
+// the source had lost it.
+#[test]
+fn as_many_other_tasks_are_not_the_same() {
+    let (from, to) = (MemoryStore::default(), MemoryStore::default());
+    for (store, first) in [(&from, 0), (&to, 100)] {
+        make(store, "mail", TubeOptions::new(Kind::Fifo));
+        put(store, "mail", (first..first + 3).map(task).collect());
+        // What managers of workers keep is nobody's content.
+        make(store, "taskyard.manager.seat", TubeOptions::new(Kind::Fifo));
+        put(store, "taskyard.manager.seat", vec![task(first)]);
+    }
+    let before = content(&to);
+    let CopyError::Refused(why) = copy_all(&from, &to).expect_err("it has other tasks") else {
+        panic!("it is refused");
+    };
+    assert!(why.len() == 1 && why[0].contains("tube 'mail'"), "{why:?}");
+    assert_eq!(content(&to), before);
+}
+
 #[test]
 fn whatever_step_fails_the_next_copy_goes_on() {
     let (_kept, from) = source();

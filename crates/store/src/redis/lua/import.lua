@@ -40,6 +40,7 @@ function imports.T(call, base)
         local task = make_task(tube, new, body)
         task.state, task.attempts, task.pri, task.created, task.expires = new.state, new.attempts, new.pri, new.created, new.expires
         task.ttr, task.previous, task.moment = new.ttr, new.previous, new.state == DELAYED and new.moment or 0
+        task.since = new.state == READY and new.moment > 0 and new.moment or nil
         enter(tube, new.id, task)
         tube.b[new.id] = body
         next_id = id + 1
