@@ -223,8 +223,14 @@ async fn schedule(args: &SqlArgs) -> anyhow::Result<Exit> {
     for (row, _) in tasks.statuses() {
         screen.push_str(&format!("  {} in {} as {}\n", row.names.quoted(), row.data, row.user));
     }
-    screen.push_str("Try it in psql: INSERT INTO task (input) VALUES ('SELECT now()');\n");
-    screen.push_str("and look with: taskyard sql list; Ctrl-C stops it.\n");
+    if let Some((row, _)) = tasks.statuses().first() {
+        let (schema, table) = (&row.names.schema, &row.names.table);
+        screen.push_str(&format!(
+            "Try it in psql: INSERT INTO {} (input) VALUES ('SELECT now()');\n\
+             and look with: taskyard sql list --database URL --schema {schema} --table {table}; Ctrl-C stops it.\n",
+            row.names.quoted()
+        ));
+    }
     // A person who closes the terminal's pipe still wants the scheduler.
     let _ = output::bytes(screen.as_bytes());
     stop_at_first(stop, again).await;

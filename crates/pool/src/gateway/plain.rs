@@ -33,7 +33,10 @@ pub(super) async fn run(
         return refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
     }
     let Some(program) = gate.0.programs.get(&name).cloned() else {
-        return refusal(StatusCode::NOT_FOUND, "there is no such program");
+        return refusal(
+            StatusCode::NOT_FOUND,
+            "there is no such program; GET /pool/programs lists them",
+        );
     };
     let body = match body {
         Ok(body) => body,

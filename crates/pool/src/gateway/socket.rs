@@ -60,7 +60,10 @@ fn accept(
     interactive: bool,
 ) -> Response {
     let Some(program) = gate.0.programs.get(&name).cloned() else {
-        return refusal(StatusCode::NOT_FOUND, "there is no such program");
+        return refusal(
+            StatusCode::NOT_FOUND,
+            "there is no such program; GET /pool/programs lists them",
+        );
     };
     let Ok(permit) = gate.0.room.clone().try_acquire_owned() else {
         return refusal(StatusCode::SERVICE_UNAVAILABLE, "there are too many clients; try later");
