@@ -78,6 +78,15 @@ struct Job {
     abort: AbortHandle,
     /// Whether no gateway came for it.
     unmet: bool,
+    /// Whether it was halted: it holds no place any more, and its program is being killed.
+    halted: bool,
+}
+
+/// A run that ended: how, how long it took, and how much longer than it might.
+#[derive(Debug)]
+struct End {
+    record: Record,
+    how: [String; 3],
 }
 
 impl Bay {
@@ -151,7 +160,7 @@ struct Backend {
     told: mpsc::UnboundedReceiver<Told>,
     tell: mpsc::UnboundedSender<Told>,
     /// Ends that Redis does not know yet.
-    ends: Vec<Vec<String>>,
+    ends: Vec<End>,
     /// Whether it has a program that cannot be killed: then it is of no use any more.
     stuck: bool,
 }
@@ -217,10 +226,19 @@ impl Backend {
 
     /// Tells Redis how tasks ended; what it cannot be told now it is told later.
     async fn report(&mut self) {
-        while let Some(end) = self.ends.first() {
-            match self.shared.wire.call("finish", end.clone()).await {
-                Ok(_) | Err(Failure::Refused(_)) => drop(self.ends.remove(0)),
+        while let Some(End { record, how }) = self.ends.first() {
+            let mut args = vec![record.id.clone(), record.fields[0].clone()];
+            args.extend(how.iter().cloned());
+            let known = match self.shared.wire.call("finish", args).await {
+                Ok(said) => texts(said).get(1) == Some(&self.life),
+                Err(Failure::Refused(_)) => true,
                 Err(_) => return sleep(PAUSE).await,
+            };
+            if known {
+                self.ends.remove(0);
+            } else if !self.beat().await {
+                // A memory that has never heard of the run has to hear of it first.
+                return sleep(PAUSE).await;
             }
         }
     }
@@ -238,9 +256,10 @@ impl Backend {
             about.to_string(),
             self.life.clone(),
         ];
-        let jobs: Vec<(String, String)> = self.jobs.keys().cloned().collect();
-        for job in &jobs {
-            let record = &self.jobs[job].record;
+        let hold = self.jobs.iter().filter(|(_, job)| !job.halted);
+        let jobs: Vec<(String, String)> = hold.map(|(name, _)| name.clone()).collect();
+        let ended = self.ends.iter().map(|end| &end.record);
+        for record in jobs.iter().map(|job| &self.jobs[job].record).chain(ended) {
             args.push(record.id.clone());
             args.extend(record.fields.iter().cloned());
         }
@@ -319,13 +338,18 @@ impl Backend {
             drop(heard);
         });
         self.busy = Some((id.clone(), attempt.clone()));
-        self.jobs.insert((id, attempt), Job { record, control, abort, unmet: false });
+        let job = Job { record, control, abort, unmet: false, halted: false };
+        self.jobs.insert((id, attempt), job);
     }
 
     fn hear(&mut self, told: Told) {
         match told {
             Told::Halted { id, attempt } => {
-                self.busy.take_if(|busy| *busy == (id, attempt));
+                let name = (id, attempt);
+                if let Some(job) = self.jobs.get_mut(&name) {
+                    job.halted = true;
+                }
+                self.busy.take_if(|busy| *busy == name);
             }
             Told::Unmet { id, attempt } => {
                 if let Some(job) = self.jobs.get_mut(&(id, attempt)) {
@@ -333,8 +357,8 @@ impl Backend {
                 }
             }
             Told::Freed { id, attempt, freed } => {
-                let job = (id.clone(), attempt.clone());
-                let unmet = self.jobs.remove(&job).is_some_and(|job| job.unmet);
+                let job = (id, attempt);
+                let Some(Job { record, unmet, .. }) = self.jobs.remove(&job) else { return };
                 let how = match freed.ended {
                     Ended::Done if unmet => "lost",
                     Ended::Done => "done",
@@ -343,7 +367,8 @@ impl Backend {
                 };
                 let micros = |time: Duration| time.as_micros().to_string();
                 let stopping = freed.stopping.map_or("-".into(), micros);
-                self.ends.push(vec![id, attempt, how.into(), micros(freed.took), stopping]);
+                let how = [how.into(), micros(freed.took), stopping];
+                self.ends.push(End { record, how });
                 self.busy.take_if(|busy| *busy == job);
                 self.stuck |= freed.ended == Ended::Stuck;
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use taskyard_core::classes::{Ask, Kind, Resumed, Ticket};
 use taskyard_core::{Span, Timestamp};
 use taskyard_redis::Value;
+use tokio::time::Instant;
 
 use super::NO_WISH;
 use super::wire::texts;
@@ -14,6 +15,8 @@ use crate::scheduler::Ended;
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub backends: u32,
+    /// How long nothing may start yet, because backends may still have to say what they run.
+    pub unsettled: Duration,
     /// The task after which to look on at those who wait; nothing when all were looked at.
     pub cursor: String,
     pub events: Vec<Event>,
@@ -54,11 +57,17 @@ pub(super) enum Event {
 }
 
 impl Gathered {
+    /// Until when at least nothing may start.
+    pub fn unsettled_until(&self) -> Option<Instant> {
+        (!self.unsettled.is_zero()).then(|| Instant::now() + self.unsettled)
+    }
+
     /// Reads an answer. What is not understood was written by another version, and is left out.
     pub fn read(answer: Value) -> Self {
         let parts = texts(answer);
         let mut gathered = Gathered {
             backends: parts.first().and_then(|text| text.parse().ok()).unwrap_or_default(),
+            unsettled: parts.get(1).and_then(|text| millis(text)).unwrap_or_default(),
             cursor: parts.get(2).cloned().unwrap_or_else(|| "0".into()),
             ..Gathered::default()
         };
@@ -149,6 +158,10 @@ fn micros(text: &str) -> Option<Duration> {
     text.parse().ok().map(Duration::from_micros)
 }
 
+fn millis(text: &str) -> Option<Duration> {
+    text.parse().ok().map(Duration::from_millis)
+}
+
 fn span(micros: u64) -> Span {
     if micros >= NO_WISH { Span::FOREVER } else { Span::from(Duration::from_micros(micros)) }
 }
@@ -166,7 +179,7 @@ mod tests {
     fn what_redis_says_is_read_and_what_is_strange_is_left_out() {
         let said = [
             "2",
-            "1700000000000000",
+            "1500",
             "0",
             "arrive 7 timed 3000000 1700000000000 1",
             "waits 8 default 4503599627370496 1700000000000 0",
@@ -184,6 +197,7 @@ mod tests {
         let answer = Value::List(said.iter().map(|text| Value::Text((*text).into())).collect());
         let gathered = Gathered::read(answer);
         assert_eq!((gathered.backends, gathered.swept, gathered.events.len()), (2, true, 8));
+        assert_eq!(gathered.unsettled, Duration::from_millis(1_500));
         let arrived = Timestamp::from_micros(1_700_000_000_000_000);
         let wish = Some(Span::from_secs(3));
         let ask = Ask::Timed(Span::from_secs(3));

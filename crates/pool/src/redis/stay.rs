@@ -52,8 +52,8 @@ pub(super) enum Word {
     Control(String),
     /// Redis does not know it any more.
     Gone,
-    /// Redis lost everything.
-    Reborn,
+    /// Redis lost everything, and has this memory now.
+    Reborn(String),
     /// The gateway ends.
     Stop,
 }
@@ -96,6 +96,10 @@ impl Stay for RedisStay {
 pub(super) struct Inside {
     pub shared: Arc<Shared>,
     pub id: String,
+    /// The memory of Redis that knows the task.
+    pub life: String,
+    /// Whether that does not know where the backend is, which says nothing about the backend.
+    pub reborn: bool,
     pub plan: Plan,
     pub words: mpsc::UnboundedReceiver<Word>,
     pub frames: mpsc::Sender<Outgoing>,
@@ -125,6 +129,7 @@ impl RedisStay {
     pub fn new(
         shared: Arc<Shared>,
         id: String,
+        life: String,
         plan: Plan,
         words: mpsc::UnboundedReceiver<Word>,
     ) -> (Self, Inside) {
@@ -136,6 +141,8 @@ impl RedisStay {
         let inside = Inside {
             shared,
             id,
+            life,
+            reborn: false,
             plan,
             words,
             frames: frames_in,
@@ -190,9 +197,19 @@ impl Inside {
                     }
                     Some(Word::End(last)) => return Ran::Last(last),
                     Some(Word::Gone) => return Ran::Last(forgotten()),
-                    Some(Word::Reborn) => self.come_back(true).await,
+                    // It does not run any more, and must not run again.
+                    Some(Word::Reborn(life)) if life != self.life && self.seen => {
+                        return Ran::Last(Outgoing::Complete(Some(LOST.into())));
+                    }
+                    Some(Word::Reborn(life)) if life != self.life => {
+                        if let Err(why) = self.come_back(true).await {
+                            return Ran::Last(Outgoing::Complete(Some(why)));
+                        }
+                    }
                     Some(Word::Unheard) => return Ran::Last(Outgoing::Complete(Some(LOST.into()))),
-                    Some(Word::Waits(_) | Word::Control(_) | Word::Unclaimed) => {}
+                    Some(
+                        Word::Waits(_) | Word::Control(_) | Word::Unclaimed | Word::Reborn(_),
+                    ) => {}
                     Some(Word::Stop) | None => return Ran::Last(stopping()),
                 },
                 wish = self.wishes.recv() => if let Some((wish, reply)) = wish {
@@ -213,8 +230,7 @@ impl Inside {
         let mut shown = false;
         let mut controlled = String::new();
         let mut head = None;
-        // Redis has forgotten where the backend is, which says nothing about the backend.
-        let mut reborn = false;
+        self.reborn = false;
         loop {
             tokio::select! {
                 biased;
@@ -228,12 +244,12 @@ impl Inside {
                         controlled = text;
                     }
                     Some(Word::Waits(lost)) if lost == attempt => return Ran::Waits,
-                    Some(Word::Unclaimed) if !reborn => return Ran::Waits,
+                    Some(Word::Unclaimed) if !self.reborn => return Ran::Waits,
                     Some(Word::End(last)) => return Ran::Last(last),
                     Some(Word::Gone) => return Ran::Last(forgotten()),
-                    Some(Word::Reborn) => {
-                        reborn = true;
-                        self.come_back(false).await;
+                    Some(Word::Reborn(life)) if life != self.life => {
+                        // The program runs, whether Redis has room for its files or not.
+                        let _ = self.come_back(false).await;
                     }
                     Some(Word::Stop) | None => return Ran::Last(stopping()),
                     Some(Word::Backend(next, address)) if next != attempt => {
@@ -244,7 +260,8 @@ impl Inside {
                         | Word::Queue(_)
                         | Word::Waits(_)
                         | Word::Unclaimed
-                        | Word::Unheard,
+                        | Word::Unheard
+                        | Word::Reborn(_),
                     ) => {}
                 },
                 frame = next_frame(&mut socket, &mut head) => match frame {
@@ -269,11 +286,12 @@ impl Inside {
 
     /// Passes a frame on to the client; answers what comes of it, if that is an end.
     async fn pass(&mut self, frame: Outgoing, attempt: &str, shown: &mut bool) -> Option<Ran> {
-        if frame.is_visible() && !*shown && !self.show(attempt).await {
-            // Somebody else has the task by now.
-            return Some(Ran::Waits);
+        let counts = frame.is_visible() || frame.is_last();
+        if counts && !*shown && !self.show(attempt).await {
+            // Somebody else has the task by now, or shall have it.
+            return Some(self.lose(attempt).await);
         }
-        *shown |= frame.is_visible();
+        *shown |= counts;
         let last = frame.is_last();
         if self.frames.send(frame).await.is_err() {
             return Some(Ran::Left);
@@ -284,46 +302,70 @@ impl Inside {
     /// Marks the run as seen. Refused for one that is not the task's own; asked until Redis answers.
     async fn show(&mut self, attempt: &str) -> bool {
         loop {
-            let args = vec![self.id.clone(), attempt.to_owned()];
-            match self.shared.wire.call("show", args).await {
-                Ok(answer) => {
-                    let shown = answer.int() == Some(1);
-                    self.seen |= shown;
-                    return shown;
+            match self.say_of("show", attempt).await {
+                Ok(said) if said == "shown" => {
+                    self.seen = true;
+                    return true;
                 }
+                Ok(said) if said != "later" => return false,
                 Err(Failure::Refused(_)) => return false,
-                Err(_) if self.frames.is_closed() => return false,
-                Err(_) => sleep(PAUSE).await,
+                _ if self.frames.is_closed() => return false,
+                _ => sleep(PAUSE).await,
             }
         }
     }
 
-    /// The connection to the backend ended without an end of the task.
+    /// The connection to the backend ended without an end of the task, or its run is not the task's own.
     async fn lose(&mut self, attempt: &str) -> Ran {
         loop {
-            let args = vec![self.id.clone(), attempt.to_owned()];
-            match self.shared.wire.call("lose", args).await.map(text) {
+            match self.say_of("lose", attempt).await {
                 Ok(said) => match said.as_str() {
                     // It may run again, or not: the scheduler says so.
                     "told" | "waits" => return Ran::Waits,
+                    "later" => {}
                     _ => return Ran::Last(Outgoing::Complete(Some(LOST.into()))),
                 },
                 Err(Failure::Refused(why)) => return Ran::Last(Outgoing::Complete(Some(why))),
-                Err(_) if self.frames.is_closed() => return Ran::Left,
-                Err(_) => sleep(PAUSE).await,
+                Err(_) => {}
             }
+            if self.frames.is_closed() {
+                return Ran::Left;
+            }
+            sleep(PAUSE).await;
         }
     }
 
-    /// Redis lost everything: it learns of the task again, under its old number.
-    async fn come_back(&mut self, waits: bool) {
+    /// Tells Redis something of a run. A memory that does not know the task yet is told of it first.
+    async fn say_of(&mut self, function: &'static str, attempt: &str) -> Result<String, Failure> {
+        loop {
+            let args = vec![self.id.clone(), attempt.to_owned()];
+            let said = texts(self.shared.wire.call(function, args).await?);
+            let [said, life] = &said[..] else {
+                return Err(Failure::Refused("not the answer to a gateway".into()));
+            };
+            if *life == self.life || self.frames.is_closed() {
+                return Ok(said.clone());
+            }
+            self.come_back(false).await.map_err(Failure::Refused)?;
+        }
+    }
+
+    /// Redis lost everything: it learns of the task again, under its old number. Answers why it refuses to.
+    async fn come_back(&mut self, waits: bool) -> Result<(), String> {
+        self.reborn = true;
         let args = self.shared.arrival(&self.plan, &self.id, waits, self.seen, self.wish);
         while !self.frames.is_closed() {
             match self.shared.wire.call("arrive", args.clone()).await {
-                Ok(_) | Err(Failure::Refused(_)) => return,
+                Ok(said) => {
+                    let life = texts(said).pop();
+                    self.life = life.unwrap_or_default();
+                    return Ok(());
+                }
+                Err(Failure::Refused(why)) => return Err(why),
                 Err(_) => sleep(PAUSE).await,
             }
         }
+        Ok(())
     }
 
     async fn ask_for_less(&mut self, wish: Span) -> Result<(), String> {

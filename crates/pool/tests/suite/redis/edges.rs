@@ -103,16 +103,18 @@ async fn forged_ends_and_strangers_change_nothing() {
     let (attempt, address) = address(&yard, &id).await;
     let before = yard.redis().talk(&["HGETALL", "queue.executing"]);
     for how in ["done", "lost", "stuck"] {
-        assert_eq!(yard.function(&["finish", &id, "1-1", how, "1", "-"]), "0");
+        let said = yard.function(&["finish", &id, "1-1", how, "1", "-"]);
+        assert_eq!(said.lines().next(), Some("0"));
     }
-    assert_eq!(yard.function(&["show", &id, "1-1"]), "0");
-    assert_eq!(yard.function(&["lose", &id, "1-1"]), "waits");
+    let first = |said: String| said.lines().next().unwrap_or_default().to_owned();
+    assert_eq!(first(yard.function(&["show", &id, "1-1"])), "refused");
+    assert_eq!(first(yard.function(&["lose", &id, "1-1"])), "waits");
     assert_eq!(yard.function(&["claim", "77", "ws://127.0.0.1:1/x"]), "unknown");
     assert_eq!(yard.function(&["wish", &id, "9000000"]), "raised");
     assert_eq!(yard.function(&["wish", "5", "1"]), "missing");
     assert_eq!(yard.function(&["leave", "5"]), "\n0");
     assert_eq!(yard.redis().talk(&["HGETALL", "queue.executing"]), before);
-    assert_eq!(yard.function(&["show", &id, &attempt]), "1");
+    assert_eq!(first(yard.function(&["show", &id, &attempt])), "shown");
     let (mut socket, _) = connect_async(&address).await.unwrap();
     let mut all = Vec::new();
     while let Some(Ok(said)) = socket.next().await {

@@ -6,9 +6,11 @@ mod instance;
 mod play;
 mod yard;
 
+mod audit;
 mod boundaries;
 mod cluster;
 mod edges;
 mod failing;
+mod forgetting;
 mod path;
 mod storm;
