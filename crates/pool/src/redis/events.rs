@@ -52,6 +52,8 @@ pub(super) enum Event {
     Lost { ticket: Ticket, attempt: String, seen: bool },
     /// Its client is gone and it holds no backend any more.
     Gone { ticket: Ticket, attempt: String },
+    /// It waits again: no backend was there to take it.
+    Unclaimed { ticket: Ticket, attempt: String },
     /// Its client left the queue.
     Left { ticket: Ticket },
 }
@@ -106,6 +108,7 @@ fn event(text: &str) -> Option<Event> {
             Some(Event::Lost { ticket: ticket()?, attempt: attempt()?, seen })
         }
         "gone" => Some(Event::Gone { ticket: ticket()?, attempt: attempt()? }),
+        "unclaimed" => Some(Event::Unclaimed { ticket: ticket()?, attempt: attempt()? }),
         "left" => Some(Event::Left { ticket: ticket()? }),
         _ => None,
     }
@@ -188,6 +191,7 @@ mod tests {
             "done 9 5-1 1500000 -",
             "lost 9 5-1 1",
             "gone 9 5-1",
+            "unclaimed 9 5-1",
             "left 8",
             "swept",
             "dance 9",
@@ -196,7 +200,7 @@ mod tests {
         ];
         let answer = Value::List(said.iter().map(|text| Value::Text((*text).into())).collect());
         let gathered = Gathered::read(answer);
-        assert_eq!((gathered.backends, gathered.swept, gathered.events.len()), (2, true, 8));
+        assert_eq!((gathered.backends, gathered.swept, gathered.events.len()), (2, true, 9));
         assert_eq!(gathered.unsettled, Duration::from_millis(1_500));
         let arrived = Timestamp::from_micros(1_700_000_000_000_000);
         let wish = Some(Span::from_secs(3));

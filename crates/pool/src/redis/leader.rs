@@ -341,6 +341,12 @@ impl Lead {
     fn apply(&mut self, wire: &Wire, gathered: Gathered) -> Vec<Step> {
         let missing = if gathered.swept { self.missing(&gathered) } else { Vec::new() };
         let mut steps = Vec::new();
+        // Before anything else: the place of a backend that is gone goes with it, not to the next who waits.
+        if self.backends != gathered.backends {
+            self.backends = gathered.backends;
+            let orders = self.desk.set_backends(self.now(), gathered.backends);
+            steps.extend(self.calls(wire, orders));
+        }
         for event in gathered.events {
             let lost = match &event {
                 Event::Lost { ticket, attempt, .. } => Some((*ticket, attempt.clone())),
@@ -365,11 +371,6 @@ impl Lead {
                 let orders = self.forget(ticket);
                 steps.extend(self.calls(wire, orders));
             }
-        }
-        if self.backends != gathered.backends {
-            self.backends = gathered.backends;
-            let orders = self.desk.set_backends(self.now(), gathered.backends);
-            steps.extend(self.calls(wire, orders));
         }
         steps
     }
@@ -417,6 +418,15 @@ impl Lead {
                 let known = self.attempts.get(&ticket).is_some_and(|own| own.name == attempt);
                 if known { self.forget(ticket) } else { Vec::new() }
             }
+            Event::Unclaimed { ticket, attempt } => {
+                match self.attempts.get(&ticket).is_some_and(|own| own.name == attempt) {
+                    true => {
+                        self.attempts.remove(&ticket);
+                        self.desk.take_back(now, ticket)
+                    }
+                    false => Vec::new(),
+                }
+            }
             Event::Left { ticket } => self.desk.leave(now, ticket),
         }
     }
@@ -457,6 +467,7 @@ impl Event {
             | Event::Ended { ticket, .. }
             | Event::Lost { ticket, .. }
             | Event::Gone { ticket, .. }
+            | Event::Unclaimed { ticket, .. }
             | Event::Left { ticket } => *ticket,
         }
     }

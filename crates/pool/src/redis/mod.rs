@@ -28,7 +28,7 @@ pub use bay::{Bay, BayOptions};
 pub use gateway::RedisGateway;
 pub use leader::Leader;
 pub use look::{bring, look};
-pub use wire::Wire;
+pub use wire::{Moment, Watch, Wire};
 
 /// How many words are said within each lease.
 const WORDS_IN_LEASE: u32 = 3;
@@ -70,6 +70,7 @@ impl From<Failure> for RedisError {
 pub struct Site {
     reach: Arc<Reach>,
     base: String,
+    watch: Option<Watch>,
 }
 
 impl Site {
@@ -91,7 +92,13 @@ impl Site {
         let library = Library::new("taskyard_pool", &files);
         let name = format!("taskyard-pool-{role}");
         let reach = Reach::new(place, name, library).map_err(RedisError::Url)?;
-        Ok(Site { reach: Arc::new(reach), base })
+        Ok(Site { reach: Arc::new(reach), base, watch: None })
+    }
+
+    /// The same place for one that is told of each call, which is then made by itself: so that a test can end a part of
+    /// the pool at every step that it takes.
+    pub fn watched(self, watch: Watch) -> Self {
+        Site { watch: Some(watch), ..self }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::backend::Plan;
 use crate::gateway::{Soon, Stay};
 use crate::local::LOST;
 use crate::protocol::{Outgoing, QueueNews};
+use crate::scheduler::PUT_BACK_MAX;
 
 /// Frames that wait for a client before its backend has to.
 const FRAMES: usize = 8;
@@ -338,7 +339,7 @@ impl Inside {
     /// Tells Redis something of a run. A memory that does not know the task yet is told of it first.
     async fn say_of(&mut self, function: &'static str, attempt: &str) -> Result<String, Failure> {
         loop {
-            let args = vec![self.id.clone(), attempt.to_owned()];
+            let args = vec![self.id.clone(), attempt.to_owned(), PUT_BACK_MAX.to_string()];
             let said = texts(self.shared.wire.call(function, args).await?);
             let [said, life] = &said[..] else {
                 return Err(Failure::Refused("not the answer to a gateway".into()));

@@ -109,7 +109,7 @@ local function finish(keys, args)
     -- A gateway that has still to bring the task back hears then that it ran.
     if redis.call('EXISTS', key) == 1 or not settled(base, memory) then
         redis.call('HSET', key, 'over', attempt)
-        redis.call('DEL', key .. ':files', key .. ':queue.estimate', key .. ':control')
+        redis.call('DEL', key .. ':queue.estimate', key .. ':control')
         if redis.call('PTTL', key) < 0 then
             redis.call('PEXPIRE', key, OVER_MS)
         end

@@ -108,6 +108,34 @@ local function live_backends(base)
     return count, live
 end
 
+-- What is offered and has no backend to take it, because one is gone: it waits again, the last one first, as if it had never
+-- been offered. Else it would wait for the end of a session, which has to end for those who wait.
+local function take_back_offers(base, count, live, answer)
+    if redis.call('HLEN', base .. 'queue.executing') <= count then
+        return
+    end
+    local offered, held = {}, 0
+    for _, id in ipairs(redis.call('HKEYS', base .. 'queue.executing')) do
+        local backend = redis.call('HGET', base .. 'queue.processing', id)
+        if backend and live[backend] then
+            held = held + 1
+        elseif not backend and redis.call('EXISTS', task_key(base, id) .. ':backend') == 0 then
+            offered[#offered + 1] = id
+        end
+    end
+    table.sort(offered, function(one, other) return tonumber(one) > tonumber(other) end)
+    for at = 1, math.min(#offered, held + #offered - count) do
+        local alloc = allocation(base, offered[at])
+        if alloc.kind == 'interactive' or redis.call('EXISTS', task_key(base, alloc.id)) == 0 then
+            lost(base, alloc, answer)
+        else
+            free(base, alloc.id)
+            redis.call('ZADD', base .. 'queue', alloc.id, alloc.id)
+            answer[#answer + 1] = 'unclaimed ' .. alloc.id .. ' ' .. alloc.attempt
+        end
+    end
+end
+
 -- What no message tells: whose backend is gone, whose gateway is gone, and who is here at all.
 local function sweep_allocations(base, live, answer)
     local all = redis.call('HKEYS', base .. 'queue.executing')
@@ -168,6 +196,7 @@ local function gather(keys, args)
     local count, live = live_backends(base)
     answer[1] = count
     take_finished(base, args[2], answer)
+    take_back_offers(base, count, live, answer)
     take_incoming(base, args[2], answer)
     if args[3] == '1' then
         sweep_allocations(base, live, answer)

@@ -106,7 +106,24 @@ local function forsaken(base, id)
     return 'waits'
 end
 
--- The connection to the backend broke, or its run was refused. Answers what becomes of the task, and which memory this is.
+-- A run ended, and its backend was gone before its client had seen anything of it: it takes its place again, unless it did so often
+-- enough.
+local function unheard(base, id, most)
+    local key = task_key(base, id)
+    local has = redis.call('HMGET', key, 'seen', 'ask', 'tries')
+    if has[1] == '1' or has[2] == 'interactive' or tonumber(has[3]) >= tonumber(most) then
+        return 'over'
+    end
+    redis.call('HDEL', key, 'over')
+    redis.call('HINCRBY', key, 'tries', 1)
+    redis.call('DEL', key .. ':backend')
+    redis.call('RPUSH', base .. 'queue.incoming', id)
+    wake_scheduler(base)
+    return 'waits'
+end
+
+-- The connection to the backend broke, or its run was refused: task, attempt, and how often a task takes its place again at most.
+-- Answers what becomes of the task, and which memory this is.
 local function lose(keys, args)
     local base, id, attempt = keys[1], args[1], args[2]
     local memory, key = life(base), task_key(base, id)
@@ -117,7 +134,7 @@ local function lose(keys, args)
         finished(base, 'lost ' .. id .. ' ' .. attempt)
         return { 'told', memory }
     elseif redis.call('HGET', key, 'over') == attempt then
-        return { 'over', memory }
+        return { unheard(base, id, args[3]), memory }
     elseif alloc then
         return { 'waits', memory }
     elseif not settled(base, memory) then

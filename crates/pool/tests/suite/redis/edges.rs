@@ -74,6 +74,27 @@ async fn a_token_opens_once_and_only_for_its_task() {
     yard.until_empty().await;
 }
 
+/// A program that ends at once, on a backend that dies before anybody has heard it: its client was told that it was lost, although
+/// nobody had seen anything of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_ended_unheard_is_done_again_twice_at_most() {
+    let Some((yard, _scheduler, _backends)) = without_gateway().await else { return };
+    let id = bring(&yard, &["sh", "{}", "", "a.sh", "exit 0"]);
+    for again in 0..3 {
+        let (attempt, _) = address(&yard, &id).await;
+        let key = format!("task:{id}");
+        while yard.redis().talk(&["HGET", &key, "over"]) != attempt {
+            tokio::task::yield_now().await;
+        }
+        // As its gateway does whose connection to the backend broke.
+        let said = yard.function(&["lose", &id, &attempt, "2"]);
+        let expected = if again < 2 { "waits" } else { "over" };
+        assert_eq!(said.lines().next(), Some(expected), "{again}: {said}");
+    }
+    yard.function(&["leave", &id]);
+    yard.until_empty().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backend_believes_redis_no_more_than_a_client() {
     let Some((yard, _scheduler, _backends)) = without_gateway().await else { return };
@@ -108,7 +129,7 @@ async fn forged_ends_and_strangers_change_nothing() {
     }
     let first = |said: String| said.lines().next().unwrap_or_default().to_owned();
     assert_eq!(first(yard.function(&["show", &id, "1-1"])), "refused");
-    assert_eq!(first(yard.function(&["lose", &id, "1-1"])), "waits");
+    assert_eq!(first(yard.function(&["lose", &id, "1-1", "2"])), "waits");
     assert_eq!(yard.function(&["claim", "77", "ws://127.0.0.1:1/x"]), "unknown");
     assert_eq!(yard.function(&["wish", &id, "9000000"]), "raised");
     assert_eq!(yard.function(&["wish", "5", "1"]), "missing");

@@ -1,8 +1,11 @@
 //! Parts that die, freeze and come back.
 
+use std::sync::Arc;
+
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::acting::Actor;
 use super::audit::{Account, Audit};
 use super::play::Process;
 use super::yard::{Far, Yard};
@@ -254,4 +257,43 @@ async fn a_backend_that_stops_takes_nothing_new_and_leaves() {
     assert_eq!(end(&mut client).await, "the backend is stopping");
     cast.yard.until(|status| status["backends"] == 1).await;
     cast.until_empty().await;
+}
+
+/// A task that was given a place, and the backend was gone before it took it: it waited for the other one, on which a session was
+/// that nobody ended, because nobody waited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_backend_is_left_to_take_waits_again() {
+    let Some(cast) = Cast::new().await else { return };
+    let mut session = cast.far().session().await;
+    session.until("output").await;
+    let idle = 1 - cast.busy().await;
+    cast.backends[idle].signal(Signal::STOP);
+    let mut client = cast.far().start("{}", "echo x > result.txt").await;
+    assert_eq!(end(&mut session).await, "halted: its place is needed");
+    assert_eq!(client.until("result").await.bytes, b"x\n");
+    assert_eq!(end(&mut client).await, "");
+    cast.backends[idle].signal(Signal::CONT);
+    let status = cast.yard.until(|status| status["backends"] == 2).await;
+    assert_eq!(status["counts"]["put_back"], 0, "it never ran before");
+    cast.until_empty().await;
+}
+
+/// The news that a backend is gone and that its task is lost came together, and the task got the place of the backend that
+/// was gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_place_of_a_backend_goes_with_it() {
+    let Some(yard) = Yard::new(1, SHORT) else { return };
+    let audit = Audit::follow(yard.redis().port(), &[1]);
+    let _scheduler = yard.scheduler("one");
+    let (backend, gateway) = (yard.backends_with(Arc::new(Actor)).await, yard.gateway().await);
+    let client = gateway.start("{}", "100000").await;
+    let claimed = |status: &Value| status["in_redis"]["allocations"][0]["backend"].is_string();
+    let status = yard.until(claimed).await;
+    let number = status["in_redis"]["backends"][0]["backend"].as_str().unwrap();
+    drop(backend);
+    yard.function(&["depart", number]);
+    yard.until(|status| status["backends"] == 0 && status["queued"] == 1).await;
+    drop(client);
+    yard.until_empty().await;
+    audit.check("");
 }

@@ -6,6 +6,7 @@ mod instance;
 mod play;
 mod yard;
 
+mod acting;
 mod audit;
 mod boundaries;
 mod cluster;
