@@ -95,6 +95,9 @@ pub struct ServeArgs {
     /// Host only the gateway of that pool; its schedulers and backends are found over this Redis.
     #[arg(long, value_name = "URL", requires = "pool")]
     pool_redis: Option<String>,
+    /// Go only to backends of that pool that encrypt, and that the authority in this PEM file vouches for.
+    #[arg(long, value_name = "FILE", requires = "pool_redis")]
+    pool_backend_ca: Option<PathBuf>,
     /// Leave planning for typed workers to other servers of the store.
     #[arg(long)]
     no_manager: bool,
@@ -134,7 +137,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let pool = match &args.pool {
         Some(file) => {
             let redis = args.pool_redis.as_deref();
-            Some(runtime.block_on(pool::Hosted::start(file, redis))?)
+            let ca = args.pool_backend_ca.as_deref();
+            Some(runtime.block_on(pool::Hosted::start(file, redis, ca))?)
         }
         None => None,
     };

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::door::{Door, Token};
 use super::events::limit_of;
 use super::session::{Session, Told};
+use super::tls::Identity;
 use super::wire::{Heard, Wire, listen, text, texts};
 use super::{LOOK, MEET_MAX, RedisError, Site, WORDS_IN_LEASE, millis};
 use crate::backend::{Plan, Runner, Running, add_file};
@@ -34,6 +35,8 @@ pub struct BayOptions {
     pub listen: SocketAddr,
     /// What gateways are told instead, where they see this machine under another name: `HOST:PORT`.
     pub advertise: Option<String>,
+    /// What gateways are shown, where their connections are encrypted.
+    pub identity: Option<Identity>,
     /// How long tasks may go on when the process is told to stop.
     pub grace: Duration,
 }
@@ -54,7 +57,8 @@ struct Shared {
     wire: Wire,
     runner: Arc<dyn Runner>,
     door: Door,
-    /// Where gateways come to, as they are told.
+    /// How gateways come, and where to, as they are told.
+    scheme: &'static str,
     advertise: String,
     /// Something may be offered.
     offered: Notify,
@@ -97,12 +101,15 @@ impl Bay {
         runner: Arc<dyn Runner>,
         options: BayOptions,
     ) -> Result<Self, RedisError> {
-        let (door, address, serving) = Door::open(options.listen).await?;
+        let identity = options.identity.as_ref();
+        let (door, address, serving) = Door::open(options.listen, identity).await?;
         let advertise = options.advertise.clone().unwrap_or_else(|| address.to_string());
+        let scheme = if identity.is_some() { "wss" } else { "ws" };
         let (wire, wake) = (Wire::open(site), listen(site, "backend.wake"));
         let offered = Notify::new();
         let heard = Arc::new(());
-        let shared = Arc::new(Shared { config, wire, runner, door, advertise, offered, heard });
+        let shared = Shared { config, wire, runner, door, scheme, advertise, offered, heard };
+        let shared = Arc::new(shared);
         Ok(Bay { shared, options, address, serving, wake })
     }
 
@@ -247,6 +254,7 @@ impl Backend {
     async fn beat(&mut self) -> bool {
         let about = serde_json::json!({
             "address": self.shared.advertise,
+            "encrypted": self.shared.scheme == "wss",
             "process": std::process::id(),
             "not_isolated": self.shared.runner.gaps(),
         });
@@ -289,7 +297,8 @@ impl Backend {
 
     /// Takes what is offered next. Answers whether there was something; fails where Redis does not know this backend.
     async fn claim(&mut self, token: &mut Token) -> Result<bool, ()> {
-        let address = format!("ws://{}/pool/backend/{}", self.shared.advertise, token.text);
+        let Shared { scheme, advertise, .. } = &*self.shared;
+        let address = format!("{scheme}://{advertise}/pool/backend/{}", token.text);
         let args = vec![self.number.clone(), address];
         let said = self.shared.wire.call("claim", args).await.map_err(|failure| {
             tracing::debug!(why = failure.text(), "nothing can be claimed");

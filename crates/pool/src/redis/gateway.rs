@@ -11,6 +11,7 @@ use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::dial::Trust;
 use super::look::look;
 use super::stay::{RedisStay, Word, wish_of};
 use super::wire::{Heard, Wire, listen, texts};
@@ -43,6 +44,8 @@ pub struct RedisGateway {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub wire: Wire,
+    /// Which backends it goes to.
+    pub trust: Trust,
     name: String,
     queue_max: usize,
     /// How long tasks live without a word of ours.
@@ -66,11 +69,17 @@ struct Tasks {
 impl RedisGateway {
     /// Starts a gateway on the runtime this is called on.
     pub fn start(config: &Config, site: &Site) -> Result<Self, RedisError> {
+        Self::trusting(config, site, Trust::default())
+    }
+
+    /// The same for one that goes to these backends only.
+    pub fn trusting(config: &Config, site: &Site, trust: Trust) -> Result<Self, RedisError> {
         config.rules()?;
         let name = secret();
         let heard = listen(site, &format!("gateway:{name}"));
         let shared = Arc::new(Shared {
             wire: Wire::open(site),
+            trust,
             name,
             queue_max: config.queue_max,
             lease: config.leases.task(),

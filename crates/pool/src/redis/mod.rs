@@ -9,6 +9,7 @@
 //! as its gateway sees it).
 
 mod bay;
+mod dial;
 mod door;
 mod events;
 mod gateway;
@@ -17,6 +18,7 @@ mod look;
 mod orders;
 mod session;
 mod stay;
+mod tls;
 mod wire;
 
 use std::sync::Arc;
@@ -25,9 +27,11 @@ use std::time::Duration;
 use taskyard_redis::{Failure, Library, Place, Reach};
 
 pub use bay::{Bay, BayOptions};
+pub use dial::Trust;
 pub use gateway::RedisGateway;
 pub use leader::Leader;
 pub use look::{bring, look};
+pub use tls::Identity;
 pub use wire::{Moment, Watch, Wire};
 
 /// How many words are said within each lease.
@@ -54,6 +58,9 @@ pub enum RedisError {
     /// Redis does not do what is asked.
     #[error("Redis: {0}")]
     Redis(String),
+    /// A certificate or a key cannot be used.
+    #[error("{0}")]
+    Tls(String),
     /// The machine does not allow it.
     #[error("{0}")]
     Io(#[from] std::io::Error),

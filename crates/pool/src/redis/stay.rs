@@ -3,18 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::{SinkExt, StreamExt};
+use futures_util::SinkExt;
 use taskyard_core::Span;
 use taskyard_core::classes::Ask;
 use taskyard_redis::Failure;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::NO_WISH;
+use super::dial::next_frame;
 use super::gateway::Shared;
 use super::wire::{text, texts};
 use crate::backend::Plan;
@@ -27,12 +25,8 @@ use crate::scheduler::PUT_BACK_MAX;
 const FRAMES: usize = 8;
 /// Pieces of standard input that wait for the backend.
 const INPUTS: usize = 4;
-/// How long a backend may take to let its gateway in.
-const DIAL_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 /// How often Redis is asked about a task that cannot be brought back to it.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
-
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// What a task is told by its gateway.
 #[derive(Clone, Debug)]
@@ -222,8 +216,7 @@ impl Inside {
 
     /// Goes to the backend and passes on what it says.
     async fn follow(&mut self, attempt: &str, address: &str) -> Ran {
-        let Some(mut socket) = dial(address).await else {
-            tracing::warn!(address = host(address), "a backend cannot be reached");
+        let Some(mut socket) = self.shared.trust.dial(address).await else {
             return self.lose(attempt).await;
         };
         self.runs.store(true, Ordering::Release);
@@ -393,7 +386,7 @@ impl Inside {
                     let said = texts(said);
                     let address = said.first().and_then(|text| text.split_once(' '));
                     if let Some((_, address)) = address {
-                        drop(dial(address).await);
+                        drop(self.shared.trust.dial(address).await);
                     }
                     return;
                 }
@@ -405,36 +398,6 @@ impl Inside {
     }
 }
 
-/// Goes to a backend. How much it may send its own limits say.
-async fn dial(address: &str) -> Option<Socket> {
-    let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
-    let dialling = tokio_tungstenite::connect_async_with_config(address, Some(config), true);
-    let (socket, _) = timeout(DIAL_MAX, dialling).await.ok()?.ok()?;
-    Some(socket)
-}
-
-/// The next frame of a backend. It may be dropped and asked again: a frame whose bytes have not come yet stays in
-/// `head`.
-async fn next_frame(socket: &mut Socket, head: &mut Option<Outgoing>) -> Option<Outgoing> {
-    loop {
-        match (socket.next().await?.ok()?, head.take()) {
-            (Message::Text(text), None) => {
-                let frame = Outgoing::read(text.as_str())?;
-                if frame.bytes().is_none() {
-                    return Some(frame);
-                }
-                *head = Some(frame);
-            }
-            (Message::Binary(bytes), Some(mut frame)) => {
-                frame.set_bytes(bytes.to_vec());
-                return Some(frame);
-            }
-            (Message::Ping(_) | Message::Pong(_), waiting) => *head = waiting,
-            _ => return None,
-        }
-    }
-}
-
 fn forgotten() -> Outgoing {
     let why = "the pool has forgotten the task: its gateway was silent for too long";
     Outgoing::Complete(Some(why.into()))
@@ -442,9 +405,4 @@ fn forgotten() -> Outgoing {
 
 fn stopping() -> Outgoing {
     Outgoing::Complete(Some("the pool is stopping".into()))
-}
-
-/// An address without its token, which belongs into no log.
-fn host(address: &str) -> &str {
-    address.split("/pool/").next().unwrap_or_default()
 }

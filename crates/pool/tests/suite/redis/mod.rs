@@ -15,3 +15,4 @@ mod failing;
 mod forgetting;
 mod path;
 mod storm;
+mod tls;

@@ -175,7 +175,7 @@ fn play() {
                 };
                 let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
                 let grace = Duration::from_millis(100);
-                let options = BayOptions { listen, advertise: None, grace };
+                let options = BayOptions { listen, advertise: None, identity: None, grace };
                 let bay = Bay::open(config, &site, runner, options).await.unwrap();
                 println!("ready {}", bay.address());
                 bay.run(stop).await;

@@ -8,7 +8,9 @@ use serde_json::Value;
 use taskyard_pool::Config;
 use taskyard_pool::backend::{Runner, Stub, Workshop};
 use taskyard_pool::gateway::router;
-use taskyard_pool::redis::{Bay, BayOptions, Leader, RedisGateway, Site, Wire, look};
+use taskyard_pool::redis::{
+    Bay, BayOptions, Identity, Leader, RedisGateway, Site, Trust, Wire, look,
+};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -182,8 +184,19 @@ impl Yard {
 
     /// The same where gateways are told another address.
     pub async fn backends_at(&self, runner: Arc<dyn Runner>, advertise: Option<String>) -> Part {
+        self.backends_as(runner, advertise, None).await
+    }
+
+    /// The same with a certificate.
+    pub async fn backends_as(
+        &self,
+        runner: Arc<dyn Runner>,
+        advertise: Option<String>,
+        identity: Option<Identity>,
+    ) -> Part {
         let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let options = BayOptions { listen, advertise, grace: Duration::from_millis(100) };
+        let grace = Duration::from_millis(100);
+        let options = BayOptions { listen, advertise, identity, grace };
         let site = self.site("backend");
         let bay = Bay::open(self.config.clone(), &site, runner, options).await.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -192,7 +205,13 @@ impl Yard {
     }
 
     pub async fn gateway(&self) -> Gateway {
-        let gateway = RedisGateway::start(&self.config, &self.site("gateway")).unwrap();
+        self.gateway_trusting(Trust::default()).await
+    }
+
+    /// One that goes to these backends only.
+    pub async fn gateway_trusting(&self, trust: Trust) -> Gateway {
+        let site = self.site("gateway");
+        let gateway = RedisGateway::trusting(&self.config, &site, trust).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let app =
