@@ -47,9 +47,9 @@ impl Trust {
         Ok(Trust { only: Some(only), ..Trust::default() })
     }
 
-    /// Goes to a backend. How much it may send its own limits say.
-    pub(super) async fn dial(&self, address: &str) -> Option<Socket> {
-        match timeout(DIAL_MAX, self.try_dial(address)).await {
+    /// Goes to a backend, whose messages have so many bytes at most.
+    pub(super) async fn dial(&self, address: &str, bytes_max: usize) -> Option<Socket> {
+        match timeout(DIAL_MAX, self.try_dial(address, bytes_max)).await {
             Ok(Ok(socket)) => Some(socket),
             Ok(Err(error)) => {
                 tracing::warn!(address = host(address), %error, "a backend cannot be reached");
@@ -62,7 +62,7 @@ impl Trust {
         }
     }
 
-    async fn try_dial(&self, address: &str) -> io::Result<Socket> {
+    async fn try_dial(&self, address: &str, bytes_max: usize) -> io::Result<Socket> {
         let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
         let (scheme, rest) = address.split_once("://").ok_or_else(|| wrong("no address"))?;
         let place = rest.split('/').next().unwrap_or_default();
@@ -79,7 +79,8 @@ impl Trust {
             true => Box::new(self.encrypt(name, stream).await?),
             false => Box::new(stream),
         };
-        let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
+        let most = Some(bytes_max);
+        let config = WebSocketConfig::default().max_message_size(most).max_frame_size(most);
         let url = format!("ws://{rest}");
         let opened = client_async_with_config(url, stream, Some(config)).await;
         opened.map(|(socket, _)| socket).map_err(io::Error::other)

@@ -11,7 +11,7 @@ use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::dial::Trust;
+use super::dial::{Socket, Trust};
 use super::look::look;
 use super::stay::{RedisStay, Word, wish_of};
 use super::wire::{Heard, Wire, listen, texts};
@@ -27,6 +27,8 @@ use crate::service::metrics_of;
 const REFRESHED_AT_ONCE: usize = 500;
 /// Most tasks for which words are kept before their number has come.
 const EARLY_MAX: usize = 10_000;
+/// Most bytes of a backend's words that are no output.
+const WORDS_BYTES_MAX: usize = 64 << 10;
 /// How often the status is read for those who ask for metrics.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How long clients may take to hear that the gateway stops.
@@ -44,8 +46,9 @@ pub struct RedisGateway {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub wire: Wire,
-    /// Which backends it goes to.
-    pub trust: Trust,
+    /// Which backends it goes to, and how many bytes they may send at once.
+    trust: Trust,
+    message_bytes_max: usize,
     name: String,
     queue_max: usize,
     /// How long tasks live without a word of ours.
@@ -80,6 +83,7 @@ impl RedisGateway {
         let shared = Arc::new(Shared {
             wire: Wire::open(site),
             trust,
+            message_bytes_max: message_bytes_max(config),
             name,
             queue_max: config.queue_max,
             lease: config.leases.task(),
@@ -144,6 +148,11 @@ impl Yard for RedisYard {
 }
 
 impl Shared {
+    /// Goes to a backend.
+    pub async fn dial(&self, address: &str) -> Option<Socket> {
+        self.trust.dial(address, self.message_bytes_max).await
+    }
+
     /// What Redis is told of a task.
     pub fn arrival(
         &self,
@@ -302,6 +311,12 @@ impl Shared {
         self.look(&ids).await;
         true
     }
+}
+
+/// A result or a piece of output, whichever may be longer, and something for words.
+fn message_bytes_max(config: &Config) -> usize {
+    let result = usize::try_from(config.limits.result_bytes_max).unwrap_or(usize::MAX);
+    result.max(config.limits.output_bytes_max).saturating_add(WORDS_BYTES_MAX)
 }
 
 fn ending(how: &str, why: &str) -> Option<Outgoing> {

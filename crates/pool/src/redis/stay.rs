@@ -93,6 +93,8 @@ pub(super) struct Inside {
     pub id: String,
     /// The memory of Redis that knows the task.
     pub life: String,
+    /// The last run that was followed.
+    pub followed: Option<(u64, u64)>,
     /// Whether that does not know where the backend is, which says nothing about the backend.
     pub reborn: bool,
     pub plan: Plan,
@@ -137,6 +139,7 @@ impl RedisStay {
             shared,
             id,
             life,
+            followed: None,
             reborn: false,
             plan,
             words,
@@ -185,7 +188,14 @@ impl Inside {
                 biased;
                 () = self.frames.closed() => return Ran::Left,
                 word = self.words.recv() => match word {
-                    Some(Word::Backend(attempt, address)) => return Ran::Backend(attempt, address),
+                    Some(Word::Backend(attempt, address)) => {
+                        if self.is_news(&attempt) {
+                            return Ran::Backend(attempt, address);
+                        } else if self.followed == numbers(&attempt) {
+                            // Nobody follows it any more.
+                            return self.lose(&attempt).await;
+                        }
+                    }
                     Some(Word::Queue(news)) => {
                         // A client that does not read learns the next one.
                         let _ = self.frames.try_send(Outgoing::Queue(news));
@@ -216,7 +226,8 @@ impl Inside {
 
     /// Goes to the backend and passes on what it says.
     async fn follow(&mut self, attempt: &str, address: &str) -> Ran {
-        let Some(mut socket) = self.shared.trust.dial(address).await else {
+        self.followed = numbers(attempt);
+        let Some(mut socket) = self.shared.dial(address).await else {
             return self.lose(attempt).await;
         };
         self.runs.store(true, Ordering::Release);
@@ -246,8 +257,11 @@ impl Inside {
                         let _ = self.come_back(false).await;
                     }
                     Some(Word::Stop) | None => return Ran::Last(stopping()),
-                    Some(Word::Backend(next, address)) if next != attempt => {
-                        return Ran::Backend(next, address);
+                    Some(Word::Backend(next, address)) if self.is_news(&next) => {
+                        // Nobody is left for a word that only looks right.
+                        if self.is_there(&next, &address).await {
+                            return Ran::Backend(next, address);
+                        }
                     }
                     Some(
                         Word::Backend(..)
@@ -278,9 +292,23 @@ impl Inside {
         }
     }
 
+    /// Whether no run was followed that is younger than this one, or the same: words come late, and more than once.
+    fn is_news(&self, attempt: &str) -> bool {
+        numbers(attempt).is_some_and(|next| self.followed.is_none_or(|last| next > last))
+    }
+
+    /// Whether Redis says the same as a word of its own.
+    async fn is_there(&self, attempt: &str, address: &str) -> bool {
+        let said = self.shared.wire.call("peek", vec![self.id.clone()]).await;
+        let said = said.ok().and_then(|said| said.list()?.into_iter().next());
+        said.map(texts).and_then(|parts| parts.into_iter().nth(1))
+            == Some(format!("{attempt} {address}"))
+    }
+
     /// Passes a frame on to the client; answers what comes of it, if that is an end.
     async fn pass(&mut self, frame: Outgoing, attempt: &str, shown: &mut bool) -> Option<Ran> {
-        let counts = frame.is_visible() || frame.is_last();
+        // Everything but that it began, which says nothing.
+        let counts = !matches!(&frame, Outgoing::Output(_, bytes) if bytes.is_empty());
         if counts && !*shown && !self.show(attempt).await {
             // Somebody else has the task by now, or shall have it.
             return Some(self.lose(attempt).await);
@@ -386,7 +414,7 @@ impl Inside {
                     let said = texts(said);
                     let address = said.first().and_then(|text| text.split_once(' '));
                     if let Some((_, address)) = address {
-                        drop(self.shared.trust.dial(address).await);
+                        drop(self.shared.dial(address).await);
                     }
                     return;
                 }
@@ -396,6 +424,12 @@ impl Inside {
             }
         }
     }
+}
+
+/// `LEAD-NUMBER`, neither of which ever comes again.
+fn numbers(attempt: &str) -> Option<(u64, u64)> {
+    let (lead, number) = attempt.split_once('-')?;
+    Some((lead.parse().ok()?, number.parse().ok()?))
 }
 
 fn forgotten() -> Outgoing {

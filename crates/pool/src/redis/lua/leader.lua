@@ -108,8 +108,27 @@ local function live_backends(base)
     return count, live
 end
 
--- What is offered and has no backend to take it, because one is gone: it waits again, the last one first, as if it had never
--- been offered. Else it would wait for the end of a session, which has to end for those who wait.
+-- How long an offer may lie before it is made once more, in milliseconds. Free backends look for offers each second.
+local OFFER_MS = 5000
+
+-- Whether no backend has taken it yet.
+local function is_offered(base, id)
+    return redis.call('HEXISTS', base .. 'queue.processing', id) == 0
+        and redis.call('EXISTS', task_key(base, id) .. ':backend') == 0
+end
+
+-- What is offered waits again as if it had never been. Where its client is gone it is gone too, and a session does not wait.
+local function take_back(base, alloc, answer)
+    if alloc.kind == 'interactive' or redis.call('EXISTS', task_key(base, alloc.id)) == 0 then
+        return lost(base, alloc, answer)
+    end
+    free(base, alloc.id)
+    redis.call('ZADD', base .. 'queue', alloc.id, alloc.id)
+    answer[#answer + 1] = 'unclaimed ' .. alloc.id .. ' ' .. alloc.attempt
+end
+
+-- Offers that have no backend to take them, because one is gone, are taken back, the last one first. Else they would wait for the
+-- end of a session, which has to end for those who wait.
 local function take_back_offers(base, count, live, answer)
     if redis.call('HLEN', base .. 'queue.executing') <= count then
         return
@@ -119,20 +138,13 @@ local function take_back_offers(base, count, live, answer)
         local backend = redis.call('HGET', base .. 'queue.processing', id)
         if backend and live[backend] then
             held = held + 1
-        elseif not backend and redis.call('EXISTS', task_key(base, id) .. ':backend') == 0 then
+        elseif is_offered(base, id) then
             offered[#offered + 1] = id
         end
     end
     table.sort(offered, function(one, other) return tonumber(one) > tonumber(other) end)
     for at = 1, math.min(#offered, held + #offered - count) do
-        local alloc = allocation(base, offered[at])
-        if alloc.kind == 'interactive' or redis.call('EXISTS', task_key(base, alloc.id)) == 0 then
-            lost(base, alloc, answer)
-        else
-            free(base, alloc.id)
-            redis.call('ZADD', base .. 'queue', alloc.id, alloc.id)
-            answer[#answer + 1] = 'unclaimed ' .. alloc.id .. ' ' .. alloc.attempt
-        end
+        take_back(base, allocation(base, offered[at]), answer)
     end
 end
 
@@ -147,6 +159,8 @@ local function sweep_allocations(base, live, answer)
         elseif not backend and redis.call('EXISTS', task_key(base, id)) == 0 then
             free(base, id)
             answer[#answer + 1] = 'gone ' .. id .. ' ' .. alloc.attempt
+        elseif is_offered(base, id) and now_ms() - tonumber(alloc.started) > OFFER_MS then
+            take_back(base, alloc, answer)
         else
             runs(base, id, answer)
         end

@@ -1,8 +1,11 @@
-//! Those who say what they should not: wrong tokens, used ones, forged ends, tasks that no gateway would bring.
+//! Those who say what they should not: wrong tokens, used ones, forged ends, tasks that no gateway would bring, backends that lie.
+
+use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use tokio_tungstenite::connect_async;
+use tokio::net::TcpListener;
 use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{accept_async, connect_async};
 
 use super::yard::{Part, Yard};
 
@@ -143,5 +146,109 @@ async fn forged_ends_and_strangers_change_nothing() {
     }
     assert!(all.iter().any(|said| said.to_text().is_ok_and(|text| text.starts_with("result"))));
     yard.function(&["leave", &id]);
+    yard.until_empty().await;
+}
+
+/// A backend of the test: it has a number and a task, and says what it likes.
+struct Liar {
+    number: String,
+    listener: TcpListener,
+}
+
+impl Liar {
+    async fn new(yard: &Yard) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let said = yard.function(&["beat", "", "60000", "{}", ""]);
+        Liar { number: said.lines().next().unwrap().to_owned(), listener }
+    }
+
+    /// Takes the next task, and says this to the gateway that comes. Answers the attempt when the gateway is gone.
+    async fn say(&self, yard: &Yard, messages: Vec<Message>) -> String {
+        let address = format!("ws://{}/x", self.listener.local_addr().unwrap());
+        let claimed = loop {
+            let said = yard.function(&["claim", &self.number, &address]);
+            if said.lines().count() > 5 {
+                break said;
+            }
+            tokio::task::yield_now().await;
+        };
+        let (stream, _) = self.listener.accept().await.unwrap();
+        let mut socket = accept_async(stream).await.unwrap();
+        for message in messages {
+            let _ = socket.send(message).await;
+        }
+        while socket.next().await.is_some_and(|said| said.is_ok()) {}
+        claimed.lines().nth(1).unwrap().to_owned()
+    }
+}
+
+/// What no backend says ends its connection, and the task takes its place again; its client sees nothing of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_believes_a_backend_no_more_than_a_client() {
+    let more = "limits: {output_bytes_max: 1000, result_bytes_max: 2000}\n\
+                leases: {task_seconds: 15, backend_seconds: 3, leader_seconds: 3}\n";
+    let Some(yard) = Yard::new(1, more) else { return };
+    let (_scheduler, gateway) = (yard.scheduler("one"), yard.gateway().await);
+    yard.until(|status| status["leader"]["name"].is_string()).await;
+    let liar = Liar::new(&yard).await;
+    let huge =
+        vec![Message::text(r#"output {"stream": "stdout"}"#), Message::binary(vec![b'x'; 1 << 20])];
+    let lies = [
+        vec![Message::text("dance {}")],
+        vec![Message::text("deny {\"error\": \"no\"}")],
+        vec![Message::text("queue {}")],
+        vec![Message::text("result")],
+        vec![Message::text("output {\"stream\": \"stdin\"}")],
+        vec![Message::binary("bytes of nothing")],
+        vec![Message::text(r#"output {"stream": "stdout"}"#), Message::text("complete {}")],
+        huge,
+    ];
+    for some in lies.chunks(3) {
+        let mut client = gateway.start("{}", "").await;
+        let mut tries = some.iter();
+        while let Some(lie) = tries.next() {
+            liar.say(&yard, lie.clone()).await;
+        }
+        if some.len() < 3 {
+            drop(client);
+            yard.until_empty().await;
+            continue;
+        }
+        let heard = client.rest().await;
+        let strange: Vec<_> = heard.iter().filter(|one| one.verb != "queue").collect();
+        assert_eq!(strange.len(), 1, "{heard:?}");
+        assert_eq!(strange[0].error(), "the program or its backend was killed");
+        yard.until_empty().await;
+    }
+}
+
+/// Words that anybody can say who reaches Redis: an old address once more, and one that nobody has written down. The
+/// gateway left the backend that it followed, and the task was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_comes_again_or_from_nowhere_is_not_followed() {
+    let Some(yard) = Yard::new(1, "") else { return };
+    let (_scheduler, _backends) = (yard.scheduler("one"), yard.backends().await);
+    let gateway = yard.gateway().await;
+    let mut client =
+        gateway.start(r#"{"duration": 30}"#, "echo up; sleep 1; echo x > result.txt").await;
+    client.until_output("up").await;
+    let allocations = yard.status().await["in_redis"]["allocations"].clone();
+    let id = allocations[0]["task"].as_str().unwrap().to_owned();
+    let own = allocations[0]["attempt"].as_str().unwrap().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nowhere = format!("ws://{}/x", listener.local_addr().unwrap());
+    let name = yard.redis().talk(&["HGET", &format!("task:{id}"), "gateway"]);
+    for attempt in ["1-1", &own, "9999999999999999-1", "strange", ""] {
+        let said = format!("backend {id} {attempt} {nowhere}");
+        let heard = yard.redis().talk(&["PUBLISH", &format!("gateway:{name}"), &said]);
+        assert_eq!(heard, "1", "the gateway listens");
+    }
+    for said in ["", "backend", "dance 1", "queue 1 {", "end 1", &format!("waits {id} 1-1")] {
+        yard.redis().talk(&["PUBLISH", &format!("gateway:{name}"), said]);
+    }
+    assert_eq!(client.until("result").await.bytes, b"x\n");
+    assert_eq!(client.until("complete").await.error(), "");
+    let came = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+    assert!(came.is_err(), "nobody went there");
     yard.until_empty().await;
 }

@@ -297,3 +297,19 @@ async fn the_place_of_a_backend_goes_with_it() {
     yard.until_empty().await;
     audit.check("");
 }
+
+/// Offers that somebody has thrown away: those who had a place waited for ever for a backend to take it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_offer_that_is_lost_is_made_again() {
+    let Some(cast) = Cast::new().await else { return };
+    // Both backends are silent for less than their lease.
+    cast.backends.iter().for_each(|backend| backend.signal(Signal::STOP));
+    let mut client = cast.far().start("{}", "echo x > result.txt").await;
+    let offered = |status: &Value| status["in_redis"]["allocations"][0].is_object();
+    cast.yard.until(offered).await;
+    cast.yard.redis().talk(&["DEL", "queue.outcoming"]);
+    cast.backends.iter().for_each(|backend| backend.signal(Signal::CONT));
+    assert_eq!(client.until("result").await.bytes, b"x\n");
+    assert_eq!(end(&mut client).await, "");
+    cast.until_empty().await;
+}
