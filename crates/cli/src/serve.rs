@@ -332,7 +332,11 @@ fn first_screen(server: &Server, found: &Found, args: &ServeArgs, hosted: &str) 
         found.url,
         server.url(),
         iproto::line(server, &args.iproto),
-        to_paste(server, &free_name(&found.tubes), args.strict_tubes),
+        match args.pool.is_some() && args.store.as_deref() == Some("memory:") {
+            // A pool by itself has a queue that nobody uses.
+            true => pool::to_paste(&program(), server.url().as_str(), server.needs_token()),
+            false => to_paste(server, &free_name(&found.tubes), args.strict_tubes),
+        },
     )
 }
 

@@ -186,6 +186,12 @@ impl Hosted {
     }
 }
 
+/// What a newcomer can do with a pool by itself.
+pub fn to_paste(program: &str, url: &str, needs_token: bool) -> String {
+    let token = if needs_token { " --token TOKEN" } else { "" };
+    format!("  {program} pool status --url {url}{token}\nor open {url}/pool\n")
+}
+
 /// Reads the file that describes a pool.
 fn read(file: &Path) -> anyhow::Result<Config> {
     let wrong = |why: String| Wrong(format!("{}: {why}", file.display()));

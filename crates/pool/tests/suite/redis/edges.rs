@@ -8,6 +8,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{accept_async, connect_async};
 
 use super::yard::{Part, Yard};
+use crate::rig::connect;
 
 /// A scheduler and a backend, and the test in the place of a gateway.
 async fn without_gateway() -> Option<(Yard, Part, Part)> {
@@ -251,4 +252,31 @@ async fn an_address_that_comes_again_or_from_nowhere_is_not_followed() {
     let came = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
     assert!(came.is_err(), "nobody went there");
     yard.until_empty().await;
+}
+
+/// What a client may not say it is told, and nothing of it comes to Redis.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_client_may_not_say_never_comes_to_redis() {
+    let Some(yard) = Yard::new(1, "") else { return };
+    let gateway = yard.gateway().await;
+    yard.until(|status| status["in_redis"]["life"] != "").await;
+    let large = "#".repeat(4 << 20);
+    for said in [
+        "dance {}",
+        "start",
+        "options {\"duration\": -1}",
+        "input {\"filename\": \"../a.sh\"}",
+        &large,
+    ] {
+        let mut client = connect(&gateway.address, "/pool/run/sh").await;
+        client.say_late(said).await;
+        // The bytes of a file with a name that is none, where the first word was for them.
+        client.file_late("../a.sh", "x").await;
+        let heard = client.rest().await;
+        // A message beyond the limit only ends the connection.
+        let denied = heard.last().is_some_and(|last| last.verb == "deny");
+        assert!(denied || said.len() == large.len(), "{said:.40}: {heard:?}");
+    }
+    assert_eq!(yard.redis().talk(&["KEYS", "task:*"]), "");
+    assert_eq!(yard.redis().talk(&["LLEN", "queue.incoming"]), "0");
 }
