@@ -177,7 +177,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             }
         };
         server.run(stopping).await.context("cannot stop properly")?;
-        let _ = output::line(goodbye(&found));
+        let said = if is_pool_alone(&args) { "stopped".into() } else { goodbye(&found) };
+        let _ = output::line(said);
         Ok(Exit::Ok)
     })
 }
@@ -332,12 +333,16 @@ fn first_screen(server: &Server, found: &Found, args: &ServeArgs, hosted: &str) 
         found.url,
         server.url(),
         iproto::line(server, &args.iproto),
-        match args.pool.is_some() && args.store.as_deref() == Some("memory:") {
-            // A pool by itself has a queue that nobody uses.
+        match is_pool_alone(args) {
             true => pool::to_paste(&program(), server.url().as_str(), server.needs_token()),
             false => to_paste(server, &free_name(&found.tubes), args.strict_tubes),
         },
     )
+}
+
+/// Whether this is a pool by itself, whose queue nobody uses.
+fn is_pool_alone(args: &ServeArgs) -> bool {
+    args.pool.is_some() && args.store.as_deref() == Some("memory:")
 }
 
 /// A put, a take and an ack that work as they are; where a put makes no tube, it is made first.

@@ -279,6 +279,9 @@ impl Backend {
             }
         };
         let [number, life, limits @ ..] = &said[..] else { return false };
+        if !self.life.is_empty() && self.life != *life {
+            tracing::warn!(number, "Redis has lost everything; it was told what this backend runs");
+        }
         self.number.clone_from(number);
         self.life.clone_from(life);
         for (job, limit) in jobs.iter().zip(limits) {

@@ -99,7 +99,7 @@ impl Leader {
                             let _ = self.wire.call("resign", vec![number]).await;
                             return;
                         }
-                        Over::Deposed => tracing::warn!("another scheduler leads now"),
+                        Over::Deposed => tracing::warn!("this scheduler leads no more"),
                         Over::Unsure(why) => tracing::warn!(why, "reading everything anew"),
                     }
                 }
@@ -141,6 +141,10 @@ impl Leader {
         let [number, clock, life, _] = &said[..] else {
             return Err(Failure::Refused("not the answer to a scheduler".into()));
         };
+        if !self.life.is_empty() && self.life != *life {
+            let seconds = self.config.leases.backend().as_secs_f64();
+            tracing::warn!(seconds, "Redis has lost everything: nothing starts for so long");
+        }
         self.life.clone_from(life);
         let number = (number != "0").then(|| number.clone());
         Ok((number, Timestamp::from_micros(clock.parse().unwrap_or_default())))

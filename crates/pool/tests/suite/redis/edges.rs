@@ -206,8 +206,7 @@ async fn a_gateway_believes_a_backend_no_more_than_a_client() {
     ];
     for some in lies.chunks(3) {
         let mut client = gateway.start("{}", "").await;
-        let mut tries = some.iter();
-        while let Some(lie) = tries.next() {
+        for lie in some {
             liar.say(&yard, lie.clone()).await;
         }
         if some.len() < 3 {
