@@ -95,6 +95,9 @@ pub struct ServeArgs {
     /// Host only the gateway of that pool; its schedulers and backends are found over this Redis.
     #[arg(long, value_name = "URL", requires = "pool")]
     pool_redis: Option<String>,
+    /// Go only to backends of that pool that encrypt, and that the authority in this PEM file vouches for.
+    #[arg(long, value_name = "FILE", requires = "pool_redis")]
+    pool_backend_ca: Option<PathBuf>,
     /// Leave planning for typed workers to other servers of the store.
     #[arg(long)]
     no_manager: bool,
@@ -134,7 +137,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let pool = match &args.pool {
         Some(file) => {
             let redis = args.pool_redis.as_deref();
-            Some(runtime.block_on(pool::Hosted::start(file, redis))?)
+            let ca = args.pool_backend_ca.as_deref();
+            Some(runtime.block_on(pool::Hosted::start(file, redis, ca))?)
         }
         None => None,
     };
@@ -173,7 +177,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             }
         };
         server.run(stopping).await.context("cannot stop properly")?;
-        let _ = output::line(goodbye(&found));
+        let said = if is_pool_alone(&args) { "stopped".into() } else { goodbye(&found) };
+        let _ = output::line(said);
         Ok(Exit::Ok)
     })
 }
@@ -328,8 +333,16 @@ fn first_screen(server: &Server, found: &Found, args: &ServeArgs, hosted: &str) 
         found.url,
         server.url(),
         iproto::line(server, &args.iproto),
-        to_paste(server, &free_name(&found.tubes), args.strict_tubes),
+        match is_pool_alone(args) {
+            true => pool::to_paste(&program(), server.url().as_str(), server.needs_token()),
+            false => to_paste(server, &free_name(&found.tubes), args.strict_tubes),
+        },
     )
+}
+
+/// Whether this is a pool by itself, whose queue nobody uses.
+fn is_pool_alone(args: &ServeArgs) -> bool {
+    args.pool.is_some() && args.store.as_deref() == Some("memory:")
 }
 
 /// A put, a take and an ack that work as they are; where a put makes no tube, it is made first.

@@ -10,12 +10,12 @@
 //! Start reading at `url`, then `connection` and `link`.
 
 pub mod resp;
+pub mod tls;
 
 mod connection;
 mod library;
 mod link;
 mod slots;
-mod tls;
 mod url;
 
 pub use connection::{Client, Connection, Failure};

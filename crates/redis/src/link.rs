@@ -36,7 +36,8 @@ pub struct Reach {
 impl Reach {
     /// Connections to this place, which have this name in Redis and find this library there.
     pub fn new(place: Place, name: String, library: Library) -> Result<Self, String> {
-        let tls = place.tls.then(|| tls::connector(place.root.as_deref())).transpose()?;
+        let advice = "name another with sslrootcert=FILE in the URL";
+        let tls = place.tls.then(|| tls::connector(place.root.as_deref(), advice)).transpose()?;
         Ok(Reach { place, library, tls, name })
     }
 }

@@ -1,4 +1,4 @@
-//! Encryption on the way to Redis: `rediss://`.
+//! Encryption on the way to Redis (`rediss://`), and whom to believe.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,9 +14,8 @@ const SYSTEM: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
 /// What encrypts connections and looks at certificates: the host must be the one that was asked for, and vouched
-/// for by `root` or by those whom the system trusts.
-pub fn connector(root: Option<&Path>) -> Result<TlsConnector, String> {
-    let advice = "name another with sslrootcert=FILE in the URL";
+/// for by `root` or by those whom the system trusts. `advice` says what to do where nobody is to be believed.
+pub fn connector(root: Option<&Path>, advice: &str) -> Result<TlsConnector, String> {
     let path = match root {
         Some(path) => path.to_owned(),
         None => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand};
 use taskyard_core::service::Service;
 use taskyard_pool::gateway::{Gate, is_page, router};
-use taskyard_pool::redis::{RedisGateway, Site};
+use taskyard_pool::redis::{RedisGateway, Site, Trust};
 use taskyard_pool::{Config, Pool};
 use taskyard_server::Guests;
 use taskyard_wire::Exit;
@@ -78,6 +78,9 @@ struct GatewayArgs {
     /// The Redis of the pool.
     #[arg(long, value_name = "URL", env = "TASKYARD_POOL_REDIS", hide_env_values = true)]
     redis: String,
+    /// Go only to backends that encrypt, and that the authority in this PEM file vouches for.
+    #[arg(long, value_name = "FILE")]
+    backend_ca: Option<PathBuf>,
 }
 
 /// Where clients come to.
@@ -100,8 +103,8 @@ struct FaceArgs {
 /// Does what is asked.
 pub fn run(args: PoolArgs) -> anyhow::Result<Exit> {
     match args.verb {
-        PoolVerb::Serve(args) => serve(args.serve, None),
-        PoolVerb::Gateway(args) => serve(args.serve, Some(args.redis)),
+        PoolVerb::Serve(args) => serve(args.serve, None, None),
+        PoolVerb::Gateway(args) => serve(args.serve, Some(args.redis), args.backend_ca),
         PoolVerb::Scheduler(args) => parts::scheduler(&args),
         PoolVerb::Backend(args) => parts::backend(args),
         PoolVerb::Status(args) => status::run(&args),
@@ -109,7 +112,11 @@ pub fn run(args: PoolArgs) -> anyhow::Result<Exit> {
 }
 
 /// A pool by itself is a server whose queue nobody uses.
-fn serve(args: FaceArgs, redis: Option<String>) -> anyhow::Result<Exit> {
+fn serve(
+    args: FaceArgs,
+    redis: Option<String>,
+    backend_ca: Option<PathBuf>,
+) -> anyhow::Result<Exit> {
     let mut words = vec!["taskyard".into(), "serve".into()];
     for word in ["--store", "memory:", "--iproto", "off", "--http"] {
         words.push(word.into());
@@ -124,6 +131,9 @@ fn serve(args: FaceArgs, redis: Option<String>) -> anyhow::Result<Exit> {
     }
     if let Some(url) = redis {
         words.extend(["--pool-redis".into(), url.into()]);
+    }
+    if let Some(file) = backend_ca {
+        words.extend(["--pool-backend-ca".into(), file.into_os_string()]);
     }
     match Cli::try_parse_from(words)?.verb {
         Verb::Serve(args) => serve::run(args),
@@ -140,12 +150,18 @@ pub struct Hosted {
 }
 
 impl Hosted {
-    /// Starts the pool that the file describes; with a Redis only its gateway.
-    pub async fn start(file: &Path, redis: Option<&str>) -> anyhow::Result<Self> {
+    /// Starts the pool that the file describes; with a Redis only its gateway, which may know who vouches for backends.
+    pub async fn start(
+        file: &Path,
+        redis: Option<&str>,
+        backend_ca: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let config = read(file)?;
         if let Some(url) = redis {
             let site = Site::parse(url, "gateway").map_err(|error| Wrong(error.to_string()))?;
-            let gateway = RedisGateway::start(&config, &site)?;
+            let trust = backend_ca.map(Trust::read).transpose();
+            let trust = trust.map_err(|error| Wrong(error.to_string()))?.unwrap_or_default();
+            let gateway = RedisGateway::trusting(&config, &site, trust)?;
             let gate = gateway.gate().clone();
             return Ok(Hosted { gate, service: Arc::new(gateway), gaps: Vec::new() });
         }
@@ -168,6 +184,12 @@ impl Hosted {
         }
         text
     }
+}
+
+/// What a newcomer can do with a pool by itself.
+pub fn to_paste(program: &str, url: &str, needs_token: bool) -> String {
+    let token = if needs_token { " --token TOKEN" } else { "" };
+    format!("  {program} pool status --url {url}{token}\nor open {url}/pool\n")
 }
 
 /// Reads the file that describes a pool.

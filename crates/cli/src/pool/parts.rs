@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use taskyard_core::Span;
 use taskyard_pool::backend::{Runner, Stub, Workshop};
-use taskyard_pool::redis::{Bay, BayOptions, Leader, Site};
+use taskyard_pool::redis::{Bay, BayOptions, Identity, Leader, Site};
 use taskyard_wire::Exit;
 
 use super::read;
@@ -45,7 +45,8 @@ pub struct SchedulerArgs {
 #[command(after_help = "\
 Examples:
   taskyard pool backend examples/asymptote.yaml --redis redis://db --listen 10.0.0.7:7071
-  taskyard pool backend pool.yaml --redis redis://db --listen 0.0.0.0:7071 --advertise box7.example:7071
+  taskyard pool backend pool.yaml --redis redis://db --listen 0.0.0.0:7071 --advertise box7.example:7071 \\
+    --tls-cert box7.crt --tls-key box7.key                    gateways need --backend-ca then
 
 It runs as many programs at once as `backends` in the file says. SIGTERM lets them end.")]
 pub struct BackendArgs {
@@ -57,6 +58,12 @@ pub struct BackendArgs {
     /// What gateways are told, where they see this machine under another name.
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
+    /// Encrypt the connections of gateways, with the certificate in this PEM file; its name is the advertised one.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// How long programs may go on when it is stopped; then they are ended with a word.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5s")]
     grace: Span,
@@ -87,6 +94,14 @@ pub fn backend(args: BackendArgs) -> anyhow::Result<Exit> {
         let why = "--listen names no machine; say with --advertise where gateways find this one";
         return Err(Wrong(why.into()).into());
     }
+    let identity = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let read = Identity::read(certificate, key);
+            Some(read.map_err(|error| Wrong(error.to_string()))?)
+        }
+        _ => None,
+    };
+    let encrypted = if identity.is_some() { ", encrypted" } else { "" };
     runtime()?.block_on(async {
         let runner: Arc<dyn Runner> = match args.stub {
             Some(takes) => Arc::new(Stub { takes: takes.into() }),
@@ -95,10 +110,12 @@ pub fn backend(args: BackendArgs) -> anyhow::Result<Exit> {
         let count = config.backends;
         let gaps = runner.gaps();
         let grace: Duration = args.grace.into();
-        let options = BayOptions { listen: args.listen, advertise: args.advertise, grace };
+        let (listen, advertise) = (args.listen, args.advertise);
+        let options = BayOptions { listen, advertise, identity, grace };
         let bay = Bay::open(config, &args.part.site("backend")?, runner, options).await?;
         let stop = stop_at_first(Stop::new()?, Stop::new()?);
-        output::line(format!("backend {}: {count} at once, on {}", place(), bay.address()))?;
+        let address = bay.address();
+        output::line(format!("backend {}: {count} at once, on {address}{encrypted}", place()))?;
         for gap in gaps {
             output::line(format!("  not isolated: {gap}"))?;
         }

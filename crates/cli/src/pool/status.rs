@@ -73,7 +73,9 @@ fn spread(status: &Value) -> String {
     let mut lines =
         vec![format!("leader: {} as number {}", text(&leader["name"]), text(&leader["number"]))];
     if leader.is_null() {
-        lines = vec!["leader: nobody".to_owned()];
+        let old =
+            if status["classes"].is_null() { "" } else { "; so it was when the last one led" };
+        lines = vec![format!("leader: nobody{old}")];
     }
     lines.push(format!("waiting in Redis: {}", redis["waiting"]));
     for backend in redis["backends"].as_array().into_iter().flatten() {
@@ -84,7 +86,8 @@ fn spread(status: &Value) -> String {
             .map(|task| format!("runs task {} ({})", text(&task["task"]), text(&task["kind"])))
             .collect();
         let what = if tasks.is_empty() { "free".into() } else { tasks.join(", ") };
-        lines.push(format!("backend {id} at {address}: {what}"));
+        let encrypted = if backend["encrypted"] == true { " (encrypted)" } else { "" };
+        lines.push(format!("backend {id} at {address}{encrypted}: {what}"));
     }
     lines.join("\n")
 }
@@ -125,7 +128,11 @@ fn sentences(status: &Value) -> String {
         status["backends"],
         status["running"],
         status["queued"],
-        if status["paused"] == true { "; paused" } else { "" },
+        match status["paused"] == true {
+            true if status["in_redis"].is_null() => "; paused",
+            true => "; nothing starts yet, because backends may still have to say what they run",
+            false => "",
+        },
     );
     text.push_str(&format!(
         "sessions: {} run, {} started, {} halted, {} denied\n",

@@ -156,7 +156,10 @@ fn a_pool_by_itself_runs_programs_and_tells_how_it_is() {
     let mut command = binary();
     command.args(["pool", "serve", "--http", "127.0.0.1:0"]).arg(&file);
     let serving = Serving::start(&mut command);
-    assert!(serving.screen.contains("/pool (programs: sh)"), "{}", serving.screen);
+    let screen = &serving.screen;
+    assert!(screen.contains("/pool (programs: sh)"), "{screen}");
+    // Its queue is no use to anybody, so no task is put there.
+    assert!(screen.contains(" pool status --url") && !screen.contains(" put "), "{screen}");
     assert_eq!(post(&serving.url, "echo x > r.txt")["ok"]["result"], "eAo=");
     let status = &serving.run(&["pool", "status", "--json"]).json()[0];
     assert_eq!((&status["backends"], &status["counts"]["arrived"]), (&1.into(), &1.into()));
@@ -203,6 +206,15 @@ fn parts_over_redis_say_what_is_wrong_with_their_arguments() {
     let ran =
         run(&["pool", "backend", file, "--redis", "redis://127.0.0.1:1", "--listen", "0.0.0.0:0"]);
     assert!(ran.ends(2).err.contains("--advertise"));
+    let redis = ["--redis", "redis://127.0.0.1:1"];
+    let with = |part: &str, more: &[&str]| {
+        run(&[&["pool", part, file], &redis[..], more].concat()).ends(2).err
+    };
+    assert!(with("backend", &["--tls-cert", file]).contains("--tls-key"));
+    let refused = with("backend", &["--tls-cert", "no.crt", "--tls-key", "no.key"]);
+    assert!(refused.contains("no.crt"), "{refused}");
+    let refused = with("gateway", &["--backend-ca", "no.crt", "--http", "127.0.0.1:0"]);
+    assert!(refused.contains("no.crt"), "{refused}");
     let ran = run(&["pool", "status", "--redis", "redis://127.0.0.1:1"]);
     assert!(ran.err.contains("127.0.0.1:1"), "{}", ran.err);
 }

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::door::{Door, Token};
 use super::events::limit_of;
 use super::session::{Session, Told};
+use super::tls::Identity;
 use super::wire::{Heard, Wire, listen, text, texts};
 use super::{LOOK, MEET_MAX, RedisError, Site, WORDS_IN_LEASE, millis};
 use crate::backend::{Plan, Runner, Running, add_file};
@@ -34,6 +35,8 @@ pub struct BayOptions {
     pub listen: SocketAddr,
     /// What gateways are told instead, where they see this machine under another name: `HOST:PORT`.
     pub advertise: Option<String>,
+    /// What gateways are shown, where their connections are encrypted.
+    pub identity: Option<Identity>,
     /// How long tasks may go on when the process is told to stop.
     pub grace: Duration,
 }
@@ -54,7 +57,8 @@ struct Shared {
     wire: Wire,
     runner: Arc<dyn Runner>,
     door: Door,
-    /// Where gateways come to, as they are told.
+    /// How gateways come, and where to, as they are told.
+    scheme: &'static str,
     advertise: String,
     /// Something may be offered.
     offered: Notify,
@@ -78,6 +82,15 @@ struct Job {
     abort: AbortHandle,
     /// Whether no gateway came for it.
     unmet: bool,
+    /// Whether it was halted: it holds no place any more, and its program is being killed.
+    halted: bool,
+}
+
+/// A run that ended: how, how long it took, and how much longer than it might.
+#[derive(Debug)]
+struct End {
+    record: Record,
+    how: [String; 3],
 }
 
 impl Bay {
@@ -88,12 +101,15 @@ impl Bay {
         runner: Arc<dyn Runner>,
         options: BayOptions,
     ) -> Result<Self, RedisError> {
-        let (door, address, serving) = Door::open(options.listen).await?;
+        let identity = options.identity.as_ref();
+        let (door, address, serving) = Door::open(options.listen, identity).await?;
         let advertise = options.advertise.clone().unwrap_or_else(|| address.to_string());
+        let scheme = if identity.is_some() { "wss" } else { "ws" };
         let (wire, wake) = (Wire::open(site), listen(site, "backend.wake"));
         let offered = Notify::new();
         let heard = Arc::new(());
-        let shared = Arc::new(Shared { config, wire, runner, door, advertise, offered, heard });
+        let shared = Shared { config, wire, runner, door, scheme, advertise, offered, heard };
+        let shared = Arc::new(shared);
         Ok(Bay { shared, options, address, serving, wake })
     }
 
@@ -151,7 +167,7 @@ struct Backend {
     told: mpsc::UnboundedReceiver<Told>,
     tell: mpsc::UnboundedSender<Told>,
     /// Ends that Redis does not know yet.
-    ends: Vec<Vec<String>>,
+    ends: Vec<End>,
     /// Whether it has a program that cannot be killed: then it is of no use any more.
     stuck: bool,
 }
@@ -217,10 +233,19 @@ impl Backend {
 
     /// Tells Redis how tasks ended; what it cannot be told now it is told later.
     async fn report(&mut self) {
-        while let Some(end) = self.ends.first() {
-            match self.shared.wire.call("finish", end.clone()).await {
-                Ok(_) | Err(Failure::Refused(_)) => drop(self.ends.remove(0)),
+        while let Some(End { record, how }) = self.ends.first() {
+            let mut args = vec![record.id.clone(), record.fields[0].clone()];
+            args.extend(how.iter().cloned());
+            let known = match self.shared.wire.call("finish", args).await {
+                Ok(said) => texts(said).get(1) == Some(&self.life),
+                Err(Failure::Refused(_)) => true,
                 Err(_) => return sleep(PAUSE).await,
+            };
+            if known {
+                self.ends.remove(0);
+            } else if !self.beat().await {
+                // A memory that has never heard of the run has to hear of it first.
+                return sleep(PAUSE).await;
             }
         }
     }
@@ -229,6 +254,7 @@ impl Backend {
     async fn beat(&mut self) -> bool {
         let about = serde_json::json!({
             "address": self.shared.advertise,
+            "encrypted": self.shared.scheme == "wss",
             "process": std::process::id(),
             "not_isolated": self.shared.runner.gaps(),
         });
@@ -238,9 +264,10 @@ impl Backend {
             about.to_string(),
             self.life.clone(),
         ];
-        let jobs: Vec<(String, String)> = self.jobs.keys().cloned().collect();
-        for job in &jobs {
-            let record = &self.jobs[job].record;
+        let hold = self.jobs.iter().filter(|(_, job)| !job.halted);
+        let jobs: Vec<(String, String)> = hold.map(|(name, _)| name.clone()).collect();
+        let ended = self.ends.iter().map(|end| &end.record);
+        for record in jobs.iter().map(|job| &self.jobs[job].record).chain(ended) {
             args.push(record.id.clone());
             args.extend(record.fields.iter().cloned());
         }
@@ -252,6 +279,9 @@ impl Backend {
             }
         };
         let [number, life, limits @ ..] = &said[..] else { return false };
+        if !self.life.is_empty() && self.life != *life {
+            tracing::warn!(number, "Redis has lost everything; it was told what this backend runs");
+        }
         self.number.clone_from(number);
         self.life.clone_from(life);
         for (job, limit) in jobs.iter().zip(limits) {
@@ -270,7 +300,8 @@ impl Backend {
 
     /// Takes what is offered next. Answers whether there was something; fails where Redis does not know this backend.
     async fn claim(&mut self, token: &mut Token) -> Result<bool, ()> {
-        let address = format!("ws://{}/pool/backend/{}", self.shared.advertise, token.text);
+        let Shared { scheme, advertise, .. } = &*self.shared;
+        let address = format!("{scheme}://{advertise}/pool/backend/{}", token.text);
         let args = vec![self.number.clone(), address];
         let said = self.shared.wire.call("claim", args).await.map_err(|failure| {
             tracing::debug!(why = failure.text(), "nothing can be claimed");
@@ -319,13 +350,18 @@ impl Backend {
             drop(heard);
         });
         self.busy = Some((id.clone(), attempt.clone()));
-        self.jobs.insert((id, attempt), Job { record, control, abort, unmet: false });
+        let job = Job { record, control, abort, unmet: false, halted: false };
+        self.jobs.insert((id, attempt), job);
     }
 
     fn hear(&mut self, told: Told) {
         match told {
             Told::Halted { id, attempt } => {
-                self.busy.take_if(|busy| *busy == (id, attempt));
+                let name = (id, attempt);
+                if let Some(job) = self.jobs.get_mut(&name) {
+                    job.halted = true;
+                }
+                self.busy.take_if(|busy| *busy == name);
             }
             Told::Unmet { id, attempt } => {
                 if let Some(job) = self.jobs.get_mut(&(id, attempt)) {
@@ -333,8 +369,8 @@ impl Backend {
                 }
             }
             Told::Freed { id, attempt, freed } => {
-                let job = (id.clone(), attempt.clone());
-                let unmet = self.jobs.remove(&job).is_some_and(|job| job.unmet);
+                let job = (id, attempt);
+                let Some(Job { record, unmet, .. }) = self.jobs.remove(&job) else { return };
                 let how = match freed.ended {
                     Ended::Done if unmet => "lost",
                     Ended::Done => "done",
@@ -343,7 +379,8 @@ impl Backend {
                 };
                 let micros = |time: Duration| time.as_micros().to_string();
                 let stopping = freed.stopping.map_or("-".into(), micros);
-                self.ends.push(vec![id, attempt, how.into(), micros(freed.took), stopping]);
+                let how = [how.into(), micros(freed.took), stopping];
+                self.ends.push(End { record, how });
                 self.busy.take_if(|busy| *busy == job);
                 self.stuck |= freed.ended == Ended::Stuck;
             }

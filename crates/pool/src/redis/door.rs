@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::secret;
+use super::tls::{Encrypted, Identity};
 
 /// Most bytes of one message of a gateway: words for a standard input.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -33,15 +34,26 @@ pub(super) struct Token {
 }
 
 impl Door {
-    /// Opens a door here; answers where it is.
-    pub async fn open(listen: SocketAddr) -> io::Result<(Self, SocketAddr, JoinHandle<()>)> {
+    /// Opens a door here, for encrypted connections only where there is an identity; answers where it is.
+    pub async fn open(
+        listen: SocketAddr,
+        identity: Option<&Identity>,
+    ) -> io::Result<(Self, SocketAddr, JoinHandle<()>)> {
         let listener = TcpListener::bind(listen).await?;
         let address = listener.local_addr()?;
         let door = Door::default();
         let router =
             Router::new().route("/pool/backend/{token}", get(enter)).with_state(door.clone());
+        let identity = identity.cloned();
         let serving = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, router).await {
+            let served = match identity {
+                None => axum::serve(listener, router).await,
+                Some(identity) => match Encrypted::new(listener, &identity) {
+                    Ok(listener) => axum::serve(listener, router).await,
+                    Err(error) => Err(error),
+                },
+            };
+            if let Err(error) = served {
                 tracing::error!(%error, "the door is closed");
             }
         });

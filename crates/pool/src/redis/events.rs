@@ -5,6 +5,7 @@ use std::time::Duration;
 use taskyard_core::classes::{Ask, Kind, Resumed, Ticket};
 use taskyard_core::{Span, Timestamp};
 use taskyard_redis::Value;
+use tokio::time::Instant;
 
 use super::NO_WISH;
 use super::wire::texts;
@@ -14,6 +15,8 @@ use crate::scheduler::Ended;
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub backends: u32,
+    /// How long nothing may start yet, because backends may still have to say what they run.
+    pub unsettled: Duration,
     /// The task after which to look on at those who wait; nothing when all were looked at.
     pub cursor: String,
     pub events: Vec<Event>,
@@ -49,16 +52,24 @@ pub(super) enum Event {
     Lost { ticket: Ticket, attempt: String, seen: bool },
     /// Its client is gone and it holds no backend any more.
     Gone { ticket: Ticket, attempt: String },
+    /// It waits again: no backend was there to take it.
+    Unclaimed { ticket: Ticket, attempt: String },
     /// Its client left the queue.
     Left { ticket: Ticket },
 }
 
 impl Gathered {
+    /// Until when at least nothing may start.
+    pub fn unsettled_until(&self) -> Option<Instant> {
+        (!self.unsettled.is_zero()).then(|| Instant::now() + self.unsettled)
+    }
+
     /// Reads an answer. What is not understood was written by another version, and is left out.
     pub fn read(answer: Value) -> Self {
         let parts = texts(answer);
         let mut gathered = Gathered {
             backends: parts.first().and_then(|text| text.parse().ok()).unwrap_or_default(),
+            unsettled: parts.get(1).and_then(|text| millis(text)).unwrap_or_default(),
             cursor: parts.get(2).cloned().unwrap_or_else(|| "0".into()),
             ..Gathered::default()
         };
@@ -97,6 +108,7 @@ fn event(text: &str) -> Option<Event> {
             Some(Event::Lost { ticket: ticket()?, attempt: attempt()?, seen })
         }
         "gone" => Some(Event::Gone { ticket: ticket()?, attempt: attempt()? }),
+        "unclaimed" => Some(Event::Unclaimed { ticket: ticket()?, attempt: attempt()? }),
         "left" => Some(Event::Left { ticket: ticket()? }),
         _ => None,
     }
@@ -149,6 +161,10 @@ fn micros(text: &str) -> Option<Duration> {
     text.parse().ok().map(Duration::from_micros)
 }
 
+fn millis(text: &str) -> Option<Duration> {
+    text.parse().ok().map(Duration::from_millis)
+}
+
 fn span(micros: u64) -> Span {
     if micros >= NO_WISH { Span::FOREVER } else { Span::from(Duration::from_micros(micros)) }
 }
@@ -166,7 +182,7 @@ mod tests {
     fn what_redis_says_is_read_and_what_is_strange_is_left_out() {
         let said = [
             "2",
-            "1700000000000000",
+            "1500",
             "0",
             "arrive 7 timed 3000000 1700000000000 1",
             "waits 8 default 4503599627370496 1700000000000 0",
@@ -175,6 +191,7 @@ mod tests {
             "done 9 5-1 1500000 -",
             "lost 9 5-1 1",
             "gone 9 5-1",
+            "unclaimed 9 5-1",
             "left 8",
             "swept",
             "dance 9",
@@ -183,7 +200,8 @@ mod tests {
         ];
         let answer = Value::List(said.iter().map(|text| Value::Text((*text).into())).collect());
         let gathered = Gathered::read(answer);
-        assert_eq!((gathered.backends, gathered.swept, gathered.events.len()), (2, true, 8));
+        assert_eq!((gathered.backends, gathered.swept, gathered.events.len()), (2, true, 9));
+        assert_eq!(gathered.unsettled, Duration::from_millis(1_500));
         let arrived = Timestamp::from_micros(1_700_000_000_000_000);
         let wish = Some(Span::from_secs(3));
         let ask = Ask::Timed(Span::from_secs(3));

@@ -8,9 +8,10 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use taskyard_core::classes::Ask;
 use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::dial::{Socket, Trust};
 use super::look::look;
 use super::stay::{RedisStay, Word, wish_of};
 use super::wire::{Heard, Wire, listen, texts};
@@ -26,6 +27,8 @@ use crate::service::metrics_of;
 const REFRESHED_AT_ONCE: usize = 500;
 /// Most tasks for which words are kept before their number has come.
 const EARLY_MAX: usize = 10_000;
+/// Most bytes of a backend's words that are no output.
+const WORDS_BYTES_MAX: usize = 64 << 10;
 /// How often the status is read for those who ask for metrics.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How long clients may take to hear that the gateway stops.
@@ -43,6 +46,9 @@ pub struct RedisGateway {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub wire: Wire,
+    /// Which backends it goes to, and how many bytes they may send at once.
+    trust: Trust,
+    message_bytes_max: usize,
     name: String,
     queue_max: usize,
     /// How long tasks live without a word of ours.
@@ -50,6 +56,8 @@ pub(super) struct Shared {
     tasks: Mutex<Tasks>,
     /// Which memory of Redis is known.
     life: Mutex<String>,
+    /// Redis may have lost everything.
+    doubt: Arc<Notify>,
     stopping: AtomicBool,
 }
 
@@ -64,23 +72,31 @@ struct Tasks {
 impl RedisGateway {
     /// Starts a gateway on the runtime this is called on.
     pub fn start(config: &Config, site: &Site) -> Result<Self, RedisError> {
+        Self::trusting(config, site, Trust::default())
+    }
+
+    /// The same for one that goes to these backends only.
+    pub fn trusting(config: &Config, site: &Site, trust: Trust) -> Result<Self, RedisError> {
         config.rules()?;
         let name = secret();
         let heard = listen(site, &format!("gateway:{name}"));
         let shared = Arc::new(Shared {
             wire: Wire::open(site),
+            trust,
+            message_bytes_max: message_bytes_max(config),
             name,
             queue_max: config.queue_max,
             lease: config.leases.task(),
             tasks: Mutex::default(),
             life: Mutex::default(),
+            doubt: Arc::default(),
             stopping: AtomicBool::new(false),
         });
         let yard = RedisYard { shared: shared.clone() };
         let gate = Gate::new(config, Arc::new(yard));
         let status = Arc::new(Mutex::new(None));
-        tokio::spawn(keep(Arc::downgrade(&shared), heard));
-        tokio::spawn(read_status(shared.wire.clone(), Arc::downgrade(&status)));
+        tokio::spawn(keep(Arc::downgrade(&shared), shared.doubt.clone(), heard));
+        tokio::spawn(read_status(Arc::downgrade(&shared), Arc::downgrade(&status)));
         Ok(RedisGateway { shared, gate, status })
     }
 
@@ -109,15 +125,16 @@ impl Yard for RedisYard {
             if id == "full" {
                 return Err(Away("too many tasks wait already; try again later".into()));
             }
-            if let Some(life) = said.get(1) {
+            let life = said.get(1).cloned().unwrap_or_default();
+            {
                 let mut known = self.shared.life();
                 if known.is_empty() {
-                    known.clone_from(life);
+                    known.clone_from(&life);
                 }
             }
             let (sender, words) = mpsc::unbounded_channel();
             self.shared.welcome(&id, sender);
-            let (stay, inside) = RedisStay::new(self.shared.clone(), id, plan, words);
+            let (stay, inside) = RedisStay::new(self.shared.clone(), id, life, plan, words);
             tokio::spawn(inside.run());
             Ok(Box::new(stay) as Box<dyn Stay>)
         })
@@ -131,6 +148,11 @@ impl Yard for RedisYard {
 }
 
 impl Shared {
+    /// Goes to a backend.
+    pub async fn dial(&self, address: &str) -> Option<Socket> {
+        self.trust.dial(address, self.message_bytes_max).await
+    }
+
     /// What Redis is told of a task.
     pub fn arrival(
         &self,
@@ -267,7 +289,7 @@ impl Shared {
             false => ids.chunks(REFRESHED_AT_ONCE).collect(),
         };
         for part in parts {
-            let mut args = vec![millis(self.lease)];
+            let mut args = vec![millis(self.lease), self.life().clone()];
             args.extend_from_slice(part);
             let Ok(said) = self.wire.call("refresh", args).await else { return false };
             let mut said = texts(said).into_iter();
@@ -282,13 +304,19 @@ impl Shared {
             let known = std::mem::replace(&mut *self.life(), life.clone());
             if !known.is_empty() && known != life {
                 tracing::warn!("Redis has lost everything; tasks are brought back");
-                self.tell_all(&Word::Reborn);
+                self.tell_all(&Word::Reborn(life));
                 return true;
             }
         }
         self.look(&ids).await;
         true
     }
+}
+
+/// A result or a piece of output, whichever may be longer, and something for words.
+fn message_bytes_max(config: &Config) -> usize {
+    let result = usize::try_from(config.limits.result_bytes_max).unwrap_or(usize::MAX);
+    result.max(config.limits.output_bytes_max).saturating_add(WORDS_BYTES_MAX)
 }
 
 fn ending(how: &str, why: &str) -> Option<Outgoing> {
@@ -299,7 +327,11 @@ fn ending(how: &str, why: &str) -> Option<Outgoing> {
     }
 }
 
-async fn keep(shared: std::sync::Weak<Shared>, mut heard: mpsc::Receiver<Heard>) {
+async fn keep(
+    shared: std::sync::Weak<Shared>,
+    doubt: Arc<Notify>,
+    mut heard: mpsc::Receiver<Heard>,
+) {
     let mut next = Instant::now();
     loop {
         tokio::select! {
@@ -309,23 +341,34 @@ async fn keep(shared: std::sync::Weak<Shared>, mut heard: mpsc::Receiver<Heard>)
                 (Some(Heard::Again), Some(_)) => next = Instant::now(),
                 _ => return,
             },
+            () = doubt.notified() => next = Instant::now(),
             () = sleep_until(next) => {
                 let Some(shared) = shared.upgrade() else { return };
                 let kept = shared.refresh().await;
-                let pause = if kept { shared.lease / WORDS_IN_LEASE } else { STATUS_EVERY.min(shared.lease / WORDS_IN_LEASE) };
-                next = Instant::now() + pause;
+                let usual = shared.lease / WORDS_IN_LEASE;
+                next = Instant::now() + if kept { usual } else { STATUS_EVERY.min(usual) };
             }
         }
     }
 }
 
-/// Reads the status again and again: whoever asks for metrics does not wait for Redis.
-async fn read_status(wire: Wire, status: std::sync::Weak<Mutex<Option<Status>>>) {
+/// Reads the status again and again: whoever asks for metrics does not wait for Redis. It also shows, before any lease
+/// is to be kept, that Redis lost everything.
+async fn read_status(
+    shared: std::sync::Weak<Shared>,
+    status: std::sync::Weak<Mutex<Option<Status>>>,
+) {
     loop {
-        let read = look(&wire).await.ok().and_then(|read| serde_json::from_value(read).ok());
-        let Some(status) = status.upgrade() else { return };
+        let Some(wire) = shared.upgrade().map(|shared| shared.wire.clone()) else { return };
+        let read = look(&wire).await.ok();
+        let (Some(shared), Some(status)) = (shared.upgrade(), status.upgrade()) else { return };
+        let life = read.as_ref().and_then(|read| read["in_redis"]["life"].as_str());
+        if life.is_some_and(|life| life != *shared.life()) {
+            shared.doubt.notify_one();
+        }
+        let read = read.and_then(|read| serde_json::from_value(read).ok());
         *status.lock().unwrap_or_else(PoisonError::into_inner) = read;
-        drop(status);
+        drop((shared, status, wire));
         sleep(STATUS_EVERY).await;
     }
 }

@@ -32,6 +32,8 @@ pub struct Leader {
     wake: mpsc::Receiver<Heard>,
     /// Who asks for the lead.
     name: String,
+    /// Which memory of Redis it knows.
+    life: String,
     /// What was counted under earlier leads of this process.
     counts: Option<Counts>,
 }
@@ -69,8 +71,8 @@ struct Lead {
     clock: (Timestamp, Instant),
     /// The task after which to look on at those who wait.
     cursor: String,
-    /// Until then nothing starts: backends may still have to say what they run.
-    returning: Option<Instant>,
+    /// Until then at least nothing starts: backends may still have to say what they run.
+    unsettled: Option<Instant>,
 }
 
 impl Leader {
@@ -81,7 +83,7 @@ impl Leader {
         let wake = listen(site, "scheduler.wake");
         // The name has no spaces in Redis, and no two processes have the same.
         let name = format!("{}#{}", name.replace(char::is_whitespace, "_"), &secret()[..8]);
-        Ok(Leader { config, wire, wake, name, counts: None })
+        Ok(Leader { config, wire, wake, name, life: String::new(), counts: None })
     }
 
     /// Leads or waits to lead until told to stop.
@@ -90,14 +92,14 @@ impl Leader {
         let mut last = String::new();
         loop {
             match self.ask_for_lead("").await {
-                Ok((Some(number), clock, life)) => {
+                Ok((Some(number), clock)) => {
                     tracing::info!(number, "this scheduler leads");
-                    match self.lead(number.clone(), clock, life, stop.as_mut()).await {
+                    match self.lead(number.clone(), clock, stop.as_mut()).await {
                         Over::Stopped => {
                             let _ = self.wire.call("resign", vec![number]).await;
                             return;
                         }
-                        Over::Deposed => tracing::warn!("another scheduler leads now"),
+                        Over::Deposed => tracing::warn!("this scheduler leads no more"),
                         Over::Unsure(why) => tracing::warn!(why, "reading everything anew"),
                     }
                 }
@@ -123,32 +125,35 @@ impl Leader {
         self.config.leases.leader() / WORDS_IN_LEASE
     }
 
-    /// How long nothing starts after Redis lost everything.
-    fn returning(&self) -> Duration {
-        self.config.leases.backend() / WORDS_IN_LEASE + RETURN_SPARE
+    /// How long nothing starts after Redis lost everything: as long as a backend may be silent; and where nobody remembers
+    /// that there was anything, until those would have said so who do.
+    fn settling(&self) -> [String; 2] {
+        let lease = self.config.leases.backend();
+        let word = lease / WORDS_IN_LEASE + RETURN_SPARE;
+        [millis(lease.max(word)), millis(word)]
     }
 
-    /// Asks for the lead, or keeps it. Answers its number if it is ours, the clock of Redis, and the age of what it knows.
-    async fn ask_for_lead(
-        &self,
-        status: &str,
-    ) -> Result<(Option<String>, Timestamp, i64), Failure> {
-        let args = vec![self.name.clone(), millis(self.config.leases.leader()), status.to_owned()];
+    /// Asks for the lead, or keeps it. Answers its number if it is ours, and the clock of Redis.
+    async fn ask_for_lead(&mut self, status: &str) -> Result<(Option<String>, Timestamp), Failure> {
+        let lease = millis(self.config.leases.leader());
+        let args = vec![self.name.clone(), lease, status.to_owned(), self.life.clone()];
         let said = texts(self.wire.call("lead", args).await?);
         let [number, clock, life, _] = &said[..] else {
             return Err(Failure::Refused("not the answer to a scheduler".into()));
         };
-        let clock = clock.parse().unwrap_or_default();
-        let life = life.parse::<i64>().unwrap_or_default().saturating_mul(1_000);
+        if !self.life.is_empty() && self.life != *life {
+            let seconds = self.config.leases.backend().as_secs_f64();
+            tracing::warn!(seconds, "Redis has lost everything: nothing starts for so long");
+        }
+        self.life.clone_from(life);
         let number = (number != "0").then(|| number.clone());
-        Ok((number, Timestamp::from_micros(clock), clock.saturating_sub(life)))
+        Ok((number, Timestamp::from_micros(clock.parse().unwrap_or_default())))
     }
 
     async fn lead(
         &mut self,
         number: String,
         clock: Timestamp,
-        age: i64,
         stop: std::pin::Pin<&mut impl Future<Output = ()>>,
     ) -> Over {
         let begun = Instant::now();
@@ -159,13 +164,11 @@ impl Leader {
         if let Some(counts) = self.counts.take() {
             desk.go_on_counting(counts);
         }
-        let young = Duration::from_micros(age.max(0).unsigned_abs());
-        let returning = self.returning().checked_sub(young).map(|rest| begun + rest);
         let (attempts, cursor) = (HashMap::new(), "0".into());
         let lease = millis(self.config.leases.task());
         let clock = (clock, begun);
-        let mut lead =
-            Lead { number, desk, attempts, lease, backends: 0, clock, cursor, returning };
+        let (backends, unsettled) = (0, None);
+        let mut lead = Lead { number, desk, attempts, lease, backends, clock, cursor, unsettled };
         let over = self.serve(&mut lead, stop).await;
         self.counts = Some(lead.desk.status().counts);
         match over {
@@ -186,13 +189,14 @@ impl Leader {
                 self.keep(lead).await?;
                 refresh = Instant::now() + self.refresh();
             }
-            let sweeps = sweep <= Instant::now();
+            let settles = lead.unsettled.is_some_and(|until| until <= Instant::now());
+            let sweeps = settles || sweep <= Instant::now();
             if sweeps {
                 sweep = Instant::now() + LOOK;
             }
             self.step(lead, sweeps).await?;
             let look = lead.desk.next_look().map(|moment| lead.at(moment));
-            let next = [Some(refresh), Some(sweep), look, lead.returning].into_iter().flatten();
+            let next = [Some(refresh), Some(sweep), look, lead.unsettled].into_iter().flatten();
             let next = next.min().unwrap_or(sweep);
             tokio::select! {
                 heard = self.wake.recv() => {
@@ -216,6 +220,7 @@ impl Leader {
             let gathered = self.gather(lead, true, PAGE_AT_FIRST).await?;
             let done = gathered.cursor == "0";
             lead.cursor.clone_from(&gathered.cursor);
+            lead.unsettled = gathered.unsettled_until();
             let steps = lead.apply(&self.wire, gathered);
             self.make(lead, steps).await?;
             if done {
@@ -230,14 +235,14 @@ impl Leader {
         let status = lead.desk.status();
         let took = begun.elapsed().as_secs_f64();
         tracing::info!(waiting = status.queued, running = status.running, took, "all is read");
-        if lead.returning.is_none() {
+        if lead.unsettled.is_none() {
             orders.extend(lead.desk.set_paused(lead.now(), false));
         }
         let steps = lead.calls(&self.wire, orders);
         self.make(lead, steps).await
     }
 
-    async fn keep(&self, lead: &Lead) -> Result<(), Over> {
+    async fn keep(&mut self, lead: &Lead) -> Result<(), Over> {
         let mut status = serde_json::to_value(lead.desk.status()).unwrap_or_default();
         status["leader"] = self.name.as_str().into();
         let (number, ..) = self.ask_for_lead(&status.to_string()).await?;
@@ -247,7 +252,9 @@ impl Leader {
     async fn gather(&self, lead: &Lead, sweep: bool, page: usize) -> Result<Gathered, Over> {
         let most = EVENTS_AT_ONCE.to_string();
         let sweep = u8::from(sweep).to_string();
-        let args = vec![lead.number.clone(), most, sweep, lead.cursor.clone(), page.to_string()];
+        let mut args =
+            vec![lead.number.clone(), most, sweep, lead.cursor.clone(), page.to_string()];
+        args.extend(self.settling());
         Ok(Gathered::read(self.wire.call("gather", args).await?))
     }
 
@@ -261,9 +268,12 @@ impl Leader {
             }
             sweeps = false;
             let more = gathered.events.len() >= EVENTS_AT_ONCE && !gathered.swept;
+            let unsettled = gathered.unsettled_until();
+            let settles = lead.unsettled.is_some() && unsettled.is_none();
+            lead.unsettled = unsettled;
             let mut steps = lead.apply(&self.wire, gathered);
-            if lead.returning.is_some_and(|until| until <= Instant::now()) {
-                lead.returning = None;
+            // The call that settles it names all who hold a backend, so nobody is passed over.
+            if settles {
                 let orders = lead.desk.set_paused(lead.now(), false);
                 steps.extend(lead.calls(&self.wire, orders));
             }
@@ -335,6 +345,12 @@ impl Lead {
     fn apply(&mut self, wire: &Wire, gathered: Gathered) -> Vec<Step> {
         let missing = if gathered.swept { self.missing(&gathered) } else { Vec::new() };
         let mut steps = Vec::new();
+        // Before anything else: the place of a backend that is gone goes with it, not to the next who waits.
+        if self.backends != gathered.backends {
+            self.backends = gathered.backends;
+            let orders = self.desk.set_backends(self.now(), gathered.backends);
+            steps.extend(self.calls(wire, orders));
+        }
         for event in gathered.events {
             let lost = match &event {
                 Event::Lost { ticket, attempt, .. } => Some((*ticket, attempt.clone())),
@@ -359,11 +375,6 @@ impl Lead {
                 let orders = self.forget(ticket);
                 steps.extend(self.calls(wire, orders));
             }
-        }
-        if self.backends != gathered.backends {
-            self.backends = gathered.backends;
-            let orders = self.desk.set_backends(self.now(), gathered.backends);
-            steps.extend(self.calls(wire, orders));
         }
         steps
     }
@@ -411,6 +422,15 @@ impl Lead {
                 let known = self.attempts.get(&ticket).is_some_and(|own| own.name == attempt);
                 if known { self.forget(ticket) } else { Vec::new() }
             }
+            Event::Unclaimed { ticket, attempt } => {
+                match self.attempts.get(&ticket).is_some_and(|own| own.name == attempt) {
+                    true => {
+                        self.attempts.remove(&ticket);
+                        self.desk.take_back(now, ticket)
+                    }
+                    false => Vec::new(),
+                }
+            }
             Event::Left { ticket } => self.desk.leave(now, ticket),
         }
     }
@@ -451,6 +471,7 @@ impl Event {
             | Event::Ended { ticket, .. }
             | Event::Lost { ticket, .. }
             | Event::Gone { ticket, .. }
+            | Event::Unclaimed { ticket, .. }
             | Event::Left { ticket } => *ticket,
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::RedisError;
-use super::wire::{Wire, texts};
+use super::wire::{Wire, text, texts};
 
 /// Most tasks that are brought together.
 const BROUGHT_AT_ONCE: usize = 500;
@@ -16,6 +16,7 @@ pub async fn look(wire: &Wire) -> Result<Value, RedisError> {
     let backends = said.pop().map(texts).unwrap_or_default();
     let status = said.pop().and_then(|value| value.text()).unwrap_or_default();
     let leader = said.pop().and_then(|value| value.text()).unwrap_or_default();
+    let life = said.pop().map(text).unwrap_or_default();
     let mut body: Value = serde_json::from_slice(&status).unwrap_or_else(|_| json!({}));
     let leader = String::from_utf8_lossy(&leader).into_owned();
     body["leader"] = match leader.split_once(' ') {
@@ -23,6 +24,7 @@ pub async fn look(wire: &Wire) -> Result<Value, RedisError> {
         None => Value::Null,
     };
     body["in_redis"] = json!({
+        "life": life,
         "waiting": waiting,
         "backends": backends.iter().map(|text| backend(text)).collect::<Vec<_>>(),
         "allocations": running.iter().map(|text| allocation(text)).collect::<Vec<_>>(),

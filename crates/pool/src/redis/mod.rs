@@ -9,6 +9,7 @@
 //! as its gateway sees it).
 
 mod bay;
+mod dial;
 mod door;
 mod events;
 mod gateway;
@@ -17,6 +18,7 @@ mod look;
 mod orders;
 mod session;
 mod stay;
+mod tls;
 mod wire;
 
 use std::sync::Arc;
@@ -25,10 +27,12 @@ use std::time::Duration;
 use taskyard_redis::{Failure, Library, Place, Reach};
 
 pub use bay::{Bay, BayOptions};
+pub use dial::Trust;
 pub use gateway::RedisGateway;
 pub use leader::Leader;
 pub use look::{bring, look};
-pub use wire::Wire;
+pub use tls::Identity;
+pub use wire::{Moment, Watch, Wire};
 
 /// How many words are said within each lease.
 const WORDS_IN_LEASE: u32 = 3;
@@ -54,6 +58,9 @@ pub enum RedisError {
     /// Redis does not do what is asked.
     #[error("Redis: {0}")]
     Redis(String),
+    /// A certificate or a key cannot be used.
+    #[error("{0}")]
+    Tls(String),
     /// The machine does not allow it.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -70,6 +77,7 @@ impl From<Failure> for RedisError {
 pub struct Site {
     reach: Arc<Reach>,
     base: String,
+    watch: Option<Watch>,
 }
 
 impl Site {
@@ -91,7 +99,13 @@ impl Site {
         let library = Library::new("taskyard_pool", &files);
         let name = format!("taskyard-pool-{role}");
         let reach = Reach::new(place, name, library).map_err(RedisError::Url)?;
-        Ok(Site { reach: Arc::new(reach), base })
+        Ok(Site { reach: Arc::new(reach), base, watch: None })
+    }
+
+    /// The same place for one that is told of each call, which is then made by itself: so that a test can end a part of
+    /// the pool at every step that it takes.
+    pub fn watched(self, watch: Watch) -> Self {
+        Site { watch: Some(watch), ..self }
     }
 }
 

@@ -3,35 +3,30 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::{SinkExt, StreamExt};
+use futures_util::SinkExt;
 use taskyard_core::Span;
 use taskyard_core::classes::Ask;
 use taskyard_redis::Failure;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::NO_WISH;
+use super::dial::next_frame;
 use super::gateway::Shared;
 use super::wire::{text, texts};
 use crate::backend::Plan;
 use crate::gateway::{Soon, Stay};
 use crate::local::LOST;
 use crate::protocol::{Outgoing, QueueNews};
+use crate::scheduler::PUT_BACK_MAX;
 
 /// Frames that wait for a client before its backend has to.
 const FRAMES: usize = 8;
 /// Pieces of standard input that wait for the backend.
 const INPUTS: usize = 4;
-/// How long a backend may take to let its gateway in.
-const DIAL_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 /// How often Redis is asked about a task that cannot be brought back to it.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
-
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// What a task is told by its gateway.
 #[derive(Clone, Debug)]
@@ -52,8 +47,8 @@ pub(super) enum Word {
     Control(String),
     /// Redis does not know it any more.
     Gone,
-    /// Redis lost everything.
-    Reborn,
+    /// Redis lost everything, and has this memory now.
+    Reborn(String),
     /// The gateway ends.
     Stop,
 }
@@ -96,6 +91,12 @@ impl Stay for RedisStay {
 pub(super) struct Inside {
     pub shared: Arc<Shared>,
     pub id: String,
+    /// The memory of Redis that knows the task.
+    pub life: String,
+    /// The last run that was followed.
+    pub followed: Option<(u64, u64)>,
+    /// Whether that does not know where the backend is, which says nothing about the backend.
+    pub reborn: bool,
     pub plan: Plan,
     pub words: mpsc::UnboundedReceiver<Word>,
     pub frames: mpsc::Sender<Outgoing>,
@@ -125,6 +126,7 @@ impl RedisStay {
     pub fn new(
         shared: Arc<Shared>,
         id: String,
+        life: String,
         plan: Plan,
         words: mpsc::UnboundedReceiver<Word>,
     ) -> (Self, Inside) {
@@ -136,6 +138,9 @@ impl RedisStay {
         let inside = Inside {
             shared,
             id,
+            life,
+            followed: None,
+            reborn: false,
             plan,
             words,
             frames: frames_in,
@@ -183,16 +188,33 @@ impl Inside {
                 biased;
                 () = self.frames.closed() => return Ran::Left,
                 word = self.words.recv() => match word {
-                    Some(Word::Backend(attempt, address)) => return Ran::Backend(attempt, address),
+                    Some(Word::Backend(attempt, address)) => {
+                        if self.is_news(&attempt) {
+                            return Ran::Backend(attempt, address);
+                        } else if self.followed == numbers(&attempt) {
+                            // Nobody follows it any more.
+                            return self.lose(&attempt).await;
+                        }
+                    }
                     Some(Word::Queue(news)) => {
                         // A client that does not read learns the next one.
                         let _ = self.frames.try_send(Outgoing::Queue(news));
                     }
                     Some(Word::End(last)) => return Ran::Last(last),
                     Some(Word::Gone) => return Ran::Last(forgotten()),
-                    Some(Word::Reborn) => self.come_back(true).await,
+                    // It does not run any more, and must not run again.
+                    Some(Word::Reborn(life)) if life != self.life && self.seen => {
+                        return Ran::Last(Outgoing::Complete(Some(LOST.into())));
+                    }
+                    Some(Word::Reborn(life)) if life != self.life => {
+                        if let Err(why) = self.come_back(true).await {
+                            return Ran::Last(Outgoing::Complete(Some(why)));
+                        }
+                    }
                     Some(Word::Unheard) => return Ran::Last(Outgoing::Complete(Some(LOST.into()))),
-                    Some(Word::Waits(_) | Word::Control(_) | Word::Unclaimed) => {}
+                    Some(
+                        Word::Waits(_) | Word::Control(_) | Word::Unclaimed | Word::Reborn(_),
+                    ) => {}
                     Some(Word::Stop) | None => return Ran::Last(stopping()),
                 },
                 wish = self.wishes.recv() => if let Some((wish, reply)) = wish {
@@ -204,8 +226,8 @@ impl Inside {
 
     /// Goes to the backend and passes on what it says.
     async fn follow(&mut self, attempt: &str, address: &str) -> Ran {
-        let Some(mut socket) = dial(address).await else {
-            tracing::warn!(address = host(address), "a backend cannot be reached");
+        self.followed = numbers(attempt);
+        let Some(mut socket) = self.shared.dial(address).await else {
             return self.lose(attempt).await;
         };
         self.runs.store(true, Ordering::Release);
@@ -213,8 +235,7 @@ impl Inside {
         let mut shown = false;
         let mut controlled = String::new();
         let mut head = None;
-        // Redis has forgotten where the backend is, which says nothing about the backend.
-        let mut reborn = false;
+        self.reborn = false;
         loop {
             tokio::select! {
                 biased;
@@ -228,23 +249,27 @@ impl Inside {
                         controlled = text;
                     }
                     Some(Word::Waits(lost)) if lost == attempt => return Ran::Waits,
-                    Some(Word::Unclaimed) if !reborn => return Ran::Waits,
+                    Some(Word::Unclaimed) if !self.reborn => return Ran::Waits,
                     Some(Word::End(last)) => return Ran::Last(last),
                     Some(Word::Gone) => return Ran::Last(forgotten()),
-                    Some(Word::Reborn) => {
-                        reborn = true;
-                        self.come_back(false).await;
+                    Some(Word::Reborn(life)) if life != self.life => {
+                        // The program runs, whether Redis has room for its files or not.
+                        let _ = self.come_back(false).await;
                     }
                     Some(Word::Stop) | None => return Ran::Last(stopping()),
-                    Some(Word::Backend(next, address)) if next != attempt => {
-                        return Ran::Backend(next, address);
+                    Some(Word::Backend(next, address)) if self.is_news(&next) => {
+                        // Nobody is left for a word that only looks right.
+                        if self.is_there(&next, &address).await {
+                            return Ran::Backend(next, address);
+                        }
                     }
                     Some(
                         Word::Backend(..)
                         | Word::Queue(_)
                         | Word::Waits(_)
                         | Word::Unclaimed
-                        | Word::Unheard,
+                        | Word::Unheard
+                        | Word::Reborn(_),
                     ) => {}
                 },
                 frame = next_frame(&mut socket, &mut head) => match frame {
@@ -267,13 +292,28 @@ impl Inside {
         }
     }
 
+    /// Whether no run was followed that is younger than this one, or the same: words come late, and more than once.
+    fn is_news(&self, attempt: &str) -> bool {
+        numbers(attempt).is_some_and(|next| self.followed.is_none_or(|last| next > last))
+    }
+
+    /// Whether Redis says the same as a word of its own.
+    async fn is_there(&self, attempt: &str, address: &str) -> bool {
+        let said = self.shared.wire.call("peek", vec![self.id.clone()]).await;
+        let said = said.ok().and_then(|said| said.list()?.into_iter().next());
+        said.map(texts).and_then(|parts| parts.into_iter().nth(1))
+            == Some(format!("{attempt} {address}"))
+    }
+
     /// Passes a frame on to the client; answers what comes of it, if that is an end.
     async fn pass(&mut self, frame: Outgoing, attempt: &str, shown: &mut bool) -> Option<Ran> {
-        if frame.is_visible() && !*shown && !self.show(attempt).await {
-            // Somebody else has the task by now.
-            return Some(Ran::Waits);
+        // Everything but that it began, which says nothing.
+        let counts = !matches!(&frame, Outgoing::Output(_, bytes) if bytes.is_empty());
+        if counts && !*shown && !self.show(attempt).await {
+            // Somebody else has the task by now, or shall have it.
+            return Some(self.lose(attempt).await);
         }
-        *shown |= frame.is_visible();
+        *shown |= counts;
         let last = frame.is_last();
         if self.frames.send(frame).await.is_err() {
             return Some(Ran::Left);
@@ -284,46 +324,70 @@ impl Inside {
     /// Marks the run as seen. Refused for one that is not the task's own; asked until Redis answers.
     async fn show(&mut self, attempt: &str) -> bool {
         loop {
-            let args = vec![self.id.clone(), attempt.to_owned()];
-            match self.shared.wire.call("show", args).await {
-                Ok(answer) => {
-                    let shown = answer.int() == Some(1);
-                    self.seen |= shown;
-                    return shown;
+            match self.say_of("show", attempt).await {
+                Ok(said) if said == "shown" => {
+                    self.seen = true;
+                    return true;
                 }
+                Ok(said) if said != "later" => return false,
                 Err(Failure::Refused(_)) => return false,
-                Err(_) if self.frames.is_closed() => return false,
-                Err(_) => sleep(PAUSE).await,
+                _ if self.frames.is_closed() => return false,
+                _ => sleep(PAUSE).await,
             }
         }
     }
 
-    /// The connection to the backend ended without an end of the task.
+    /// The connection to the backend ended without an end of the task, or its run is not the task's own.
     async fn lose(&mut self, attempt: &str) -> Ran {
         loop {
-            let args = vec![self.id.clone(), attempt.to_owned()];
-            match self.shared.wire.call("lose", args).await.map(text) {
+            match self.say_of("lose", attempt).await {
                 Ok(said) => match said.as_str() {
                     // It may run again, or not: the scheduler says so.
                     "told" | "waits" => return Ran::Waits,
+                    "later" => {}
                     _ => return Ran::Last(Outgoing::Complete(Some(LOST.into()))),
                 },
                 Err(Failure::Refused(why)) => return Ran::Last(Outgoing::Complete(Some(why))),
-                Err(_) if self.frames.is_closed() => return Ran::Left,
-                Err(_) => sleep(PAUSE).await,
+                Err(_) => {}
             }
+            if self.frames.is_closed() {
+                return Ran::Left;
+            }
+            sleep(PAUSE).await;
         }
     }
 
-    /// Redis lost everything: it learns of the task again, under its old number.
-    async fn come_back(&mut self, waits: bool) {
+    /// Tells Redis something of a run. A memory that does not know the task yet is told of it first.
+    async fn say_of(&mut self, function: &'static str, attempt: &str) -> Result<String, Failure> {
+        loop {
+            let args = vec![self.id.clone(), attempt.to_owned(), PUT_BACK_MAX.to_string()];
+            let said = texts(self.shared.wire.call(function, args).await?);
+            let [said, life] = &said[..] else {
+                return Err(Failure::Refused("not the answer to a gateway".into()));
+            };
+            if *life == self.life || self.frames.is_closed() {
+                return Ok(said.clone());
+            }
+            self.come_back(false).await.map_err(Failure::Refused)?;
+        }
+    }
+
+    /// Redis lost everything: it learns of the task again, under its old number. Answers why it refuses to.
+    async fn come_back(&mut self, waits: bool) -> Result<(), String> {
+        self.reborn = true;
         let args = self.shared.arrival(&self.plan, &self.id, waits, self.seen, self.wish);
         while !self.frames.is_closed() {
             match self.shared.wire.call("arrive", args.clone()).await {
-                Ok(_) | Err(Failure::Refused(_)) => return,
+                Ok(said) => {
+                    let life = texts(said).pop();
+                    self.life = life.unwrap_or_default();
+                    return Ok(());
+                }
+                Err(Failure::Refused(why)) => return Err(why),
                 Err(_) => sleep(PAUSE).await,
             }
         }
+        Ok(())
     }
 
     async fn ask_for_less(&mut self, wish: Span) -> Result<(), String> {
@@ -350,7 +414,7 @@ impl Inside {
                     let said = texts(said);
                     let address = said.first().and_then(|text| text.split_once(' '));
                     if let Some((_, address)) = address {
-                        drop(dial(address).await);
+                        drop(self.shared.dial(address).await);
                     }
                     return;
                 }
@@ -362,34 +426,10 @@ impl Inside {
     }
 }
 
-/// Goes to a backend. How much it may send its own limits say.
-async fn dial(address: &str) -> Option<Socket> {
-    let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
-    let dialling = tokio_tungstenite::connect_async_with_config(address, Some(config), true);
-    let (socket, _) = timeout(DIAL_MAX, dialling).await.ok()?.ok()?;
-    Some(socket)
-}
-
-/// The next frame of a backend. It may be dropped and asked again: a frame whose bytes have not come yet stays in
-/// `head`.
-async fn next_frame(socket: &mut Socket, head: &mut Option<Outgoing>) -> Option<Outgoing> {
-    loop {
-        match (socket.next().await?.ok()?, head.take()) {
-            (Message::Text(text), None) => {
-                let frame = Outgoing::read(text.as_str())?;
-                if frame.bytes().is_none() {
-                    return Some(frame);
-                }
-                *head = Some(frame);
-            }
-            (Message::Binary(bytes), Some(mut frame)) => {
-                frame.set_bytes(bytes.to_vec());
-                return Some(frame);
-            }
-            (Message::Ping(_) | Message::Pong(_), waiting) => *head = waiting,
-            _ => return None,
-        }
-    }
+/// `LEAD-NUMBER`, neither of which ever comes again.
+fn numbers(attempt: &str) -> Option<(u64, u64)> {
+    let (lead, number) = attempt.split_once('-')?;
+    Some((lead.parse().ok()?, number.parse().ok()?))
 }
 
 fn forgotten() -> Outgoing {
@@ -399,9 +439,4 @@ fn forgotten() -> Outgoing {
 
 fn stopping() -> Outgoing {
     Outgoing::Complete(Some("the pool is stopping".into()))
-}
-
-/// An address without its token, which belongs into no log.
-fn host(address: &str) -> &str {
-    address.split("/pool/").next().unwrap_or_default()
 }

@@ -1,5 +1,6 @@
 //! Calls to Redis and messages from it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_redis::{Answer, Call, Connection, Failure, Link, Value, resp};
@@ -18,6 +19,18 @@ const MESSAGES: usize = 4096;
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// How long to wait before the next try to listen.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Where a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Nothing of it has left yet.
+    Before,
+    /// Redis has answered, and nobody knows yet.
+    After,
+}
+
+/// Who is told of each call, by the name of its function.
+pub type Watch = Arc<dyn Fn(&'static str, Moment) + Send + Sync>;
 
 /// Makes calls; those of several callers share the way.
 #[derive(Clone, Debug)]
@@ -45,7 +58,7 @@ impl Wire {
     /// Nothing is connected yet; it ends when the last of its handles is gone.
     pub fn open(site: &Site) -> Self {
         let (requests, inbox) = mpsc::channel(CALLS_WAITING);
-        tokio::spawn(carry(Link::new(site.reach.clone()), inbox));
+        tokio::spawn(carry(Link::new(site.reach.clone()), site.watch.clone(), inbox));
         Wire { requests, base: site.base.clone() }
     }
 
@@ -80,7 +93,7 @@ impl Wire {
     }
 }
 
-async fn carry(mut link: Link, mut inbox: mpsc::Receiver<Request>) {
+async fn carry(mut link: Link, watch: Option<Watch>, mut inbox: mpsc::Receiver<Request>) {
     let mut requests = Vec::new();
     while inbox.recv_many(&mut requests, CALLS_AT_ONCE).await > 0 {
         let mut calls = Vec::new();
@@ -89,7 +102,11 @@ async fn carry(mut link: Link, mut inbox: mpsc::Receiver<Request>) {
             waiting.push((request.calls.len(), request.reply));
             calls.extend(request.calls);
         }
-        let mut answers = link.call(&calls).await.into_iter();
+        let answers = match &watch {
+            None => link.call(&calls).await,
+            Some(watch) => call_each(&mut link, watch, &calls).await,
+        };
+        let mut answers = answers.into_iter();
         if answers.as_slice().iter().any(|answer| matches!(answer, Err(Failure::Lost(_)))) {
             // Whoever asks again must not be overtaken by what is still under way.
             let _ = link.end_lost().await;
@@ -98,6 +115,17 @@ async fn carry(mut link: Link, mut inbox: mpsc::Receiver<Request>) {
             let _ = reply.send(answers.by_ref().take(count).collect());
         }
     }
+}
+
+/// Makes calls one after the other, and tells of each.
+async fn call_each(link: &mut Link, watch: &Watch, calls: &[Call]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for call in calls {
+        watch(call.function, Moment::Before);
+        answers.extend(link.call(std::slice::from_ref(call)).await);
+        watch(call.function, Moment::After);
+    }
+    answers
 }
 
 /// Listens to this channel as long as anybody reads.

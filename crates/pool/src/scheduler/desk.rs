@@ -18,7 +18,7 @@ use crate::config::{Config, ConfigError};
 use crate::protocol::QueueNews;
 
 /// How often a task may take its place in the queue again.
-const PUT_BACK_MAX: u32 = 2;
+pub(crate) const PUT_BACK_MAX: u32 = 2;
 
 /// What the scheduler knows of all tasks.
 #[derive(Debug)]
@@ -320,6 +320,16 @@ impl Desk {
         let decisions = self.classes.remove(now, freed.ticket);
         orders.extend(self.orders(now, decisions));
         orders
+    }
+
+    /// No backend has taken a task that was to start, and none is left to: it waits in its place again.
+    pub fn take_back(&mut self, now: Timestamp, ticket: Ticket) -> Vec<Order> {
+        let run = self.tasks.get_mut(&ticket).and_then(|task| task.running.take());
+        if run.is_none() {
+            return Vec::new();
+        }
+        let decisions = self.classes.put_back(now, ticket);
+        self.orders(now, decisions)
     }
 
     fn orders(&mut self, now: Timestamp, decisions: Vec<Decision>) -> Vec<Order> {

@@ -27,6 +27,7 @@ use crate::protocol::QueueNews;
 pub use allocation::{Allocation, Control};
 pub(crate) use allocation::{Release, Run};
 pub use counts::{ClassCounts, Counts, Estimates};
+pub(crate) use desk::PUT_BACK_MAX;
 pub use desk::{Desk, Ended, Freed, Order};
 pub use status::{ClassStatus, Status};
 

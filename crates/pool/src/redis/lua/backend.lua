@@ -5,11 +5,14 @@ local function group(base)
 end
 
 -- A backend lives: its number (or nothing, for a new one), lease in milliseconds, what others may know of it, the memory of Redis
--- that it knows, then for each of its tasks: number, attempt, class, kind, limit, start, whether it may run again, wish. Answers its
+-- that it knows, then for each of its tasks, those too that have just ended: number, attempt, class, kind, limit, start, whether it may run again, wish. Answers its
 -- number, which memory this is, and for each task its limit, or nothing where it has to end.
 local function beat(keys, args)
     local base, backend, known = keys[1], args[1], args[4]
     local memory = life(base)
+    witness(base, known, memory)
+    -- Who comes when places are given away again has been passed over: what it runs is not its task's own any more.
+    local returns = known ~= memory and not settled(base, memory)
     if backend == '' then
         backend = whole(redis.call('INCR', base .. 'backend.counter'))
     end
@@ -22,7 +25,11 @@ local function beat(keys, args)
     local answer, own = { backend, memory }, {}
     for at = 5, #args, 8 do
         local id = args[at]
-        if known ~= memory and redis.call('HEXISTS', base .. 'queue.executing', id) == 0 then
+        if returns and redis.call('HEXISTS', base .. 'queue.executing', id) == 0 then
+            -- Its gateway had not heard yet that it runs.
+            if redis.call('ZREM', base .. 'queue', id) == 1 then
+                finished(base, 'left ' .. id)
+            end
             allocate(base, { id = id, attempt = args[at + 1], class = args[at + 2], kind = args[at + 3], limit = args[at + 4],
                 started = args[at + 5], again = args[at + 6], wish = args[at + 7] })
             redis.call('HSET', base .. 'queue.processing', id, backend)
@@ -30,7 +37,7 @@ local function beat(keys, args)
         local alloc = allocation(base, id)
         local mine = alloc and alloc.attempt == args[at + 1]
         -- A task whose gateway is gone runs for nobody; after a loss of everything gateways need a moment to come back.
-        local young = now_ms() - tonumber(memory) < 2 * tonumber(args[2])
+        local young = age_ms(memory) < 2 * tonumber(args[2])
         local wanted = young or redis.call('EXISTS', task_key(base, id)) == 1
         answer[#answer + 1] = mine and wanted and alloc.limit or ''
         own[id] = true
@@ -51,7 +58,7 @@ end
 -- A free backend takes the next task that is offered: its number, and the address where its client's gateway finds it.
 local function claim(keys, args)
     local base, backend, address = keys[1], args[1], args[2]
-    if redis.call('EXISTS', base .. 'backend:' .. backend) == 0 then
+    if redis.call('SISMEMBER', base .. 'backend.set', backend) == 0 or redis.call('EXISTS', base .. 'backend:' .. backend) == 0 then
         return { 'unknown' }
     end
     while true do
@@ -81,26 +88,34 @@ local function claim(keys, args)
     end
 end
 
--- A run ended: task, attempt, how, how long it took and how much longer than it might, in microseconds.
+-- How long it is kept that a run ended whose task nobody has brought back yet, in milliseconds.
+local OVER_MS = 60000
+
+-- A run ended: task, attempt, how, how long it took and how much longer than it might, in microseconds. Answers whether it was the
+-- task's own, and which memory this is.
 local function finish(keys, args)
     local base, id, attempt, how = keys[1], args[1], args[2], args[3]
+    local memory, key = life(base), task_key(base, id)
     local alloc = allocation(base, id)
     if not alloc or alloc.attempt ~= attempt then
-        return 0
+        return { 0, memory }
     end
-    local key = task_key(base, id)
     if how == 'lost' then
         redis.call('HDEL', base .. 'queue.processing', id)
         finished(base, 'lost ' .. id .. ' ' .. attempt)
-        return 1
+        return { 1, memory }
     end
     free(base, id)
-    if redis.call('EXISTS', key) == 1 then
+    -- A gateway that has still to bring the task back hears then that it ran.
+    if redis.call('EXISTS', key) == 1 or not settled(base, memory) then
         redis.call('HSET', key, 'over', attempt)
-        redis.call('DEL', key .. ':files', key .. ':queue.estimate', key .. ':control')
+        redis.call('DEL', key .. ':queue.estimate', key .. ':control')
+        if redis.call('PTTL', key) < 0 then
+            redis.call('PEXPIRE', key, OVER_MS)
+        end
     end
     finished(base, how .. ' ' .. id .. ' ' .. attempt .. ' ' .. args[4] .. ' ' .. args[5])
-    return 1
+    return { 1, memory }
 end
 
 -- A backend leaves. What it still had is lost with it.
@@ -122,7 +137,7 @@ local function depart(keys, args)
     return 0
 end
 
--- How the pool is, for whoever looks: who leads, what that one said last, backends, those who hold them, how many wait.
+-- How the pool is, for whoever looks: which memory this is, who leads, what that one said last, backends, those who hold them, how many wait.
 local function look(keys)
     local base = keys[1]
     local backends = {}
@@ -138,8 +153,8 @@ local function look(keys)
         local backend = redis.call('HGET', base .. 'queue.processing', all[at]) or '-'
         running[#running + 1] = all[at] .. ' ' .. backend .. ' ' .. all[at + 1]
     end
-    return { redis.call('GET', base .. 'scheduler.leader') or '', redis.call('GET', base .. 'scheduler.status') or '', backends,
-        running, redis.call('ZCARD', base .. 'queue') + redis.call('LLEN', base .. 'queue.incoming') }
+    return { redis.call('GET', base .. 'pool.life') or '', redis.call('GET', base .. 'scheduler.leader') or '',
+        redis.call('GET', base .. 'scheduler.status') or '', backends, running, redis.call('ZCARD', base .. 'queue') + redis.call('LLEN', base .. 'queue.incoming') }
 end
 
 redis.register_function(NAME .. '_beat', beat)

@@ -2,6 +2,8 @@
 -- is not the number of the lock: one that was paused past its lease comes too late for everything.
 
 local function leads(base, number)
+    -- After a loss nobody leads.
+    life(base)
     local lock = redis.call('GET', base .. 'scheduler.leader')
     return lock and words(lock)[1] == number
 end
@@ -10,13 +12,13 @@ local function refused()
     return redis.error_reply('DEPOSED another scheduler leads, or nobody does')
 end
 
--- Takes the lead, or keeps it: who asks, lease in milliseconds, and how the pool is, for those who look. Answers the number
--- under which it leads (or 0), this clock in microseconds, which memory this is, and who leads.
+-- Takes the lead, or keeps it: who asks, lease in milliseconds, how the pool is, for those who look, and the memory of Redis that
+-- this scheduler knows. Answers the number under which it leads (or 0), this clock in microseconds, which memory this is, and who leads.
 local function lead(keys, args)
     local base, who, lease = keys[1], args[1], args[2]
     local memory = life(base)
-    local time = redis.call('TIME')
-    local clock = whole(tonumber(time[1]) * 1e6 + tonumber(time[2]))
+    witness(base, args[4], memory)
+    local clock = whole(now_us())
     local lock = redis.call('GET', base .. 'scheduler.leader')
     local number = '0'
     if not lock then
@@ -106,6 +108,46 @@ local function live_backends(base)
     return count, live
 end
 
+-- How long an offer may lie before it is made once more, in milliseconds. Free backends look for offers each second.
+local OFFER_MS = 5000
+
+-- Whether no backend has taken it yet.
+local function is_offered(base, id)
+    return redis.call('HEXISTS', base .. 'queue.processing', id) == 0
+        and redis.call('EXISTS', task_key(base, id) .. ':backend') == 0
+end
+
+-- What is offered waits again as if it had never been. Where its client is gone it is gone too, and a session does not wait.
+local function take_back(base, alloc, answer)
+    if alloc.kind == 'interactive' or redis.call('EXISTS', task_key(base, alloc.id)) == 0 then
+        return lost(base, alloc, answer)
+    end
+    free(base, alloc.id)
+    redis.call('ZADD', base .. 'queue', alloc.id, alloc.id)
+    answer[#answer + 1] = 'unclaimed ' .. alloc.id .. ' ' .. alloc.attempt
+end
+
+-- Offers that have no backend to take them, because one is gone, are taken back, the last one first. Else they would wait for the
+-- end of a session, which has to end for those who wait.
+local function take_back_offers(base, count, live, answer)
+    if redis.call('HLEN', base .. 'queue.executing') <= count then
+        return
+    end
+    local offered, held = {}, 0
+    for _, id in ipairs(redis.call('HKEYS', base .. 'queue.executing')) do
+        local backend = redis.call('HGET', base .. 'queue.processing', id)
+        if backend and live[backend] then
+            held = held + 1
+        elseif is_offered(base, id) then
+            offered[#offered + 1] = id
+        end
+    end
+    table.sort(offered, function(one, other) return tonumber(one) > tonumber(other) end)
+    for at = 1, math.min(#offered, held + #offered - count) do
+        take_back(base, allocation(base, offered[at]), answer)
+    end
+end
+
 -- What no message tells: whose backend is gone, whose gateway is gone, and who is here at all.
 local function sweep_allocations(base, live, answer)
     local all = redis.call('HKEYS', base .. 'queue.executing')
@@ -117,6 +159,8 @@ local function sweep_allocations(base, live, answer)
         elseif not backend and redis.call('EXISTS', task_key(base, id)) == 0 then
             free(base, id)
             answer[#answer + 1] = 'gone ' .. id .. ' ' .. alloc.attempt
+        elseif is_offered(base, id) and now_ms() - tonumber(alloc.started) > OFFER_MS then
+            take_back(base, alloc, answer)
         else
             runs(base, id, answer)
         end
@@ -138,18 +182,35 @@ local function sweep_queue(base, from, count, answer)
     return #page == count and page[count] or '0'
 end
 
--- Everything that happened: number, most of each sort, whether to look at what no message tells, and the task after which to
--- look at those who wait. Answers how many backends live, this clock, and the task to go on after.
+-- How many milliseconds it takes until this memory is settled: as long as a backend may be silent where somebody remembers another
+-- one, else only as long as it takes until all have said something. It is settled in the call that names all who hold a backend.
+local function settling(base, silent, word, sweeps)
+    local memory = life(base)
+    if settled(base, memory) then
+        return 0
+    end
+    local lasts = redis.call('GET', base .. 'pool.witness') == memory and silent or word
+    local left = tonumber(lasts) - age_ms(memory)
+    if left <= 0 and sweeps then
+        redis.call('SET', base .. 'pool.settled', memory)
+        return 0
+    end
+    return math.max(left, 1)
+end
+
+-- Everything that happened: number, most of each sort, whether to look at what no message tells, the task after which to
+-- look at those who wait and how many of them, how long a backend may be silent, and how long it takes at most until each has said
+-- something, in milliseconds. Answers how many backends live, how long nothing may start, and the task to go on after.
 local function gather(keys, args)
     local base = keys[1]
     if not leads(base, args[1]) then
         return refused()
     end
-    local time = redis.call('TIME')
-    local answer = { 0, whole(tonumber(time[1]) * 1e6 + tonumber(time[2])), '0' }
+    local answer = { 0, settling(base, args[6], args[7], args[3] == '1'), '0' }
     local count, live = live_backends(base)
     answer[1] = count
     take_finished(base, args[2], answer)
+    take_back_offers(base, count, live, answer)
     take_incoming(base, args[2], answer)
     if args[3] == '1' then
         sweep_allocations(base, live, answer)
@@ -163,6 +224,9 @@ local function start(keys, args)
     local base, id = keys[1], args[2]
     if not leads(base, args[1]) then
         return refused()
+    end
+    if not settled(base, life(base)) then
+        return redis.error_reply('UNSETTLED backends may still have to come back')
     end
     local wish = redis.call('HGET', task_key(base, id), 'duration')
     if redis.call('ZREM', base .. 'queue', id) == 0 or not wish then

@@ -16,10 +16,18 @@ local function arrive(keys, args)
         redis.call('SET', base .. 'task.counter', again)
     end
     local key = task_key(base, id)
-    if redis.call('EXISTS', key) == 1 then
-        return { id, now }
+    if again ~= '' then
+        if redis.call('HGET', key, 'life') == now then
+            return { id, now }
+        end
+        local over = redis.call('HGET', key, 'over')
+        forget_task(base, id)
+        if over then
+            redis.call('HSET', key, 'over', over)
+        end
+        witness(base, 'another', now)
     end
-    redis.call('HSET', key, 'gateway', gateway, 'seen', args[5], 'tries', args[6], 'ask', args[7], 'duration', args[8], 'arrived',
+    redis.call('HSET', key, 'life', now, 'gateway', gateway, 'seen', args[5], 'tries', args[6], 'ask', args[7], 'duration', args[8], 'arrived',
         whole(now_ms()), 'program', args[10], 'options', args[11], 'main', args[12], 'words', args[13])
     redis.call('PEXPIRE', key, lease)
     if #args > 13 then
@@ -33,11 +41,13 @@ local function arrive(keys, args)
     return { id, now }
 end
 
--- Tasks of a gateway that lives: lease in milliseconds, then their numbers. Answers those that are gone.
+-- Tasks of a gateway that lives: lease in milliseconds, the memory of Redis that it knows, then their numbers. Answers which
+-- memory this is, and those that are gone.
 local function refresh(keys, args)
     local base = keys[1]
     local answer = { life(base) }
-    for at = 2, #args do
+    witness(base, args[2], answer[1])
+    for at = 3, #args do
         local key = task_key(base, args[at])
         if redis.call('PEXPIRE', key, args[1]) == 1 then
             for _, part in ipairs({ ':files', ':backend', ':control' }) do
@@ -67,34 +77,70 @@ local function leave(keys, args)
     return { alloc and address or '', there }
 end
 
--- The client is about to see something of this run: it does not run again. Refused where the run is not the task's own any
--- more.
+-- The client is about to see something of this run: it does not run again. Answers `shown`, or why not: `refused` where the
+-- run is not the task's own any more, `later` where its backend may still have to come back, `gone`; and which memory this is.
 local function show(keys, args)
     local base, id, attempt = keys[1], args[1], args[2]
-    local key = task_key(base, id)
+    local memory, key = life(base), task_key(base, id)
     local alloc = allocation(base, id)
-    local current = alloc and alloc.attempt == attempt or redis.call('HGET', key, 'over') == attempt
-    if not current or redis.call('EXISTS', key) == 0 then
-        return 0
+    if redis.call('EXISTS', key) == 0 then
+        return { 'gone', memory }
+    elseif alloc and alloc.attempt == attempt or redis.call('HGET', key, 'over') == attempt then
+        redis.call('HSET', key, 'seen', '1')
+        return { 'shown', memory }
     end
-    redis.call('HSET', key, 'seen', '1')
-    return 1
+    return { not alloc and not settled(base, memory) and 'later' or 'refused', memory }
 end
 
--- The connection to the backend broke.
-local function lose(keys, args)
-    local base, id, attempt = keys[1], args[1], args[2]
-    local alloc = allocation(base, id)
+-- A run that its gateway does not hear any more, of a task that nobody holds and that does not wait: its backend did not come
+-- back after Redis lost everything.
+local function forsaken(base, id)
+    local has = redis.call('HMGET', task_key(base, id), 'seen', 'ask', 'end')
+    if has[3] or redis.call('ZSCORE', base .. 'queue', id) or redis.call('LPOS', base .. 'queue.incoming', id) then
+        return 'waits'
+    elseif has[1] == '1' or has[2] == 'interactive' then
+        return 'lost'
+    end
+    redis.call('RPUSH', base .. 'queue.incoming', id)
+    wake_scheduler(base)
+    return 'waits'
+end
+
+-- A run ended, and its backend was gone before its client had seen anything of it: it takes its place again, unless it did so often
+-- enough.
+local function unheard(base, id, most)
     local key = task_key(base, id)
-    if redis.call('EXISTS', key) == 0 then
-        return 'gone'
-    elseif alloc and alloc.attempt == attempt then
-        finished(base, 'lost ' .. id .. ' ' .. attempt)
-        return 'told'
-    elseif redis.call('HGET', key, 'over') == attempt then
+    local has = redis.call('HMGET', key, 'seen', 'ask', 'tries')
+    if has[1] == '1' or has[2] == 'interactive' or tonumber(has[3]) >= tonumber(most) then
         return 'over'
     end
+    redis.call('HDEL', key, 'over')
+    redis.call('HINCRBY', key, 'tries', 1)
+    redis.call('DEL', key .. ':backend')
+    redis.call('RPUSH', base .. 'queue.incoming', id)
+    wake_scheduler(base)
     return 'waits'
+end
+
+-- The connection to the backend broke, or its run was refused: task, attempt, and how often a task takes its place again at most.
+-- Answers what becomes of the task, and which memory this is.
+local function lose(keys, args)
+    local base, id, attempt = keys[1], args[1], args[2]
+    local memory, key = life(base), task_key(base, id)
+    local alloc = allocation(base, id)
+    if redis.call('EXISTS', key) == 0 then
+        return { 'gone', memory }
+    elseif alloc and alloc.attempt == attempt then
+        finished(base, 'lost ' .. id .. ' ' .. attempt)
+        return { 'told', memory }
+    elseif redis.call('HGET', key, 'over') == attempt then
+        return { unheard(base, id, args[3]), memory }
+    elseif alloc then
+        return { 'waits', memory }
+    elseif not settled(base, memory) then
+        return { 'later', memory }
+    end
+    return { forsaken(base, id), memory }
 end
 
 -- The client wants less time. The scheduler finds it where newcomers come.

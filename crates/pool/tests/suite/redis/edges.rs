@@ -1,10 +1,14 @@
-//! Those who say what they should not: wrong tokens, used ones, forged ends, tasks that no gateway would bring.
+//! Those who say what they should not: wrong tokens, used ones, forged ends, tasks that no gateway would bring, backends that lie.
+
+use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use tokio_tungstenite::connect_async;
+use tokio::net::TcpListener;
 use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{accept_async, connect_async};
 
 use super::yard::{Part, Yard};
+use crate::rig::connect;
 
 /// A scheduler and a backend, and the test in the place of a gateway.
 async fn without_gateway() -> Option<(Yard, Part, Part)> {
@@ -74,6 +78,27 @@ async fn a_token_opens_once_and_only_for_its_task() {
     yard.until_empty().await;
 }
 
+/// A program that ends at once, on a backend that dies before anybody has heard it: its client was told that it was lost, although
+/// nobody had seen anything of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_ended_unheard_is_done_again_twice_at_most() {
+    let Some((yard, _scheduler, _backends)) = without_gateway().await else { return };
+    let id = bring(&yard, &["sh", "{}", "", "a.sh", "exit 0"]);
+    for again in 0..3 {
+        let (attempt, _) = address(&yard, &id).await;
+        let key = format!("task:{id}");
+        while yard.redis().talk(&["HGET", &key, "over"]) != attempt {
+            tokio::task::yield_now().await;
+        }
+        // As its gateway does whose connection to the backend broke.
+        let said = yard.function(&["lose", &id, &attempt, "2"]);
+        let expected = if again < 2 { "waits" } else { "over" };
+        assert_eq!(said.lines().next(), Some(expected), "{again}: {said}");
+    }
+    yard.function(&["leave", &id]);
+    yard.until_empty().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backend_believes_redis_no_more_than_a_client() {
     let Some((yard, _scheduler, _backends)) = without_gateway().await else { return };
@@ -103,16 +128,18 @@ async fn forged_ends_and_strangers_change_nothing() {
     let (attempt, address) = address(&yard, &id).await;
     let before = yard.redis().talk(&["HGETALL", "queue.executing"]);
     for how in ["done", "lost", "stuck"] {
-        assert_eq!(yard.function(&["finish", &id, "1-1", how, "1", "-"]), "0");
+        let said = yard.function(&["finish", &id, "1-1", how, "1", "-"]);
+        assert_eq!(said.lines().next(), Some("0"));
     }
-    assert_eq!(yard.function(&["show", &id, "1-1"]), "0");
-    assert_eq!(yard.function(&["lose", &id, "1-1"]), "waits");
+    let first = |said: String| said.lines().next().unwrap_or_default().to_owned();
+    assert_eq!(first(yard.function(&["show", &id, "1-1"])), "refused");
+    assert_eq!(first(yard.function(&["lose", &id, "1-1", "2"])), "waits");
     assert_eq!(yard.function(&["claim", "77", "ws://127.0.0.1:1/x"]), "unknown");
     assert_eq!(yard.function(&["wish", &id, "9000000"]), "raised");
     assert_eq!(yard.function(&["wish", "5", "1"]), "missing");
     assert_eq!(yard.function(&["leave", "5"]), "\n0");
     assert_eq!(yard.redis().talk(&["HGETALL", "queue.executing"]), before);
-    assert_eq!(yard.function(&["show", &id, &attempt]), "1");
+    assert_eq!(first(yard.function(&["show", &id, &attempt])), "shown");
     let (mut socket, _) = connect_async(&address).await.unwrap();
     let mut all = Vec::new();
     while let Some(Ok(said)) = socket.next().await {
@@ -121,4 +148,134 @@ async fn forged_ends_and_strangers_change_nothing() {
     assert!(all.iter().any(|said| said.to_text().is_ok_and(|text| text.starts_with("result"))));
     yard.function(&["leave", &id]);
     yard.until_empty().await;
+}
+
+/// A backend of the test: it has a number and a task, and says what it likes.
+struct Liar {
+    number: String,
+    listener: TcpListener,
+}
+
+impl Liar {
+    async fn new(yard: &Yard) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let said = yard.function(&["beat", "", "60000", "{}", ""]);
+        Liar { number: said.lines().next().unwrap().to_owned(), listener }
+    }
+
+    /// Takes the next task, and says this to the gateway that comes. Answers the attempt when the gateway is gone.
+    async fn say(&self, yard: &Yard, messages: Vec<Message>) -> String {
+        let address = format!("ws://{}/x", self.listener.local_addr().unwrap());
+        let claimed = loop {
+            let said = yard.function(&["claim", &self.number, &address]);
+            if said.lines().count() > 5 {
+                break said;
+            }
+            tokio::task::yield_now().await;
+        };
+        let (stream, _) = self.listener.accept().await.unwrap();
+        let mut socket = accept_async(stream).await.unwrap();
+        for message in messages {
+            let _ = socket.send(message).await;
+        }
+        while socket.next().await.is_some_and(|said| said.is_ok()) {}
+        claimed.lines().nth(1).unwrap().to_owned()
+    }
+}
+
+/// What no backend says ends its connection, and the task takes its place again; its client sees nothing of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_believes_a_backend_no_more_than_a_client() {
+    let more = "limits: {output_bytes_max: 1000, result_bytes_max: 2000}\n\
+                leases: {task_seconds: 15, backend_seconds: 3, leader_seconds: 3}\n";
+    let Some(yard) = Yard::new(1, more) else { return };
+    let (_scheduler, gateway) = (yard.scheduler("one"), yard.gateway().await);
+    yard.until(|status| status["leader"]["name"].is_string()).await;
+    let liar = Liar::new(&yard).await;
+    let huge =
+        vec![Message::text(r#"output {"stream": "stdout"}"#), Message::binary(vec![b'x'; 1 << 20])];
+    let lies = [
+        vec![Message::text("dance {}")],
+        vec![Message::text("deny {\"error\": \"no\"}")],
+        vec![Message::text("queue {}")],
+        vec![Message::text("result")],
+        vec![Message::text("output {\"stream\": \"stdin\"}")],
+        vec![Message::binary("bytes of nothing")],
+        vec![Message::text(r#"output {"stream": "stdout"}"#), Message::text("complete {}")],
+        huge,
+    ];
+    for some in lies.chunks(3) {
+        let mut client = gateway.start("{}", "").await;
+        for lie in some {
+            liar.say(&yard, lie.clone()).await;
+        }
+        if some.len() < 3 {
+            drop(client);
+            yard.until_empty().await;
+            continue;
+        }
+        let heard = client.rest().await;
+        let strange: Vec<_> = heard.iter().filter(|one| one.verb != "queue").collect();
+        assert_eq!(strange.len(), 1, "{heard:?}");
+        assert_eq!(strange[0].error(), "the program or its backend was killed");
+        yard.until_empty().await;
+    }
+}
+
+/// Words that anybody can say who reaches Redis: an old address once more, and one that nobody has written down. The
+/// gateway left the backend that it followed, and the task was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_comes_again_or_from_nowhere_is_not_followed() {
+    let Some(yard) = Yard::new(1, "") else { return };
+    let (_scheduler, _backends) = (yard.scheduler("one"), yard.backends().await);
+    let gateway = yard.gateway().await;
+    let mut client =
+        gateway.start(r#"{"duration": 30}"#, "echo up; sleep 1; echo x > result.txt").await;
+    client.until_output("up").await;
+    let allocations = yard.status().await["in_redis"]["allocations"].clone();
+    let id = allocations[0]["task"].as_str().unwrap().to_owned();
+    let own = allocations[0]["attempt"].as_str().unwrap().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nowhere = format!("ws://{}/x", listener.local_addr().unwrap());
+    let name = yard.redis().talk(&["HGET", &format!("task:{id}"), "gateway"]);
+    for attempt in ["1-1", &own, "9999999999999999-1", "strange", ""] {
+        let said = format!("backend {id} {attempt} {nowhere}");
+        let heard = yard.redis().talk(&["PUBLISH", &format!("gateway:{name}"), &said]);
+        assert_eq!(heard, "1", "the gateway listens");
+    }
+    for said in ["", "backend", "dance 1", "queue 1 {", "end 1", &format!("waits {id} 1-1")] {
+        yard.redis().talk(&["PUBLISH", &format!("gateway:{name}"), said]);
+    }
+    assert_eq!(client.until("result").await.bytes, b"x\n");
+    assert_eq!(client.until("complete").await.error(), "");
+    let came = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+    assert!(came.is_err(), "nobody went there");
+    yard.until_empty().await;
+}
+
+/// What a client may not say it is told, and nothing of it comes to Redis.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_client_may_not_say_never_comes_to_redis() {
+    let Some(yard) = Yard::new(1, "") else { return };
+    let gateway = yard.gateway().await;
+    yard.until(|status| status["in_redis"]["life"] != "").await;
+    let large = "#".repeat(4 << 20);
+    for said in [
+        "dance {}",
+        "start",
+        "options {\"duration\": -1}",
+        "input {\"filename\": \"../a.sh\"}",
+        &large,
+    ] {
+        let mut client = connect(&gateway.address, "/pool/run/sh").await;
+        client.say_late(said).await;
+        // The bytes of a file with a name that is none, where the first word was for them.
+        client.file_late("../a.sh", "x").await;
+        let heard = client.rest().await;
+        // A message beyond the limit only ends the connection.
+        let denied = heard.last().is_some_and(|last| last.verb == "deny");
+        assert!(denied || said.len() == large.len(), "{said:.40}: {heard:?}");
+    }
+    assert_eq!(yard.redis().talk(&["KEYS", "task:*"]), "");
+    assert_eq!(yard.redis().talk(&["LLEN", "queue.incoming"]), "0");
 }

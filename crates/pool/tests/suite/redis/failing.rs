@@ -1,8 +1,12 @@
-//! Parts that die, freeze and come back, and a Redis that forgets.
+//! Parts that die, freeze and come back.
+
+use std::sync::Arc;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::acting::Actor;
+use super::audit::{Account, Audit};
 use super::play::Process;
 use super::yard::{Far, Yard};
 use crate::rig::Client;
@@ -12,30 +16,38 @@ const SHORT: &str = "leases: {task_seconds: 3, backend_seconds: 2, leader_second
                      classes: [{name: fast, seconds: 60, limit: 100%}, {name: slow, seconds: 100, limit: 50%}]\n";
 
 /// The pool as processes: two schedulers, a gateway, and a backend in each of two processes.
-struct Cast {
-    yard: Yard,
-    gateway: Option<Process>,
-    schedulers: Vec<Process>,
-    backends: Vec<Process>,
+pub struct Cast {
+    pub yard: Yard,
+    pub audit: Audit,
+    pub gateway: Option<Process>,
+    pub schedulers: Vec<Process>,
+    pub backends: Vec<Process>,
 }
 
 impl Cast {
-    async fn new() -> Option<Self> {
+    pub async fn new() -> Option<Self> {
         let yard = Yard::new(1, SHORT)?;
+        let audit = Audit::follow(yard.redis().port(), &[2, 1]);
         let start = |role: &str| yard.process(role);
         let schedulers = vec![start("scheduler one"), start("scheduler two")];
         let backends = vec![start("backend"), start("backend")];
         let gateway = Some(start("gateway"));
         yard.until(|status| status["backends"] == 2 && status["paused"] == false).await;
-        Some(Cast { yard, gateway, schedulers, backends })
+        Some(Cast { yard, audit, gateway, schedulers, backends })
     }
 
-    fn far(&self) -> Far {
+    /// Looks until nobody holds anything, and whether what was held ever exceeded a limit.
+    pub async fn until_empty(&self) -> Account {
+        self.yard.until_empty().await;
+        self.audit.check("")
+    }
+
+    pub fn far(&self) -> Far {
         Far { address: self.gateway.as_ref().unwrap().said.clone() }
     }
 
     /// Where a backend that has claimed a task listens.
-    async fn busy(&self) -> usize {
+    pub async fn busy(&self) -> usize {
         let claimed = |status: &Value| !status["in_redis"]["allocations"][0]["backend"].is_null();
         let status = self.yard.until(claimed).await;
         let backend = &status["in_redis"]["allocations"][0]["backend"];
@@ -54,7 +66,7 @@ impl Cast {
 }
 
 /// Everything up to the end: exactly one, and the last.
-async fn end(client: &mut Client) -> String {
+pub async fn end(client: &mut Client) -> String {
     let heard = client.rest().await;
     let ends = heard.iter().filter(|one| one.verb == "complete" || one.verb == "deny");
     assert_eq!(ends.count(), 1, "{heard:?}");
@@ -81,7 +93,7 @@ async fn a_killed_backend_returns_its_task_or_tells_the_client() {
     assert_eq!(end(&mut seen).await, "the program or its backend was killed");
     let status = cast.yard.until(|status| status["backends"] == 0).await;
     assert_eq!((&status["counts"]["put_back"], &status["counts"]["lost"]), (&1.into(), &1.into()));
-    cast.yard.until_empty().await;
+    cast.until_empty().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,7 +110,7 @@ async fn a_frozen_backend_is_passed_over_and_what_it_says_later_reaches_nobody()
     let outputs = heard.iter().filter(|one| one.bytes == b"out\n").count();
     let results = heard.iter().filter(|one| one.verb == "result").count();
     assert_eq!((outputs, results, heard.last().unwrap().error()), (1, 1, ""), "{heard:?}");
-    cast.yard.until_empty().await;
+    cast.until_empty().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,7 +126,7 @@ async fn a_killed_or_frozen_gateway_frees_everything() {
         cast.yard.until(|status| status["running"] == 2 && status["queued"] == 2).await;
         if freeze {
             gateway.signal(Signal::STOP);
-            cast.yard.until_empty().await;
+            cast.until_empty().await;
             gateway.signal(Signal::CONT);
             for client in &mut clients {
                 let why = end(client).await;
@@ -127,7 +139,7 @@ async fn a_killed_or_frozen_gateway_frees_everything() {
             }
         } else {
             gateway.kill();
-            cast.yard.until_empty().await;
+            cast.until_empty().await;
         }
     }
 }
@@ -164,7 +176,7 @@ async fn a_killed_scheduler_loses_nothing_and_counts_nothing_twice() {
         assert_eq!(client.until("result").await.bytes, b"x\n");
         assert_eq!(end(client).await, "");
     }
-    cast.yard.until_empty().await;
+    cast.until_empty().await;
 }
 
 /// A scheduler that was paused past its lease comes back and goes on as if it led: everything it writes must be refused.
@@ -211,44 +223,7 @@ async fn a_scheduler_that_is_paused_past_its_lease_comes_too_late() {
     }
     assert_eq!(cast.yard.redis().talk(&["HGETALL", "queue.executing"]), before);
     drop(client);
-    cast.yard.until_empty().await;
-}
-
-/// Everything is gone from Redis: who waits waits on, who runs runs on, and nothing is started twice. (One of those who
-/// wait is sometimes given a place before all that run are known again: see docs/pool-redis.md.)
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_forgot_everything_is_told_again() {
-    let Some(cast) = Cast::new().await else { return };
-    let far = cast.far();
-    for restart in [false, true] {
-        let mut running = Vec::new();
-        for _ in 0..2 {
-            let script = "echo up; sleep 6; echo made > result.txt";
-            let mut client = far.start(r#"{"duration": 50}"#, script).await;
-            client.until_output("up").await;
-            running.push(client);
-        }
-        let mut waiting = Vec::new();
-        for _ in 0..3 {
-            let mut client = far.start(r#"{"duration": 50}"#, "echo x > result.txt").await;
-            client.until("queue").await;
-            waiting.push(client);
-        }
-        if restart {
-            cast.yard.redis().kill();
-            cast.yard.redis().start();
-        } else {
-            cast.yard.redis().talk(&["FLUSHALL"]);
-        }
-        let status = cast.yard.until(|status| status["remembered"] == 5).await;
-        let sum = status["running"].as_u64().zip(status["queued"].as_u64()).map(|(a, b)| a + b);
-        assert_eq!(sum, Some(5), "{status:#}");
-        for client in running.iter_mut().chain(&mut waiting) {
-            assert_eq!(client.until("result").await.bytes.len() % 3, 2);
-            assert_eq!(end(client).await, "");
-        }
-        cast.yard.until_empty().await;
-    }
+    cast.until_empty().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -281,5 +256,60 @@ async fn a_backend_that_stops_takes_nothing_new_and_leaves() {
     cast.backends.remove(busy).stop();
     assert_eq!(end(&mut client).await, "the backend is stopping");
     cast.yard.until(|status| status["backends"] == 1).await;
-    cast.yard.until_empty().await;
+    cast.until_empty().await;
+}
+
+/// A task that was given a place, and the backend was gone before it took it: it waited for the other one, on which a session was
+/// that nobody ended, because nobody waited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_backend_is_left_to_take_waits_again() {
+    let Some(cast) = Cast::new().await else { return };
+    let mut session = cast.far().session().await;
+    session.until("output").await;
+    let idle = 1 - cast.busy().await;
+    cast.backends[idle].signal(Signal::STOP);
+    let mut client = cast.far().start("{}", "echo x > result.txt").await;
+    assert_eq!(end(&mut session).await, "halted: its place is needed");
+    assert_eq!(client.until("result").await.bytes, b"x\n");
+    assert_eq!(end(&mut client).await, "");
+    cast.backends[idle].signal(Signal::CONT);
+    let status = cast.yard.until(|status| status["backends"] == 2).await;
+    assert_eq!(status["counts"]["put_back"], 0, "it never ran before");
+    cast.until_empty().await;
+}
+
+/// The news that a backend is gone and that its task is lost came together, and the task got the place of the backend that
+/// was gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_place_of_a_backend_goes_with_it() {
+    let Some(yard) = Yard::new(1, SHORT) else { return };
+    let audit = Audit::follow(yard.redis().port(), &[1]);
+    let _scheduler = yard.scheduler("one");
+    let (backend, gateway) = (yard.backends_with(Arc::new(Actor)).await, yard.gateway().await);
+    let client = gateway.start("{}", "100000").await;
+    let claimed = |status: &Value| status["in_redis"]["allocations"][0]["backend"].is_string();
+    let status = yard.until(claimed).await;
+    let number = status["in_redis"]["backends"][0]["backend"].as_str().unwrap();
+    drop(backend);
+    yard.function(&["depart", number]);
+    yard.until(|status| status["backends"] == 0 && status["queued"] == 1).await;
+    drop(client);
+    yard.until_empty().await;
+    audit.check("");
+}
+
+/// Offers that somebody has thrown away: those who had a place waited for ever for a backend to take it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_offer_that_is_lost_is_made_again() {
+    let Some(cast) = Cast::new().await else { return };
+    // Both backends are silent for less than their lease.
+    cast.backends.iter().for_each(|backend| backend.signal(Signal::STOP));
+    let mut client = cast.far().start("{}", "echo x > result.txt").await;
+    let offered = |status: &Value| status["in_redis"]["allocations"][0].is_object();
+    cast.yard.until(offered).await;
+    cast.yard.redis().talk(&["DEL", "queue.outcoming"]);
+    cast.backends.iter().for_each(|backend| backend.signal(Signal::CONT));
+    assert_eq!(client.until("result").await.bytes, b"x\n");
+    assert_eq!(end(&mut client).await, "");
+    cast.until_empty().await;
 }

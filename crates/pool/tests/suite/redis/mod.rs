@@ -6,9 +6,13 @@ mod instance;
 mod play;
 mod yard;
 
+mod acting;
+mod audit;
 mod boundaries;
 mod cluster;
 mod edges;
 mod failing;
+mod forgetting;
 mod path;
 mod storm;
+mod tls;

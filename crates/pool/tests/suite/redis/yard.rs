@@ -8,14 +8,16 @@ use serde_json::Value;
 use taskyard_pool::Config;
 use taskyard_pool::backend::{Runner, Stub, Workshop};
 use taskyard_pool::gateway::router;
-use taskyard_pool::redis::{Bay, BayOptions, Leader, RedisGateway, Site, Wire, look};
+use taskyard_pool::redis::{
+    Bay, BayOptions, Identity, Leader, RedisGateway, Site, Trust, Wire, look,
+};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::instance::{Cluster, Instance, program};
-use super::play::Process;
+use super::play::{Fate, Process};
 use crate::rig::{Client, PROGRAMS, connect, post, try_connect};
 
 /// Nothing is kept: what is lost with Redis is lost.
@@ -46,6 +48,7 @@ impl Drop for Part {
 /// The Redis of a pool.
 pub enum Home {
     One(Instance),
+    Shared(Arc<Instance>),
     Many(Cluster),
 }
 
@@ -86,6 +89,12 @@ impl Yard {
         Some(Yard::at(Home::One(redis), url, backends, more))
     }
 
+    /// A pool beside others: its keys begin with this.
+    pub fn beside(redis: &Arc<Instance>, prefix: &str, backends: u32, more: &str) -> Self {
+        let url = format!("{}?prefix={prefix}", redis.url());
+        Yard::at(Home::Shared(redis.clone()), url, backends, more)
+    }
+
     /// Three masters with a replica each.
     pub fn of_cluster(backends: u32, more: &str) -> Option<Self> {
         let cluster = Cluster::new(&program()?);
@@ -97,6 +106,7 @@ impl Yard {
     pub fn redis(&self) -> &Instance {
         match &self.home {
             Home::One(redis) => redis,
+            Home::Shared(redis) => redis,
             Home::Many(cluster) => cluster.master_of("{pool}"),
         }
     }
@@ -104,7 +114,7 @@ impl Yard {
     /// All of them, where they are several.
     pub fn cluster(&self) -> Option<&Cluster> {
         match &self.home {
-            Home::One(_) => None,
+            Home::One(_) | Home::Shared(_) => None,
             Home::Many(cluster) => Some(cluster),
         }
     }
@@ -121,16 +131,30 @@ impl Yard {
         Process::start(role, &self.url, &self.text)
     }
 
+    /// The same for one that counts its calls, or ends itself at one of them.
+    pub fn process_that(&self, role: &str, fate: &Fate) -> Process {
+        Process::start_with(role, &self.url, &self.text, fate)
+    }
+
     /// Calls a function as anybody could who reaches Redis, and answers what that says.
     pub fn function(&self, words: &[&str]) -> String {
         let list = self.redis().talk(&["FUNCTION", "LIST", "LIBRARYNAME", "taskyard_pool*"]);
         let library = list.lines().find(|line| line.contains("taskyard_pool_"));
         let library = library.and_then(|line| line.split_whitespace().last()).unwrap();
         let name = format!("{library}_{}", words[0]);
-        let base = if self.cluster().is_some() { "{pool}" } else { "" };
-        let mut call = vec!["FCALL", &name, "1", base];
+        let base = self.base();
+        let mut call = vec!["FCALL", &name, "1", &base];
         call.extend_from_slice(&words[1..]);
         self.redis().talk(&call)
+    }
+
+    /// What its keys begin with.
+    pub fn base(&self) -> String {
+        match self.url.split_once("?prefix=") {
+            Some((_, prefix)) => format!("{prefix}:"),
+            None if self.cluster().is_some() => "{pool}".into(),
+            None => String::new(),
+        }
     }
 
     pub fn site(&self, role: &str) -> Site {
@@ -155,8 +179,24 @@ impl Yard {
     }
 
     pub async fn backends_with(&self, runner: Arc<dyn Runner>) -> Part {
+        self.backends_at(runner, None).await
+    }
+
+    /// The same where gateways are told another address.
+    pub async fn backends_at(&self, runner: Arc<dyn Runner>, advertise: Option<String>) -> Part {
+        self.backends_as(runner, advertise, None).await
+    }
+
+    /// The same with a certificate.
+    pub async fn backends_as(
+        &self,
+        runner: Arc<dyn Runner>,
+        advertise: Option<String>,
+        identity: Option<Identity>,
+    ) -> Part {
         let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let options = BayOptions { listen, advertise: None, grace: Duration::from_millis(100) };
+        let grace = Duration::from_millis(100);
+        let options = BayOptions { listen, advertise, identity, grace };
         let site = self.site("backend");
         let bay = Bay::open(self.config.clone(), &site, runner, options).await.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -165,7 +205,13 @@ impl Yard {
     }
 
     pub async fn gateway(&self) -> Gateway {
-        let gateway = RedisGateway::start(&self.config, &self.site("gateway")).unwrap();
+        self.gateway_trusting(Trust::default()).await
+    }
+
+    /// One that goes to these backends only.
+    pub async fn gateway_trusting(&self, trust: Trust) -> Gateway {
+        let site = self.site("gateway");
+        let gateway = RedisGateway::trusting(&self.config, &site, trust).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let app =
@@ -180,7 +226,7 @@ impl Yard {
 
     /// Looks until the pool is as it should be.
     #[track_caller]
-    pub fn until(&self, what: impl Fn(&Value) -> bool) -> impl Future<Output = Value> {
+    pub fn until(&self, mut what: impl FnMut(&Value) -> bool) -> impl Future<Output = Value> {
         let caller = std::panic::Location::caller();
         async move {
             let given_up = Instant::now() + PATIENCE;
@@ -190,7 +236,7 @@ impl Yard {
                     return status;
                 }
                 assert!(Instant::now() < given_up, "{caller}: waited in vain: {status:#}");
-                tokio::task::yield_now().await;
+                pause().await;
             }
         }
     }
@@ -207,14 +253,20 @@ impl Yard {
         assert_eq!(status["wrong"], Value::Null, "{status:#}");
         let given_up = Instant::now() + PATIENCE;
         loop {
-            let left = self.redis().talk(&["KEYS", "*task:*"]);
+            let left = self.redis().talk(&["KEYS", &format!("{}task:*", self.base())]);
             if left.is_empty() {
                 return;
             }
             assert!(Instant::now() < given_up, "left in Redis: {left}");
-            tokio::task::yield_now().await;
+            pause().await;
         }
     }
+}
+
+/// Between two looks.
+async fn pause() {
+    // tidy: sleep because many pools are looked at together, and must not wait for those who look
+    tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
 impl Far {
@@ -237,6 +289,13 @@ impl Far {
         let mut client = try_connect(&self.address, "/pool/run/sh").await?;
         client.say_late(&format!("options {options}")).await;
         client.file_late("a.sh", script).await;
+        client.say_late("start {}").await;
+        Some(client)
+    }
+
+    /// A session of a gateway that may be gone at any moment.
+    pub async fn try_session(&self) -> Option<Client> {
+        let mut client = try_connect(&self.address, "/pool/run/sh/interactive").await?;
         client.say_late("start {}").await;
         Some(client)
     }

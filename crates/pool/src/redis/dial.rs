@@ -1,0 +1,138 @@
+//! The way of a gateway to a backend that has claimed one of its tasks.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use taskyard_redis::tls::connector;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use super::RedisError;
+use crate::protocol::Outgoing;
+
+/// How long a backend may take to let its gateway in.
+const DIAL_MAX: Duration = Duration::from_secs(15);
+
+/// Bytes both ways, encrypted or not.
+pub(super) trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
+
+pub(super) type Socket = WebSocketStream<Box<dyn Pipe>>;
+
+/// Which backends a gateway believes.
+#[derive(Clone, Default)]
+pub struct Trust {
+    /// Only whom this believes.
+    only: Option<TlsConnector>,
+    /// Whom the system believes, once somebody had to know.
+    system: Arc<OnceLock<Result<TlsConnector, String>>>,
+}
+
+impl Trust {
+    /// Only those that encrypt and that the certificates in this file vouch for, under the name that they advertise.
+    /// By default those that do not encrypt as well, and those for whom somebody vouches whom the system trusts.
+    pub fn read(roots: &Path) -> Result<Self, RedisError> {
+        let advice = "give a PEM file with the certificate that signed those of the backends";
+        let only = connector(Some(roots), advice).map_err(RedisError::Tls)?;
+        Ok(Trust { only: Some(only), ..Trust::default() })
+    }
+
+    /// Goes to a backend, whose messages have so many bytes at most.
+    pub(super) async fn dial(&self, address: &str, bytes_max: usize) -> Option<Socket> {
+        match timeout(DIAL_MAX, self.try_dial(address, bytes_max)).await {
+            Ok(Ok(socket)) => Some(socket),
+            Ok(Err(error)) => {
+                tracing::warn!(address = host(address), %error, "a backend cannot be reached");
+                None
+            }
+            Err(_) => {
+                tracing::warn!(address = host(address), "a backend does not answer");
+                None
+            }
+        }
+    }
+
+    async fn try_dial(&self, address: &str, bytes_max: usize) -> io::Result<Socket> {
+        let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let (scheme, rest) = address.split_once("://").ok_or_else(|| wrong("no address"))?;
+        let place = rest.split('/').next().unwrap_or_default();
+        let (name, _) = place.rsplit_once(':').ok_or_else(|| wrong("an address has a port"))?;
+        let encrypted = match (scheme, &self.only) {
+            ("wss", _) => true,
+            ("ws", None) => false,
+            ("ws", Some(_)) => return Err(wrong("it does not encrypt, which is asked for here")),
+            _ => return Err(wrong("the address is neither ws:// nor wss://")),
+        };
+        let stream = TcpStream::connect(place).await?;
+        stream.set_nodelay(true)?;
+        let stream: Box<dyn Pipe> = match encrypted {
+            true => Box::new(self.encrypt(name, stream).await?),
+            false => Box::new(stream),
+        };
+        let most = Some(bytes_max);
+        let config = WebSocketConfig::default().max_message_size(most).max_frame_size(most);
+        let url = format!("ws://{rest}");
+        let opened = client_async_with_config(url, stream, Some(config)).await;
+        opened.map(|(socket, _)| socket).map_err(io::Error::other)
+    }
+
+    async fn encrypt(&self, name: &str, stream: TcpStream) -> io::Result<impl Pipe + use<>> {
+        let system = || connector(None, "give the gateway a file with the backends' authority");
+        let connector = match &self.only {
+            Some(only) => only,
+            None => {
+                let known = self.system.get_or_init(system);
+                known.as_ref().map_err(|why| io::Error::other(why.as_str()))?
+            }
+        };
+        let name = name.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
+        connector.connect(name, stream).await
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.only.is_some() { "Trust(encrypted)" } else { "Trust(all)" })
+    }
+}
+
+/// The next frame of a backend. It may be dropped and asked again: a frame whose bytes have not come yet stays in
+/// `head`.
+pub(super) async fn next_frame(
+    socket: &mut Socket,
+    head: &mut Option<Outgoing>,
+) -> Option<Outgoing> {
+    loop {
+        match (socket.next().await?.ok()?, head.take()) {
+            (Message::Text(text), None) => {
+                let frame = Outgoing::read(text.as_str())?;
+                if frame.bytes().is_none() {
+                    return Some(frame);
+                }
+                *head = Some(frame);
+            }
+            (Message::Binary(bytes), Some(mut frame)) => {
+                frame.set_bytes(bytes.to_vec());
+                return Some(frame);
+            }
+            (Message::Ping(_) | Message::Pong(_), waiting) => *head = waiting,
+            _ => return None,
+        }
+    }
+}
+
+/// An address without its token, which belongs into no log.
+fn host(address: &str) -> &str {
+    address.split("/pool/").next().unwrap_or_default()
+}
