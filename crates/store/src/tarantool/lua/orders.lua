@@ -97,6 +97,7 @@ local function enter(tube, task)
         return
     end
     if task[EXPIRES] < NEVER then
+        tube.mortal = true
         S.expiry:insert({ of, task[EXPIRES], id })
     end
 end

@@ -20,14 +20,14 @@ local function deliver(c, tube, task, how, place, expires)
     local row, id, o = how.row, place[3], tube.o
     local ending = how.ending or stamp(later(c.now, tonumber(task[TTR])))
     if o.ttl_kills_taken then
-        ending = stamp(math.min(moment(ending), moment(expires)))
+        ending = stamp(math.min(moment(ending), moment(task[EXPIRES])))
     end
     row[D_LEASE], row[D_UNTIL], row[D_ID] = c.lease, ending, id
     c.lease = c.lease + 1
     if how.session then
         S.held:insert({ how.session, tube.number, id })
     end
-    if expires < NEVER then
+    if expires and expires < NEVER then
         S.expiry:delete({ tube.number, expires, id })
     end
     if o.subqueues then
@@ -68,9 +68,17 @@ local function with_body(tube, task)
     return row
 end
 
+-- Whether a task that waits here may die by its time: where none does, nobody needs to look when.
+local function is_mortal(tube)
+    if tube.mortal == nil then
+        tube.mortal = #S.expiry:select({ tube.number }, { limit = 1 }) > 0
+    end
+    return tube.mortal
+end
+
 -- Takes at most so many; answers each and then its delivery.
 local function take_some(c, tube, want, how)
-    local taken, count, bytes, key = {}, 0, 0, { tube.number, 0 }
+    local taken, count, bytes, key, mortal = {}, 0, 0, { tube.number, 0 }, is_mortal(tube)
     while count < want do
         local places = S.ready:select({ tube.number }, { limit = math.min(want - count, STEP) })
         if #places == 0 then
@@ -79,8 +87,8 @@ local function take_some(c, tube, want, how)
         for at = 1, #places do
             key[2] = places[at][3]
             local task = S.task:get(key)
-            local expires = task[EXPIRES]
-            if expires <= c.now then
+            local expires = mortal and task[EXPIRES]
+            if expires and expires <= c.now then
                 -- It leaves the order for good, and waits for the tick that removes it.
                 leave_ready(tube, task[PRI], task[ID], task[SUBQUEUE])
                 if tube.o.subqueues then
