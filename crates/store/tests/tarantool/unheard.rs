@@ -14,7 +14,7 @@ use taskyard_store::tarantool::TarantoolStore;
 use taskyard_tarantool::Word;
 
 use crate::instance::{Instance, program};
-use crate::yard::{ask, instance, make_tube, open, own, put, run};
+use crate::yard::{CALL, ask, instance, make_tube, open, own, put, run};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -245,12 +245,9 @@ fn what_was_given_up_is_not_done_later() {
     ask(&store, put(&tube, 1)).expect("it is put");
     let take = |call: u64| {
         format!(
-            "local name for key in pairs(_G) do
-                if type(key) == 'string' and key:match('^taskyard_1_%x+$') then name = key end
-            end
-            local server = box.space.taskyard_server:select()[1][1]
+            "{CALL}
             box.space.taskyard_server:update(server, {{{{'=', 3, 10}}}})
-            return #_G[name].call('taskyard', 'batch', server, {call}, nil, 7, {{{{5, 'mail', 1}}}}, 0)"
+            return #call('batch', server, {call}, nil, 7, {{{{5, 'mail', 1}}}}, 0)"
         )
     };
     assert_eq!(alone.talk(&take(10)), Word::Int(0), "it says that it was not wanted");

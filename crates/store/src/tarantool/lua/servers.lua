@@ -32,11 +32,18 @@ local function foreign()
     return sum
 end
 
--- Counts all tasks where nobody has counted since this instance can be written to, or where another was written to meanwhile.
+-- Whether all tasks were counted since this instance can be written to, and no other was written to meanwhile.
+local function is_counted(others)
+    local row = S.here:get(0)
+    return row ~= nil and row[2] == others
+end
+
+-- Counts all tasks where they were not. That is part of the caller's transaction, and has a row in the log: others that wait for
+-- theirs may have to be undone, and would find their counts written over.
 local function begin_here()
-    local row, others = S.here:get(0), foreign()
-    if row and row[2] == others then
-        return row
+    local others = foreign()
+    if is_counted(others) then
+        return
     end
     for _, live in ipairs(S.live:select()) do
         S.live:delete(live[1])
@@ -44,7 +51,14 @@ local function begin_here()
     for _, tube in S.tube:pairs() do
         count_tube(tube[1])
     end
-    return S.here:replace({ 0, others, micros(), 0 })
+    write_meta('counted', micros())
+    S.here:replace({ 0, others, micros(), 0 })
+    forget_told()
+end
+
+local function begin_and(work, ...)
+    begin_here()
+    return work(...)
 end
 
 -- Runs in one transaction, or not at all: what went wrong is thrown on.
@@ -52,9 +66,8 @@ local function atomically(work, ...)
     if box.info.ro then
         box.error(box.error.READONLY)
     end
-    begin_here()
     box.begin()
-    local done, answer = pcall(work, ...)
+    local done, answer = pcall(begin_and, work, ...)
     if not done then
         box.rollback()
         error(answer, 0)
@@ -119,6 +132,8 @@ local function begin_anew(c)
         S.session:delete(row[1])
     end
     S.meta:delete('session_ttr')
+    -- Counters begin again also where nothing else changes, and must not be written without a row for the log.
+    write_meta('begun', micros())
     flush_all(c)
 end
 
