@@ -205,6 +205,77 @@ api['end'] = function(server, now, patience)
     end)
 end
 
+-- Ranges of lease numbers in order, those that meet as one.
+local function joined(ranges)
+    table.sort(ranges, function(a, b) return a[1] < b[1] end)
+    local all = {}
+    for _, range in ipairs(ranges) do
+        local last = all[#all]
+        if last and range[1] <= last[2] + 1 then
+            last[2] = math.max(last[2], range[2])
+        else
+            all[#all + 1] = { range[1], range[2] }
+        end
+    end
+    return all
+end
+
+-- Whether a number is in one of these.
+local function is_within(ranges, of)
+    local low, high = 1, #ranges
+    while low <= high do
+        local middle = math.floor((low + high) / 2)
+        if of < ranges[middle][1] then
+            high = middle - 1
+        elseif of > ranges[middle][2] then
+            low = middle + 1
+        else
+            return true
+        end
+    end
+    return false
+end
+
+-- Deliveries that nobody heard of, by the numbers of their tubes. Each tube is read once, and all of them where one has another
+-- name by now: lease numbers are everybody's.
+local function find_unheard(c, unheard)
+    local wanted, everywhere = {}, false
+    local ranges = {}
+    for place, row in ipairs(unheard) do
+        local tube = open_tube(c, row[1])
+        if tube then
+            wanted[tube.number] = true
+        else
+            everywhere = true
+        end
+        ranges[place] = { tonumber(row[2]), tonumber(row[3]) }
+    end
+    if everywhere then
+        for _, tube in S.tube:pairs() do
+            wanted[tube[1]] = true
+        end
+    end
+    ranges = joined(ranges)
+    local found = {}
+    for of in pairs(wanted) do
+        local all = {}
+        for _, delivery in S.taken:pairs({ of }) do
+            if is_within(ranges, tonumber(delivery[D_LEASE])) then
+                all[#all + 1] = delivery
+            end
+        end
+        found[of] = #all > 0 and all or nil
+    end
+    return found
+end
+
+local function give_back_unheard(c, unheard)
+    for of, all in pairs(find_unheard(c, unheard)) do
+        local tube = open_number(c, of)
+        regate(c, tube, give_back_all(c, tube, all, false))
+    end
+end
+
 -- A server that lost the thread says which sessions are connected there, which deliveries nobody heard of, and the last of
 -- its calls; what it asked before is not done any more.
 function api.settle(server, now, last, sessions, unheard)
@@ -222,17 +293,7 @@ function api.settle(server, now, last, sessions, unheard)
             end
             connect(c, server, row[1], row[2])
         end
-        for _, range in ipairs(unheard) do
-            local tube, all = open_tube(c, range[1]), {}
-            for _, delivery in ipairs(tube and S.taken:select({ tube.number }) or {}) do
-                if delivery[D_LEASE] >= range[2] and delivery[D_LEASE] <= range[3] then
-                    all[#all + 1] = delivery
-                end
-            end
-            if #all > 0 then
-                regate(c, tube, give_back_all(c, tube, all, false))
-            end
-        end
+        give_back_unheard(c, unheard)
         flush_all(c)
         return {}
     end)
