@@ -9,6 +9,7 @@ use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{Command, Effects, Error, News, Reply, Timestamp, TubeName, check_tasks};
 use taskyard_tarantool::{ANSWER_MAX, Batch as Answered, Failure, Fault, decode_batch};
 
+use super::known::Disorder;
 use super::link::{Link, error_of, is_elsewhere};
 use super::{Clock, Shared};
 use crate::Executed;
@@ -140,7 +141,7 @@ impl Batch<'_> {
         self.reserve_leases(chunks).await.map_err(unasked)?;
         let (shared, moment) = (self.shared, self.shared.moment());
         let replicas = shared.reach.replicas;
-        let connection = self.link.connection().await?;
+        let connection = self.link.connection().await.map_err(unasked)?;
         let mut requests = connection.requests();
         for chunk in chunks.iter() {
             let call = {
@@ -191,7 +192,8 @@ impl Batch<'_> {
                 args.rows(&sessions, |row, (session, count)| {
                     _ = row.bytes(&session.0).uint(*count);
                 });
-                args.rows(&disorder.unheard, |row, (tube, first, last)| {
+                let unheard: Vec<_> = disorder.unheard.iter().collect();
+                args.rows(&unheard, |row, (tube, first, last)| {
                     _ = row.text(tube.as_str()).uint(*first).uint(*last);
                 });
             })
@@ -225,11 +227,7 @@ impl Batch<'_> {
 
     fn fail(&mut self, chunk: &Chunk, failure: &Failure) {
         if matches!(failure, Failure::Lost(_)) {
-            let (first, end) = chunk.leases;
-            let mut known = self.shared.known();
-            for tube in chunk.takes() {
-                known.doubt().unheard.push((tube.clone(), first, end - 1));
-            }
+            chunk.is_unheard(self.shared.known().doubt());
         }
         for place in &chunk.places {
             self.replies[*place] = Some(Err(error_of(failure)));
@@ -253,6 +251,8 @@ impl Batch<'_> {
     }
 
     fn unreadable(&mut self, chunk: &Chunk, why: &str) {
+        // They are taken, and nobody has their lease numbers.
+        chunk.is_unheard(self.shared.known().doubt());
         tracing::error!(why, "an answer of Tarantool could not be read");
         let what = "it was done, but the answer of Tarantool could not be read; see the log";
         for place in &chunk.places {
@@ -309,12 +309,16 @@ impl Chunk {
         takes.sum()
     }
 
-    /// The tubes it takes from.
-    fn takes(&self) -> impl Iterator<Item = &TubeName> {
-        self.commands.iter().filter_map(|command| match command {
-            Command::Take(take) if take.count > 0 => Some(&take.tube),
-            _ => None,
-        })
+    /// What it took nobody heard of: each tube is said once, however many takes there were.
+    fn is_unheard(&self, disorder: &mut Disorder) {
+        let (first, end) = self.leases;
+        for command in &self.commands {
+            if let Command::Take(take) = command
+                && take.count > 0
+            {
+                disorder.unheard.insert((take.tube.clone(), first, end.saturating_sub(1)));
+            }
+        }
     }
 
     /// Each command in a call of its own.
@@ -410,6 +414,26 @@ fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Each take of a lost call was told to Tarantool, which looked for it among all deliveries of the tube: with a thousand takes it
+    // stood still for longer than anybody waits, and was asked again.
+    #[test]
+    fn a_lost_call_is_told_once_for_each_tube() {
+        let take = |text| {
+            let tube = TubeName::new(text).unwrap();
+            let (session, lease, wait) = (None, None, Default::default());
+            Command::Take(taskyard_core::Take { tube, count: 1, session, lease, wait })
+        };
+        let mut chunk = Chunk { leases: (10, 2_010), ..Chunk::default() };
+        for place in 0..2_000 {
+            chunk.push(place, take(if place % 2 == 0 { "a" } else { "b" }));
+        }
+        let mut disorder = Disorder::default();
+        chunk.is_unheard(&mut disorder);
+        let rows: Vec<_> =
+            disorder.unheard.iter().map(|row| (row.0.as_str(), row.1, row.2)).collect();
+        assert_eq!(rows, [("a", 10, 2_009), ("b", 10, 2_009)]);
+    }
 
     #[test]
     fn a_large_batch_is_several_calls() {

@@ -1,6 +1,6 @@
 //! What this server remembers between batches.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use taskyard_core::{Command, Reply, SessionId, Timestamp, TubeName};
@@ -24,7 +24,7 @@ pub(super) struct Known {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disorder {
     /// Deliveries that nobody may have heard of: the tube, and the first and last of their numbers.
-    pub unheard: Vec<(TubeName, u64, u64)>,
+    pub unheard: BTreeSet<(TubeName, u64, u64)>,
 }
 
 impl Known {

@@ -108,7 +108,9 @@ impl Instance {
     fn launch(&self, read_only: bool) {
         let log = fs::File::options().create(true).append(true).open(self.folder.join("out"));
         let log = log.expect("a log can be written");
-        let mut server = Command::new(&self.program);
+        // What cannot be written is to be an error, as on a full disk, and not a signal.
+        let mut server = Command::new("sh");
+        server.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(&self.program);
         server.arg("instance.lua").arg(self.port.to_string());
         server.arg(if read_only { "replica" } else { "master" });
         server.args(&self.settings).current_dir(&self.folder);
@@ -148,6 +150,14 @@ impl Instance {
         let id = self.server().as_ref().map(Child::id).expect("the server runs");
         let sent = Command::new("kill").args([&format!("-{name}"), &id.to_string()]).status();
         assert!(sent.expect("there is a program that sends signals").success());
+    }
+
+    /// Lets no file grow any more, as on a full disk, or lets them grow again.
+    pub fn fill_disk(&self, full: bool) {
+        let id = self.server().as_ref().map(Child::id).expect("the server runs").to_string();
+        let limit = if full { "--fsize=1:" } else { "--fsize=unlimited:" };
+        let set = Command::new("prlimit").args(["--pid", &id, limit]).status();
+        assert!(set.expect("there is a program that sets limits").success());
     }
 
     /// Where it listens.

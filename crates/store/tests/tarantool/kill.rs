@@ -1,6 +1,6 @@
 //! Tarantool is killed while servers use it, and comes back.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -155,22 +155,25 @@ fn judge(store: &TarantoolStore, tube: &TubeName, recorder: &Recorder, known: &H
     let last = known.iter().max().map_or(0, |id| id.0);
     // Ids beyond the last known one may have been used by puts that were cut off.
     let ids: Vec<TaskId> = (0..last + 100).map(TaskId).collect();
-    let mut left = HashSet::new();
+    let mut left = HashMap::new();
     for ids in ids.chunks(1000) {
         let peek = Command::Peek { tube: tube.clone(), ids: ids.to_vec() };
         let Ok(Reply::Tasks(tasks)) = ask(store, peek) else { panic!("a peek shows tasks") };
         for task in tasks {
-            left.insert(task.id);
+            left.insert(task.id, task.state);
             history.found(tube, task.id, task.state);
         }
     }
     let all: Vec<TaskId> = history.tasks().map(|(_, id)| id).collect();
     for id in all {
         if !known.contains(&id) {
-            let call = Call { begin: 0, end: None, did: Did::Put(State::Ready) };
+            // Nobody heard whether it had to wait for a semaphore.
+            let waits = left.get(&id) == Some(&State::Delayed);
+            let put = Did::Put(if waits { State::Delayed } else { State::Ready });
+            let call = Call { begin: 0, end: None, did: put };
             history.record(tube, id, call);
         }
-        if !left.contains(&id) {
+        if !left.contains_key(&id) {
             history.found(tube, id, State::Done);
         }
     }

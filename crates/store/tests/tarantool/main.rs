@@ -9,6 +9,7 @@ mod adapter;
 mod exact;
 mod failures;
 mod fixture;
+mod full_disk;
 mod kill;
 mod semaphores;
 mod servers;

@@ -10,11 +10,12 @@ use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
     TubeName, TubeOptions,
 };
+use taskyard_store::Store;
 use taskyard_store::tarantool::TarantoolStore;
 use taskyard_tarantool::Word;
 
 use crate::instance::{Instance, program};
-use crate::yard::{ask, instance, make_tube, open, own, put, run};
+use crate::yard::{CALL, NOW, ask, instance, make_tube, open, own, put, run};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -183,6 +184,34 @@ fn sessions_are_joined_and_left_once_however_often_it_is_said() {
     });
 }
 
+fn take_many(tube: &TubeName, count: usize) -> Command {
+    let (session, lease, wait) = (None, None, Span::ZERO);
+    Command::Take(Take { tube: tube.clone(), count, session, lease, wait })
+}
+
+// Many consumers ask together and nobody hears the answer, beside much that is held; this kept Tarantool busy for so long that its
+// answer was given up too. A tube that got another name meanwhile kept what nobody had heard of.
+#[test]
+fn what_many_takes_got_goes_back_and_nothing_else() {
+    run(async {
+        let way = Way::new();
+        let (store, other) = (open(&way.url), open(&way.url));
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 10_000)).expect("they are put");
+        ask(&store, put(&tube, 1_000)).expect("they are put");
+        ask(&store, take_many(&tube, 10_000)).expect("they are taken");
+        way.be_deaf("batch");
+        let lost = store.execute(NOW, vec![take_many(&tube, 1); 1_000]).await;
+        lost.replies.into_iter().for_each(is_unknown);
+        let name = TubeName::new("post").expect("a name");
+        let rename = Command::NameTube { tube, name: name.clone(), queue_num: None };
+        ask(&other, rename).expect("it has another name");
+        assert_eq!(ready_and_taken(&other, &name), (0, 11_000));
+        assert_eq!(ready_and_taken(&store, &name), (1_000, 10_000));
+        instance().audit(way.url.rsplit_once('=').expect("it has a prefix").1);
+    });
+}
+
 // As many connections as a busy server has.
 #[test]
 fn thousands_of_sessions_are_told_again() {
@@ -245,12 +274,9 @@ fn what_was_given_up_is_not_done_later() {
     ask(&store, put(&tube, 1)).expect("it is put");
     let take = |call: u64| {
         format!(
-            "local name for key in pairs(_G) do
-                if type(key) == 'string' and key:match('^taskyard_1_%x+$') then name = key end
-            end
-            local server = box.space.taskyard_server:select()[1][1]
+            "{CALL}
             box.space.taskyard_server:update(server, {{{{'=', 3, 10}}}})
-            return #_G[name].call('taskyard', 'batch', server, {call}, nil, 7, {{{{5, 'mail', 1}}}}, 0)"
+            return #call('batch', server, {call}, nil, 7, {{{{5, 'mail', 1}}}}, 0)"
         )
     };
     assert_eq!(alone.talk(&take(10)), Word::Int(0), "it says that it was not wanted");

@@ -43,6 +43,16 @@ pub fn run(case: impl Future) {
     }
 }
 
+/// The beginning of a script that calls procedures as a server does: `call(verb, …)`, and `server`, one that is there.
+pub const CALL: &str = "
+    local library
+    for key, value in pairs(_G) do
+        if type(key) == 'string' and key:match('^taskyard_1_%x+$') then library = value end
+    end
+    local function call(...) return library.call('taskyard', ...) end
+    local server = box.space.taskyard_server and box.space.taskyard_server:select()[1][1]
+";
+
 /// The moment at which the tests of a store alone ask.
 pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 

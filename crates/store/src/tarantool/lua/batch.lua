@@ -47,11 +47,11 @@ local function effects(c)
 end
 
 -- When time alone next changes something.
-local function next_wakeup()
+local function next_wakeup(c)
     local first = S.live.index[1]:min()
     local at = first and moment(first[2]) or FAR
     local session = S.session.index[1]:min()
-    at = math.min(at, session and moment(session[3]) or FAR, next_semaphore())
+    at = math.min(at, session and moment(session[3]) or FAR, next_semaphore(c))
     return at < FAR and at or NULL
 end
 
@@ -62,11 +62,16 @@ local function is_wanted(server, call)
 end
 
 local function run(c, commands)
+    begin_here()
     local replies = {}
     for place, command in ipairs(commands) do
         replies[place] = verbs[command[1]](c, command)
     end
     flush_all(c)
+    if c.gone then
+        -- What it found gone may be so by a batch that is not in the log yet: it is answered behind that one, or not at all.
+        S.server:replace(S.server:get(c.server))
+    end
     return replies
 end
 
@@ -98,7 +103,6 @@ function api.batch(server, call, now, lease, commands, replicas)
     if box.info.ro then
         box.error(box.error.READONLY)
     end
-    begin_here()
     if not is_wanted(server, call) then
         return {}
     end
@@ -112,8 +116,9 @@ function api.batch(server, call, now, lease, commands, replicas)
         error(replies, 0)
     end
     local ready, rooms, names = effects(c)
-    local next_at = next_wakeup()
+    local next_at = next_wakeup(c)
     box.commit()
+    confirm_told(c)
     local keys = news_of(c)
     local events = keys == true or #keys > 0
     if S.server:len() > 1 and (#names > 0 or events) then

@@ -5,7 +5,9 @@ local function is_there()
     if not find_spaces() then
         return false
     end
-    begin_here()
+    if not is_counted(foreign()) then
+        atomically(function() end)
+    end
     return true
 end
 

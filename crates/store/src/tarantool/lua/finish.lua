@@ -163,6 +163,7 @@ verbs[6] = function(c, command)
     for place = 1, #items do
         local outcome = finish_one(c, tube, items[place], show, key)
         outcomes[place], all_done = outcome, all_done and outcome == DONE_ITEM
+        c.gone = c.gone or outcome[1] ~= 0
     end
     settle(c, tube)
     if tube.o.semaphore then
@@ -191,7 +192,7 @@ verbs[8] = function(c, command)
     for place, id in ipairs(ids) do
         local task = S.task:get({ tube.number, id })
         if not task then
-            outcomes[place] = MISSING_ITEM
+            outcomes[place], c.gone = MISSING_ITEM, true
         else
             local delivery = delivery_of(tube, id)
             outcomes[place] = show and { 0, view_done(c, tube, task, delivery, body_of(tube, task)) } or DONE_ITEM

@@ -204,7 +204,7 @@ function tell_holder(c, s, task, grant, kind, attempts)
     s.events = s.events + 1
     s.changed = true
     note_news(c, s)
-    told_until(c.now)
+    told_until(c, c.now)
 end
 
 -- Whether nobody can have heard of a grant yet.
@@ -222,18 +222,27 @@ function forget_events(s, task, grant)
     return not untold
 end
 
--- Events that were due by this moment are known to those who wait for events.
-function told_until(at)
-    local row = S.here:get(0)
-    if row[4] < at then
-        S.here:update(0, { { '=', 4, at } })
-    end
+-- Events that were due by this moment are known to those who wait for events. It is no more than a hint, and in no space: what is
+-- due again writes nothing into the log.
+local told = 0
+
+function told_until(c, at)
+    c.told = math.max(c.told or 0, at)
+end
+
+-- What a call told is known when it is done.
+function confirm_told(c)
+    told = math.max(told, c.told or 0)
+end
+
+function forget_told()
+    told = 0
 end
 
 -- The first moment after what is known at which something may be handed out.
-local function next_event()
-    local told = S.here:get(0)[4]
-    local first = S.event.index[1]:select({ 0, told + 1 }, { iterator = 'GE', limit = 1 })[1]
+local function next_event(c)
+    local known = math.max(told, c.told or 0)
+    local first = S.event.index[1]:select({ 0, known + 1 }, { iterator = 'GE', limit = 1 })[1]
     return first and first[8] == 0 and moment(first[7]) or FAR
 end
 
@@ -246,7 +255,7 @@ end
 
 -- Of which semaphores something may be handed out since this was last asked; of any, where that is much.
 function note_due(c)
-    local first = { 0, S.here:get(0)[4] + 1 }
+    local first = { 0, math.max(told, c.told or 0) + 1 }
     local due = S.event.index[1]:select(first, { iterator = 'GE', limit = STEP })
     for _, event in ipairs(due) do
         if event[8] ~= 0 or event[7] > c.now then
@@ -260,9 +269,9 @@ function note_due(c)
 end
 
 -- When time alone next changes something, or makes an event due.
-function next_semaphore()
+function next_semaphore(c)
     local first = S.semaphore.index[2]:min()
-    return math.min(first and moment(first[6]) or FAR, next_event())
+    return math.min(first and moment(first[6]) or FAR, next_event(c))
 end
 
 function standing(place)

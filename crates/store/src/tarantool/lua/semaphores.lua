@@ -284,7 +284,7 @@ function tick_semaphores(c, limit)
         ticked = ticked + 1
     end
     note_due(c)
-    told_until(c.now)
+    told_until(c, c.now)
     follow(c)
     return ticked
 end

@@ -32,11 +32,18 @@ local function foreign()
     return sum
 end
 
--- Counts all tasks where nobody has counted since this instance can be written to, or where another was written to meanwhile.
+-- Whether all tasks were counted since this instance can be written to, and no other was written to meanwhile.
+local function is_counted(others)
+    local row = S.here:get(0)
+    return row ~= nil and row[2] == others
+end
+
+-- Counts all tasks where they were not. That is part of the caller's transaction, and has a row in the log: others that wait for
+-- theirs may have to be undone, and would find their counts written over.
 local function begin_here()
-    local row, others = S.here:get(0), foreign()
-    if row and row[2] == others then
-        return row
+    local others = foreign()
+    if is_counted(others) then
+        return
     end
     for _, live in ipairs(S.live:select()) do
         S.live:delete(live[1])
@@ -44,7 +51,14 @@ local function begin_here()
     for _, tube in S.tube:pairs() do
         count_tube(tube[1])
     end
-    return S.here:replace({ 0, others, micros(), 0 })
+    write_meta('counted', micros())
+    S.here:replace({ 0, others, micros(), 0 })
+    forget_told()
+end
+
+local function begin_and(work, ...)
+    begin_here()
+    return work(...)
 end
 
 -- Runs in one transaction, or not at all: what went wrong is thrown on.
@@ -52,9 +66,8 @@ local function atomically(work, ...)
     if box.info.ro then
         box.error(box.error.READONLY)
     end
-    begin_here()
     box.begin()
-    local done, answer = pcall(work, ...)
+    local done, answer = pcall(begin_and, work, ...)
     if not done then
         box.rollback()
         error(answer, 0)
@@ -119,6 +132,8 @@ local function begin_anew(c)
         S.session:delete(row[1])
     end
     S.meta:delete('session_ttr')
+    -- Counters begin again also where nothing else changes, and must not be written without a row for the log.
+    write_meta('begun', micros())
     flush_all(c)
 end
 
@@ -190,6 +205,77 @@ api['end'] = function(server, now, patience)
     end)
 end
 
+-- Ranges of lease numbers in order, those that meet as one.
+local function joined(ranges)
+    table.sort(ranges, function(a, b) return a[1] < b[1] end)
+    local all = {}
+    for _, range in ipairs(ranges) do
+        local last = all[#all]
+        if last and range[1] <= last[2] + 1 then
+            last[2] = math.max(last[2], range[2])
+        else
+            all[#all + 1] = { range[1], range[2] }
+        end
+    end
+    return all
+end
+
+-- Whether a number is in one of these.
+local function is_within(ranges, of)
+    local low, high = 1, #ranges
+    while low <= high do
+        local middle = math.floor((low + high) / 2)
+        if of < ranges[middle][1] then
+            high = middle - 1
+        elseif of > ranges[middle][2] then
+            low = middle + 1
+        else
+            return true
+        end
+    end
+    return false
+end
+
+-- Deliveries that nobody heard of, by the numbers of their tubes. Each tube is read once, and all of them where one has another
+-- name by now: lease numbers are everybody's.
+local function find_unheard(c, unheard)
+    local wanted, everywhere = {}, false
+    local ranges = {}
+    for place, row in ipairs(unheard) do
+        local tube = open_tube(c, row[1])
+        if tube then
+            wanted[tube.number] = true
+        else
+            everywhere = true
+        end
+        ranges[place] = { tonumber(row[2]), tonumber(row[3]) }
+    end
+    if everywhere then
+        for _, tube in S.tube:pairs() do
+            wanted[tube[1]] = true
+        end
+    end
+    ranges = joined(ranges)
+    local found = {}
+    for of in pairs(wanted) do
+        local all = {}
+        for _, delivery in S.taken:pairs({ of }) do
+            if is_within(ranges, tonumber(delivery[D_LEASE])) then
+                all[#all + 1] = delivery
+            end
+        end
+        found[of] = #all > 0 and all or nil
+    end
+    return found
+end
+
+local function give_back_unheard(c, unheard)
+    for of, all in pairs(find_unheard(c, unheard)) do
+        local tube = open_number(c, of)
+        regate(c, tube, give_back_all(c, tube, all, false))
+    end
+end
+
 -- A server that lost the thread says which sessions are connected there, which deliveries nobody heard of, and the last of
 -- its calls; what it asked before is not done any more.
 function api.settle(server, now, last, sessions, unheard)
@@ -207,17 +293,7 @@ function api.settle(server, now, last, sessions, unheard)
             end
             connect(c, server, row[1], row[2])
         end
-        for _, range in ipairs(unheard) do
-            local tube, all = open_tube(c, range[1]), {}
-            for _, delivery in ipairs(tube and S.taken:select({ tube.number }) or {}) do
-                if delivery[D_LEASE] >= range[2] and delivery[D_LEASE] <= range[3] then
-                    all[#all + 1] = delivery
-                end
-            end
-            if #all > 0 then
-                regate(c, tube, give_back_all(c, tube, all, false))
-            end
-        end
+        give_back_unheard(c, unheard)
         flush_all(c)
         return {}
     end)

@@ -36,9 +36,8 @@ local function whole_options(row)
     return whole
 end
 
--- How many tasks stand where; counted anew where nobody has counted yet.
-local function read_live(number_of)
-    local row = S.live:get(number_of)
+-- How many tasks stand where, as it was written down.
+local function read_live(row)
     local n = {}
     n.next, n.ready, n.taken, n.buried, n.delayed, n.takeable, n.done = row:unpack(2, 8)
     n.next = moment(n.next)
@@ -48,16 +47,33 @@ local function read_live(number_of)
     return n
 end
 
-local function write_live(tube)
+local function live_row(tube)
     local n = tube.n
-    S.live:replace({ tube.number, stamp(n.next), n.ready, n.taken, n.buried, n.delayed, n.takeable, n.done, n.ack, n.bury,
-        n.delete, n.kick, n.put, n.release, n.take, n.touch, n.ttl, n.ttr, n.delay })
+    return { tube.number, stamp(n.next), n.ready, n.taken, n.buried, n.delayed, n.takeable, n.done, n.ack, n.bury,
+        n.delete, n.kick, n.put, n.release, n.take, n.touch, n.ttl, n.ttr, n.delay }
+end
+
+local function write_live(tube)
+    tube.live = S.live:replace(live_row(tube))
+end
+
+-- Whether it is another than was written down. What changes nothing that is logged must write nothing here either: without a
+-- row for the log it would be done at once, before others that still wait for theirs, and Tarantool ends when it has to undo one
+-- of those and finds that somebody wrote over it.
+local function is_other(row, live)
+    for place = 2, #row do
+        if row[place] ~= live[place] then
+            return true
+        end
+    end
+    return false
 end
 
 local function add_tube(c, row)
     local tube = { number = row[1], name = row[2], options = row[3], next_id = row[4], queue_num = given(row[5]) }
     tube.o = read_options(tube.options)
-    tube.n = read_live(tube.number)
+    tube.live = S.live:get(tube.number)
+    tube.n = read_live(tube.live)
     c.by_name[tube.name] = tube
     c.by_number[tube.number] = tube
     return tube
@@ -125,7 +141,9 @@ local function flush(tube)
     if tube.changed then
         tube.changed = false
         tube.n.next = next_moment(tube)
-        write_live(tube)
+        if is_other(live_row(tube), tube.live) then
+            write_live(tube)
+        end
     end
 end
 

@@ -1,0 +1,151 @@
+//! The log of Tarantool cannot be written while several servers use it.
+
+use std::sync::Barrier;
+use std::thread;
+
+use taskyard_core::{
+    Command, Error, Finish, FinishItem, Holder, Kind, Lease, Outcome, Reply, SemaphoreChange,
+    SemaphoreCommand, SemaphoreKey, TaskId, TubeName, TubeOptions, Wish,
+};
+use taskyard_store::tarantool::{Clock, TarantoolStore};
+use taskyard_tarantool::Word;
+
+use crate::instance::{Instance, program};
+use crate::yard::{CALL, ack, ask, make_tube, open, put, take};
+
+/// How often each of two servers asks.
+const TIMES: usize = 300;
+
+type Replies = Vec<Result<Reply, Error>>;
+
+/// Asks at two servers at the same time, again and again, while nothing can be written; answers what they were told.
+fn ask_while_full(
+    tarantool: &Instance,
+    stores: [&TarantoolStore; 2],
+    commands: [Command; 2],
+) -> [Replies; 2] {
+    tarantool.fill_disk(true);
+    let together = &Barrier::new(2);
+    let told = thread::scope(|scope| {
+        let [one, other] = [0, 1].map(|which| {
+            let (store, command) = (stores[which], commands[which].clone());
+            scope.spawn(move || {
+                let once = |_| {
+                    together.wait();
+                    ask(store, command.clone())
+                };
+                (0..TIMES).map(once).collect::<Replies>()
+            })
+        });
+        [one, other].map(|asker| asker.join().expect("it does not fail"))
+    });
+    tarantool.fill_disk(false);
+    told
+}
+
+fn is_refused(replies: &Replies) {
+    for reply in replies {
+        let text = reply.as_ref().expect_err("nothing can be written").to_string();
+        assert!(text.contains("cannot write its log"), "{text}");
+    }
+}
+
+fn ack_by(tube: &TubeName, id: u64, lease: u64) -> Command {
+    let holder = Holder::Lease(Lease(lease));
+    let items = vec![FinishItem { id: TaskId(id), holder, finish: Finish::Ack }];
+    Command::Finish { tube: tube.clone(), items, show: false }
+}
+
+// An ack of something stale wrote the counts of its tube anew although they were the same, into a space that is not in the log, and
+// was done at once. A put before it that could not be logged was undone then, found its counts written over, and Tarantool ended.
+#[test]
+fn a_put_that_cannot_be_logged_is_refused_beside_what_changes_nothing() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    let (store, other) = (open(&tarantool.url()), open(&tarantool.url()));
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, 1)).expect("it is put");
+    let nothing = [
+        Command::Kick { tube: tube.clone(), count: 1 },
+        Command::ReleaseAll { tube: tube.clone() },
+        Command::Tick { limit: 10 },
+        ack_by(&tube, 0, 5),
+    ];
+    for command in nothing {
+        let commands = [put(&tube, 1), command];
+        let [puts, _] = ask_while_full(&tarantool, [&store, &other], commands);
+        is_refused(&puts);
+        ask(&store, put(&tube, 1)).expect("it is put");
+        tarantool.audit("taskyard");
+    }
+    assert_eq!(take(&other, &tube, 99).len(), 5, "and nothing that was refused is there");
+}
+
+// Who was told of events was kept in such a space too, and each tick of each server wrote there.
+#[test]
+fn a_grant_that_cannot_be_logged_is_refused_beside_ticks() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    // Time must go on, or nothing becomes due.
+    let open = || TarantoolStore::open(&tarantool.url(), Clock::Database).expect("it opens");
+    let (store, other) = (open(), open());
+    let key = SemaphoreKey::new("yang").expect("a key");
+    let change = Box::new(SemaphoreChange::limits(5, 5));
+    let configure = SemaphoreCommand::Configure { key: key.clone(), change, only_new: false };
+    ask(&store, Command::Semaphore(configure)).expect("it is there");
+    let wishes = vec![Wish { task: TaskId(1), priority: 0.0 }];
+    let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes });
+    let commands = [enqueue.clone(), Command::Tick { limit: 10 }];
+    let [enqueued, _] = ask_while_full(&tarantool, [&store, &other], commands);
+    is_refused(&enqueued);
+    ask(&store, enqueue).expect("it is granted");
+    tarantool.audit("taskyard");
+}
+
+// An ack that was not logged yet made another server answer that the task is gone, and then was undone: the task came again, though
+// its worker had been told that it was done.
+#[test]
+fn nobody_hears_of_an_ack_that_is_undone() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    let (store, other) = (open(&tarantool.url()), open(&tarantool.url()));
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, 1)).expect("it is put");
+    let held = take(&store, &tube, 1).remove(0);
+    let lease = held.lease.expect("a lease").0;
+    let delete = Command::Delete { tube: tube.clone(), ids: vec![TaskId(0)], show: false };
+    for command in [ack_by(&tube, 0, lease), delete] {
+        let commands = [ack_by(&tube, 0, lease), command];
+        let told = ask_while_full(&tarantool, [&store, &other], commands);
+        told.iter().for_each(is_refused);
+    }
+    assert_eq!(ack(&other, &tube, &held), Outcome::Done(None));
+    tarantool.audit("taskyard");
+}
+
+// An instance that another wrote to counts all tasks anew. It did so beside what still waited for the log, at once.
+#[test]
+fn a_put_that_cannot_be_logged_is_refused_while_tasks_are_counted() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    let store = open(&tarantool.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    tarantool.fill_disk(true);
+    let script = "
+        local fiber = require('fiber')
+        local function batch(number, command)
+            local task = fiber.new(call, 'batch', server, number, nil, 1, { command }, 0)
+            task:set_joinable(true)
+            return task
+        end
+        local put = batch(1000, { 4, 'mail', { { 'x' } } })
+        fiber.yield()
+        box.space.taskyard_here:update(0, { { '=', 2, 12345 } })
+        local tick = batch(1001, { 16, 10 })
+        return { (put:join()), (tick:join()) }";
+    let told = tarantool.talk(&format!("{CALL} {script}"));
+    assert_eq!(told, Word::List(vec![Word::Bool(false); 2]), "both are refused");
+    tarantool.fill_disk(false);
+    ask(&store, put(&tube, 1)).expect("it is put");
+    tarantool.audit("taskyard");
+}
