@@ -27,6 +27,7 @@ mod presence;
 mod refuse;
 mod registry;
 mod semaphores;
+mod settling;
 mod tubes;
 
 use std::collections::hash_map::RandomState;
@@ -196,7 +197,7 @@ impl Shared {
         let reach = Arc::new(
             Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
         );
-        let link = Mutex::new(Link::new(Arc::clone(&reach)));
+        let link = Mutex::new(Link::orderly(Arc::clone(&reach)));
         let known = Lock::default();
         let mut shared = Shared { reach, clock, server, link, known, presence, durability: None };
         let until = Instant::now() + wait;
@@ -232,6 +233,11 @@ impl Shared {
         Ok(found)
     }
 
+    /// The epoch that this server knows, as functions are told.
+    fn epoch_word(&self) -> Vec<u8> {
+        self.known().epoch.to_string().into_bytes()
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -243,8 +249,7 @@ impl Shared {
 
     async fn close(&self) -> Result<(), Error> {
         self.presence.stop();
-        let words = vec![self.server.clone(), presence::patience()];
-        let call = self.registry_call("end", words);
+        let call = self.registry_call("end", vec![self.server.clone()]);
         let answer = self.link.lock().await.call(&[call]).await.pop();
         match answer {
             Some(Err(failure)) => Err(failure::error(&failure)),
