@@ -66,6 +66,8 @@ pub struct Link {
     away: HashMap<Address, Away>,
     /// Connections that were lost while something was under way on them, which may still be.
     lost: Vec<(Address, Client)>,
+    /// Whether a node is asked only when nothing is under way there any more.
+    orderly: bool,
 }
 
 /// A node that could not be reached.
@@ -80,7 +82,13 @@ impl Link {
     /// Nothing is connected yet.
     pub fn new(reach: Arc<Reach>) -> Self {
         let (nodes, away) = (HashMap::new(), HashMap::new());
-        Link { reach, nodes, slots: None, away, lost: Vec::new() }
+        Link { reach, nodes, slots: None, away, lost: Vec::new(), orderly: false }
+    }
+
+    /// The same, but a node on the way to which something was lost is asked again only when that is ended: Redis may still read what had
+    /// been sent. Other nodes are asked meanwhile.
+    pub fn orderly(reach: Arc<Reach>) -> Self {
+        Link { orderly: true, ..Self::new(reach) }
     }
 
     /// Makes calls, none of which needs another's effect, and answers for each.
@@ -152,6 +160,9 @@ impl Link {
             let (count, wait) = (place.replicas.to_string(), place.replicas_wait.as_millis());
             resp::pack(&mut bytes, &["WAIT", &count, &wait.to_string()]);
         }
+        if self.orderly {
+            self.end_lost_at(node).await?;
+        }
         let known = self.nodes.contains_key(node);
         let mut sent = self.connection(node).await?.send(&bytes).await;
         if known && matches!(sent, Err(Failure::Unreachable(_))) {
@@ -217,24 +228,26 @@ impl Link {
         }
     }
 
-    /// Sees to it that nothing is under way any more on connections that were lost: Redis may still read what had
-    /// been sent.
-    pub async fn end_lost(&mut self) -> Result<(), Failure> {
-        while let Some((node, client)) = self.lost.last().cloned() {
-            match self.end(&node, &client).await {
-                // Another node has its place; what this one still does is thrown away when it learns of it.
-                Err(Failure::Unreachable(_)) if self.is_deposed(&node).await? => {}
-                ended => ended?,
-            }
-            self.lost.pop();
+    /// Sees to it that nothing is under way any more on connections that were lost, where that can be done now.
+    pub async fn end_lost(&mut self) {
+        let nodes: BTreeSet<Address> = self.lost.iter().map(|(node, _)| node.clone()).collect();
+        for node in nodes {
+            let _ = self.end_lost_at(&node).await;
         }
-        Ok(())
     }
 
-    async fn is_deposed(&mut self, node: &Address) -> Result<bool, Failure> {
-        self.slots = None;
-        let cluster = self.reach.place.cluster;
-        Ok(cluster && !self.masters().await?.contains(node))
+    /// The same for one node. When another has its place nobody asks this one any more, and what it still does is thrown away when it learns of
+    /// that.
+    async fn end_lost_at(&mut self, node: &Address) -> Result<(), Failure> {
+        while let Some(place) = self.lost.iter().position(|(at, _)| at == node) {
+            let client = self.lost[place].1.clone();
+            self.end(node, &client).await.map_err(|failure| match failure {
+                Failure::Lost(text) => Failure::Unreachable(text),
+                other => other,
+            })?;
+            self.lost.remove(place);
+        }
+        Ok(())
     }
 
     async fn end(&mut self, node: &Address, client: &Client) -> Result<(), Failure> {

@@ -109,7 +109,7 @@ async fn carry(mut link: Link, watch: Option<Watch>, mut inbox: mpsc::Receiver<R
         let mut answers = answers.into_iter();
         if answers.as_slice().iter().any(|answer| matches!(answer, Err(Failure::Lost(_)))) {
             // Whoever asks again must not be overtaken by what is still under way.
-            let _ = link.end_lost().await;
+            link.end_lost().await;
         }
         for (count, reply) in waiting {
             let _ = reply.send(answers.by_ref().take(count).collect());

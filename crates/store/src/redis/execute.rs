@@ -39,8 +39,8 @@ pub(super) struct Batch<'a> {
 }
 
 /// Commands of a batch that ask the same tube, with their places.
-struct Group {
-    tube: TubeName,
+pub(super) struct Group {
+    pub tube: TubeName,
     commands: Vec<(usize, Command)>,
     tasks: usize,
     bytes: usize,
@@ -163,6 +163,7 @@ impl Batch<'_> {
 
     /// Asks tubes, each once.
     async fn wave(&mut self, groups: Vec<Group>) {
+        let groups = self.refuse_disorder(groups);
         let prepared = if self.lost { Err(unasked()) } else { self.prepare(&groups).await };
         let (calls, ranges) = match prepared {
             Ok(prepared) => prepared,
@@ -250,6 +251,17 @@ impl Batch<'_> {
                 None => return Err(unasked()),
             }
         }
+    }
+
+    /// The same for several, of which each is answered for itself.
+    pub async fn call_each_again(&mut self, calls: &[Call]) -> Vec<Result<Value, Failure>> {
+        let mut answers = self.link.call(calls).await;
+        for (call, answer) in calls.iter().zip(&mut answers) {
+            if matches!(answer, Err(Failure::Lost(_))) {
+                *answer = self.call_again(call).await;
+            }
+        }
+        answers
     }
 
     /// The calls, and the lease numbers that each may use.
@@ -433,7 +445,7 @@ impl Group {
             && (self.tasks + tasks > BATCH_TASKS_MAX || self.bytes + bytes > BATCH_BYTES_MAX)
     }
 
-    fn places(&self) -> impl Iterator<Item = usize> {
+    pub fn places(&self) -> impl Iterator<Item = usize> {
         self.commands.iter().map(|(place, _)| *place)
     }
 

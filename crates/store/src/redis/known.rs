@@ -51,6 +51,8 @@ pub(super) struct Sessions {
 /// Why Redis may believe something else.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disorder {
+    /// Whether the registry knows how things stand.
+    pub told: bool,
     /// Deliveries that nobody may have heard of: where the tube lives, and the first and last of their numbers.
     pub unheard: Vec<(Home, u64, u64)>,
 }
@@ -134,18 +136,37 @@ pub(super) struct Semaphores {
 impl Semaphores {
     /// Takes in how a semaphore stands.
     pub fn learn(&mut self, head: &SemaphoreHead) {
+        self.list(head.number, &head.key);
         let numbered = (head.number, head.key.clone());
         self.moments.set(&numbered, head.next);
         self.events.set(&numbered, head.next_event);
-        self.list(head.number, &head.key);
     }
 
-    /// There is a semaphore of this number.
+    /// There is a semaphore of this number. Another had it if Redis lost its last moments.
     pub fn list(&mut self, number: u32, key: &SemaphoreKey) {
-        self.keys.entry(number).or_insert_with(|| {
+        if self.numbers.get(key) != Some(&number) {
+            self.forget(key);
             self.numbers.insert(key.clone(), number);
-            key.clone()
-        });
+        }
+        if self.keys.get(&number) != Some(key) {
+            self.keys.insert(number, key.clone());
+        }
+    }
+
+    /// It is not there, or not under the number that was known.
+    pub fn forget(&mut self, key: &SemaphoreKey) {
+        let Some(number) = self.numbers.remove(key) else { return };
+        let numbered = (number, key.clone());
+        self.moments.set(&numbered, None);
+        self.events.set(&numbered, None);
+        if self.keys.get(&number) == Some(key) {
+            self.keys.remove(&number);
+        }
+    }
+
+    /// This one could not be asked what is due: it is asked again then.
+    pub fn ask_later(&mut self, one: &Numbered, at: i64) {
+        self.moments.set(one, Some(at));
     }
 
     /// Another server did something to this one: it is looked at with the next tick. Answers whether it is known at all.
@@ -218,7 +239,19 @@ impl Known {
 
     /// Redis may believe something else than this server.
     pub fn doubt(&mut self) -> &mut Disorder {
-        self.disorder.get_or_insert_default()
+        let disorder = self.disorder.get_or_insert_default();
+        disorder.told = false;
+        disorder
+    }
+
+    /// A session ends at this moment, by the clock of the tasks.
+    pub fn session_ends(&mut self, at: i64) {
+        self.session_end = self.session_end.into_iter().chain([at]).min();
+    }
+
+    /// The registry knows of this epoch. One that is known here counts also when it was lost there.
+    pub fn heard_epoch(&mut self, epoch: i64) {
+        self.epoch = self.epoch.max(epoch.unsigned_abs());
     }
 }
 

@@ -6,6 +6,7 @@ use taskyard_redis::Library;
 /// what the others do not use is out of their sight.
 const FILES: &[&str] = &[
     include_str!("lua/task.lua"),
+    include_str!("lua/life.lua"),
     include_str!("lua/tube.lua"),
     concat!("do\n", include_str!("lua/semaphore.lua"), "end\n"),
     concat!("do\n", include_str!("lua/outbox.lua"), "end\n"),

@@ -27,6 +27,7 @@ mod presence;
 mod refuse;
 mod registry;
 mod semaphores;
+mod settling;
 mod transfer;
 mod tubes;
 
@@ -245,7 +246,7 @@ impl Shared {
         let reach = Arc::new(
             Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
         );
-        let link = Mutex::new(Link::new(Arc::clone(&reach)));
+        let link = Mutex::new(Link::orderly(Arc::clone(&reach)));
         let (known, durability, pages) = Default::default();
         let mut shared =
             Shared { reach, clock, server, link, known, presence, durability, serves, pages };
@@ -286,6 +287,11 @@ impl Shared {
         Ok(found)
     }
 
+    /// The epoch that this server knows, as functions are told.
+    fn epoch_word(&self) -> Vec<u8> {
+        self.known().epoch.to_string().into_bytes()
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -304,8 +310,7 @@ impl Shared {
         if !self.serves {
             return Ok(());
         }
-        let words = vec![self.server.clone(), presence::patience()];
-        let call = self.registry_call("end", words);
+        let call = self.registry_call("end", vec![self.server.clone()]);
         let answer = self.link.lock().await.call(&[call]).await.pop();
         match answer {
             Some(Err(failure)) => Err(failure::error(&failure)),

@@ -192,7 +192,8 @@ async fn listen(shared: &Shared, link: &mut Link) -> Result<Connection, Failure>
 /// Says that this server lives, and ends the sessions of those that do not.
 async fn beat(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
     let leaves = Instant::now();
-    let call = shared.registry_call("beat", vec![shared.server.clone(), patience()]);
+    let words = vec![shared.server.clone(), patience(), shared.epoch_word()];
+    let call = shared.registry_call("beat", words);
     let answer = link.call(&[call]).await.pop().unwrap_or_else(|| Err(unreadable_registry()))?;
     let numbers = answer.list().unwrap_or_default();
     let numbers: Vec<i64> = numbers.iter().filter_map(Value::int).collect();
@@ -203,7 +204,7 @@ async fn beat(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
     }
     {
         let mut known = shared.known();
-        known.epoch = known.epoch.max(epoch.unsigned_abs());
+        known.heard_epoch(epoch);
         if forgotten == 1 {
             tracing::warn!("this server was silent for so long that others took it for dead");
             known.doubt();

@@ -8,13 +8,38 @@ use taskyard_redis::{Call, Failure, Value};
 use super::Shared;
 use super::codec;
 use super::execute::{Batch, unreadable_registry};
-use super::tubes::{Home, NEVER, TUBES_TOGETHER, Whom, read, status, unreadable};
+use super::tubes::{Home, NEVER, TUBES_TOGETHER, Whom, read_counted, status};
 
 /// What the registry answers first.
 const OK: i64 = 0;
 const UNKNOWN: i64 = 2;
 const STALE: i64 = 9;
 const ENDING: i64 = 10;
+
+/// How long what cannot be asked is left alone, in microseconds.
+pub(super) const AGAIN: i64 = 1_000_000;
+
+/// What a tick has done so far.
+#[derive(Default)]
+pub(super) struct Ticked {
+    pub moved: usize,
+    /// The first that went wrong.
+    failed: Option<Failure>,
+}
+
+impl Ticked {
+    /// What somebody answered; nothing if that went wrong.
+    pub fn take<T>(&mut self, answer: Result<T, Failure>) -> Option<T> {
+        answer.map_err(|failure| self.failed.get_or_insert(failure).clone()).ok()
+    }
+
+    fn end(self) -> Result<usize, Failure> {
+        match self.failed {
+            Some(failure) if self.moved == 0 => Err(failure),
+            _ => Ok(self.moved),
+        }
+    }
+}
 
 impl Shared {
     /// A call of the registry.
@@ -79,27 +104,40 @@ impl Batch<'_> {
         }
         self.shared.known().sessions.left(session);
         if status == ENDING {
-            self.end_session(session).await?;
+            let ended = self.end_session(session).await;
+            if ended.is_err() {
+                // Whoever says again that it leaves hears that it is no more. A tick brings it to its end.
+                let mut known = self.shared.known();
+                let clock = known.clock();
+                known.session_ends(clock);
+            }
+            ended?;
         } else if ends < NEVER {
-            let mut known = self.shared.known();
-            known.session_end = known.session_end.into_iter().chain([ends]).min();
+            self.shared.known().session_ends(ends);
         }
         Ok(Ok(Reply::Nothing))
     }
 
-    /// Gives back what a session holds, then forgets it. May be done twice. Answers how many tasks that were.
-    async fn end_session(&mut self, session: SessionId) -> Result<usize, Failure> {
+    /// Gives back what a session holds, then forgets it, unless a tube cannot be asked. May be done twice. Answers how many tasks that were.
+    pub async fn end_session(&mut self, session: SessionId) -> Result<usize, Failure> {
         let held = self.registry_again("held", vec![session.0.to_vec()]).await?;
         let mut homes: BTreeSet<Home> = held.into_iter().filter_map(Home::read).collect();
         homes
             .extend(self.shared.known().sessions.held.get(&session).into_iter().flatten().cloned());
         let whom: Vec<Whom> = homes.into_iter().map(Whom::at).collect();
-        let mut back = 0;
+        let (mut back, mut failed) = (0, None);
         for (_, answer) in self.ask_each(&whom, &codec::part(session)).await {
-            let (head, mut parts) = read(answer?)?;
-            back += parts.counted().map_err(unreadable)? as usize;
-            self.learn_unnamed(&head);
-            self.learn_others(&mut parts);
+            match answer.and_then(read_counted) {
+                Ok((head, mut parts, count)) => {
+                    back += count;
+                    self.learn_unnamed(&head);
+                    self.learn_others(&mut parts);
+                }
+                Err(failure) => failed = failed.or(Some(failure)),
+            }
+        }
+        if let Some(failure) = failed {
+            return Err(failure);
         }
         self.registry_again("ended", vec![session.0.to_vec()]).await?;
         self.shared.known().sessions.held.remove(&session);
@@ -113,37 +151,51 @@ impl Batch<'_> {
         self.registry_again("hold", words).await.map(drop)
     }
 
-    /// Lets time do what is due, for about `limit` tasks.
+    /// Lets time do what is due, for about `limit` tasks. A tube that cannot be asked does not keep it from others: it is a failure only
+    /// where nothing else moved.
     pub async fn tick(&mut self, limit: usize) -> Result<usize, Failure> {
         let (sweep, clock, session_end) = {
             let known = self.shared.known();
             let sweep = known.wants_sweep(self.shared.presence.is_accompanied());
             (sweep, known.clock(), known.session_end)
         };
-        let mut moved = 0;
+        let mut ticked = Ticked::default();
         if sweep || session_end.is_some_and(|end| end <= clock) {
-            moved = self.tick_sessions(limit).await?;
+            self.tick_sessions(limit, &mut ticked).await?;
         }
         let tubes = if sweep { self.all_tubes().await? } else { self.due_tubes(clock) };
         for whom in tubes.chunks(TUBES_TOGETHER) {
-            if moved >= limit {
-                return Ok(moved);
+            if ticked.moved >= limit {
+                return Ok(ticked.moved);
             }
-            for (whom, answer) in self.ask_each(whom, &codec::tick(limit - moved)).await {
-                let (head, mut parts) = read(answer?)?;
-                let here = parts.counted().map_err(unreadable)? as usize;
+            let words = codec::tick(limit - ticked.moved);
+            for (whom, answer) in self.ask_each(whom, &words).await {
+                let Some((head, mut parts, here)) = ticked.take(answer.and_then(read_counted))
+                else {
+                    self.tick_later(whom);
+                    continue;
+                };
                 if let Some(name) = &whom.name {
                     self.learn(name, &head, here > 0);
                 }
                 self.learn_others(&mut parts);
-                moved += here;
+                ticked.moved += here;
             }
         }
-        moved += self.tick_semaphores(limit.saturating_sub(moved), sweep).await?;
+        self.tick_semaphores(limit, sweep, &mut ticked).await?;
         if sweep {
             self.shared.known().swept();
         }
-        Ok(moved)
+        ticked.end()
+    }
+
+    /// A tube that could not be asked is asked again before long, also by a server that is alone.
+    fn tick_later(&mut self, whom: &Whom) {
+        let mut known = self.shared.known();
+        let again = known.clock().saturating_add(AGAIN);
+        if let Some(name) = &whom.name {
+            known.moments.set(name, Some(again));
+        }
     }
 
     /// The tubes in which something is due, as far as is known here.
@@ -152,64 +204,26 @@ impl Batch<'_> {
         due.iter().map(|tube| self.shared.whom(tube)).collect()
     }
 
-    /// Ends sessions whose time is over. Answers how many sessions and tasks moved.
-    async fn tick_sessions(&mut self, limit: usize) -> Result<usize, Failure> {
+    /// Ends sessions whose time is over. Sessions and tasks move.
+    async fn tick_sessions(&mut self, limit: usize, ticked: &mut Ticked) -> Result<(), Failure> {
         let mut due = self.registry_again("due", vec![limit.to_string().into_bytes()]).await?;
         let clock = due.pop().and_then(|clock| clock.int());
         let next = due.pop().and_then(|next| next.int());
         let (Some(clock), Some(next)) = (clock, next) else { return Err(unreadable_registry()) };
-        let mut moved = 0;
         for session in due.into_iter().filter_map(Value::text) {
             let Ok(session) = session.try_into() else { return Err(unreadable_registry()) };
-            moved += 1 + self.end_session(SessionId(session)).await?;
+            let ended = self.end_session(SessionId(session)).await;
+            ticked.moved += ticked.take(ended).map_or(0, |back| 1 + back);
         }
         let mut known = self.shared.known();
         known.ahead = clock.saturating_sub(known.now);
+        known.session_end = Some(next).filter(|next| *next < NEVER);
         // Where there were as many as were asked for, there may be more.
-        known.session_end =
-            if moved >= limit { Some(clock) } else { Some(next).filter(|next| *next < NEVER) };
-        Ok(moved)
-    }
-
-    /// Tells Redis how things stand here, if it may believe something else. May be done twice.
-    pub async fn settle(&mut self) -> Result<(), Failure> {
-        let (disorder, sessions, held) = {
-            let mut known = self.shared.known();
-            if self.shared.presence.is_overdue() {
-                known.doubt();
-            }
-            let Some(disorder) = known.disorder.clone() else { return Ok(()) };
-            (disorder, known.sessions.connections.clone(), known.sessions.held.clone())
-        };
-        self.link.end_lost().await?;
-        let names = sessions.keys().map(|session| session.0.to_vec()).collect();
-        let lives = self.registry_again("lives", names).await?;
-        for (session, lives) in sessions.keys().zip(lives) {
-            if lives.int() != Some(1) {
-                // It ended meanwhile. It goes on without what it held.
-                self.end_session(*session).await?;
-            }
+        if ticked.moved >= limit {
+            known.session_ends(clock);
+        } else if ticked.failed.is_some() {
+            known.session_ends(clock.saturating_add(AGAIN));
         }
-        let counts = sessions.iter();
-        let counts = counts
-            .flat_map(|(session, count)| [session.0.to_vec(), count.to_string().into_bytes()]);
-        let words = std::iter::once(self.shared.server.clone()).chain(counts).collect();
-        self.registry_again("settle", words).await?;
-        for (session, homes) in held.iter().filter(|(session, _)| sessions.contains_key(session)) {
-            let homes: Vec<Home> = homes.iter().cloned().collect();
-            self.tell_held(*session, &homes).await?;
-            self.shared.known().sessions.held.insert(*session, homes.into_iter().collect());
-        }
-        for (home, first, last) in disorder.unheard {
-            let words = vec![codec::unhear(first, last)];
-            let call = self.shared.tube_call("free", &Whom::at(home), words);
-            let (head, mut parts) = read(self.call_again(&call).await?)?;
-            parts.status().map_err(unreadable)?;
-            self.learn_unnamed(&head);
-            self.learn_others(&mut parts);
-        }
-        self.shared.known().disorder = None;
-        self.shared.presence.look_around();
         Ok(())
     }
 }

@@ -85,9 +85,8 @@ impl Shared {
     /// A call of a tube with these words.
     pub fn tube_call(&self, function: &'static str, whom: &Whom, words: Vec<Vec<u8>>) -> Call {
         let channel = if self.presence.is_accompanied() { self.channel() } else { String::new() };
-        let epoch = self.known().epoch.to_string();
         let name = whom.name.as_ref().map_or("", TubeName::as_str);
-        let mut args = vec![self.now_word(), epoch.into_bytes(), channel.into_bytes()];
+        let mut args = vec![self.now_word(), self.epoch_word(), channel.into_bytes()];
         args.push(self.presence.name().as_bytes().to_vec());
         args.push(name.as_bytes().to_vec());
         args.extend(words);
@@ -407,12 +406,7 @@ impl Batch<'_> {
     ) -> Vec<(&'w Whom, Result<Value, Failure>)> {
         let call = |whom| self.shared.tube_call("free", whom, vec![words.to_vec()]);
         let calls: Vec<Call> = whom.iter().map(call).collect();
-        let mut answers = self.link.call(&calls).await;
-        for (call, answer) in calls.iter().zip(&mut answers) {
-            if matches!(answer, Err(Failure::Lost(_))) {
-                *answer = self.call_again(call).await;
-            }
-        }
+        let answers = self.call_each_again(&calls).await;
         whom.iter().zip(answers).collect()
     }
 }
@@ -447,6 +441,13 @@ fn exists(tube: TubeName, if_not_exists: bool) -> Result<Reply, Error> {
 
 pub(super) fn read(answer: Value) -> Result<(Head, Parts), Failure> {
     Parts::new(answer).map_err(unreadable)
+}
+
+/// An answer that begins with how many tasks it was about.
+pub(super) fn read_counted(answer: Value) -> Result<(Head, Parts, usize), Failure> {
+    let (head, mut parts) = read(answer)?;
+    let count = parts.counted().map_err(unreadable)? as usize;
+    Ok((head, parts, count))
 }
 
 pub(super) fn unreadable(error: Unreadable) -> Failure {

@@ -167,6 +167,47 @@ fn a_master_that_is_killed_is_replaced_by_its_replica() {
     assert_eq!(take(&store, &tube, 9).len(), 4);
 }
 
+// Something was under way to a node when it died. Until it was back every server that had asked there refused whatever it was asked, also for
+// the other nodes.
+#[test]
+fn a_node_that_is_away_keeps_nobody_from_the_others() {
+    let Some(program) = program() else { return };
+    let cluster = Cluster::new(&program);
+    for node in &cluster.nodes {
+        assert_eq!(node.talk(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]), "OK");
+    }
+    let store = open(&format!("{}?prefix=part", cluster.url()));
+    let port_of = |tube: &TubeName| cluster.master_of(&format!("{{part:{tube}}}:o")).port();
+    let registry = cluster.master_of("{part}:v").port();
+    let tubes = tubes(40);
+    // Neither is where the registry is, which all need.
+    let dies = tubes.iter().find(|tube| port_of(tube) != registry).expect("one elsewhere");
+    let lives = tubes.iter().find(|tube| ![registry, port_of(dies)].contains(&port_of(tube)));
+    let lives = lives.expect("one on the third");
+    for tube in [dies, lives] {
+        make(&store, tube);
+        ask(&store, put(tube, 1)).expect("it is put");
+    }
+    let key = format!("{{part:{dies}}}:o");
+    cluster.replica_of(&key).kill();
+    let master = cluster.master_of(&key);
+    assert_eq!(master.talk(&["CLIENT", "PAUSE", "600000", "WRITE"]), "OK");
+    thread::scope(|scope| {
+        let asks = scope.spawn(|| ask(&store, put(dies, 1)));
+        while !master.talk(&["INFO", "clients"]).contains("blocked_clients:1") {}
+        master.kill();
+        let lost = asks.join().expect("it is answered");
+        assert!(matches!(lost, Err(Error::OutcomeUnknown(_))), "{lost:?}");
+    });
+    ask(&store, put(lives, 1)).expect("its node is there");
+    assert_eq!(take(&store, lives, 9).len(), 2);
+    let refused = ask(&store, put(dies, 1));
+    assert!(matches!(refused, Err(Error::StoreAway(_))), "{refused:?}");
+    master.start();
+    ask_until_there(&store, &put(dies, 1));
+    assert!((2..=3).contains(&take(&store, dies, 9).len()));
+}
+
 #[test]
 fn a_cluster_and_a_single_one_are_told_apart() {
     run(async {

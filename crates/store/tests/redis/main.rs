@@ -10,6 +10,7 @@ mod exact;
 mod failures;
 mod fixture;
 mod kill;
+mod lost_tail;
 mod naming;
 mod semaphores;
 mod servers;

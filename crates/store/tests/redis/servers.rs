@@ -82,6 +82,27 @@ fn a_dead_servers_tasks_return() {
     });
 }
 
+// After a failover Redis had heard of nobody for a while. A server that was started just then believed that it was alone, and took back
+// what all others had given out.
+#[test]
+fn who_starts_after_a_silence_does_not_take_others_for_dead() {
+    run(async {
+        let url = own(&instance().url());
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1.to_owned();
+        let lives = open(&url);
+        let tube = make_tube(&lives, TubeOptions::new(Kind::Fifo));
+        ask(&lives, put(&tube, 1)).expect("it is put");
+        let task = take(&lives, &tube, 1).remove(0);
+        instance().talk(&["EVAL", SILENCE, "1", &format!("{{{prefix}}}:v")]);
+        let starts = open(&url);
+        assert_eq!(take(&starts, &tube, 1), []);
+        assert_eq!(ack(&lives, &tube, &task), Outcome::Done(None));
+    });
+}
+
+/// Nobody was heard for ages.
+const SILENCE: &str = "for _, server in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, server) end";
+
 #[test]
 fn the_last_server_puts_things_in_order() {
     run(async {

@@ -17,11 +17,19 @@ use crate::yard::{ask, instance, make_tube, open, own, put, run};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
+/// The next commands with this word in them break their connection.
+#[derive(Clone, Copy)]
+struct Armed {
+    word: &'static str,
+    times: usize,
+    /// Whether Redis does them all the same.
+    done: bool,
+}
+
 /// The way to Redis on which an answer can be kept back.
 struct Way {
     url: String,
-    /// The next command with this word in it is done and not answered: its connection breaks instead.
-    armed: Arc<Mutex<Option<&'static str>>>,
+    armed: Arc<Mutex<Option<Armed>>>,
     /// Whether Redis does not hear that a connection broke.
     lingers: Arc<AtomicBool>,
 }
@@ -59,14 +67,18 @@ impl Way {
 
     /// What this does is done, and nobody hears of it.
     fn be_deaf(&self, word: &'static str) {
-        *self.armed.lock().expect("no thread failed") = Some(word);
+        self.arm(Armed { word, times: 1, done: true });
+    }
+
+    fn arm(&self, armed: Armed) {
+        *self.armed.lock().expect("no thread failed") = Some(armed);
     }
 }
 
 fn carry_questions(
     mut asks: TcpStream,
     mut tells: TcpStream,
-    armed: &Mutex<Option<&'static str>>,
+    armed: &Mutex<Option<Armed>>,
     deaf: &AtomicBool,
 ) -> TcpStream {
     let mut bytes = vec![0; 8192];
@@ -75,8 +87,11 @@ fn carry_questions(
             let mut armed = armed.lock().expect("no thread failed");
             let has =
                 |word: &str| bytes[..count].windows(word.len()).any(|part| part == word.as_bytes());
-            if armed.is_some_and(has) {
-                *armed = None;
+            if let Some(now) = armed.filter(|armed| has(armed.word)) {
+                *armed = Some(Armed { times: now.times - 1, ..now }).filter(|left| left.times > 0);
+                if !now.done {
+                    break;
+                }
                 deaf.store(true, Ordering::SeqCst);
             }
         }
@@ -183,6 +198,29 @@ fn sessions_are_joined_and_left_once_however_often_it_is_said() {
         ask(&store, leave.clone()).expect("it leaves");
         assert_eq!(ready_and_taken(&store, &tube), (0, 1), "one connection is left");
         ask(&store, leave).expect("it leaves");
+        assert_eq!(ready_and_taken(&store, &tube), (1, 0));
+    });
+}
+
+// A client went while Redis could not be asked for its tubes. Whoever said again that it leaves heard that there is no such session, and a
+// server that was alone kept its task until it was started anew.
+#[test]
+fn a_session_that_could_not_be_ended_at_once_is_ended_by_a_tick() {
+    run(async {
+        let way = Way::new();
+        let store = open(&way.url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, Command::Tick { limit: 9 }).expect("all is looked at in the beginning");
+        ask(&store, put(&tube, 1)).expect("it is put");
+        ask(&store, join()).expect("it joins");
+        take(&store, &tube).expect("there is one");
+        // What gives back what a session holds, however often it is tried.
+        way.arm(Armed { word: "$17\r\nS", times: 4, done: false });
+        let leave = Command::LeaveSession { session: SESSION };
+        is_unknown(ask(&store, leave.clone()));
+        assert_eq!(ask(&store, leave), Err(Error::SessionUnknown(SESSION)));
+        assert_eq!(ready_and_taken(&store, &tube), (0, 1));
+        assert_eq!(ask(&store, Command::Tick { limit: 9 }), Ok(Reply::Ticked(2)));
         assert_eq!(ready_and_taken(&store, &tube), (1, 0));
     });
 }

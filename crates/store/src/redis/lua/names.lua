@@ -15,6 +15,19 @@ local OK, UNKNOWN, TOO_MANY, LISTED = 0, 2, 4, 6
 
 local names = {}
 
+-- The next number of this kind, which nobody has had. In another life of Redis this many are left out.
+local function next_number(base, kind, left_out)
+    local lives = base .. ':life'
+    if life.is_over(redis.call('HGET', lives, kind)) then
+        redis.call('INCRBY', base .. ':' .. kind, left_out)
+    end
+    redis.call('HSET', lives, kind, life.mark())
+    return redis.call('INCR', base .. ':' .. kind)
+end
+
+-- Numbers of semaphores stand in those of their events, which should be exact in JSON: there is not room for many more than there may be semaphores.
+local TUBES_LEFT_OUT, SEMAPHORES_LEFT_OUT = 10000, 256
+
 local function home_of(base, name)
     return redis.call('HGET', base .. ':homes', name) or name
 end
@@ -49,26 +62,35 @@ end
 function names.reserve(base, _, name)
     local tubes = base .. ':tubes'
     if redis.call('HEXISTS', tubes, name) == 1 then
-        return { LISTED, redis.call('INCR', base .. ':number'), home_of(base, name), is_pending(base, name) }
+        return { LISTED, next_number(base, 'number', TUBES_LEFT_OUT), home_of(base, name), is_pending(base, name) }
     end
     local size = redis.call('HLEN', tubes)
     if size >= TUBES_MAX then
         return { TOO_MANY, size }
     end
-    local number = redis.call('INCR', base .. ':number')
+    local number = next_number(base, 'number', TUBES_LEFT_OUT)
     local home = new_home(base, name, number)
     list(base, name, number, home)
     return { OK, number, home, 0 }
 end
 
--- No tube has the name that is listed: it is for a new one. Where it lives stays, unless that was seen to be another's.
+-- No tube has the name that is listed: it is for a new one. Where it lives stays, unless that was seen to be another's. Answers also which
+-- number was listed before.
 function names.list(base, _, name, number, seen)
-    local home = home_of(base, name)
+    local home, before = home_of(base, name), redis.call('HGET', base .. ':tubes', name)
     if home == seen then
         home = name .. ':' .. number
     end
     list(base, name, number, home)
-    return { OK, number, home, 0 }
+    return { OK, tonumber(number), home, 0, tonumber(before or 0) }
+end
+
+-- Somebody else made the tube, or may be about to, under another number than was listed for it last.
+function names.relist(base, _, name, number, other)
+    if redis.call('HGET', base .. ':tubes', name) == number then
+        redis.call('HSET', base .. ':tubes', name, other)
+    end
+    return {}
 end
 
 -- A tube is gone; somebody may have made another of its name, which has another number.
@@ -134,7 +156,7 @@ function names.semaphore(base, _, key)
     elseif redis.call('HLEN', base .. ':semaphores') >= SEMAPHORES_MAX then
         return { TOO_MANY, SEMAPHORES_MAX }
     end
-    number = redis.call('INCR', base .. ':semaphore')
+    number = next_number(base, 'semaphore', SEMAPHORES_LEFT_OUT)
     redis.call('HSET', base .. ':semaphores', key, number)
     return { OK, number }
 end

@@ -1,6 +1,6 @@
 -- What is about all tubes, under a hash tag of its own (names of tubes are in names.lua): s sessions, e when those without
--- connections end, c:SERVER connections at a server, t:SESSION homes of tubes it took from, v servers by their last heartbeat,
--- ttr, epoch, lease, number, and format: the version of all this.
+-- connections end, c:SERVER connections at a server, t:SESSION homes of tubes it took from, v servers by their last heartbeat, life in which life
+-- of Redis numbers were given and heartbeats heard, and since when, ttr, epoch, lease, number, and format: the version of all this.
 
 -- Connections in all, and when it ends if none comes back (less than nothing: one is there).
 local SESSION = '<dd'
@@ -69,10 +69,33 @@ local function forget_server(base, server, now)
     redis.call('DEL', base .. ':c:' .. server)
 end
 
--- When a server that lives must have been heard after. A Redis that was away itself heard nobody.
-local function heard_after(moment, patience)
-    local up = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
-    return up * 1000000 < patience and '-inf' or moment - patience
+-- How long servers have to find a Redis that was away: as long as opening a connection may take.
+local TIME_TO_RETURN = 5000000
+
+-- Since when heartbeats have been coming without a gap. A Redis that has just begun, has taken over from another or was away for all heard
+-- nobody meanwhile, and its clock may not be the one by which the last of them came.
+local function heard_since(base, moment, patience)
+    local known = redis.call('HMGET', base .. ':life', 'servers', 'since')
+    local latest = redis.call('ZREVRANGE', base .. ':v', 0, 0, 'WITHSCORES')[2]
+    if known[1] == life.mark() and latest and tonumber(latest) > moment - patience then
+        return tonumber(known[2])
+    end
+    for _, server in ipairs(redis.call('ZRANGEBYSCORE', base .. ':v', '(' .. string.format('%.0f', moment), '+inf')) do
+        redis.call('ZADD', base .. ':v', moment, server)
+    end
+    redis.call('HSET', base .. ':life', 'servers', life.mark(), 'since', string.format('%.0f', moment))
+    return moment
+end
+
+local function epoch_of(base)
+    return tonumber(redis.call('GET', base .. ':epoch') or 0)
+end
+
+-- An epoch that somebody knows of is not forgotten here.
+local function raise_epoch(base, epoch)
+    if epoch > epoch_of(base) then
+        redis.call('SET', base .. ':epoch', string.format('%.0f', epoch))
+    end
 end
 
 -- All servers are gone, and with them all sessions. Each tube is put in order by the next call to it.
@@ -84,17 +107,15 @@ local function begin_epoch(base)
         redis.call('DEL', base .. ':t:' .. id)
     end
     redis.call('DEL', base .. ':v', base .. ':s', base .. ':e', base .. ':ttr')
-    redis.call('INCR', base .. ':epoch')
+    -- At the clock, so that tubes have never heard of it, also when the last one was lost here.
+    raise_epoch(base, math.max(epoch_of(base) + 1, clock()))
 end
 
-local function begin_if_alone(base, patience)
-    if redis.call('ZCOUNT', base .. ':v', heard_after(clock(), patience), '+inf') == 0 then
+-- Only if all ended in good order. Whoever is listed and silent may be alive: perhaps it was Redis that was away.
+local function begin_if_alone(base)
+    if redis.call('ZCARD', base .. ':v') == 0 then
         begin_epoch(base)
     end
-end
-
-local function epoch_of(base)
-    return tonumber(redis.call('GET', base .. ':epoch') or 0)
 end
 
 local registry = {}
@@ -107,21 +128,22 @@ function registry.begin(base, _, server, patience, format)
         return { 0, found }
     end
     redis.call('SET', base .. ':format', format)
-    begin_if_alone(base, tonumber(patience))
+    begin_if_alone(base)
+    heard_since(base, clock(), tonumber(patience))
     redis.call('ZADD', base .. ':v', clock(), server)
     return { epoch_of(base), tonumber(format) }
 end
 
--- A server says that it lives, and looks after those that have not said so for a while. Who was away itself does not
--- judge others: perhaps it was Redis.
-function registry.beat(base, now, server, patience)
+-- A server says that it lives and which epoch it knows, and looks after those that have not said so for a while. Who was away itself does not
+-- judge others, and nobody does before all could come back: perhaps it was Redis.
+function registry.beat(base, now, server, patience, epoch)
     local moment, lost = clock(), 0
-    local before = redis.call('ZSCORE', base .. ':v', server)
-    redis.call('ZADD', base .. ':v', moment, server)
     patience = tonumber(patience)
-    if before and tonumber(before) > moment - patience then
-        local heard = heard_after(moment, patience)
-        for _, dead in ipairs(redis.call('ZRANGEBYSCORE', base .. ':v', '-inf', heard)) do
+    local before, since = redis.call('ZSCORE', base .. ':v', server), heard_since(base, moment, patience)
+    redis.call('ZADD', base .. ':v', moment, server)
+    raise_epoch(base, tonumber(epoch))
+    if before and tonumber(before) > moment - patience and moment - since >= patience + TIME_TO_RETURN then
+        for _, dead in ipairs(redis.call('ZRANGEBYSCORE', base .. ':v', '-inf', moment - patience)) do
             forget_server(base, dead, now)
             lost = lost + 1
         end
@@ -130,21 +152,23 @@ function registry.beat(base, now, server, patience)
 end
 
 -- A server ends in good order.
-registry['end'] = function(base, now, server, patience)
+registry['end'] = function(base, now, server)
     forget_server(base, server, now)
-    begin_if_alone(base, tonumber(patience))
+    begin_if_alone(base)
     return {}
 end
 
--- A server that lost the thread says which sessions are connected there, and that is so from now on.
-function registry.settle(base, now, server, _, _, words)
+-- A server that lost the thread says which epoch it knows and which sessions are connected there, and that is so from now on.
+function registry.settle(base, now, server, patience, epoch, words)
     local kept = {}
+    heard_since(base, clock(), tonumber(patience))
     redis.call('ZADD', base .. ':v', clock(), server)
-    for place = 4, #words, 2 do
+    raise_epoch(base, tonumber(epoch))
+    for place = 6, #words, 2 do
         kept[words[place]] = true
     end
     part_sessions(base, server, kept, now)
-    for place = 4, #words, 2 do
+    for place = 6, #words, 2 do
         local session = session_of(base, words[place]) or { connections = 0, ends = NO_END }
         set_connections(base, server, words[place], session, tonumber(words[place + 1]), now)
     end

@@ -8,6 +8,8 @@ local RULES = '<I4I4dddddddB'
 sem.FORCE, sem.SHED, sem.DROP_EXPIRED = 1, 2, 4
 -- Number, last grant, next place, next event, when to look again, how many stand back, how many declined.
 local STATE = '<I4dddddd'
+-- Behind it stands in which life of Redis it was written.
+local STATE_BYTES = 52
 -- Status, whether it declined, priority, place in the order of arrival, when it came, until when it stands back, then of a holder: grant, since
 -- when, until when, when it must be acknowledged, when it is asked again. Behind it where its tube lives.
 local PLACE = '<BBddddddddd'
@@ -50,6 +52,9 @@ function sem.open(call, key)
     local s = { call = call, key = key, base = base, now = call.now, raw = raw[1], rules = sem.read_rules(raw[1]), places = {},
         moved = {}, state_before = raw[2] }
     s.number, s.grants, s.next_place, s.next_event, s.recheck, s.standing_back, s.declined = struct.unpack(STATE, raw[2])
+    if life.is_over(string.sub(raw[2], STATE_BYTES + 1)) then
+        s.grants, s.next_event = s.grants + life.JUMP, math.max(s.next_event + life.JUMP, outbox.first_number(call))
+    end
     call.semaphores[key] = s
     return s
 end
@@ -58,7 +63,7 @@ end
 function sem.create(call, key, number, raw)
     local base = '{' .. call.prefix .. ':/' .. key .. '}'
     redis.call('SET', base .. ':o', raw)
-    redis.call('SET', base .. ':s', struct.pack(STATE, number, 0, 0, 0, NEVER, 0, 0))
+    redis.call('SET', base .. ':s', struct.pack(STATE, number, 0, 0, outbox.first_number(call), NEVER, 0, 0) .. life.mark())
     call.semaphores[key] = nil
     return sem.open(call, key)
 end
@@ -66,6 +71,7 @@ end
 -- Writes the numbers, when all is done.
 function sem.close(s)
     local text = struct.pack(STATE, s.number, s.grants, s.next_place, s.next_event, s.recheck, s.standing_back, s.declined)
+        .. life.mark()
     if text ~= s.state_before then
         redis.call('SET', s.base .. ':s', text)
     end

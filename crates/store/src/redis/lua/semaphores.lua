@@ -193,9 +193,13 @@ function semaphores.hand_out(s, header)
     return hand_out(s, read_ids(header, 2))
 end
 
+-- The number of the semaphore that is meant: another may have it now. Then the events.
 function semaphores.acknowledge(s, header)
+    if struct.unpack('<I4', header, 2) ~= s.number then
+        return '\3'
+    end
     local arrived = 0
-    for _, number in ipairs(read_ids(header, 2)) do
+    for _, number in ipairs(read_ids(header, 6)) do
         local event = outbox.get(s, number)
         if event then
             arrived = arrived + 1

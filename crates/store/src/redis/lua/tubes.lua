@@ -1,7 +1,10 @@
 -- A tube begins, changes and ends. That it exists is what its own keys say; the registry is a list of names.
 
+-- Behind the numbers stands in which life of Redis they were written.
+local NUMBERS_BYTES = 120
+
 local function write_numbers(tube)
-    local text = struct.pack(NUMBERS, unpack(tube.numbers, 1, 15))
+    local text = struct.pack(NUMBERS, unpack(tube.numbers, 1, 15)) .. life.mark()
     if text ~= tube.numbers_before then
         redis.call('SET', tube.base .. ':n', text)
     end
@@ -50,6 +53,9 @@ local function open_tube(call, base, name)
     end
     local tube = join(call, new_tube(base, call.now, raw[1], { struct.unpack(NUMBERS, raw[2]) }))
     tube.numbers_before = raw[2]
+    if life.is_over(string.sub(tube.numbers_before, NUMBERS_BYTES + 1)) then
+        tube.numbers[NEXT_ID] = tube.numbers[NEXT_ID] + life.JUMP
+    end
     if tube.numbers[EPOCH] < call.epoch then
         restart(tube, call.epoch)
     end

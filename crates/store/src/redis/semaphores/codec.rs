@@ -73,9 +73,12 @@ pub(super) fn hand_out(numbers: &[u64]) -> Vec<u8> {
     with_numbers(b'H', numbers)
 }
 
-/// These have arrived.
-pub(super) fn acknowledge(numbers: &[u64]) -> Vec<u8> {
-    with_numbers(b'A', numbers)
+/// These of the semaphore of this number have arrived.
+pub(super) fn acknowledge(semaphore: u32, numbers: &[u64]) -> Vec<u8> {
+    let mut header = vec![b'A'];
+    header.extend(semaphore.to_le_bytes());
+    header.extend(&with_numbers(b'A', numbers)[1..]);
+    header
 }
 
 fn with_numbers(verb: u8, numbers: &[u64]) -> Vec<u8> {

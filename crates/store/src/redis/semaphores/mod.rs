@@ -21,11 +21,12 @@ use super::codec::{Bytes, Unreadable};
 use super::execute::{Batch, misread, unreadable_registry};
 use super::failure::error;
 use super::known::Numbered;
+use super::registry::{AGAIN, Ticked};
 use super::tubes::{status, unreadable};
 
 /// What the registry answers when there are too many.
 const TOO_MANY: i64 = 4;
-/// What a semaphore answers that is not there, whose tail would be too long, and that has no number yet.
+/// What a semaphore answers that is not there, whose tail would be too long, and that has no number yet or another one.
 const MISSING: u8 = 1;
 const TAIL: u8 = 2;
 const UNNUMBERED: u8 = 3;
@@ -39,6 +40,12 @@ const SWEPT_TOGETHER: usize = 1000;
 pub(super) struct Pending {
     groups: Vec<Group>,
     items: usize,
+}
+
+/// What a semaphore answered, and its number.
+struct Answered {
+    number: u32,
+    text: Vec<u8>,
 }
 
 /// What is asked of one semaphore.
@@ -87,7 +94,7 @@ impl Shared {
         let place = &self.reach.place;
         let channel = if self.presence.is_accompanied() { self.channel() } else { String::new() };
         let single = if place.cluster { "" } else { "1" };
-        let mut args = vec![self.now_word(), self.known().epoch.to_string().into_bytes()];
+        let mut args = vec![self.now_word(), self.epoch_word()];
         args.extend([channel, self.presence.name().to_owned(), single.into()].map(Vec::from));
         args.extend(words);
         let function = if grows { "semaphore" } else { "semaphore_free" };
@@ -168,8 +175,9 @@ impl Batch<'_> {
             known.ahead = clock.saturating_sub(known.now);
         }
         let number = head.as_ref().map_or(0, |head| head.number);
-        if let Some(head) = head {
-            self.learn_semaphore(&head);
+        match head {
+            Some(head) => self.learn_semaphore(&head),
+            None => self.shared.known().semaphores.forget(key),
         }
         Ok((number, parts))
     }
@@ -265,28 +273,38 @@ impl Batch<'_> {
         }
     }
 
-    /// Asks semaphores the same thing each, which may be asked twice unless `once`.
+    /// Asks semaphores the same thing each, which may be asked twice unless `once`. The first that cannot be asked is the answer.
     async fn ask_each_semaphore(
         &mut self,
         asked: &[(Numbered, Vec<u8>)],
         once: bool,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
+    ) -> Result<Vec<Answered>, Failure> {
+        self.try_each_semaphore(asked, once).await.into_iter().collect()
+    }
+
+    /// The same with an answer for each.
+    async fn try_each_semaphore(
+        &mut self,
+        asked: &[(Numbered, Vec<u8>)],
+        once: bool,
+    ) -> Vec<Result<Answered, Failure>> {
         let call = |((_, key), words): &(Numbered, Vec<u8>)| {
             self.shared.semaphore_call(key, vec![words.clone()], false)
         };
         let calls: Vec<Call> = asked.iter().map(call).collect();
-        let answers = self.link.call(&calls).await;
-        let mut texts = Vec::with_capacity(asked.len());
-        for ((((_, key), _), call), answer) in asked.iter().zip(&calls).zip(answers) {
-            let answer = match answer {
-                Err(Failure::Lost(_)) if !once => self.call_again(call).await?,
-                answer => answer?,
-            };
-            let (_, mut parts) = self.read_semaphore(key, answer).map_err(unreadable)?;
-            texts.push(parts.bytes().map_err(unreadable)?);
-            self.learn_others(&mut parts);
-        }
-        Ok(texts)
+        let answers = match once {
+            true => self.link.call(&calls).await,
+            false => self.call_each_again(&calls).await,
+        };
+        let answers = asked.iter().zip(answers);
+        answers.map(|(((_, key), _), answer)| self.read_answered(key, answer?)).collect()
+    }
+
+    fn read_answered(&mut self, key: &SemaphoreKey, answer: Value) -> Result<Answered, Failure> {
+        let (number, mut parts) = self.read_semaphore(key, answer).map_err(unreadable)?;
+        let text = parts.bytes().map_err(unreadable)?;
+        self.learn_others(&mut parts);
+        Ok(Answered { number, text })
     }
 
     /// All semaphores that are listed, by number.
@@ -311,9 +329,9 @@ impl Batch<'_> {
         let mut infos = Vec::with_capacity(all.len());
         for some in all.chunks(SWEPT_TOGETHER) {
             let asked: Vec<_> = some.iter().map(|one| (one.clone(), b"N".to_vec())).collect();
-            let texts = self.ask_each_semaphore(&asked, false).await?;
-            for ((_, key), text) in some.iter().zip(texts) {
-                let mut bytes = Bytes(&text);
+            let answers = self.ask_each_semaphore(&asked, false).await?;
+            for ((_, key), answered) in some.iter().zip(answers) {
+                let mut bytes = Bytes(&answered.text);
                 // One that is listed may not be made yet.
                 if bytes.byte().map_err(unreadable)? == 0 {
                     infos.push(codec::read_info(key, bytes).map_err(unreadable)?);
@@ -333,11 +351,12 @@ impl Batch<'_> {
         let mut found = Vec::new();
         for some in due.chunks(SWEPT_TOGETHER) {
             let asked: Vec<_> = some.iter().map(|one| (one.clone(), codec::peek(count))).collect();
-            let texts = self.ask_each_semaphore(&asked, false).await?;
-            for (one, text) in some.iter().zip(texts) {
-                let mut bytes = Bytes(&text);
+            let answers = self.ask_each_semaphore(&asked, false).await?;
+            for ((_, key), answered) in some.iter().zip(answers) {
+                let mut bytes = Bytes(&answered.text);
                 if bytes.byte().map_err(unreadable)? == 0 {
                     let due = codec::read_due(bytes).map_err(unreadable)?;
+                    let one = (answered.number, key.clone());
                     found.extend(due.into_iter().map(|due| (due, one.clone())));
                 }
             }
@@ -366,12 +385,13 @@ impl Batch<'_> {
             .into_iter()
             .map(|(one, numbers)| (one.clone(), codec::hand_out(&numbers)))
             .collect();
-        let texts = self.ask_each_semaphore(&asked, true).await?;
+        let answers = self.ask_each_semaphore(&asked, true).await?;
         let mut events: HashMap<EventId, SemaphoreEvent> = HashMap::new();
-        for (((number, key), _), text) in asked.iter().zip(texts) {
-            let mut bytes = Bytes(&text);
+        for (((_, key), _), answered) in asked.iter().zip(answers) {
+            let mut bytes = Bytes(&answered.text);
             if bytes.byte().map_err(unreadable)? == 0 {
-                let handed = codec::read_events((*number, key), bytes).map_err(unreadable)?;
+                let semaphore = (answered.number, key);
+                let handed = codec::read_events(semaphore, bytes).map_err(unreadable)?;
                 events.extend(handed.into_iter().map(|event| (event.id, event)));
             }
         }
@@ -386,39 +406,61 @@ impl Batch<'_> {
             let (semaphore, number) = codec::event_number(*id);
             by_semaphore.entry(semaphore).or_default().push(number);
         }
-        let is_known = |number: &u32| self.shared.known().semaphores.keys.contains_key(number);
-        if !by_semaphore.keys().all(is_known) {
-            self.all_semaphores().await?;
-        }
-        let mut asked = Vec::new();
-        for (semaphore, numbers) in by_semaphore {
-            let key = self.shared.known().semaphores.keys.get(&semaphore).cloned();
-            asked.extend(key.map(|key| ((semaphore, key), codec::acknowledge(&numbers))));
-        }
         let mut arrived = 0;
-        for text in self.ask_each_semaphore(&asked, true).await? {
-            arrived += counted(&text).map_err(unreadable)?;
+        // What is known here comes first; after that what the registry says.
+        for looked in [false, true] {
+            let mut asked = Vec::new();
+            for (semaphore, numbers) in &by_semaphore {
+                let key = self.shared.known().semaphores.keys.get(semaphore).cloned();
+                let words = || codec::acknowledge(*semaphore, numbers);
+                asked.extend(key.map(|key| ((*semaphore, key), words())));
+            }
+            let answers = self.ask_each_semaphore(&asked, true).await?;
+            for (((semaphore, _), _), answered) in asked.iter().zip(answers) {
+                // Where the number is another's, nothing was done.
+                if !matches!(answered.text[..], [MISSING | UNNUMBERED, ..]) {
+                    by_semaphore.remove(semaphore);
+                    arrived += counted(&answered.text).map_err(unreadable)?;
+                }
+            }
+            if by_semaphore.is_empty() || looked {
+                break;
+            }
+            self.all_semaphores().await?;
         }
         Ok(SemaphoreReply::Acknowledged(arrived))
     }
 
-    /// Lets time do what is due in semaphores. Answers in how many something was.
-    pub async fn tick_semaphores(&mut self, limit: usize, sweep: bool) -> Result<usize, Failure> {
+    /// Lets time do what is due in semaphores. Each in which something was counts as one that moved.
+    pub async fn tick_semaphores(
+        &mut self,
+        limit: usize,
+        sweep: bool,
+        ticked: &mut Ticked,
+    ) -> Result<(), Failure> {
         let due = self.due_semaphores(sweep).await?;
-        let mut moved = 0;
         for some in due.chunks(SWEPT_TOGETHER) {
-            if moved >= limit {
+            if ticked.moved >= limit {
                 break;
             }
             let asked: Vec<_> = some.iter().map(|one| (one.clone(), codec::tick())).collect();
-            for text in self.ask_each_semaphore(&asked, false).await? {
-                moved += counted(&text).map_err(unreadable)? as usize;
+            let answers = self.try_each_semaphore(&asked, false).await;
+            for (one, answered) in some.iter().zip(answers) {
+                let moved =
+                    answered.and_then(|answered| counted(&answered.text).map_err(unreadable));
+                let Some(moved) = ticked.take(moved) else {
+                    let mut known = self.shared.known();
+                    let again = known.clock().saturating_add(AGAIN);
+                    known.semaphores.ask_later(one, again);
+                    continue;
+                };
+                ticked.moved += moved as usize;
             }
         }
         let mut known = self.shared.known();
         let clock = known.clock();
         self.events.add(known.semaphores.tell(clock));
-        Ok(moved)
+        Ok(())
     }
 
     /// The semaphores to be asked what is due: those whose moment has come, and with a sweep some of all, or all the first time.
