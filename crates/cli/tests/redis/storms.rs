@@ -135,7 +135,7 @@ fn a_frozen_server_is_taken_for_dead_and_goes_on() {
 fn answers_that_are_cut_off_leave_nothing_behind() {
     run(async {
         let redis = redis();
-        let proxy = Proxy::new(redis.port()).await;
+        let proxy = Proxy::new(&redis.url()).await;
         let (near, far) = (serve(&redis.url()), serve(&proxy.url));
         make_tubes(&near).await;
         let load = Load::new();

@@ -69,7 +69,7 @@ pub async fn judge(server: &Server, load: &Load) {
             history.found(&key.0, key.1, State::Done);
         }
     }
-    // The Redis of the tests is on this machine and has its clock.
+    // The database of the tests is on this machine and has its clock.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_micros();
     let ended = Timestamp::from_micros(i64::try_from(now).expect("it is not that late"));
     let violations = history.check(Unseen { lost_takes: true, ..Unseen::until(ended) });

@@ -1,4 +1,4 @@
-//! Something between a server and Redis that cuts connections in the middle of an answer.
+//! Something between a server and its Redis or Tarantool that cuts connections in the middle of an answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,20 +13,22 @@ const BYTES_MAX: usize = 6_000;
 
 /// A proxy.
 pub struct Proxy {
-    /// Redis, by this way.
+    /// The database, by this way.
     pub url: String,
     cutting: Arc<AtomicBool>,
     cuts: watch::Sender<usize>,
 }
 
 impl Proxy {
-    /// One before the Redis on this port.
-    pub async fn new(port: u16) -> Self {
+    /// One before the database of this URL, which ends with its port.
+    pub async fn new(url: &str) -> Self {
+        let (way, port) = url.rsplit_once("127.0.0.1:").expect("it is on this machine");
+        let port = port.parse().expect("a port");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let (cutting, cuts) = (Arc::new(AtomicBool::new(false)), watch::channel(0).0);
         tokio::spawn(accept(listener, port, cutting.clone(), cuts.clone()));
-        Proxy { url: format!("redis://{address}"), cutting, cuts }
+        Proxy { url: format!("{way}{address}"), cutting, cuts }
     }
 
     /// Cuts so many connections, and none afterwards.
@@ -45,19 +47,19 @@ async fn accept(
     cuts: watch::Sender<usize>,
 ) {
     while let Ok((server, _)) = listener.accept().await {
-        let Ok(redis) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
-        tokio::spawn(carry(server, redis, cutting.clone(), cuts.clone()));
+        let Ok(database) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+        tokio::spawn(carry(server, database, cutting.clone(), cuts.clone()));
     }
 }
 
 async fn carry(
     server: TcpStream,
-    redis: TcpStream,
+    database: TcpStream,
     cutting: Arc<AtomicBool>,
     cuts: watch::Sender<usize>,
 ) {
     let (mut asks, mut hears) = server.into_split();
-    let (mut answers, mut listens) = redis.into_split();
+    let (mut answers, mut listens) = database.into_split();
     let asking = tokio::spawn(async move { copy(&mut asks, &mut listens).await });
     let mut left = Rng::new().usize(500..BYTES_MAX);
     let mut bytes = vec![0; 4096];

@@ -1,4 +1,4 @@
-//! Servers on one Redis.
+//! Servers on one Redis or Tarantool, whichever the tests are about.
 
 use std::future::Future;
 
@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 use crate::instance::program;
 use crate::rig::{Serving, binary};
 
-/// Runs a storm, unless there is no Redis and the tests are to go on without.
+/// Runs a storm, unless its database is not there and the tests are to go on without.
 pub fn run(storm: impl Future) {
     if program().is_some() {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -41,7 +41,7 @@ pub fn start(url: &str) -> Serving {
     Serving::start(command.args(["--store", url]))
 }
 
-/// Starts a server on the Redis of this URL.
+/// Starts a server on the database of this URL.
 pub fn serve(url: &str) -> Server {
     welcome(start(url))
 }

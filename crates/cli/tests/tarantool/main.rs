@@ -12,8 +12,11 @@ mod rig;
 #[path = "../suite/many.rs"]
 mod many;
 
+#[path = "../storm/judge.rs"]
 mod judge;
+#[path = "../storm/proxy.rs"]
 mod proxy;
+#[path = "../storm/yard.rs"]
 mod yard;
 
 mod copy;
