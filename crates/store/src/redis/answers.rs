@@ -8,7 +8,7 @@ use taskyard_core::{
 };
 use taskyard_redis::Value;
 
-use super::codec::{Bytes, Unreadable, read_info, read_peeked, read_task};
+use super::codec::{Bytes, Unreadable, is_apart, read_info, read_shown, read_taken, read_task};
 
 /// How a tube stands after a call.
 #[derive(Clone, Debug)]
@@ -56,6 +56,17 @@ pub(super) struct SemaphoreHead {
     pub next_event: Option<i64>,
     /// Whether there are new events.
     pub news: bool,
+}
+
+/// What is shown of a task besides the rest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shows {
+    /// What was just taken, with its body.
+    Taken,
+    NoBodies,
+    Bodies,
+    /// Also how important it is to its semaphore.
+    Everything,
 }
 
 /// The parts of an answer, one after the other.
@@ -132,11 +143,14 @@ impl Parts {
         }
         Ok(Ok(match command {
             Command::Put { .. } => placed(bytes)?,
-            Command::Take(_) => Reply::Taken(self.tasks(bytes, true, read_task)?),
-            Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, true, read_peeked)?),
-            Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, false, read_task)?),
-            Command::Finish { show, .. } | Command::Delete { show, .. } => {
-                Reply::Finished(self.outcomes(bytes.rest(), *show)?)
+            Command::Take(_) => Reply::Taken(self.tasks(bytes, Shows::Taken)?),
+            Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, Shows::Everything)?),
+            Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, Shows::NoBodies)?),
+            Command::Finish { show, items, .. } => {
+                Reply::Finished(self.outcomes(bytes, items.len(), *show)?)
+            }
+            Command::Delete { show, ids, .. } => {
+                Reply::Finished(self.outcomes(bytes, ids.len(), *show)?)
             }
             Command::Kick { .. } => Reply::Kicked(bytes.count()?),
             Command::AlterTube { .. } | Command::NameTube { .. } | Command::Tubes { .. } => {
@@ -146,28 +160,33 @@ impl Parts {
         }))
     }
 
-    fn tasks(
-        &mut self,
-        mut bytes: Bytes<'_>,
-        bodies: bool,
-        read: impl Fn(&[u8], Option<&[u8]>) -> Result<Task, Unreadable>,
-    ) -> Result<Vec<Task>, Unreadable> {
+    /// Tasks whose heads come in these bytes, behind their number, and their records after that.
+    fn tasks(&mut self, mut bytes: Bytes<'_>, shows: Shows) -> Result<Vec<Task>, Unreadable> {
         let count = bytes.small()?;
-        let tasks = (0..count).map(|_| {
-            let text = self.text()?;
-            let body = bodies.then(|| self.text()).transpose()?;
-            read(&text, body.as_deref())
-        });
-        tasks.collect()
+        (0..count).map(|_| self.task(&mut bytes, shows)).collect()
     }
 
-    fn outcomes(&mut self, statuses: &[u8], show: bool) -> Result<Vec<Outcome>, Unreadable> {
+    fn task(&mut self, heads: &mut Bytes<'_>, shows: Shows) -> Result<Task, Unreadable> {
+        let shown = if shows == Shows::Taken { read_taken(heads) } else { read_shown(heads) }?;
+        let record = self.text()?;
+        let apart =
+            if shows != Shows::NoBodies && is_apart(&record)? { Some(self.text()?) } else { None };
+        read_task(shown, &record, apart.as_deref(), shows == Shows::Everything)
+    }
+
+    /// What became of each of these, and behind it the heads of those that are shown.
+    fn outcomes(
+        &mut self,
+        bytes: Bytes<'_>,
+        count: usize,
+        show: bool,
+    ) -> Result<Vec<Outcome>, Unreadable> {
+        let cut = Unreadable("outcomes are missing");
+        let (statuses, heads) = bytes.rest().split_at_checked(count).ok_or(cut)?;
+        let mut heads = Bytes(heads);
         let outcomes = statuses.iter().map(|status| {
             Ok(match status {
-                0 if show => {
-                    let (text, body) = (self.text()?, self.text()?);
-                    Outcome::Done(Some(Box::new(read_task(&text, Some(&body))?)))
-                }
+                0 if show => Outcome::Done(Some(Box::new(self.task(&mut heads, Shows::Bodies)?))),
                 0 => Outcome::Done(None),
                 1 => Outcome::Stale,
                 _ => Outcome::Missing,

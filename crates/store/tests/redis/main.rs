@@ -6,6 +6,7 @@ mod yard;
 mod suite;
 
 mod cluster;
+mod earlier;
 mod exact;
 mod failures;
 mod fixture;

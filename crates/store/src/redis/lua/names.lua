@@ -13,8 +13,6 @@ local TIME_TO_USE, TIME_TO_WAIT = 10000000, 20000000
 
 local OK, UNKNOWN, TOO_MANY, LISTED = 0, 2, 4, 6
 
-local names = {}
-
 local function home_of(base, name)
     return redis.call('HGET', base .. ':homes', name) or name
 end
