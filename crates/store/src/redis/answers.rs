@@ -9,6 +9,7 @@ use taskyard_core::{
 use taskyard_redis::Value;
 
 use super::codec::{Bytes, Unreadable, is_apart, read_info, read_shown, read_taken, read_task};
+use super::runs;
 
 /// How a tube stands after a call.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub(super) struct Head {
     pub number: u32,
     /// Whether a semaphore stands before it.
     pub gated: bool,
+    /// Whether single commands can be put together in it.
+    pub straight: bool,
     /// Whether it lost its capacity.
     pub unlimited: bool,
     /// What it is called, where it was asked without a name.
@@ -129,8 +132,46 @@ impl Parts {
         Bytes(&self.text()?).byte()
     }
 
+    /// The answers to a run of commands that were asked as one, or to one alone.
+    pub fn replies(
+        &mut self,
+        tube: &TubeName,
+        run: &[runs::Placed],
+    ) -> Result<Vec<Result<Reply, Error>>, Unreadable> {
+        let Some((_, first)) = run.first() else { return Ok(Vec::new()) };
+        if run.len() == 1 {
+            return Ok(vec![self.reply(tube, first)?]);
+        }
+        let text = self.text()?;
+        let mut bytes = Bytes(&text);
+        let status = bytes.byte()?;
+        if status != 0 {
+            return Ok(vec![Err(refusal(status, bytes, tube, first)?); run.len()]);
+        }
+        match first {
+            Command::Put { .. } => placed_apart(bytes, tube, run.len()),
+            Command::Take(_) => {
+                let mut tasks = self.tasks(bytes, Shows::Taken)?.into_iter();
+                let each = run.iter().map(|_| Ok(Reply::Taken(tasks.next().into_iter().collect())));
+                Ok(each.collect())
+            }
+            _ => {
+                let count = |command: &Command| match command {
+                    Command::Finish { items, .. } => items.len(),
+                    _ => 0,
+                };
+                let all = run.iter().map(|(_, command)| count(command)).sum();
+                let mut outcomes = self.outcomes(bytes, all, false)?.into_iter();
+                let each = run.iter().map(|(_, command)| {
+                    Ok(Reply::Finished(outcomes.by_ref().take(count(command)).collect()))
+                });
+                Ok(each.collect())
+            }
+        }
+    }
+
     /// The answer to one command.
-    pub fn reply(
+    fn reply(
         &mut self,
         tube: &TubeName,
         command: &Command,
@@ -201,12 +242,25 @@ fn read_head(text: &[u8]) -> Result<Head, Unreadable> {
     let present = bytes.byte()?;
     let (clock, takeable) = (bytes.number()? as i64, bytes.count()?);
     let (room, next) = (bytes.number()?, bytes.maybe_moment()?);
-    let (number, gated) = (bytes.small()?, bytes.byte()? == 1);
+    let (number, kind) = (bytes.small()?, bytes.byte()?);
     let room = (room >= 0.0).then_some(room as u64);
     let unlimited = bytes.byte()? == 1;
     let name = std::str::from_utf8(bytes.rest()).ok().and_then(|name| TubeName::new(name).ok());
     let (present, elsewhere) = (present == 1, present == 2);
-    Ok(Head { present, elsewhere, clock, takeable, room, next, number, gated, unlimited, name })
+    let (gated, straight) = (kind == 1, kind == 2 && room.is_none());
+    Ok(Head {
+        present,
+        elsewhere,
+        clock,
+        takeable,
+        room,
+        next,
+        number,
+        gated,
+        straight,
+        unlimited,
+        name,
+    })
 }
 
 fn read_other(bytes: &mut Bytes<'_>) -> Result<Other, Unreadable> {
@@ -225,13 +279,31 @@ fn read_other(bytes: &mut Bytes<'_>) -> Result<Other, Unreadable> {
 
 fn placed(mut bytes: Bytes<'_>) -> Result<Reply, Unreadable> {
     let first = bytes.count()?;
-    let states = bytes.rest().iter().map(|state| match state {
+    Ok(Reply::Put(read_placed(first, bytes.rest()).collect()))
+}
+
+/// The answers to puts of one task each. A tube that got a capacity meanwhile has room for the first ones alone.
+fn placed_apart(
+    mut bytes: Bytes<'_>,
+    tube: &TubeName,
+    count: usize,
+) -> Result<Vec<Result<Reply, Error>>, Unreadable> {
+    let (first, capacity) = (bytes.count()?, bytes.big()?);
+    let mut placed = read_placed(first, bytes.rest());
+    let each = (0..count).map(|_| match placed.next() {
+        Some(placed) => Ok(Reply::Put(vec![placed])),
+        None => Err(Error::TubeFull { tube: tube.clone(), capacity }),
+    });
+    Ok(each.collect())
+}
+
+/// New tasks with ids one after the other, in these states.
+fn read_placed(first: u64, states: &[u8]) -> impl Iterator<Item = Placed> {
+    let states = states.iter().map(|state| match state {
         0 => State::Ready,
         _ => State::Delayed,
     });
-    Ok(Reply::Put(
-        (first..).zip(states).map(|(id, state)| Placed { id: TaskId(id), state }).collect(),
-    ))
+    (first..).zip(states).map(|(id, state)| Placed { id: TaskId(id), state })
 }
 
 fn refusal(

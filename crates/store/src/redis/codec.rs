@@ -10,6 +10,8 @@ use taskyard_core::{
     TubeName, TubeOptions, TubeStats,
 };
 
+use super::runs::{Placed, merge};
+
 /// Until when a moment is one: later ones are not exact as doubles, and count as this.
 const NEVER: f64 = 9_007_199_254_740_992.0;
 const NO_SESSION: [u8; 16] = [0; 16];
@@ -32,12 +34,21 @@ pub(super) struct Context<'a> {
     pub lease: u64,
 }
 
-/// The command as arguments of a call. Takes use up lease numbers.
-pub(super) fn encode(command: &Command, context: &mut Context<'_>) -> Vec<Vec<u8>> {
+/// A run of commands, or one, as arguments of a call.
+pub(super) fn encode_run(run: &[Placed], context: &mut Context<'_>) -> Vec<Vec<u8>> {
+    match (merge(run), run) {
+        (Some(merged), _) => encode(&merged, true, context),
+        (None, [(_, command)]) => encode(command, false, context),
+        (None, _) => Vec::new(),
+    }
+}
+
+/// The command as arguments of a call; it may be several of one task each. Takes use up lease numbers.
+fn encode(command: &Command, merged: bool, context: &mut Context<'_>) -> Vec<Vec<u8>> {
     match command {
-        Command::Put { tasks, .. } => put(tasks),
+        Command::Put { tasks, .. } => put(tasks, merged),
         Command::Take(take) => {
-            let header = encode_take(take, context);
+            let header = encode_take(take, merged, context);
             context.lease += take.count as u64;
             vec![header]
         }
@@ -139,11 +150,14 @@ pub(super) fn optional_span(span: Option<Span>) -> [u8; 8] {
     span.map_or_else(|| (-1.0f64).to_le_bytes(), span_bytes)
 }
 
-fn put(tasks: &[NewTask]) -> Vec<Vec<u8>> {
-    let mut header = vec![b'P'];
+fn put(tasks: &[NewTask], merged: bool) -> Vec<Vec<u8>> {
+    let mut header = Vec::with_capacity(8 + 2 * tasks.len());
+    header.push(b'P');
     header.extend((tasks.len() as u32).to_le_bytes());
-    header.push(u8::from(tasks.iter().any(|task| task.semaphore_priority.is_some())));
-    let mut words = vec![Vec::new()];
+    let owned = tasks.iter().any(|task| task.semaphore_priority.is_some());
+    header.push(bits([owned, merged].into_iter()));
+    let mut words = Vec::with_capacity(1 + tasks.len());
+    words.push(Vec::new());
     for task in tasks {
         let NewTask { body, pri, ttl, ttr, delay, at, subqueue, semaphore_priority } = task;
         let given = [pri.is_some(), ttl.is_some(), ttr.is_some(), delay.is_some(), at.is_some()];
@@ -176,7 +190,7 @@ fn read_body(bytes: &[u8]) -> Option<Body> {
     Some(Body::with_meta(payload, meta))
 }
 
-fn encode_take(take: &Take, context: &Context<'_>) -> Vec<u8> {
+fn encode_take(take: &Take, merged: bool, context: &Context<'_>) -> Vec<u8> {
     let alive = take.session.is_none_or(|session| context.alive.get(&session) == Some(&true));
     let mut header = vec![b'T'];
     header.extend((take.count as u32).to_le_bytes());
@@ -184,6 +198,7 @@ fn encode_take(take: &Take, context: &Context<'_>) -> Vec<u8> {
     header.extend(optional_span(take.lease));
     header.push(u8::from(alive));
     header.extend(take.session.map_or(NO_SESSION, |session| session.0));
+    header.push(u8::from(merged));
     header
 }
 

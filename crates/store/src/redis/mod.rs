@@ -26,6 +26,7 @@ mod library;
 mod presence;
 mod refuse;
 mod registry;
+mod runs;
 mod semaphores;
 mod tubes;
 

@@ -15,4 +15,5 @@ mod naming;
 mod semaphores;
 mod servers;
 mod tls;
+mod together;
 mod unheard;

@@ -26,7 +26,7 @@ end
 local function new_call(base, args, single)
     local call = { args = args, next = 6, answers = { '' }, now = tonumber(args[1]) or clock(), epoch = tonumber(args[2]),
         channel = args[3], server = args[4], prefix = prefix_of(base), single = single, tubes = {},
-        semaphores = {}, wanted = 0, acks = {} }
+        semaphores = {}, wanted = 0 }
     return setmetatable(call, Call)
 end
 
@@ -90,6 +90,7 @@ local function look_ahead(tube, call)
             end
         elseif verb == 'G' then
             local acks = read_acks(header)
+            call.acks = call.acks or {}
             call.acks[header] = acks
             for _, id in ipairs(acks.ids) do
                 acked[#acked + 1] = id
@@ -105,7 +106,7 @@ local function look_ahead(tube, call)
 end
 
 -- What the caller learns of the tube besides: whether it is there (or another is), this clock, how many can be taken, how much room there is
--- (less than none: no limit), the next moment, its number, whether it has a semaphore, and whether it lost its limit.
+-- (less than none: no limit), the next moment, its number, whether it has a semaphore or is plain, and whether it lost its limit.
 local HEAD = '<BddddI4BB'
 
 local function head_of(tube, now, other)
@@ -116,8 +117,8 @@ local function head_of(tube, now, other)
     if tube.options.capacity then
         room = math.max(tube.options.capacity - total(tube), 0)
     end
-    local gated = tube.options.semaphore ~= ''
-    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), tube.options.number, gated and 1 or 0,
+    local kind = tube.options.plain and 2 or tube.options.semaphore ~= '' and 1 or 0
+    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), tube.options.number, kind,
         tube.unlimited and 1 or 0)
 end
 

@@ -182,7 +182,7 @@ end
 
 -- Acks alone, where nothing is to be shown.
 local function ack(tube, header, call)
-    local acks, items = call.acks[header] or read_acks(header), {}
+    local acks, items = call.acks and call.acks[header] or read_acks(header), {}
     if tube.options.plain then
         return plain.ack(tube, call, acks)
     end

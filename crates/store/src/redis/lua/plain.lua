@@ -52,13 +52,9 @@ local function list_moment(lane, moment, id)
     w[size + 1], w[size + 2] = moment, id
 end
 
-local function write(lane, name, verb, key)
-    local values = lane[name]
-    if values then
-        send(verb, key, values)
-        lane[name] = nil
-    end
-end
+-- What is listed, how it is written, and where: first what comes, then what goes.
+local STEPS = { { 't', 'HSET', ':t' }, { 'b', 'HSET', ':b' }, { 'r', 'ZADD', ':r' }, { 'w', 'ZADD', ':w' }, { 'x', 'HSET', ':x' },
+    { 's', 'ZADD', ':s' }, { 'gone_w', 'ZREM', ':w' }, { 'gone_s', 'ZREM', ':s' }, { 'gone_b', 'HDEL', ':b' } }
 
 -- Takes see the first places of the order, so those are gone before others come in.
 function plain.flush(tube)
@@ -68,18 +64,18 @@ function plain.flush(tube)
         lane.consumed = 0
     end
     lane.window = nil
-    write(lane, 't', 'HSET', base .. ':t')
-    write(lane, 'b', 'HSET', base .. ':b')
-    write(lane, 'r', 'ZADD', base .. ':r')
-    write(lane, 'w', 'ZADD', base .. ':w')
-    write(lane, 'x', 'HSET', base .. ':x')
-    write(lane, 's', 'ZADD', base .. ':s')
-    write(lane, 'gone_w', 'ZREM', base .. ':w')
-    write(lane, 'gone_s', 'ZREM', base .. ':s')
-    write(lane, 'gone_b', 'HDEL', base .. ':b')
+    for place = 1, #STEPS do
+        local step = STEPS[place]
+        local values = lane[step[1]]
+        if values then
+            send(step[2], base .. step[3], values)
+            lane[step[1]] = nil
+        end
+    end
     if lane.gone then
         send('HDEL', base .. ':x', lane.gone)
-        write(lane, 'gone', 'HDEL', base .. ':t')
+        send('HDEL', base .. ':t', lane.gone)
+        lane.gone = nil
     end
 end
 
@@ -297,7 +293,7 @@ local function deliver(tube, lane, how, id, record, lease, answers)
     end
     local bytes, apart = bytes_of(record)
     how.bytes = how.bytes + bytes
-    if how.bytes > BYTES_MAX and how.taken > 0 then
+    if how.bytes > BYTES_MAX and how.taken > 0 and how.singles == 0 then
         how.full = true
         return false
     end
@@ -342,7 +338,6 @@ function plain.take(tube, call, how, want)
     local head = #answers + 1
     answers[head] = ''
     how.flags = (how.lease >= 0 and EXPLICIT or 0) + (how.session ~= NO_SESSION and HAS_SESSION or 0)
-    how.taken, how.bytes = 0, 0
     while how.taken < want and not how.full do
         local window = lane.window
         if not window or (window.next > #window.ids and not window.last) then

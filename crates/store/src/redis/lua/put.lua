@@ -84,19 +84,21 @@ local function put_each(tube, call, header, first, size)
     return table.concat(states)
 end
 
--- All or none: how many, whether one says how important it is to a semaphore, and what is said of each. The bodies follow the
--- header.
+-- How many; whether one says how important it is to a semaphore, and whether they are puts of one each, otherwise it is all or
+-- none; and what is said of each. The bodies follow the header.
 local function put(tube, header, call)
-    local size, owned = struct.unpack('<I4B', header, 2)
-    local first = call.next
+    local size, flags = struct.unpack('<I4B', header, 2)
+    local first, singles = call.next, flags >= 2
     call.next = first + size
-    if owned == 1 and tube.options.semaphore == '' then
+    if flags % 2 == 1 and tube.options.semaphore == '' then
         return call:answer('\14')
     end
     local capacity = tube.options.capacity
-    if capacity and size > math.max(capacity - total(tube), 0) then
+    local room = capacity and math.max(capacity - total(tube), 0) or size
+    if size > room and not singles then
         return call:answer('\2' .. tube.options.capacity_bytes)
     end
+    size = math.min(size, room)
     local numbers = tube.numbers
     local id = numbers[NEXT_ID]
     if id + size > TASK_ID_MAX then
@@ -106,5 +108,5 @@ local function put(tube, header, call)
     local states = put_all(tube, call, header, first, size)
     numbers[NEXT_ID] = id + size
     count(tube, 'put', size)
-    call:answer('\0' .. struct.pack('<d', id) .. states)
+    call:answer('\0' .. struct.pack('<d', id) .. (singles and tube.options.capacity_bytes or '') .. states)
 end

@@ -60,7 +60,7 @@ local function take_some(tube, how, want, call)
         end
         local task = tube.tasks[id]
         bytes = bytes + task.bytes
-        if bytes > BYTES_MAX and #taken > 0 then
+        if bytes > BYTES_MAX and #taken > 0 and how.singles == 0 then
             tube.window = window
             break
         end
@@ -73,9 +73,10 @@ local function take_some(tube, how, want, call)
 end
 
 function verbs.take(tube, header, call)
-    local how = {}
+    -- Whether these are takes of one each.
+    local how = { number = 0, lease = 0, session = '', singles = 0, flags = 0, taken = 0, bytes = 0, full = false }
     local want, alive
-    want, how.number, how.lease, alive, how.session = struct.unpack('<I4ddBc16', header, 2)
+    want, how.number, how.lease, alive, how.session, how.singles = struct.unpack('<I4ddBc16B', header, 2)
     if alive == 0 then
         call.wanted = call.wanted - want
         return call:answer('\8')

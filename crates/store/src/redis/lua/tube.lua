@@ -166,6 +166,12 @@ local function remove(tube, id, task)
 end
 
 local function send(verb, key, values)
+    if #values <= VALUES_MAX then
+        if #values > 0 then
+            redis.call(verb, key, unpack(values))
+        end
+        return
+    end
     for first = 1, #values, VALUES_MAX do
         redis.call(verb, key, unpack(values, first, math.min(first + VALUES_MAX - 1, #values)))
     end
