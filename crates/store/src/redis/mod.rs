@@ -121,7 +121,14 @@ impl RedisStore {
         let (done, opened) = std::sync::mpsc::channel();
         // The caller may be on a runtime of its own, where it must not wait for this one.
         runtime.spawn(async move { done.send(Shared::open(place, clock, wait).await) });
-        let shared = Arc::new(opened.recv().map_err(|error| unavailable(&error))??);
+        let opened = opened.recv().map_err(|error| unavailable(&error)).and_then(|opened| opened);
+        let shared = match opened {
+            Ok(shared) => Arc::new(shared),
+            Err(error) => {
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
         runtime.spawn(presence::live(Arc::clone(&shared)));
         Ok(RedisStore { shared, runtime: Some(runtime) })
     }
@@ -243,7 +250,7 @@ impl Shared {
     }
 
     async fn close(&self) -> Result<(), Error> {
-        self.presence.stop();
+        self.presence.stop().await;
         let words = vec![self.server.clone(), presence::patience()];
         let call = self.registry_call("end", words);
         let answer = self.link.lock().await.call(&[call]).await.pop();
