@@ -27,41 +27,82 @@ const DEPTH_MAX: usize = 8;
 
 /// Appends a command.
 pub fn pack<T: AsRef<[u8]>>(bytes: &mut Vec<u8>, words: &[T]) {
-    bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    pack_size(bytes, b'*', words.len());
     for word in words {
         let word = word.as_ref();
-        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        pack_size(bytes, b'$', word.len());
         bytes.extend_from_slice(word);
         bytes.extend_from_slice(b"\r\n");
     }
 }
 
-/// Reads one answer.
-pub async fn read<R: AsyncBufRead + Unpin + Send>(from: &mut R) -> Result<Value> {
-    read_value(from, DEPTH_MAX).await
+fn pack_size(bytes: &mut Vec<u8>, kind: u8, mut size: usize) {
+    // As many digits as the largest has.
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (size % 10) as u8;
+        size /= 10;
+        if size == 0 {
+            break;
+        }
+    }
+    bytes.push(kind);
+    bytes.extend_from_slice(&digits[first..]);
+    bytes.extend_from_slice(b"\r\n");
 }
 
-async fn read_value<R: AsyncBufRead + Unpin + Send>(from: &mut R, depth: usize) -> Result<Value> {
-    let line = read_line(from).await?;
-    let (kind, rest) = line.split_at(1);
-    match kind {
-        "+" => Ok(Value::Text(rest.as_bytes().to_vec())),
-        "-" => Ok(Value::Error(rest.to_owned())),
-        ":" => rest.parse().map(Value::Int).map_err(|_| strange(&line)),
-        "$" => read_text(from, size(rest, &line)?).await,
-        "*" => {
-            let Some(count) = size(rest, &line)? else { return Ok(Value::Nil) };
-            if depth == 0 {
-                return Err(strange("an answer that is nested too deeply"));
-            }
-            let mut list = Vec::with_capacity(count.min(1 << 16));
-            for _ in 0..count {
-                list.push(Box::pin(read_value(from, depth - 1)).await?);
-            }
-            Ok(Value::List(list))
-        }
-        _ => Err(strange(&line)),
+/// Reads one answer.
+pub async fn read<R: AsyncBufRead + Unpin + Send>(from: &mut R) -> Result<Value> {
+    let mut line = Vec::new();
+    match read_flat(from, &mut line).await? {
+        Flat::Value(value) => Ok(value),
+        Flat::List(count) => read_list(from, DEPTH_MAX, count, &mut line).await,
     }
+}
+
+/// Reads a list; lists in it go no deeper than this. The line is room that all of them use.
+async fn read_list<R: AsyncBufRead + Unpin + Send>(
+    from: &mut R,
+    depth: usize,
+    count: usize,
+    line: &mut Vec<u8>,
+) -> Result<Value> {
+    let Some(depth) = depth.checked_sub(1) else {
+        return Err(strange("an answer that is nested too deeply"));
+    };
+    let mut list = Vec::with_capacity(count.min(1 << 16));
+    for _ in 0..count {
+        // Nearly all have nothing but texts in them.
+        list.push(match read_flat(from, line).await? {
+            Flat::Value(value) => value,
+            Flat::List(count) => Box::pin(read_list(from, depth, count, line)).await?,
+        });
+    }
+    Ok(Value::List(list))
+}
+
+/// A value, or the beginning of a list of so many.
+enum Flat {
+    Value(Value),
+    List(usize),
+}
+
+async fn read_flat<R: AsyncBufRead + Unpin>(from: &mut R, line: &mut Vec<u8>) -> Result<Flat> {
+    let line = read_line(from, line).await?;
+    let (kind, rest) = line.split_at(1);
+    Ok(Flat::Value(match kind {
+        "+" => Value::Text(rest.as_bytes().to_vec()),
+        "-" => Value::Error(rest.to_owned()),
+        ":" => rest.parse().map(Value::Int).map_err(|_| strange(line))?,
+        "$" => read_text(from, size(rest, line)?).await?,
+        "*" => match size(rest, line)? {
+            Some(count) => return Ok(Flat::List(count)),
+            None => Value::Nil,
+        },
+        _ => return Err(strange(line)),
+    }))
 }
 
 async fn read_text<R: AsyncBufRead + Unpin>(from: &mut R, size: Option<usize>) -> Result<Value> {
@@ -75,16 +116,19 @@ async fn read_text<R: AsyncBufRead + Unpin>(from: &mut R, size: Option<usize>) -
     Ok(Value::Text(bytes))
 }
 
-async fn read_line<R: AsyncBufRead + Unpin>(from: &mut R) -> Result<String> {
-    let mut line = Vec::new();
-    (&mut *from).take(LINE_MAX).read_until(b'\n', &mut line).await?;
+async fn read_line<'a, R: AsyncBufRead + Unpin>(
+    from: &mut R,
+    line: &'a mut Vec<u8>,
+) -> Result<&'a str> {
+    line.clear();
+    (&mut *from).take(LINE_MAX).read_until(b'\n', line).await?;
     if line.is_empty() {
         return Err(ErrorKind::UnexpectedEof.into());
     }
-    let text = String::from_utf8(line).map_err(|_| strange("bytes"))?;
-    let line = text.strip_suffix("\r\n").ok_or_else(|| strange(&text))?;
+    let text = std::str::from_utf8(line).map_err(|_| strange("bytes"))?;
+    let line = text.strip_suffix("\r\n").ok_or_else(|| strange(text))?;
     let starts = line.chars().next().is_some_and(|first| first.is_ascii());
-    if starts { Ok(line.to_owned()) } else { Err(strange(line)) }
+    if starts { Ok(line) } else { Err(strange(line)) }
 }
 
 /// How many follow; less than none is nothing at all.
@@ -172,5 +216,8 @@ mod tests {
         let mut bytes = Vec::new();
         pack(&mut bytes, &["GET", "a b"]);
         assert_eq!(bytes, b"*2\r\n$3\r\nGET\r\n$3\r\na b\r\n");
+        bytes.clear();
+        pack(&mut bytes, &["a".repeat(10), String::new(), "b".repeat(12_345)]);
+        assert!(bytes.starts_with(b"*3\r\n$10\r\naaaaaaaaaa\r\n$0\r\n\r\n$12345\r\nb"));
     }
 }

@@ -3,12 +3,15 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
-    Command, Error, Outcome, Placed, Reply, SemaphoreKey, State, Task, TaskId, TubeName,
+    Command, Error, Outcome, Placed, Reply, SemaphoreKey, State, Task, TaskId, Timestamp, TubeName,
     no_semaphore,
 };
 use taskyard_redis::Value;
 
-use super::codec::{Bytes, Unreadable, read_info, read_peeked, read_task};
+use super::codec::{
+    Bytes, Unreadable, is_apart, read_info, read_shown, read_since, read_taken, read_task,
+};
+use super::runs;
 
 /// How a tube stands after a call.
 #[derive(Clone, Debug)]
@@ -27,6 +30,8 @@ pub(super) struct Head {
     pub number: u32,
     /// Whether a semaphore stands before it.
     pub gated: bool,
+    /// Whether single commands can be put together in it.
+    pub straight: bool,
     /// Whether it lost its capacity.
     pub unlimited: bool,
     /// What it is called, where it was asked without a name.
@@ -56,6 +61,20 @@ pub(super) struct SemaphoreHead {
     pub next_event: Option<i64>,
     /// Whether there are new events.
     pub news: bool,
+}
+
+/// A task, and since when it could be taken, where that is not since its put.
+pub(super) type Peeked = (Task, Option<Timestamp>);
+
+/// What is shown of a task besides the rest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shows {
+    /// What was just taken, with its body.
+    Taken,
+    NoBodies,
+    Bodies,
+    /// Also how important it is to its semaphore.
+    Everything,
 }
 
 /// The parts of an answer, one after the other.
@@ -118,8 +137,46 @@ impl Parts {
         Bytes(&self.text()?).byte()
     }
 
+    /// The answers to a run of commands that were asked as one, or to one alone.
+    pub fn replies(
+        &mut self,
+        tube: &TubeName,
+        run: &[runs::Placed],
+    ) -> Result<Vec<Result<Reply, Error>>, Unreadable> {
+        let Some((_, first)) = run.first() else { return Ok(Vec::new()) };
+        if run.len() == 1 {
+            return Ok(vec![self.reply(tube, first)?]);
+        }
+        let text = self.text()?;
+        let mut bytes = Bytes(&text);
+        let status = bytes.byte()?;
+        if status != 0 {
+            return Ok(vec![Err(refusal(status, bytes, tube, first)?); run.len()]);
+        }
+        match first {
+            Command::Put { .. } => placed_apart(bytes, tube, run.len()),
+            Command::Take(_) => {
+                let mut tasks = self.tasks(bytes, Shows::Taken)?.into_iter();
+                let each = run.iter().map(|_| Ok(Reply::Taken(tasks.next().into_iter().collect())));
+                Ok(each.collect())
+            }
+            _ => {
+                let count = |command: &Command| match command {
+                    Command::Finish { items, .. } => items.len(),
+                    _ => 0,
+                };
+                let all = run.iter().map(|(_, command)| count(command)).sum();
+                let mut outcomes = self.outcomes(bytes, all, false)?.into_iter();
+                let each = run.iter().map(|(_, command)| {
+                    Ok(Reply::Finished(outcomes.by_ref().take(count(command)).collect()))
+                });
+                Ok(each.collect())
+            }
+        }
+    }
+
     /// The answer to one command.
-    pub fn reply(
+    fn reply(
         &mut self,
         tube: &TubeName,
         command: &Command,
@@ -132,11 +189,14 @@ impl Parts {
         }
         Ok(Ok(match command {
             Command::Put { .. } => placed(bytes)?,
-            Command::Take(_) => Reply::Taken(self.tasks(bytes, true, read_task)?),
-            Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, true, read_peeked)?),
-            Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, false, read_task)?),
-            Command::Finish { show, .. } | Command::Delete { show, .. } => {
-                Reply::Finished(self.outcomes(bytes.rest(), *show)?)
+            Command::Take(_) => Reply::Taken(self.tasks(bytes, Shows::Taken)?),
+            Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, Shows::Everything)?),
+            Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, Shows::NoBodies)?),
+            Command::Finish { show, items, .. } => {
+                Reply::Finished(self.outcomes(bytes, items.len(), *show)?)
+            }
+            Command::Delete { show, ids, .. } => {
+                Reply::Finished(self.outcomes(bytes, ids.len(), *show)?)
             }
             Command::Kick { .. } => Reply::Kicked(bytes.count()?),
             Command::AlterTube { .. } | Command::NameTube { .. } | Command::Tubes { .. } => {
@@ -146,28 +206,60 @@ impl Parts {
         }))
     }
 
-    fn tasks(
-        &mut self,
-        mut bytes: Bytes<'_>,
-        bodies: bool,
-        read: impl Fn(&[u8], Option<&[u8]>) -> Result<Task, Unreadable>,
-    ) -> Result<Vec<Task>, Unreadable> {
+    /// Tasks whose heads come in these bytes, behind their number, and their records after that.
+    fn tasks(&mut self, mut bytes: Bytes<'_>, shows: Shows) -> Result<Vec<Task>, Unreadable> {
         let count = bytes.small()?;
-        let tasks = (0..count).map(|_| {
-            let text = self.text()?;
-            let body = bodies.then(|| self.text()).transpose()?;
-            read(&text, body.as_deref())
-        });
-        tasks.collect()
+        (0..count).map(|_| self.task(&mut bytes, shows)).collect()
     }
 
-    fn outcomes(&mut self, statuses: &[u8], show: bool) -> Result<Vec<Outcome>, Unreadable> {
+    fn task(&mut self, heads: &mut Bytes<'_>, shows: Shows) -> Result<Task, Unreadable> {
+        self.recorded(heads, shows).map(|(task, _)| task)
+    }
+
+    /// A task, and its record.
+    fn recorded(
+        &mut self,
+        heads: &mut Bytes<'_>,
+        shows: Shows,
+    ) -> Result<(Task, Vec<u8>), Unreadable> {
+        let shown = if shows == Shows::Taken { read_taken(heads) } else { read_shown(heads) }?;
+        let record = self.text()?;
+        let apart =
+            if shows != Shows::NoBodies && is_apart(&record)? { Some(self.text()?) } else { None };
+        let task = read_task(shown, &record, apart.as_deref(), shows == Shows::Everything)?;
+        Ok((task, record))
+    }
+
+    /// The answer to a peek, with since when each could be taken, where that is not since its put.
+    pub fn peeked(&mut self, tube: &TubeName) -> Result<Result<Vec<Peeked>, Error>, Unreadable> {
+        let text = self.text()?;
+        let mut bytes = Bytes(&text);
+        let status = bytes.byte()?;
+        if status != 0 {
+            let peek = Command::Peek { tube: tube.clone(), ids: Vec::new() };
+            return refusal(status, bytes, tube, &peek).map(Err);
+        }
+        let count = bytes.small()?;
+        let tasks = (0..count).map(|_| {
+            let (task, record) = self.recorded(&mut bytes, Shows::Everything)?;
+            Ok((task, read_since(&record)?))
+        });
+        tasks.collect::<Result<_, _>>().map(Ok)
+    }
+
+    /// What became of each of these, and behind it the heads of those that are shown.
+    fn outcomes(
+        &mut self,
+        bytes: Bytes<'_>,
+        count: usize,
+        show: bool,
+    ) -> Result<Vec<Outcome>, Unreadable> {
+        let cut = Unreadable("outcomes are missing");
+        let (statuses, heads) = bytes.rest().split_at_checked(count).ok_or(cut)?;
+        let mut heads = Bytes(heads);
         let outcomes = statuses.iter().map(|status| {
             Ok(match status {
-                0 if show => {
-                    let (text, body) = (self.text()?, self.text()?);
-                    Outcome::Done(Some(Box::new(read_task(&text, Some(&body))?)))
-                }
+                0 if show => Outcome::Done(Some(Box::new(self.task(&mut heads, Shows::Bodies)?))),
                 0 => Outcome::Done(None),
                 1 => Outcome::Stale,
                 _ => Outcome::Missing,
@@ -182,12 +274,25 @@ fn read_head(text: &[u8]) -> Result<Head, Unreadable> {
     let present = bytes.byte()?;
     let (clock, takeable) = (bytes.number()? as i64, bytes.count()?);
     let (room, next) = (bytes.number()?, bytes.maybe_moment()?);
-    let (number, gated) = (bytes.small()?, bytes.byte()? == 1);
+    let (number, kind) = (bytes.small()?, bytes.byte()?);
     let room = (room >= 0.0).then_some(room as u64);
     let unlimited = bytes.byte()? == 1;
     let name = std::str::from_utf8(bytes.rest()).ok().and_then(|name| TubeName::new(name).ok());
     let (present, elsewhere) = (present == 1, present == 2);
-    Ok(Head { present, elsewhere, clock, takeable, room, next, number, gated, unlimited, name })
+    let (gated, straight) = (kind == 1, kind == 2 && room.is_none());
+    Ok(Head {
+        present,
+        elsewhere,
+        clock,
+        takeable,
+        room,
+        next,
+        number,
+        gated,
+        straight,
+        unlimited,
+        name,
+    })
 }
 
 fn read_other(bytes: &mut Bytes<'_>) -> Result<Other, Unreadable> {
@@ -206,13 +311,31 @@ fn read_other(bytes: &mut Bytes<'_>) -> Result<Other, Unreadable> {
 
 fn placed(mut bytes: Bytes<'_>) -> Result<Reply, Unreadable> {
     let first = bytes.count()?;
-    let states = bytes.rest().iter().map(|state| match state {
+    Ok(Reply::Put(read_placed(first, bytes.rest()).collect()))
+}
+
+/// The answers to puts of one task each. A tube that got a capacity meanwhile has room for the first ones alone.
+fn placed_apart(
+    mut bytes: Bytes<'_>,
+    tube: &TubeName,
+    count: usize,
+) -> Result<Vec<Result<Reply, Error>>, Unreadable> {
+    let (first, capacity) = (bytes.count()?, bytes.big()?);
+    let mut placed = read_placed(first, bytes.rest());
+    let each = (0..count).map(|_| match placed.next() {
+        Some(placed) => Ok(Reply::Put(vec![placed])),
+        None => Err(Error::TubeFull { tube: tube.clone(), capacity }),
+    });
+    Ok(each.collect())
+}
+
+/// New tasks with ids one after the other, in these states.
+fn read_placed(first: u64, states: &[u8]) -> impl Iterator<Item = Placed> {
+    let states = states.iter().map(|state| match state {
         0 => State::Ready,
         _ => State::Delayed,
     });
-    Ok(Reply::Put(
-        (first..).zip(states).map(|(id, state)| Placed { id: TaskId(id), state }).collect(),
-    ))
+    (first..).zip(states).map(|(id, state)| Placed { id: TaskId(id), state })
 }
 
 fn refusal(

@@ -10,15 +10,16 @@ use taskyard_core::{
     TubeName, TubeOptions, TubeStats,
 };
 
+use super::runs::{Placed, merge};
+
 /// Until when a moment is one: later ones are not exact as doubles, and count as this.
 const NEVER: f64 = 9_007_199_254_740_992.0;
 const NO_SESSION: [u8; 16] = [0; 16];
-/// What every task that is shown has: its id, the reason, and its record up to what it may have besides.
-const SHOWN_BYTES: usize = 8 + 1 + 90;
-/// What begins a priority for a semaphore, and that.
-const OWN_BYTES: usize = 1 + 8;
-/// What begins the moment since which a task waits, and that. Only Redis itself reads it.
-const SINCE_BYTES: usize = 1 + 8;
+/// What every record has, at its end how many bytes its body has. Those of more than this are apart.
+const RECORD_BYTES: usize = 65;
+const INLINE_MAX: u32 = 512;
+/// What follows a delivery and means nothing.
+const FILLING_BYTES: usize = 23;
 
 /// What an answer has that no answer of ours can have.
 #[derive(Debug, thiserror::Error)]
@@ -33,16 +34,28 @@ pub(super) struct Context<'a> {
     pub lease: u64,
 }
 
-/// The command as arguments of a call. Takes use up lease numbers.
-pub(super) fn encode(command: &Command, context: &mut Context<'_>) -> Vec<Vec<u8>> {
+/// A run of commands, or one, as arguments of a call.
+pub(super) fn encode_run(run: &[Placed], context: &mut Context<'_>) -> Vec<Vec<u8>> {
+    match (merge(run), run) {
+        (Some(merged), _) => encode(&merged, true, context),
+        (None, [(_, command)]) => encode(command, false, context),
+        (None, _) => Vec::new(),
+    }
+}
+
+/// The command as arguments of a call; it may be several of one task each. Takes use up lease numbers.
+fn encode(command: &Command, merged: bool, context: &mut Context<'_>) -> Vec<Vec<u8>> {
     match command {
-        Command::Put { tasks, .. } => put(tasks),
+        Command::Put { tasks, .. } => put(tasks, merged),
         Command::Take(take) => {
-            let header = encode_take(take, context);
+            let header = encode_take(take, merged, context);
             context.lease += take.count as u64;
             vec![header]
         }
-        Command::Finish { items, show, .. } => vec![finish(items, *show, context.alive)],
+        Command::Finish { items, show, .. } => {
+            let acks = if *show { None } else { acks(items, context.alive) };
+            vec![acks.unwrap_or_else(|| finish(items, *show, context.alive))]
+        }
         Command::Delete { ids, show, .. } => vec![with_ids(vec![b'D', u8::from(*show)], ids)],
         Command::Peek { ids, .. } => vec![with_ids(vec![b'E'], ids)],
         Command::Kick { count, .. } => vec![with_count(b'K', *count)],
@@ -137,11 +150,14 @@ pub(super) fn optional_span(span: Option<Span>) -> [u8; 8] {
     span.map_or_else(|| (-1.0f64).to_le_bytes(), span_bytes)
 }
 
-fn put(tasks: &[NewTask]) -> Vec<Vec<u8>> {
-    let mut header = vec![b'P'];
+fn put(tasks: &[NewTask], merged: bool) -> Vec<Vec<u8>> {
+    let mut header = Vec::with_capacity(8 + 2 * tasks.len());
+    header.push(b'P');
     header.extend((tasks.len() as u32).to_le_bytes());
-    header.push(u8::from(tasks.iter().any(|task| task.semaphore_priority.is_some())));
-    let mut words = vec![Vec::new()];
+    let owned = tasks.iter().any(|task| task.semaphore_priority.is_some());
+    header.push(bits([owned, merged].into_iter()));
+    let mut words = Vec::with_capacity(1 + tasks.len());
+    words.push(Vec::new());
     for task in tasks {
         let NewTask { body, pri, ttl, ttr, delay, at, subqueue, semaphore_priority } = task;
         let given = [pri.is_some(), ttl.is_some(), ttr.is_some(), delay.is_some(), at.is_some()];
@@ -174,7 +190,7 @@ fn read_body(bytes: &[u8]) -> Option<Body> {
     Some(Body::with_meta(payload, meta))
 }
 
-fn encode_take(take: &Take, context: &Context<'_>) -> Vec<u8> {
+fn encode_take(take: &Take, merged: bool, context: &Context<'_>) -> Vec<u8> {
     let alive = take.session.is_none_or(|session| context.alive.get(&session) == Some(&true));
     let mut header = vec![b'T'];
     header.extend((take.count as u32).to_le_bytes());
@@ -182,7 +198,40 @@ fn encode_take(take: &Take, context: &Context<'_>) -> Vec<u8> {
     header.extend(optional_span(take.lease));
     header.push(u8::from(alive));
     header.extend(take.session.map_or(NO_SESSION, |session| session.0));
+    header.push(u8::from(merged));
     header
+}
+
+/// How a holder is called; a session that has ended is another kind.
+fn holder_number(holder: &Holder, alive: &HashMap<SessionId, bool>) -> u8 {
+    match holder {
+        Holder::Lease(_) => 0,
+        Holder::Session(session) if alive.get(session) == Some(&true) => 1,
+        Holder::Any => 2,
+        Holder::Session(_) => 3,
+    }
+}
+
+/// Most finishes are acks that have the same kind of holder, or the same session: those are short.
+fn acks(items: &[FinishItem], alive: &HashMap<SessionId, bool>) -> Option<Vec<u8>> {
+    let first = items.first()?.holder;
+    let mut header = Vec::with_capacity(24 + 16 * items.len());
+    header.extend([b'G', holder_number(&first, alive)]);
+    header.extend((items.len() as u32).to_le_bytes());
+    if let Holder::Session(session) = first {
+        header.extend(session.0);
+    }
+    for FinishItem { id, holder, finish } in items {
+        header.extend(id.0.to_be_bytes());
+        match (first, holder, finish) {
+            (Holder::Lease(_), Holder::Lease(lease), Finish::Ack) => {
+                header.extend(lease.0.to_be_bytes());
+            }
+            (first, holder, Finish::Ack) if first == *holder => {}
+            _ => return None,
+        }
+    }
+    Some(header)
 }
 
 fn finish(items: &[FinishItem], show: bool, alive: &HashMap<SessionId, bool>) -> Vec<u8> {
@@ -190,17 +239,12 @@ fn finish(items: &[FinishItem], show: bool, alive: &HashMap<SessionId, bool>) ->
     header.extend((items.len() as u32).to_le_bytes());
     for FinishItem { id, holder, finish } in items {
         let mut who = [0; 16];
-        let holder = match holder {
-            Holder::Lease(lease) => {
-                who[..8].copy_from_slice(&lease.0.to_be_bytes());
-                0
-            }
-            Holder::Session(session) => {
-                who = session.0;
-                if alive.get(session) == Some(&true) { 1 } else { 3 }
-            }
-            Holder::Any => 2,
-        };
+        match holder {
+            Holder::Lease(lease) => who[..8].copy_from_slice(&lease.0.to_be_bytes()),
+            Holder::Session(session) => who = session.0,
+            Holder::Any => {}
+        }
+        let holder = holder_number(holder, alive);
         let (verb, span, counted) = match finish {
             Finish::Ack => (0, Span::ZERO, true),
             Finish::Release { delay, counted } => (1, *delay, *counted),
@@ -312,36 +356,69 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// A task as a peek shows it.
-pub(super) fn read_peeked(text: &[u8], body: Option<&[u8]>) -> Result<Task, Unreadable> {
-    let own = text.get(SHOWN_BYTES..).and_then(|rest| rest.strip_prefix(b"*"));
-    let priority = own.map(|own| {
-        let priority = Priority::new(Bytes(own).number()?);
-        priority.map_err(|_| Unreadable("a priority is no number"))
-    });
-    Ok(Task { semaphore_priority: priority.transpose()?, ..read_task(text, body)? })
+/// What an answer says of a task that it shows, before its record.
+pub(super) struct Shown {
+    id: TaskId,
+    reason: u8,
+    state: u8,
+    delivery: Option<Delivery>,
 }
 
-/// A task as it is shown, with its body if there is one.
-pub(super) fn read_task(text: &[u8], body: Option<&[u8]>) -> Result<Task, Unreadable> {
-    let mut bytes = Bytes(text);
+struct Delivery {
+    until: Timestamp,
+    session: Option<SessionId>,
+    start: Timestamp,
+    lease: Lease,
+}
+
+/// The head of one task that is shown.
+pub(super) fn read_shown(bytes: &mut Bytes<'_>) -> Result<Shown, Unreadable> {
     let id = TaskId(bytes.big()?);
-    let reason = bytes.byte()?;
-    let (state, flags) = (bytes.byte()?, bytes.byte()?);
-    let (attempts, _) = (bytes.small()?, bytes.small()?);
-    let pri = bytes.big()?;
-    let (created, expires, ttr) = (bytes.moment()?, bytes.moment()?, bytes.span()?);
-    let (previous, moment) = (bytes.moment()?, bytes.moment()?);
-    let (lease, start, session) = (bytes.big()?, bytes.moment()?, bytes.array()?);
-    let mut key = bytes.rest();
-    if key.starts_with(b"*") {
-        key = key.get(OWN_BYTES..).ok_or(Unreadable("a priority is cut"))?;
-    }
-    if key.starts_with(b"@") {
-        key = key.get(SINCE_BYTES..).ok_or(Unreadable("a moment is cut"))?;
-    }
-    let key = std::str::from_utf8(key).map_err(|_| Unreadable("a key is no text"))?;
-    let taken = state == 1;
+    let (reason, state) = (bytes.byte()?, bytes.byte()?);
+    let delivery = if state == 1 { Some(read_delivery(bytes)?) } else { None };
+    Ok(Shown { id, reason, state, delivery })
+}
+
+/// The same of a task that was just taken: there is nothing to tell but its delivery.
+pub(super) fn read_taken(bytes: &mut Bytes<'_>) -> Result<Shown, Unreadable> {
+    let (id, delivery) = (TaskId(bytes.big()?), read_delivery(bytes)?);
+    Ok(Shown { id, reason: 1, state: 1, delivery: Some(delivery) })
+}
+
+fn read_delivery(bytes: &mut Bytes<'_>) -> Result<Delivery, Unreadable> {
+    let (flags, _apart) = (bytes.byte()?, bytes.byte()?);
+    let (until, session, start) = (bytes.moment()?, bytes.array()?, bytes.moment()?);
+    let lease = Lease(bytes.big()?);
+    bytes.array::<FILLING_BYTES>()?;
+    let session = (flags & 2 != 0).then_some(SessionId(session));
+    Ok(Delivery { until, session, start, lease })
+}
+
+/// Whether the body of a task is apart from its record.
+pub(super) fn is_apart(record: &[u8]) -> Result<bool, Unreadable> {
+    let size = record.get(RECORD_BYTES - 4..RECORD_BYTES).and_then(|size| size.try_into().ok());
+    let size = size.ok_or(Unreadable("a record is cut"))?;
+    Ok(u32::from_le_bytes(size) > INLINE_MAX)
+}
+
+/// A task as it is shown, with its body if that is in its record or apart. Only a peek shows how important it is to its semaphore.
+pub(super) fn read_task(
+    shown: Shown,
+    record: &[u8],
+    apart: Option<&[u8]>,
+    peeked: bool,
+) -> Result<Task, Unreadable> {
+    let Shown { id, reason, state, delivery } = shown;
+    let mut bytes = Bytes(record);
+    // The state here is that before it was taken.
+    bytes.byte()?;
+    let (moment, attempts) = (bytes.moment()?, bytes.count()? as u32);
+    let (pri, created, expires) = (bytes.big()?, bytes.moment()?, bytes.moment()?);
+    let (ttr, previous) = (bytes.span()?, bytes.moment()?);
+    let (tail, _) = (bytes.small()? as usize, bytes.small()?);
+    let (tail, body) = bytes.rest().split_at_checked(tail).ok_or(Unreadable("a tail is cut"))?;
+    let (own, subqueue) = read_tail(tail)?;
+    let body = apart.or((!body.is_empty()).then_some(body));
     let due = (state == 2).then_some(moment);
     Ok(Task {
         id,
@@ -352,20 +429,40 @@ pub(super) fn read_task(text: &[u8], body: Option<&[u8]>) -> Result<Task, Unread
         expires,
         ttr,
         attempts,
-        start: taken.then_some(start),
+        start: delivery.as_ref().map(|delivery| delivery.start),
         previous_start: (previous != Timestamp::NEVER).then_some(previous),
-        // A plus tells one without a name from none.
-        subqueue: key.strip_prefix('+').map(Arc::from),
-        semaphore_priority: None,
-        session: (taken && flags & 2 != 0).then_some(SessionId(session)),
-        lease: taken.then_some(Lease(lease)),
-        lease_until: taken.then_some(moment),
+        subqueue,
+        semaphore_priority: own.filter(|_| peeked),
+        session: delivery.as_ref().and_then(|delivery| delivery.session),
+        lease: delivery.as_ref().map(|delivery| delivery.lease),
+        lease_until: delivery.map(|delivery| delivery.until),
         reason: read_reason(reason, due)?,
         body: match body {
             Some(body) => Some(read_body(body).ok_or(Unreadable("a body is cut"))?),
             None => None,
         },
     })
+}
+
+/// Since when a task could be taken, where that is not since its put.
+pub(super) fn read_since(record: &[u8]) -> Result<Option<Timestamp>, Unreadable> {
+    let mut bytes = Bytes(record);
+    let (state, since) = (bytes.byte()?, bytes.moment()?);
+    Ok(Some(since).filter(|since| state != 2 && *since != Timestamp::EPOCH))
+}
+
+/// How important a task is to its semaphore, behind a star, and its sub-queue, behind a plus.
+fn read_tail(tail: &[u8]) -> Result<(Option<Priority>, Option<Arc<str>>), Unreadable> {
+    let (mut own, mut key) = (None, tail);
+    if let Some(rest) = tail.strip_prefix(b"*") {
+        let mut bytes = Bytes(rest);
+        let priority = Priority::new(bytes.number()?);
+        own = Some(priority.map_err(|_| Unreadable("a priority is no number"))?);
+        key = bytes.rest();
+    }
+    let key = std::str::from_utf8(key).map_err(|_| Unreadable("a key is no text"))?;
+    // A plus tells one without a name from none.
+    Ok((own, key.strip_prefix('+').map(Arc::from)))
 }
 
 fn read_state(state: u8) -> Result<State, Unreadable> {

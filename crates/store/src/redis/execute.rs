@@ -15,6 +15,7 @@ use super::answers::{Head, Parts};
 use super::codec::{self, Unreadable};
 use super::failure::error;
 use super::refuse::refusal;
+use super::runs::{self, Placed};
 use super::semaphores::Pending;
 use super::tubes::Home;
 use super::{Clock, Shared};
@@ -41,11 +42,13 @@ pub(super) struct Batch<'a> {
 /// Commands of a batch that ask the same tube, with their places.
 pub(super) struct Group {
     pub tube: TubeName,
-    commands: Vec<(usize, Command)>,
+    commands: Vec<Placed>,
     tasks: usize,
     bytes: usize,
     /// Whether the registry was asked where it lives.
     sought: bool,
+    /// Whether single commands are put together.
+    straight: bool,
 }
 
 impl Shared {
@@ -156,7 +159,13 @@ impl Batch<'_> {
 
     async fn ask_tubes(&mut self, commands: Vec<(usize, Command)>) {
         let gated = self.shared.known().gated.clone();
-        for groups in waves(commands, &gated) {
+        for mut groups in waves(commands, &gated) {
+            for group in &mut groups {
+                group.straight = self.shared.known().straight.contains(&group.tube);
+                if group.straight {
+                    runs::arrange(&mut group.commands);
+                }
+            }
             self.wave(groups).await;
         }
     }
@@ -273,8 +282,7 @@ impl Batch<'_> {
         for group in groups {
             let first = lease;
             let mut context = codec::Context { alive: &alive, lease };
-            let words = group.commands.iter();
-            let words = words.flat_map(|(_, command)| codec::encode(command, &mut context));
+            let words = group.runs().flat_map(|run| codec::encode_run(run, &mut context));
             let words: Vec<_> = words.collect();
             lease = context.lease;
             ranges.push((first, lease));
@@ -355,10 +363,13 @@ impl Batch<'_> {
     /// Reads what a tube answered.
     fn read(&mut self, group: &Group, head: &Head, mut parts: Parts) {
         let mut changed = false;
-        for (place, command) in &group.commands {
-            let reply = parts.reply(&group.tube, command).unwrap_or_else(|why| misread(&why));
-            changed |= has_changed(command, &reply);
-            self.answer(*place, reply);
+        for run in group.runs() {
+            let replies = parts.replies(&group.tube, run);
+            let replies = replies.unwrap_or_else(|why| vec![misread(&why); run.len()]);
+            for ((place, command), reply) in run.iter().zip(replies) {
+                changed |= has_changed(command, &reply);
+                self.answer(*place, reply);
+            }
         }
         self.learn(&group.tube, head, changed);
         if head.gated {
@@ -436,13 +447,20 @@ impl Shared {
 
 impl Group {
     fn new(tube: TubeName) -> Self {
-        Group { tube, commands: Vec::new(), tasks: 0, bytes: 0, sought: false }
+        Group { tube, commands: Vec::new(), tasks: 0, bytes: 0, sought: false, straight: false }
     }
 
     /// Whether one more would make it too large for one call, which nobody else gets between.
     fn is_full(&self, tasks: usize, bytes: usize) -> bool {
         !self.commands.is_empty()
             && (self.tasks + tasks > BATCH_TASKS_MAX || self.bytes + bytes > BATCH_BYTES_MAX)
+    }
+
+    /// What is asked as one command each.
+    fn runs(&self) -> impl Iterator<Item = &[Placed]> {
+        let (together, alone) =
+            self.commands.split_at(if self.straight { self.commands.len() } else { 0 });
+        runs::runs(together).chain(alone.chunks(1))
     }
 
     pub fn places(&self) -> impl Iterator<Item = usize> {

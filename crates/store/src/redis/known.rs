@@ -24,6 +24,8 @@ pub(super) struct Known {
     /// Where tubes live that do not live under their name.
     pub homes: HashMap<TubeName, Home>,
     pub moments: Moments<TubeName>,
+    /// Tubes in which single commands can be put together.
+    pub straight: HashSet<TubeName>,
     /// Tubes that have a semaphore.
     pub gated: HashSet<TubeName>,
     pub semaphores: Semaphores,
@@ -199,6 +201,11 @@ impl Known {
             self.gated.insert(tube.clone());
         } else {
             self.gated.remove(tube);
+        }
+        if !head.straight {
+            self.straight.remove(tube);
+        } else if !self.straight.contains(tube) {
+            self.straight.insert(tube.clone());
         }
         self.ahead = head.clock.saturating_sub(self.now);
     }

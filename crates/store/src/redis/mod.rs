@@ -26,6 +26,7 @@ mod library;
 mod presence;
 mod refuse;
 mod registry;
+mod runs;
 mod semaphores;
 mod settling;
 mod transfer;
@@ -141,7 +142,14 @@ impl RedisStore {
         let (done, opened) = std::sync::mpsc::channel();
         // The caller may be on a runtime of its own, where it must not wait for this one.
         runtime.spawn(async move { done.send(Shared::open(place, clock, wait, serves).await) });
-        let shared = Arc::new(opened.recv().map_err(|error| unavailable(&error))??);
+        let opened = opened.recv().map_err(|error| unavailable(&error)).and_then(|opened| opened);
+        let shared = match opened {
+            Ok(shared) => Arc::new(shared),
+            Err(error) => {
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
         if serves {
             runtime.spawn(presence::live(Arc::clone(&shared)));
         }
@@ -306,7 +314,7 @@ impl Shared {
     }
 
     async fn close(&self) -> Result<(), Error> {
-        self.presence.stop();
+        self.presence.stop().await;
         if !self.serves {
             return Ok(());
         }

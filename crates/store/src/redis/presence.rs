@@ -38,6 +38,8 @@ pub(super) struct Presence {
     watcher: Mutex<Option<Watcher>>,
     /// When the last sign of life left that Redis has seen.
     seen: Mutex<Instant>,
+    /// Held while a sign of life is under way.
+    beating: tokio::sync::Mutex<()>,
 }
 
 impl Presence {
@@ -53,6 +55,7 @@ impl Presence {
             wake: Notify::default(),
             watcher: Mutex::default(),
             seen: Mutex::new(Instant::now()),
+            beating: tokio::sync::Mutex::default(),
         }
     }
 
@@ -84,10 +87,12 @@ impl Presence {
         *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
     }
 
-    /// Ends the background work.
-    pub fn stop(&self) {
+    /// Ends the background work. No sign of life leaves after this: it would make others believe that a server lives which
+    /// has said that it ends.
+    pub async fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.wake.notify_one();
+        drop(self.beating.lock().await);
     }
 
     fn is_stopped(&self) -> bool {
@@ -191,6 +196,10 @@ async fn listen(shared: &Shared, link: &mut Link) -> Result<Connection, Failure>
 
 /// Says that this server lives, and ends the sessions of those that do not.
 async fn beat(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
+    let _beating = shared.presence.beating.lock().await;
+    if shared.presence.is_stopped() {
+        return Ok(());
+    }
     let leaves = Instant::now();
     let words = vec![shared.server.clone(), patience(), shared.epoch_word()];
     let call = shared.registry_call("beat", words);

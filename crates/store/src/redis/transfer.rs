@@ -9,12 +9,13 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::transfer::{Ending, TubeCopy};
 use taskyard_core::{
-    Body, Command, Counts, Error, Priority, Reason, Reply, SemaphoreKey, State, Task, TaskId,
-    Timestamp, TubeName, TubeStats,
+    Body, Counts, Error, Priority, Reason, SemaphoreKey, State, Task, TaskId, Timestamp, TubeName,
+    TubeStats,
 };
 use taskyard_redis::{Call, Failure, Value};
 
 use super::Shared;
+use super::answers::Peeked;
 use super::codec::{self, Bytes};
 use super::execute::{Batch, unreadable_registry};
 use super::failure::error;
@@ -219,8 +220,8 @@ impl Batch<'_> {
                 continue;
             };
             ids = &ids[some.len()..];
-            for task in tasks {
-                let record = record(task, listed.attempts_max);
+            for (task, since) in tasks {
+                let record = record(task, since, listed.attempts_max);
                 size += record.body_bytes as usize;
                 records.push(record);
                 if size >= bytes {
@@ -235,19 +236,18 @@ impl Batch<'_> {
         &mut self,
         listed: &Listed,
         ids: &[TaskId],
-    ) -> Result<Option<Vec<Task>>, Failure> {
+    ) -> Result<Option<Vec<Peeked>>, Failure> {
         let words = vec![codec::with_ids(vec![b'E'], ids)];
         let mut call = self.shared.tube_call("free", &listed.whom, words);
         // At a moment at which nothing has expired, so that the reason tells the state.
         call.args[0] = b"0".to_vec();
         let (_, mut parts) = read(self.call_again(&call).await?)?;
         let Some(tube) = listed.whom.name.clone() else { return Err(unreadable_registry()) };
-        let peek = Command::Peek { tube: tube.clone(), ids: Vec::new() };
-        match parts.reply(&tube, &peek).map_err(unreadable)? {
-            Ok(Reply::Tasks(tasks)) => Ok(Some(tasks)),
+        match parts.peeked(&tube).map_err(unreadable)? {
+            Ok(tasks) => Ok(Some(tasks)),
             Err(Error::TooLarge { .. }) if ids.len() > 1 => Ok(None),
             Err(Error::TubeNotFound(_)) => Ok(Some(Vec::new())),
-            _ => Err(unreadable_registry()),
+            Err(_) => Err(unreadable_registry()),
         }
     }
 
@@ -336,7 +336,7 @@ fn forget_epoch(info: &mut TubeInfo) -> bool {
 }
 
 /// A task as a peek shows it, as it is written down.
-fn record(task: Task, attempts_max: Option<u32>) -> Record {
+fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Record {
     let body = task.body.unwrap_or_else(|| Body::new(&[]));
     let mut record = Record {
         id: task.id,
@@ -345,7 +345,7 @@ fn record(task: Task, attempts_max: Option<u32>) -> Record {
             (State::Buried, _, Reason::AttemptsUsedUp) => StoredState::DeadLetter,
             (State::Buried, _, _) => StoredState::Buried,
             // Whoever waits for the semaphore of its tube would be ready.
-            _ => StoredState::Ready(task.created),
+            _ => StoredState::Ready(since.unwrap_or(task.created)),
         },
         pri: task.pri,
         created: task.created,

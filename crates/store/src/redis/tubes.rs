@@ -377,6 +377,7 @@ impl Batch<'_> {
         let mut known = self.shared.known();
         known.homes.remove(tube);
         known.gated.remove(tube);
+        known.straight.remove(tube);
         known.moments.set(tube, None);
     }
 

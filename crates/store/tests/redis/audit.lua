@@ -9,7 +9,7 @@ local kind = struct.unpack('B', raw)
 local subqueues = kind >= 3
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local sizes = { r = 0, q = 0, x = 0, d = 0, w = 0, s = 0, delayed = 0, all = 0, passed = 0 }
+local sizes = { b = 0, r = 0, q = 0, x = 0, d = 0, w = 0, s = 0, delayed = 0, all = 0, passed = 0 }
 local heads, busy, keys = {}, {}, {}
 
 local function check(id, what, is)
@@ -22,17 +22,25 @@ end
 local tasks = redis.call('HGETALL', base .. ':t')
 for place = 1, #tasks, 2 do
     local id, record = tasks[place], tasks[place + 1]
-    local state, flags, _, bytes, pri, _, expires, _, _, moment, _, _, session =
-        struct.unpack('<BBI4I4c8dddddc8dc16', record)
+    local state, moment, _, pri, _, expires, _, _, tail, bytes = struct.unpack('<Bddc8ddddI4I4', record)
     -- A star begins a priority for the semaphore.
-    local rest = string.byte(record, 91) == 42 and 100 or 91
-    -- An at begins the moment since which it waits.
-    rest = string.byte(record, rest) == 64 and rest + 9 or rest
-    local key, member = string.sub(record, rest), pri .. id
+    local rest = tail > 0 and string.byte(record, 66) == 42 and 75 or 66
+    local key, member = string.sub(record, rest, 65 + tail), pri .. id
+    local delivery, flags, session, apart = redis.call('HGET', base .. ':x', id), 0, '', 0
+    if delivery then
+        check(id, 'is taken and was not ready before', state == 0)
+        state, flags, apart, moment, session = 1, struct.unpack('<BBdc16', delivery)
+        check(id, 'has its body elsewhere than its delivery says', (apart == 1) == (bytes > 512))
+    end
     local timer = (state == 1 or state == 2) and moment or expires
     sizes.all = sizes.all + 1
     keys[key] = true
-    check(id, 'has another body', redis.call('HSTRLEN', base .. ':b', id) == bytes + 4)
+    if bytes > 512 then
+        sizes.b = sizes.b + 1
+        check(id, 'has another body', redis.call('HSTRLEN', base .. ':b', id) == bytes + 4)
+    else
+        check(id, 'has another body', #record == 65 + tail + bytes + 4)
+    end
     if timer == NEVER then
         check(id, 'has a moment', not redis.call('ZSCORE', base .. ':w', id))
     else
@@ -53,7 +61,6 @@ for place = 1, #tasks, 2 do
         end
     elseif state == 1 then
         sizes.x = sizes.x + 1
-        check(id, 'is not among the taken', redis.call('SISMEMBER', base .. ':x', id) == 1)
         if subqueues then
             check(id, 'runs beside another of its sub-queue', not busy[key])
             check(id, 'leaves its sub-queue idle', redis.call('SISMEMBER', base .. ':u', key) == 1)
@@ -77,12 +84,13 @@ local function same(what, expected, found)
     end
 end
 
-same('bodies', sizes.all, redis.call('HLEN', base .. ':b'))
-same('taken', sizes.x, redis.call('SCARD', base .. ':x'))
+same('bodies apart', sizes.b, redis.call('HLEN', base .. ':b'))
+same('taken', sizes.x, redis.call('HLEN', base .. ':x'))
 same('buried', sizes.d, redis.call('ZCARD', base .. ':d'))
-same('moments', sizes.w, redis.call('ZCARD', base .. ':w'))
+-- Among the moments is a name that nobody has, after all of them.
+same('moments', sizes.w, redis.call('ZCOUNT', base .. ':w', '-inf', '(+inf'))
 same('held by sessions', sizes.s, redis.call('ZCARD', base .. ':s'))
-local _, _, delayed = struct.unpack('<ddd', redis.call('GET', base .. ':n'))
+local _, _, delayed = struct.unpack('<ddd', redis.call('GET', base .. ':m'))
 same('delayed', sizes.delayed, delayed)
 if subqueues then
     same('ready in sub-queues', sizes.q, redis.call('ZCARD', base .. ':q'))

@@ -4,10 +4,10 @@ use std::net::TcpListener;
 use std::thread;
 
 use taskyard_core::{Command, Error, Kind, Outcome, Reply, TubeName, TubeOptions};
-use taskyard_store::Store;
 use taskyard_store::redis::{Clock, RedisStore};
+use taskyard_store::{OpenError, Store};
 
-use crate::instance::{DURABLE, Instance, program};
+use crate::instance::{DURABLE, Instance, free_port, program};
 use crate::yard::{ack, ask, make_tube, open, own, put, run, take};
 
 /// Asks until Redis is there. Nothing else may go wrong.
@@ -189,4 +189,15 @@ fn what_is_no_redis_is_refused() {
         let refusal = RedisStore::open(&own(&format!("redis://127.0.0.1:{port}")), Clock::Database);
         assert!(refusal.is_err());
     });
+}
+
+// The runtime of a store that could not be opened was dropped where waiting is forbidden: a program on a runtime of its own got a
+// panic instead of the reason.
+#[test]
+fn whoever_opens_it_from_a_runtime_learns_why_it_fails() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let opened =
+        runtime.expect("a runtime").block_on(async { RedisStore::open(&url, Clock::Caller) });
+    assert!(matches!(opened.err(), Some(OpenError::Unavailable { .. })));
 }

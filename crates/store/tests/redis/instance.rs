@@ -158,11 +158,16 @@ impl Instance {
     }
 
     fn check(&self, name: &str, script: &str, base: &str) {
+        let wrong = self.script(name, script, base);
+        assert_eq!(wrong, "", "'{base}' contradicts itself");
+    }
+
+    /// Runs a script on the keys that begin so, and answers what it says.
+    pub fn script(&self, name: &str, script: &str, base: &str) -> String {
         let path = self.folder.join(name);
         fs::write(&path, script).expect("a script can be written");
         let path = path.to_str().expect("the folder's name is plain");
-        let wrong = self.talk(&["--eval", path, base]);
-        assert_eq!(wrong, "", "'{base}' contradicts itself");
+        self.talk(&["--eval", path, base])
     }
 
     fn server(&self) -> MutexGuard<'_, Option<Child>> {

@@ -6,6 +6,7 @@ mod yard;
 mod suite;
 
 mod cluster;
+mod earlier;
 mod exact;
 mod failures;
 mod fixture;
@@ -15,4 +16,5 @@ mod naming;
 mod semaphores;
 mod servers;
 mod tls;
+mod together;
 mod unheard;

@@ -131,28 +131,6 @@ fn what_a_later_version_keeps_is_left_alone() {
     });
 }
 
-// Tasks of the first version have no priority for a semaphore; all else is as it was.
-#[test]
-fn what_an_earlier_version_kept_is_read() {
-    run(async {
-        let url = own(&instance().url());
-        let prefix = url.rsplit_once('=').expect("it has a prefix").1.to_owned();
-        let store = open(&url);
-        let tube = make_tube(&store, TubeOptions::new(Kind::UtubeTtl));
-        ask(&store, put(&tube, 1)).expect("it is put");
-        store.close().await.expect("it closes");
-        let format = format!("{{{prefix}}}:format");
-        assert_eq!(instance().talk(&["SET", &format, "1"]), "OK");
-        let record = instance().talk(&["EVAL", LENGTH, "1", &format!("{{{prefix}:mail}}:t")]);
-        assert_eq!(record, "94", "ninety bytes, and a plus before the name of the sub-queue");
-        assert_eq!(take(&open(&url), &tube, 1).len(), 1);
-        assert_eq!(instance().talk(&["GET", &format]), "2", "older programs leave it alone now");
-    });
-}
-
-/// How long the record of the only task is.
-const LENGTH: &str = "return #redis.call('HVALS', KEYS[1])[1]";
-
 #[test]
 fn servers_hear_of_what_others_put() {
     run(async {

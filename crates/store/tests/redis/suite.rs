@@ -14,6 +14,14 @@ fn model_of_semaphores() {
     }
 }
 
+// Runs in which events of several semaphores came in another order than that in which they were made.
+#[test]
+fn model_with_events_of_several_semaphores() {
+    for seed in [26, 40] {
+        run(async move { rules::model::replay(queue(), seed, 800).await });
+    }
+}
+
 #[test]
 fn model_of_gated_tubes() {
     for seed in model::seeds(4) {

@@ -313,3 +313,21 @@ fn a_lost_connection_is_ended_before_anything_else_is_asked() {
     ask(&store, put(&tube, 1)).expect("it is put when all is in order");
     while served() != 3 {}
 }
+
+// To bring things in order Redis is asked which connection was lost. When the answer to that was lost as well, its connection was kept
+// though it had ended, and the server was of no use from then on.
+#[test]
+fn a_connection_that_breaks_while_order_is_made_is_not_used_again() {
+    run(async {
+        let way = Way::new();
+        let store = open(&way.url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        way.be_deaf("_ask");
+        is_unknown(ask(&store, put(&tube, 1)));
+        way.be_deaf("\r\nCLIENT\r\n");
+        let refused = ask(&store, put(&tube, 1));
+        assert!(matches!(refused, Err(Error::StoreAway(_))), "{refused:?}");
+        ask(&store, put(&tube, 1)).expect("it is put by another connection");
+        assert_eq!(ready_and_taken(&store, &tube), (2, 0));
+    });
+}

@@ -1,7 +1,9 @@
 -- The way in: one call asks a tube for any number of things, one after the other.
 
-local VERBS = { P = put, T = take, F = finish, D = delete, K = kick, E = peek, L = deliveries, N = info, A = release_all,
-    S = part, U = unhear, I = tick, R = alter, M = name_tube, X = drop, Z = truncate }
+local VERBS = { P = put, T = verbs.take, F = finish, G = ack, D = delete, K = kick, E = peek, L = deliveries, N = info, A = release_all,
+    S = part, U = unhear, I = verbs.tick, R = alter, M = name_tube, X = drop, Z = truncate }
+-- Those that a plain tube does in its straight way.
+local STRAIGHT = { P = true, T = true, G = true }
 
 local Call = {}
 Call.__index = Call
@@ -10,10 +12,20 @@ function Call:answer(text)
     self.answers[#self.answers + 1] = text
 end
 
+local last_base, last_prefix
+
+-- What all keys begin with, from what those of a tube do.
+local function prefix_of(base)
+    if base ~= last_base then
+        last_base, last_prefix = base, string.match(base, '^{([^:]*):')
+    end
+    return last_prefix
+end
+
 -- The first arguments are the moment (or nothing), the epoch, where to tell the others (or nothing) and who tells them.
 local function new_call(base, args, single)
     local call = { args = args, next = 6, answers = { '' }, now = tonumber(args[1]) or clock(), epoch = tonumber(args[2]),
-        channel = args[3], server = args[4], prefix = string.match(base, '^{([^:]*):'), single = single, tubes = {},
+        channel = args[3], server = args[4], prefix = prefix_of(base), single = single, tubes = {},
         semaphores = {}, wanted = 0 }
     return setmetatable(call, Call)
 end
@@ -63,7 +75,7 @@ end
 
 -- What the commands of a call will want is read at once, where there are several.
 local function look_ahead(tube, call)
-    local args, place, ids = call.args, call.next, {}
+    local args, place, ids, acked = call.args, call.next, {}, {}
     while place <= #args do
         local header = args[place]
         local verb = string.sub(header, 1, 1)
@@ -76,13 +88,25 @@ local function look_ahead(tube, call)
             for from = 7, #header, ITEM_BYTES do
                 ids[#ids + 1] = string.sub(header, from, from + 7)
             end
+        elseif verb == 'G' then
+            local acks = read_acks(header)
+            call.acks = call.acks or {}
+            call.acks[header] = acks
+            for _, id in ipairs(acks.ids) do
+                acked[#acked + 1] = id
+            end
         end
     end
-    load(tube, ids)
+    if not tube.options.plain then
+        load(tube, ids)
+        load(tube, acked)
+    elseif #acked > 0 then
+        plain.load(tube, acked)
+    end
 end
 
 -- What the caller learns of the tube besides: whether it is there (or another is), this clock, how many can be taken, how much room there is
--- (less than none: no limit), the next moment, its number, whether it has a semaphore, and whether it lost its limit.
+-- (less than none: no limit), the next moment, its number, whether it has a semaphore or is plain, and whether it lost its limit.
 local HEAD = '<BddddI4BB'
 
 local function head_of(tube, now, other)
@@ -93,8 +117,8 @@ local function head_of(tube, now, other)
     if tube.options.capacity then
         room = math.max(tube.options.capacity - total(tube), 0)
     end
-    local gated = tube.options.semaphore ~= ''
-    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), tube.options.number, gated and 1 or 0,
+    local kind = tube.options.plain and 2 or tube.options.semaphore ~= '' and 1 or 0
+    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), tube.options.number, kind,
         tube.unlimited and 1 or 0)
 end
 
@@ -119,6 +143,9 @@ local function ask(keys, args)
             call:answer(refused or '\0')
             tube = tube or not refused and create(call, base, header) or nil
         elseif tube then
+            if not STRAIGHT[verb] then
+                plain.leave(tube)
+            end
             VERBS[verb](tube, header, call)
         else
             if verb == 'P' then
@@ -130,7 +157,9 @@ local function ask(keys, args)
     if tube and not tube.dropped then
         close_tube(call, tube)
     end
-    end_call(call, tube)
+    if next(call.tubes) or next(call.semaphores) then
+        end_call(call, tube)
+    end
     call.answers[1] = head_of(tube, now, other) .. (name == '' and tube and tube.options.name or '')
     return call.answers
 end

@@ -7,6 +7,25 @@ local DONE_ITEM, STALE_ITEM, MISSING_ITEM = '\0', '\1', '\2'
 local ITEM = '<c8Bc16BdB'
 local ITEM_BYTES = 35
 
+-- Acks of one kind of holder: behind their number the session, where it is one, then the ids, each with its lease, where it is
+-- that.
+local function read_acks(header)
+    local holder, size = struct.unpack('<BI4', header, 2)
+    local acks, place, step = { holder = holder, ids = {}, leases = {} }, 7, 8
+    if holder == BY_LEASE then
+        step = 16
+    elseif holder ~= BY_ANYBODY then
+        acks.who = string.sub(header, place, place + 15)
+        place = place + 16
+    end
+    for item = 1, size do
+        acks.ids[item] = string.sub(header, place, place + 7)
+        acks.leases[item] = step == 16 and string.sub(header, place + 8, place + 15) or nil
+        place = place + step
+    end
+    return acks
+end
+
 local function read_items(header)
     local size, items, ids = struct.unpack('<I4', header, 3), {}, {}
     for place = 1, size do
@@ -76,11 +95,12 @@ local function touch(tube, id, task, more)
     task.expires = later(task.expires, more)
     task.ttr = math.min(task.ttr + more, FOREVER)
     enter(tube, id, task)
+    note_record(tube, id, task)
     count(tube, 'touch')
 end
 
--- What became of one item, and the task as it is shown.
-local function finish_one(tube, item, show)
+-- What became of one item; the task is shown as it is afterwards.
+local function finish_one(tube, item, shown)
     local id, task = item.id, tube.tasks[item.id]
     if not task then
         return MISSING_ITEM
@@ -89,12 +109,13 @@ local function finish_one(tube, item, show)
     if not anybody_buries and not is_held(tube, task, item) then
         return STALE_ITEM
     end
-    local body = show and body_of(tube, id)
     if item.verb == ACK then
-        local seen = show and view(id, task, REASON.finished)
+        if shown then
+            show(tube, shown, id, REASON.finished)
+        end
         remove(tube, id, task)
         count(tube, 'ack')
-        return DONE_ITEM, seen, body
+        return DONE_ITEM
     elseif item.verb == RELEASE then
         give_back(tube, id, task, tube.options.times and item.span or 0, item.counted == 1, 'release')
     elseif item.verb == BURY then
@@ -102,7 +123,10 @@ local function finish_one(tube, item, show)
     else
         touch(tube, id, task, item.span)
     end
-    return DONE_ITEM, show and view(id, task, reason_of(tube, task)), body
+    if shown then
+        show(tube, shown, id, reason_of(tube, task))
+    end
+    return DONE_ITEM
 end
 
 -- A kind without times has no touch, except for deliveries whose taker named a lease time.
@@ -116,78 +140,81 @@ local function has_wrong_touch(tube, items)
     return false
 end
 
-local function answer_outcomes(call, outcomes, shown)
-    call:answer('\0' .. table.concat(outcomes))
-    for _, text in ipairs(shown) do
-        call:answer(text)
-    end
-end
-
 -- What was shown as ready before the semaphore had its say is shown as it is now.
 local function show_gated(tube, shown)
     if tube.options.semaphore == '' then
         return
     end
-    for place = 1, #shown, 2 do
-        local id, reason, state = struct.unpack('c8BB', shown[place])
+    for place, head in ipairs(shown.heads) do
+        local id, reason, state = struct.unpack('c8BB', head)
         local task = tube.tasks[id]
         if state == READY and reason ~= REASON.finished and task then
-            shown[place] = view(id, task, reason_of(tube, task))
+            shown.heads[place] = head_text(id, task, reason_of(tube, task))
         end
     end
 end
 
-local function finish(tube, header, call)
-    local show = struct.unpack('B', header, 2) == 1
-    local items, ids = read_items(header)
+local function finish_items(tube, call, items, ids, wants_shown)
     load(tube, ids)
-    local bytes = show and too_many_bytes(tube, ids)
+    local bytes = wants_shown and too_many_bytes(tube, ids)
     if bytes then
         return call:answer('\4' .. struct.pack('<d', bytes))
     end
     if not tube.options.times and has_wrong_touch(tube, items) then
         return call:answer('\5' .. string.char(tube.options.kind))
     end
-    local outcomes, shown, done = {}, {}, {}
+    local outcomes, shown, done = {}, new_shown(), {}
     for place, item in ipairs(items) do
-        local outcome, seen, body = finish_one(tube, item, show)
-        outcomes[place] = outcome
-        if seen then
-            shown[#shown + 1] = seen
-            shown[#shown + 1] = body
-        end
-        if outcome == DONE_ITEM then
+        outcomes[place] = finish_one(tube, item, wants_shown and shown)
+        if outcomes[place] == DONE_ITEM then
             done[#done + 1] = item.id
         end
     end
     gates.regate(tube, done)
     show_gated(tube, shown)
-    answer_outcomes(call, outcomes, shown)
+    answer_shown(call, '\0' .. table.concat(outcomes), shown)
+end
+
+local function finish(tube, header, call)
+    local items, ids = read_items(header)
+    finish_items(tube, call, items, ids, struct.unpack('B', header, 2) == 1)
+end
+
+-- Acks alone, where nothing is to be shown.
+local function ack(tube, header, call)
+    local acks, items = call.acks and call.acks[header] or read_acks(header), {}
+    if tube.options.plain then
+        return plain.ack(tube, call, acks)
+    end
+    for place, id in ipairs(acks.ids) do
+        local who = acks.leases[place] or acks.who
+        items[place] = { id = id, holder = acks.holder, who = who, verb = ACK, span = 0, counted = 1 }
+    end
+    finish_items(tube, call, items, acks.ids, false)
 end
 
 local function delete(tube, header, call)
-    local show = struct.unpack('B', header, 2) == 1
+    local wants_shown = struct.unpack('B', header, 2) == 1
     local ids = read_ids(header, 3)
     load(tube, ids)
-    local bytes = show and too_many_bytes(tube, ids)
+    local bytes = wants_shown and too_many_bytes(tube, ids)
     if bytes then
         return call:answer('\4' .. struct.pack('<d', bytes))
     end
-    local outcomes, shown = {}, {}
+    local outcomes, shown = {}, new_shown()
     for place, id in ipairs(ids) do
         local task = tube.tasks[id]
         outcomes[place] = task and DONE_ITEM or MISSING_ITEM
         if task then
-            if show then
-                shown[#shown + 1] = view(id, task, REASON.finished)
-                shown[#shown + 1] = body_of(tube, id)
+            if wants_shown then
+                show(tube, shown, id, REASON.finished)
             end
             remove(tube, id, task)
             count(tube, 'delete')
         end
     end
     gates.regate(tube, ids)
-    answer_outcomes(call, outcomes, shown)
+    answer_shown(call, '\0' .. table.concat(outcomes), shown)
 end
 
 local function kick(tube, header, call)
@@ -202,7 +229,7 @@ local function kick(tube, header, call)
         for item, place in ipairs(places) do
             ids[item] = string.sub(place, 9)
         end
-        load(tube, ids)
+        load(tube, ids, true)
         for _, id in ipairs(ids) do
             local task = tube.tasks[id]
             leave(tube, id, task)
@@ -231,8 +258,7 @@ local function give_back_all(tube, ids, counted)
 end
 
 local function release_all(tube, _, call)
-    flush(tube)
-    give_back_all(tube, redis.call('SMEMBERS', tube.base .. ':x'), true)
+    give_back_all(tube, taken_ids(tube), true)
     call:answer('\0')
 end
 
@@ -251,8 +277,7 @@ end
 -- Deliveries with these lease numbers nobody has heard of: they never were.
 local function unhear(tube, header, call)
     local first, last = string.sub(header, 2, 9), string.sub(header, 10, 17)
-    flush(tube)
-    local ids, unheard = redis.call('SMEMBERS', tube.base .. ':x'), {}
+    local ids, unheard = taken_ids(tube), {}
     load(tube, ids)
     for _, id in ipairs(ids) do
         local lease = tube.tasks[id].lease

@@ -42,7 +42,9 @@ function imports.T(call, base)
         task.ttr, task.previous, task.moment = new.ttr, new.previous, new.state == DELAYED and new.moment or 0
         task.since = new.state == READY and new.moment > 0 and new.moment or nil
         enter(tube, new.id, task)
-        tube.b[new.id] = body
+        if not task.body then
+            tube.b[new.id] = body
+        end
         next_id = id + 1
     end
     tube.numbers[NEXT_ID] = next_id

@@ -13,8 +13,6 @@ local TIME_TO_USE, TIME_TO_WAIT = 10000000, 20000000
 
 local OK, UNKNOWN, TOO_MANY, LISTED = 0, 2, 4, 6
 
-local names = {}
-
 -- The next number of this kind, which nobody has had. In another life of Redis this many are left out.
 local function next_number(base, kind, left_out)
     local lives = base .. ':life'

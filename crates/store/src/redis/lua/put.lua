@@ -1,6 +1,8 @@
 -- How tasks come in.
 
 local GIVES_PRI, GIVES_TTL, GIVES_TTR, GIVES_DELAY, GIVES_AT, GIVES_SUBQUEUE, GIVES_OWN = 1, 2, 4, 8, 16, 32, 64
+-- Where what is said of each task begins in the header.
+local PUT_ITEMS_AT = 7
 
 -- What a put says about one task, from this place of its header, and where the next one begins.
 local function read_new(header, place)
@@ -42,9 +44,10 @@ end
 
 local function make_task(tube, new, body)
     local o, now = tube.options, tube.now
-    local task = { state = READY, flags = 0, attempts = 0, bytes = #body - 4, pri = NO_PRI, created = now, expires = NEVER,
+    local bytes = #body - 4
+    local task = { state = READY, flags = 0, attempts = 0, bytes = bytes, pri = NO_PRI, created = now, expires = NEVER,
         ttr = FOREVER, previous = NEVER, moment = 0, lease = NO_LEASE, start = 0, session = NO_SESSION, own = new.own,
-        subqueue = o.subqueues and '+' .. (new.subqueue or 'nil') or '' }
+        subqueue = o.subqueues and '+' .. (new.subqueue or 'nil') or '', body = bytes <= INLINE_MAX and body or nil }
     if not o.times then
         return task
     end
@@ -61,38 +64,49 @@ local function make_task(tube, new, body)
     return task
 end
 
--- All or none: how many, whether one says how important it is to a semaphore, and what is said of each. The bodies follow the
--- header.
-local function put(tube, header, call)
-    local size, owned = struct.unpack('<I4B', header, 2)
-    local first = call.next
-    call.next = first + size
-    if owned == 1 and tube.options.semaphore == '' then
-        return call:answer('\14')
-    end
-    local capacity = tube.options.capacity
-    if capacity and size > math.max(capacity - total(tube), 0) then
-        return call:answer('\2' .. tube.options.capacity_bytes)
-    end
-    local numbers = tube.numbers
-    local id = numbers[NEXT_ID]
-    if id + size > TASK_ID_MAX then
-        return call:answer('\3')
-    end
-    local states, names, place = {}, {}, 7
+-- Puts tasks one by one, into a tube of any kind. Answers their states.
+local function put_each(tube, call, header, first, size)
+    local id, states, names, place = tube.numbers[NEXT_ID], {}, {}, PUT_ITEMS_AT
     for item = 1, size do
         local new, body = nil, call.args[first + item - 1]
         new, place = read_new(header, place)
         local task, name = make_task(tube, new, body), struct.pack('>I8', id + item - 1)
         enter(tube, name, task)
-        tube.b[name] = body
+        if not task.body then
+            tube.b[name] = body
+        end
         names[item] = name
     end
     gates.regate(tube, names)
     for item, name in ipairs(names) do
         states[item] = tube.tasks[name].state == READY and '\0' or '\2'
     end
+    return table.concat(states)
+end
+
+-- How many; whether one says how important it is to a semaphore, and whether they are puts of one each, otherwise it is all or
+-- none; and what is said of each. The bodies follow the header.
+local function put(tube, header, call)
+    local size, flags = struct.unpack('<I4B', header, 2)
+    local first, singles = call.next, flags >= 2
+    call.next = first + size
+    if flags % 2 == 1 and tube.options.semaphore == '' then
+        return call:answer('\14')
+    end
+    local capacity = tube.options.capacity
+    local room = capacity and math.max(capacity - total(tube), 0) or size
+    if size > room and not singles then
+        return call:answer('\2' .. tube.options.capacity_bytes)
+    end
+    size = math.min(size, room)
+    local numbers = tube.numbers
+    local id = numbers[NEXT_ID]
+    if id + size > TASK_ID_MAX then
+        return call:answer('\3')
+    end
+    local put_all = tube.options.plain and plain.put or put_each
+    local states = put_all(tube, call, header, first, size)
     numbers[NEXT_ID] = id + size
     count(tube, 'put', size)
-    call:answer('\0' .. struct.pack('<d', id) .. table.concat(states))
+    call:answer('\0' .. struct.pack('<d', id) .. (singles and tube.options.capacity_bytes or '') .. states)
 end

@@ -6,7 +6,7 @@
 local SESSION = '<dd'
 local NO_END = -1
 
-local STALE, ENDING = 9, 10
+local OK, UNKNOWN, STALE, ENDING = 0, 2, 9, 10
 
 local function session_of(base, id)
     local raw = redis.call('HGET', base .. ':s', id)

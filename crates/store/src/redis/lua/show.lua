@@ -32,12 +32,32 @@ local function reason_of(tube, task)
     return REASON.waits
 end
 
-local function view(id, task, reason)
-    return id .. string.char(reason) .. encode(task)
+-- Tasks that are shown: behind the answer's own text its head (id, reason, state, delivery); then records, each followed by its
+-- body where that is apart.
+local function new_shown()
+    return { heads = {}, texts = {} }
 end
 
-local function body_of(tube, id)
-    return tube.b[id] or redis.call('HGET', tube.base .. ':b', id) or ''
+local function head_text(id, task, reason)
+    local text = id .. string.char(reason, task.state)
+    return task.state == TAKEN and text .. encode_delivery(task) or text
+end
+
+-- Shows one more. Whoever changes it afterwards must have its head made again.
+local function show(tube, shown, id, reason)
+    local task, texts = tube.tasks[id], shown.texts
+    shown.heads[#shown.heads + 1] = head_text(id, task, reason)
+    texts[#texts + 1] = encode(task)
+    if not task.body then
+        texts[#texts + 1] = tube.b[id] or redis.call('HGET', tube.base .. ':b', id) or ''
+    end
+end
+
+local function answer_shown(call, text, shown)
+    call:answer(text .. table.concat(shown.heads))
+    for _, part in ipairs(shown.texts) do
+        call:answer(part)
+    end
 end
 
 -- How many bytes these tasks have together, if they are more than may be shown.
@@ -67,39 +87,37 @@ local function peek(tube, header, call)
     if bytes then
         return call:answer('\4' .. struct.pack('<d', bytes))
     end
-    local shown = {}
+    local shown = new_shown()
     for _, id in ipairs(ids) do
-        if tube.tasks[id] then
-            shown[#shown + 1] = id
+        local task = tube.tasks[id]
+        if task then
+            show(tube, shown, id, reason_of(tube, task))
         end
     end
-    call:answer('\0' .. struct.pack('<I4', #shown))
-    for _, id in ipairs(shown) do
-        local task = tube.tasks[id]
-        call:answer(view(id, task, reason_of(tube, task)))
-        call:answer(body_of(tube, id))
-    end
+    answer_shown(call, '\0' .. struct.pack('<I4', #shown.heads), shown)
 end
 
 -- Who holds what, by id, without bodies.
 local function deliveries(tube, header, call)
     local limit = struct.unpack('<d', header, 2)
-    flush(tube)
-    local ids = redis.call('SMEMBERS', tube.base .. ':x')
+    local ids = taken_ids(tube)
     table.sort(ids)
     for place = #ids, limit + 1, -1 do
         ids[place] = nil
     end
     load(tube, ids)
-    call:answer('\0' .. struct.pack('<I4', #ids))
-    for _, id in ipairs(ids) do
-        call:answer(view(id, tube.tasks[id], REASON.running))
+    local shown = new_shown()
+    for place, id in ipairs(ids) do
+        local task = tube.tasks[id]
+        shown.heads[place] = head_text(id, task, REASON.running)
+        shown.texts[place] = string.sub(encode(task), 1, -1 - #(task.body or ''))
     end
+    answer_shown(call, '\0' .. struct.pack('<I4', #ids), shown)
 end
 
 local function next_timer(tube)
-    local first = redis.call('ZRANGE', tube.base .. ':w', 0, 0, 'WITHSCORES')
-    return first[2] and tonumber(first[2]) or NEVER
+    local first = redis.call('ZRANGE', tube.base .. ':w', '0', '0', 'WITHSCORES')
+    return first[1] and first[1] ~= TALL and tonumber(first[2]) or NEVER
 end
 
 local function takeable(tube)
@@ -133,7 +151,7 @@ end
 -- The options, how many tasks stand where, what was done.
 local function info(tube, _, call)
     local all = total(tube)
-    local taken = redis.call('SCARD', tube.base .. ':x')
+    local taken = redis.call('HLEN', tube.base .. ':x')
     local buried = redis.call('ZCARD', tube.base .. ':d')
     local delayed = tube.numbers[DELAYED_COUNT]
     call:answer('\0' .. tube.options.raw .. struct.pack('<ddddddd', all - taken - buried - delayed, taken, buried, delayed,

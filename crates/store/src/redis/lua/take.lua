@@ -1,8 +1,5 @@
 -- How tasks go out.
 
--- Most tasks that are looked at together.
-local TAKE_STEP = 200
-
 local function deliver(tube, id, task, how)
     leave(tube, id, task)
     local ending = later(tube.now, how.lease >= 0 and how.lease or task.ttr)
@@ -42,7 +39,7 @@ local function look(tube, call, want)
         for item, place in ipairs(places) do
             ids[item] = string.sub(place, 9)
         end
-        load(tube, ids)
+        load(tube, ids, true)
         if not pass_expired(tube, ids) then
             return { ids = ids, next = 1, last = #ids < size }
         end
@@ -63,7 +60,7 @@ local function take_some(tube, how, want, call)
         end
         local task = tube.tasks[id]
         bytes = bytes + task.bytes
-        if bytes > BYTES_MAX and #taken > 0 then
+        if bytes > BYTES_MAX and #taken > 0 and how.singles == 0 then
             tube.window = window
             break
         end
@@ -75,53 +72,26 @@ local function take_some(tube, how, want, call)
     return taken
 end
 
--- Most bytes that are read ahead for the takes that follow.
-local AHEAD_BYTES = 1048576
-
--- The bodies of what was taken, by id. Those of the takes that follow come along where they are small.
-local function bodies_of(tube, taken)
-    local window, ids, bytes = tube.window, {}, 0
-    local known = window and window.bodies or {}
-    for _, id in ipairs(taken) do
-        -- What was put by the same call may not be written yet.
-        known[id] = known[id] or tube.b[id] or nil
-        if not known[id] then
-            ids[#ids + 1] = id
-        end
-    end
-    if #ids == 0 then
-        return known
-    end
-    for place = window and window.next or 1, window and #window.ids or 0 do
-        local id = window.ids[place]
-        bytes = bytes + tube.tasks[id].bytes
-        if bytes > AHEAD_BYTES then
-            break
-        elseif not tube.b[id] then
-            ids[#ids + 1] = id
-        end
-    end
-    known = read_bodies(tube, ids, known)
-    if window then
-        window.bodies = known
-    end
-    return known
-end
-
-local function take(tube, header, call)
-    local how = {}
+function verbs.take(tube, header, call)
+    -- Whether these are takes of one each.
+    local how = { number = 0, lease = 0, session = '', singles = 0, flags = 0, taken = 0, bytes = 0, full = false }
     local want, alive
-    want, how.number, how.lease, alive, how.session = struct.unpack('<I4ddBc16', header, 2)
+    want, how.number, how.lease, alive, how.session, how.singles = struct.unpack('<I4ddBc16B', header, 2)
     if alive == 0 then
         call.wanted = call.wanted - want
         return call:answer('\8')
     end
+    if tube.options.plain and not tube.options.paused then
+        plain.take(tube, call, how, want)
+        call.wanted = call.wanted - want
+        return
+    end
     local taken = tube.options.paused and {} or take_some(tube, how, want, call)
     call.wanted = call.wanted - want
-    call:answer('\0' .. struct.pack('<I4', #taken))
-    local bodies = bodies_of(tube, taken)
-    for _, id in ipairs(taken) do
-        call:answer(view(id, tube.tasks[id], REASON.running))
-        call:answer(bodies[id])
+    local shown = new_shown()
+    for place, id in ipairs(taken) do
+        show(tube, shown, id, REASON.running)
+        shown.heads[place] = id .. encode_delivery(tube.tasks[id])
     end
+    answer_shown(call, '\0' .. struct.pack('<I4', #taken), shown)
 end

@@ -1,5 +1,5 @@
 -- What time alone does, for about so many tasks. Answers how many moved.
-local function tick(tube, header, call)
+function verbs.tick(tube, header, call)
     local limit, moved, all = struct.unpack('<d', header, 2), 0, {}
     while moved < limit do
         flush(tube)

@@ -1,11 +1,13 @@
 -- One tube while a call works on it. Its keys have one hash tag, so that they are on one node of a cluster:
--- o options, n numbers, t records, b bodies, r what can be taken by (pri, id), q what is ready by sub-queue, u busy sub-queues,
--- h what stands for each idle one in r, d buried, w moments, x taken, s what each session holds.
+-- o options, m numbers, t records, b large bodies, r what can be taken by (pri, id), q what is ready by sub-queue, u busy
+-- sub-queues, h what stands for each idle one in r, d buried, w moments, x deliveries, s what each session holds.
 --
 -- What changes is noted and written together, in as few commands as possible: the log of Redis has each of them.
 
 -- Most values of one command; Lua's stack has room for a few thousand.
 local VALUES_MAX = 1000
+-- Most tasks that are looked at together.
+local TAKE_STEP = 200
 
 -- What can be altered; behind it the number of the queue, the name, and the semaphore.
 local OPTIONS = '<BBI4dddI4c8c8'
@@ -28,6 +30,7 @@ local function read_options(raw)
     o.queue, o.name, o.semaphore = struct.unpack(TAIL, o.tail)
     o.times = o.kind == 1 or o.kind == 2 or o.kind == 4
     o.subqueues = o.kind >= 3
+    o.plain = not o.subqueues and o.semaphore == ''
     o.paused = has(o.flags, PAUSED)
     o.ttl_kills_taken = has(o.flags, TTL_KILLS_TAKEN)
     if has(o.flags, HAS_CAPACITY) then
@@ -60,7 +63,10 @@ end
 
 local function new_tube(base, now, raw, numbers)
     local tube = { base = base, now = now, options = options_of(raw), numbers = numbers, tasks = {} }
-    forget_notes(tube)
+    -- A plain one mostly goes its straight way, which notes nothing.
+    if not tube.options.plain then
+        forget_notes(tube)
+    end
     return tube
 end
 
@@ -109,13 +115,19 @@ local function leave(tube, id, task)
     end
 end
 
+-- The record is to be written; a delivery leaves it as it is.
+local function note_record(tube, id, task)
+    task.text = nil
+    tube.t[id] = task
+end
+
 -- Puts it into those of its new state.
 local function enter(tube, id, task)
     if task.state == READY then
         note_ready(tube, id, task, true)
         tube.news = true
     elseif task.state == TAKEN then
-        tube.x[id] = true
+        tube.x[id] = task
         if tube.options.subqueues then
             tube.u[task.subqueue] = true
             tube.keys[task.subqueue] = true
@@ -132,10 +144,11 @@ local function enter(tube, id, task)
     if timer ~= NEVER then
         tube.w[id] = timer
     end
-    task.text = nil
     tube.tasks[id] = task
-    tube.t[id] = task
     tube.noted = true
+    if task.state ~= TAKEN then
+        note_record(tube, id, task)
+    end
 end
 
 -- Takes a task out for good.
@@ -143,7 +156,9 @@ local function remove(tube, id, task)
     leave(tube, id, task)
     tube.tasks[id] = false
     tube.t[id] = false
-    tube.b[id] = false
+    if not task.body then
+        tube.b[id] = false
+    end
     tube.noted = true
     -- Whoever waits for room, or for the sub-queue, may go on.
     tube.news = tube.news or tube.options.capacity or tube.options.subqueues
@@ -151,6 +166,12 @@ local function remove(tube, id, task)
 end
 
 local function send(verb, key, values)
+    if #values <= VALUES_MAX then
+        if #values > 0 then
+            redis.call(verb, key, unpack(values))
+        end
+        return
+    end
     for first = 1, #values, VALUES_MAX do
         redis.call(verb, key, unpack(values, first, math.min(first + VALUES_MAX - 1, #values)))
     end
@@ -170,12 +191,23 @@ local function write_hash(key, noted, text_of)
     send('HDEL', key, gone)
 end
 
+-- Moments as texts: many at once are the same.
+local last_score, last_score_text = 0, '0'
+
+local function score_text(score)
+    if score ~= last_score then
+        last_score, last_score_text = score, string.format('%.0f', score)
+    end
+    return last_score_text
+end
+
 -- A value of true is a place in an order of names alone.
-local function write_order(key, noted)
-    local set, gone = {}, {}
+local function write_order(key, noted, tall)
+    local set, gone = tall and next(noted) and { '+inf', TALL } or {}, {}
     for member, score in pairs(noted) do
         if score then
-            set[#set + 1] = score == true and 0 or score
+            -- Redis would write a number out with all its digits, and that takes longer than all else here.
+            set[#set + 1] = score == true and '0' or score_text(score)
             set[#set + 1] = member
         else
             gone[#gone + 1] = member
@@ -222,6 +254,9 @@ end
 
 -- Writes what is noted. Whoever looks at an order calls this first.
 local function flush(tube)
+    if tube.lane then
+        plain.flush(tube)
+    end
     if not tube.noted then
         return
     end
@@ -229,10 +264,10 @@ local function flush(tube)
     write_hash(base .. ':t', tube.t, encode)
     write_hash(base .. ':b', tube.b)
     write_order(base .. ':r', tube.r)
-    write_order(base .. ':w', tube.w)
+    write_order(base .. ':w', tube.w, true)
     write_order(base .. ':d', tube.d)
     write_order(base .. ':s', tube.s)
-    write_set(base .. ':x', tube.x)
+    write_hash(base .. ':x', tube.x, encode_delivery)
     if tube.options.subqueues then
         write_order(base .. ':q', tube.q)
         write_set(base .. ':u', tube.u)
@@ -244,7 +279,7 @@ local function flush(tube)
 end
 
 -- Reads the records of these ids, unless they are known.
-local function load(tube, ids)
+local function load(tube, ids, untaken)
     local unknown, asked = {}, {}
     for _, id in ipairs(ids) do
         if tube.tasks[id] == nil and not asked[id] then
@@ -255,21 +290,17 @@ local function load(tube, ids)
     for first = 1, #unknown, VALUES_MAX do
         local last = math.min(first + VALUES_MAX - 1, #unknown)
         local records = redis.call('HMGET', tube.base .. ':t', unpack(unknown, first, last))
+        local taken = untaken and {} or redis.call('HMGET', tube.base .. ':x', unpack(unknown, first, last))
         for place, record in ipairs(records) do
-            tube.tasks[unknown[first + place - 1]] = record and decode(record) or false
+            tube.tasks[unknown[first + place - 1]] = record and decode(record, taken[place]) or false
         end
     end
 end
 
--- Reads the bodies of these ids into a table by id.
-local function read_bodies(tube, ids, found)
-    for first = 1, #ids, VALUES_MAX do
-        local last = math.min(first + VALUES_MAX - 1, #ids)
-        for place, body in ipairs(redis.call('HMGET', tube.base .. ':b', unpack(ids, first, last))) do
-            found[ids[first + place - 1]] = body or ''
-        end
-    end
-    return found
+-- All that are taken.
+local function taken_ids(tube)
+    flush(tube)
+    return redis.call('HKEYS', tube.base .. ':x')
 end
 
 -- How many tasks it has in all.
@@ -284,7 +315,7 @@ local function empty(tube)
     redis.call('UNLINK', base .. ':t', base .. ':b', base .. ':r', base .. ':q', base .. ':u', base .. ':h', base .. ':d',
         base .. ':w', base .. ':x', base .. ':s')
     forget_notes(tube)
-    tube.tasks, tube.window = {}, nil
+    tube.tasks, tube.window, tube.lane = {}, nil, nil
     tube.numbers[DELAYED_COUNT] = 0
     tube.news = true
 end

@@ -6,7 +6,7 @@ local NUMBERS_BYTES = 120
 local function write_numbers(tube)
     local text = struct.pack(NUMBERS, unpack(tube.numbers, 1, 15)) .. life.mark()
     if text ~= tube.numbers_before then
-        redis.call('SET', tube.base .. ':n', text)
+        redis.call('SET', tube.base .. ':m', text)
     end
 end
 
@@ -20,12 +20,13 @@ end
 -- All servers were gone for a while: taken tasks are given back, a temporary tube is empty, numbers begin again.
 local function restart(tube, epoch)
     tube.restarted = true
+    plain.leave(tube)
     if has(tube.options.flags, TEMPORARY) then
         local ids = gates.all_ids(tube)
         empty(tube)
         gates.regate(tube, ids)
     else
-        give_back_all(tube, redis.call('SMEMBERS', tube.base .. ':x'), true)
+        give_back_all(tube, taken_ids(tube), true)
     end
     for number = DONE, 15 do
         tube.numbers[number] = 0
@@ -44,15 +45,16 @@ end
 
 -- The tube, or nothing where there is none, or one of another name. Who does not name it means whichever is there.
 local function open_tube(call, base, name)
-    local raw = redis.call('MGET', base .. ':o', base .. ':n')
+    local raw = redis.call('MGET', base .. ':o', base .. ':m')
     if not raw[1] then
         return nil
     end
     if name ~= '' and options_of(raw[1]).name ~= name then
         return nil, true
     end
-    local tube = join(call, new_tube(base, call.now, raw[1], { struct.unpack(NUMBERS, raw[2]) }))
-    tube.numbers_before = raw[2]
+    local numbers = raw[2] or earlier.upgrade(base)
+    local tube = join(call, new_tube(base, call.now, raw[1], { struct.unpack(NUMBERS, numbers) }))
+    tube.numbers_before = numbers
     if life.is_over(string.sub(tube.numbers_before, NUMBERS_BYTES + 1)) then
         tube.numbers[NEXT_ID] = tube.numbers[NEXT_ID] + life.JUMP
     end
@@ -133,13 +135,13 @@ end
 
 local function drop(tube, _, call)
     flush(tube)
-    if redis.call('SCARD', tube.base .. ':x') > 0 then
+    if redis.call('HLEN', tube.base .. ':x') > 0 then
         return call:answer('\7')
     end
     local ids = gates.all_ids(tube)
     empty(tube)
     gates.regate(tube, ids)
-    redis.call('UNLINK', tube.base .. ':o', tube.base .. ':n')
+    redis.call('UNLINK', tube.base .. ':o', tube.base .. ':m')
     tube.dropped = true
     call:answer('\0')
 end
