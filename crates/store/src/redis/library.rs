@@ -22,9 +22,9 @@ const FILES: &[&str] = &[
     include_str!("lua/tubes.lua"),
     include_str!("lua/call.lua"),
     concat!("do\n", include_str!("lua/semaphores.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/names.lua"), "end\n"),
     concat!("do\n", include_str!("lua/registry.lua"), "end\n"),
     concat!("do\n", include_str!("lua/export.lua"), "end\n"),
+    concat!("do\n", include_str!("lua/names.lua"), "end\n"),
     concat!("do\n", include_str!("lua/import.lua"), "end\n"),
 ];
 

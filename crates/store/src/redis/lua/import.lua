@@ -29,6 +29,7 @@ function imports.T(call, base)
     if not tube then
         return refused("tube '%s' does not exist", call.args[5])
     end
+    plain.leave(tube)
     local size, place, next_id = struct.unpack('<I4', header), 5, tube.numbers[NEXT_ID]
     for item = 1, size do
         local new
@@ -65,6 +66,7 @@ end
 
 -- Gives a tube the options and numbers of the one that it is a copy of; what it is called is said apart.
 local function end_tube(call, tube, new, name)
+    plain.leave(tube)
     local o = {}
     for key, value in pairs(tube.options) do
         o[key] = value
@@ -180,7 +182,7 @@ local function refuse_tube(call, base, new)
 end
 
 local function name_tube_here(base, tube, home, new)
-    list(base, new.name, tube.options.number, home)
+    listing.add(base, new.name, tube.options.number, home)
     names.unlist(base, nil, new.came, string.format('%.0f', tube.options.number))
     if new.queue > 0 then
         redis.call('HSET', base .. ':queues', new.queue, home .. ' 0')

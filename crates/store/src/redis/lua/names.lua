@@ -31,7 +31,7 @@ local function home_of(base, name)
 end
 
 -- A name is listed, with the number of its tube and where that lives.
-local function list(base, name, number, home)
+function listing.add(base, name, number, home)
     redis.call('HSET', base .. ':tubes', name, number)
     if home == name then
         redis.call('HDEL', base .. ':homes', name)
@@ -68,7 +68,7 @@ function names.reserve(base, _, name)
     end
     local number = next_number(base, 'number', TUBES_LEFT_OUT)
     local home = new_home(base, name, number)
-    list(base, name, number, home)
+    listing.add(base, name, number, home)
     return { OK, number, home, 0 }
 end
 
@@ -79,7 +79,7 @@ function names.list(base, _, name, number, seen)
     if home == seen then
         home = name .. ':' .. number
     end
-    list(base, name, number, home)
+    listing.add(base, name, number, home)
     return { OK, tonumber(number), home, 0, tonumber(before or 0) }
 end
 
@@ -110,7 +110,7 @@ function names.rename(base, _, from, to, seen)
     elseif other and other ~= number and (other ~= seen or is_pending(base, to) == 1) then
         return { LISTED, tonumber(other), home_of(base, to), is_pending(base, to) }
     end
-    list(base, to, number, home_of(base, from))
+    listing.add(base, to, number, home_of(base, from))
     redis.call('HSET', base .. ':pending', to, string.format('%.0f', clock() + TIME_TO_WAIT))
     return { OK, clock() + TIME_TO_USE }
 end

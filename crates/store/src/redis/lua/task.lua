@@ -17,7 +17,7 @@ local sem, outbox, settle, gates = {}, {}, {}, {}
 -- The straight way of plain tubes (plain.lua), and tubes of an earlier version (upgrade.lua).
 local plain, earlier = {}, {}
 -- What is about all tubes (names.lua, registry.lua).
-local names = {}
+local names, listing = {}, {}
 -- What is asked of a tube by files whose other names nobody needs.
 local verbs = {}
 -- How a task stands in a semaphore.
