@@ -1,6 +1,7 @@
 //! The scheduler: one of several leads, and carries events from Redis to the desk and orders back.
 
 use std::collections::{HashMap, HashSet};
+use std::future::ready;
 use std::time::Duration;
 
 use taskyard_core::classes::{Ask, Ticket};
@@ -194,7 +195,7 @@ impl Leader {
             if sweeps {
                 sweep = Instant::now() + LOOK;
             }
-            self.step(lead, sweeps).await?;
+            let more = self.step(lead, sweeps, refresh).await?;
             let look = lead.desk.next_look().map(|moment| lead.at(moment));
             let next = [Some(refresh), Some(sweep), look, lead.unsettled].into_iter().flatten();
             let next = next.min().unwrap_or(sweep);
@@ -205,6 +206,7 @@ impl Leader {
                     }
                     while self.wake.try_recv().is_ok() {}
                 }
+                () = ready(()), if more => {}
                 () = sleep_until(next) => {}
                 () = stop.as_mut() => return Ok(()),
             }
@@ -258,8 +260,9 @@ impl Leader {
         Ok(Gathered::read(self.wire.call("gather", args).await?))
     }
 
-    /// Takes what happened and does what comes of it, until nothing more happened.
-    async fn step(&mut self, lead: &mut Lead, sweeps: bool) -> Result<(), Over> {
+    /// Takes what happened and does what comes of it, until nothing more happened or the lead has to be kept. Answers
+    /// whether there is more.
+    async fn step(&mut self, lead: &mut Lead, sweeps: bool, until: Instant) -> Result<bool, Over> {
         let mut sweeps = sweeps;
         loop {
             let gathered = self.gather(lead, sweeps, PAGE).await?;
@@ -285,8 +288,8 @@ impl Leader {
                 steps.extend(lead.calls(&self.wire, orders));
             }
             self.make(lead, steps).await?;
-            if !more {
-                return Ok(());
+            if !more || until <= Instant::now() {
+                return Ok(more);
             }
         }
     }

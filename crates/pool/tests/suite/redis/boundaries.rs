@@ -19,18 +19,20 @@ use super::play::{Fate, Process};
 use super::yard::{FORGETFUL, Far, Part, Yard};
 use crate::rig::Client;
 
-const CONFIG: &str = "leases: {task_seconds: 3, backend_seconds: 1, leader_seconds: 0.6}\n\
+const CONFIG: &str = "leases: {task_seconds: 3, backend_seconds: 1.2, leader_seconds: 0.8}\n\
                       classes: [{name: fast, seconds: 0.2, limit: 100%}, {name: slow, seconds: 5, limit: 1}]\n";
 /// The backends are counted, one of the slow class may run.
 const LIMITS: [usize; 2] = [0, 1];
 /// How many days there are at once.
-const DAYS_AT_ONCE: usize = 32;
+const DAYS_AT_ONCE: usize = 24;
 /// Of calls that are made again and again, so many are taken, spread over the day.
 const CALLS_MAX: usize = 8;
+/// How many days everybody lives until all that can happen has happened on one.
+const USUAL_DAYS_MAX: usize = 5;
 /// How many tasks try whether a pool still works.
-const TRIES: usize = 3;
+const TRIES: usize = 30;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
     Scheduler,
     Gateway,
@@ -48,30 +50,45 @@ async fn every_part_may_die_before_and_after_every_call() {
     let Some(program) = program() else { return };
     let redis = Arc::new(Instance::with(program, FORGETFUL));
     let audit = Arc::new(Audit::follow(redis.port(), &LIMITS));
-    let roles = [Role::Scheduler, Role::Gateway, Role::Backend];
+    let counts = usual_days(&redis, &audit).await;
+    let seen: BTreeSet<String> = counts.keys().map(|(_, function)| function.clone()).collect();
+    assert_eq!(seen, functions(&redis), "every function is called on a usual day");
     let mut deaths = Vec::new();
-    let mut seen = BTreeSet::new();
-    for (role, evening) in days(&redis, &audit, roles.map(|role| (role, Fate::Tells)).into()).await
-    {
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        evening.calls.into_iter().for_each(|call| *counts.entry(call).or_default() += 1);
-        println!("{role:?}: {counts:?}");
-        for (function, count) in counts {
-            for at in spread(count) {
-                for moment in [Moment::Before, Moment::After] {
-                    deaths.push((role, Fate::Dies(function.clone(), at, moment)));
-                }
+    for ((role, function), count) in counts {
+        for at in spread(count) {
+            for moment in [Moment::Before, Moment::After] {
+                deaths.push((role, Fate::Dies(function.clone(), at, moment)));
             }
-            seen.insert(function);
         }
     }
-    assert_eq!(seen, functions(&redis), "every function is called on a usual day");
     let count = deaths.len();
     let evenings = days(&redis, &audit, deaths).await;
     let killed = evenings.iter().filter(|(_, evening)| evening.killed).count();
     println!("{killed} of {count} were killed");
     // What happens by the second does not happen equally often every day.
     assert!(killed * 4 >= count * 3, "only {killed} of {count} calls were reached");
+}
+
+/// How often each part calls each function. On a busy machine the scheduler may lose its lead before the evening, so there may be more
+/// than one such day.
+async fn usual_days(redis: &Arc<Instance>, audit: &Arc<Audit>) -> BTreeMap<(Role, String), usize> {
+    let mut counts = BTreeMap::new();
+    for _ in 0..USUAL_DAYS_MAX {
+        let roles = [Role::Scheduler, Role::Gateway, Role::Backend];
+        let fates = roles.map(|role| (role, Fate::Tells));
+        counts.clear();
+        for (role, evening) in days(redis, audit, fates.into()).await {
+            for call in evening.calls {
+                *counts.entry((role, call)).or_default() += 1;
+            }
+        }
+        println!("{counts:?}");
+        let seen: BTreeSet<&String> = counts.keys().map(|(_, function)| function).collect();
+        if seen.len() == functions(redis).len() {
+            break;
+        }
+    }
+    counts
 }
 
 /// Some of so many, the first and the last among them.
@@ -129,13 +146,17 @@ async fn day(redis: Arc<Instance>, audit: Arc<Audit>, role: Role, fate: Fate) ->
     let mut dead = || backend.as_mut().is_some_and(Process::is_dead);
     yard.until(|status| status["backends"] == 2 || dead()).await;
     ends.extend(everything(&far).await);
-    // Afterwards the pool is as good as before. On a machine that is very busy one more may be late with a word.
+    // Afterwards the pool is as good as before. On a machine that is very busy somebody may be late with a word
+    // once more, which costs a task and is no fault.
     let mut well = false;
     for _ in 0..TRIES {
         let heard = steady.start("{}", "1").await.rest().await;
         let said = |verb: &str| heard.iter().filter(|one| one.verb == verb).count();
         assert_eq!((said("complete"), said("deny")), (1, 0), "{name}: {heard:?}");
-        well |= heard.last().is_some_and(|last| last.error().is_empty());
+        well = heard.last().is_some_and(|last| last.error().is_empty());
+        if well {
+            break;
+        }
     }
     assert!(well, "{name}: nothing runs any more");
     let doomed = [scheduler, gateway, backend].into_iter().flatten().next();
