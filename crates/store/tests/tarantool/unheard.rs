@@ -264,6 +264,27 @@ fn a_put_that_nobody_heard_of_is_said_to_be_unknown() {
     });
 }
 
+// The same said three times on three connections: the first may be held up on the way, and arrive when sessions were joined that it knows
+// nothing of. It ended them.
+#[test]
+fn what_was_put_in_order_is_not_put_in_order_later() {
+    let Some(program) = program() else { return };
+    let alone = Instance::new(program);
+    let store = open(&alone.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, 1)).expect("it is put");
+    let settle = format!("{CALL} call('settle', server, nil, 9, {{}}, {{}})");
+    alone.talk(&settle);
+    alone.talk(&format!(
+        "{CALL} call('batch', server, 10, nil, 7, {{{{13, ('s'):rep(16), true}}, {{5, 'mail', 1, 0, nil, ('s'):rep(16)}}}}, 0)"
+    ));
+    let held = "return box.space.taskyard_held:len()";
+    assert_eq!(alone.talk(held), Word::Int(1));
+    alone.talk(&settle);
+    alone.talk(&format!("{CALL} call('batch', server, 11, nil, 8, {{{{16, 9}}}}, 0)"));
+    assert_eq!(alone.talk(held), Word::Int(1));
+}
+
 // A call that was given up must not be done later: a Tarantool that is slow to read may still have it.
 #[test]
 fn what_was_given_up_is_not_done_later() {
