@@ -137,8 +137,6 @@ impl Batch<'_> {
                     self.fail(&chunk, &Failure::Unreachable("others have taken its place".into()));
                 }
                 Ok(Ok(Answered::Unreplicated)) => {
-                    // Also what it did to sessions: they are as their connections were told.
-                    self.shared.known().doubt();
                     let why = "too few replicas have it".into();
                     self.fail(&chunk, &Failure::Lost(why));
                 }
@@ -264,6 +262,7 @@ impl Batch<'_> {
 
     fn fail(&mut self, chunk: &Chunk, failure: &Failure) {
         if matches!(failure, Failure::Lost(_)) {
+            // Also where it took nothing: sessions are as their connections were told.
             chunk.is_unheard(self.shared.known().doubt());
         }
         for place in &chunk.places {

@@ -260,6 +260,18 @@ fn a_full_tube_takes_all_or_none() {
     ask(&store, put(&tube, vec![number(1), number(2)])).expect("they fit");
 }
 
+// One of several could not be read by Tarantool (a type of its own that it does not know), and those before it stayed.
+#[test]
+fn a_put_that_is_refused_leaves_nothing() {
+    let Some((_instance, url)) = queue() else { return };
+    let store = open(&url);
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    let odd = NewTask::new(Body::new(&[0xd4, 0x55, 0]));
+    let refused = ask(&store, put(&tube, vec![number(1), odd]));
+    assert!(matches!(&refused, Err(Error::Invalid(_))), "{refused:?}");
+    assert_eq!(take(&store, &tube, 9), []);
+}
+
 #[test]
 fn a_tarantool_without_the_module_is_refused() {
     let Some(program) = program() else { return };

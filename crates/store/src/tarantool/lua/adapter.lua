@@ -497,6 +497,12 @@ end
 local function holder_of(server)
     local holder = servers[server]
     if not holder then
+        -- Servers that were killed do not say that they end.
+        for name, other in pairs(servers) do
+            if not box.session.exists(other.connection) then
+                servers[name] = nil
+            end
+        end
         holder = { deliveries = {}, sessions = {}, last = 0 }
         servers[server] = holder
     end

@@ -60,11 +60,11 @@ function flush_all(c)
     flush_semaphores(c)
 end
 
--- How much other instances have written, as far as it arrived here.
+-- How much other instances have written, as far as it arrived here; 0 is what is kept here alone.
 local function foreign()
     local own, sum = box.info.id, 0
     for id, lsn in pairs(box.info.vclock) do
-        if id ~= own then
+        if id ~= own and id ~= 0 then
             sum = sum + tonumber(lsn)
         end
     end
