@@ -33,6 +33,8 @@ struct Batch<'a> {
     /// Of which semaphores there may be new events.
     events: News,
     next_wakeup: Option<Timestamp>,
+    /// Whether the tasks of a call were too many bytes for one answer.
+    is_large: bool,
 }
 
 /// Commands of one call, with their places in the batch.
@@ -61,6 +63,7 @@ impl Shared {
             room: BTreeMap::new(),
             events: News::Nothing,
             next_wakeup: None,
+            is_large: false,
         };
         batch.run(commands).await;
         batch.end()
@@ -84,14 +87,22 @@ impl Batch<'_> {
                 None => open.push((place, command)),
             }
         }
-        let mut chunks = cut(open);
-        for tries in 1.. {
-            let last = tries == TRIES;
-            chunks = match self.attempt(chunks, last).await {
-                again if again.is_empty() => return,
-                again => again,
-            };
+        let (mut chunks, mut tries) = (cut(open), 0);
+        while !chunks.is_empty() {
+            let left = self.unanswered();
+            // Where one answer was too small for all, the rest comes call by call.
+            let later = if self.is_large { chunks.split_off(1) } else { Vec::new() };
+            tries += 1;
+            chunks = self.attempt(chunks, tries == TRIES).await;
+            chunks.extend(later);
+            if self.unanswered() < left {
+                tries = 0;
+            }
         }
+    }
+
+    fn unanswered(&self) -> usize {
+        self.replies.iter().filter(|reply| reply.is_none()).count()
     }
 
     /// Asks all; answers what was not done and may be asked again.
@@ -104,13 +115,19 @@ impl Batch<'_> {
             }
         };
         let mut again = Vec::new();
+        let mut is_cut = false;
         for (chunk, answer) in chunks.into_iter().zip(answers) {
             match answer.map(|data| decode_batch(&data)) {
                 Ok(Ok(Answered::Decided(decided))) => {
                     let ahead = decided.clock.as_micros().saturating_sub(self.now.as_micros());
                     self.learn(&chunk, decided.effects, ahead);
-                    self.answer(chunk, decided.replies);
+                    if let Some(rest) = self.answer(chunk, decided.replies) {
+                        is_cut = true;
+                        again.push(rest);
+                    }
                 }
+                // It waits for the rest of another.
+                Ok(Ok(Answered::Unwanted)) if is_cut => again.push(chunk),
                 // Others took this server for dead; nothing was done.
                 Ok(Ok(Answered::Unwanted)) if !last => {
                     self.shared.known().doubt();
@@ -127,6 +144,7 @@ impl Batch<'_> {
                 Err(fault) => again.extend(self.refused(chunk, fault, last)),
             }
         }
+        self.is_large |= is_cut;
         again
     }
 
@@ -137,21 +155,25 @@ impl Batch<'_> {
             Failure::Lost(why) => Failure::Unreachable(why),
             other => other,
         };
+        self.link.connection().await.map_err(unasked)?;
+        self.shared.known().is_new(self.link.number());
         self.settle().await.map_err(unasked)?;
         self.reserve_leases(chunks).await.map_err(unasked)?;
         let (shared, moment) = (self.shared, self.shared.moment());
         let replicas = shared.reach.replicas;
+        self.link.connection().await.map_err(unasked)?;
+        if self.shared.known().is_new(self.link.number()) {
+            return Err(Failure::Unreachable("it was lost meanwhile".into()));
+        }
         let connection = self.link.connection().await.map_err(unasked)?;
         let mut requests = connection.requests();
-        for chunk in chunks.iter() {
-            let call = {
-                let mut known = shared.known();
-                known.calls += 1;
-                known.calls
-            };
+        let first = shared.known().calls + 1;
+        let last = shared.known().calls + chunks.len() as u64;
+        shared.known().calls = last;
+        for (call, chunk) in (first..).zip(chunks.iter()) {
             shared.reach.call(&mut requests, "batch", |args| {
                 args.bytes(&shared.server).uint(call).optional(moment);
-                args.uint(chunk.leases.0).commands(&chunk.commands).uint(replicas);
+                args.uint(chunk.leases.0).commands(&chunk.commands).uint(replicas).uint(last);
             });
         }
         connection.exchange(requests, ANSWER_MAX).await
@@ -178,15 +200,24 @@ impl Batch<'_> {
 
     /// Tells Tarantool how things stand here, if it may believe something else. May be done twice.
     async fn settle(&mut self) -> Result<(), Failure> {
+        while !self.try_to_settle().await? {}
+        Ok(())
+    }
+
+    /// The same; not done where Tarantool knows of later calls, which is learned.
+    async fn try_to_settle(&mut self) -> Result<bool, Failure> {
         let (disorder, sessions, calls) = {
-            let known = self.shared.known();
-            let Some(disorder) = known.disorder.clone() else { return Ok(()) };
+            let mut known = self.shared.known();
+            let Some(disorder) = known.disorder.clone() else { return Ok(true) };
+            // It has a number too: one that is held up on the way is not done again.
+            known.calls += 1;
             let sessions: Vec<_> = known.sessions.iter().map(|(id, count)| (*id, *count)).collect();
             (disorder, sessions, known.calls)
         };
         let now = self.shared.moment();
         let server = &self.shared.server;
-        self.link
+        let last = self
+            .link
             .call_again("settle", |args| {
                 args.bytes(server).optional(now).uint(calls);
                 args.rows(&sessions, |row, (session, count)| {
@@ -198,9 +229,13 @@ impl Batch<'_> {
                 });
             })
             .await?;
+        if let Some(last) = last.uint().filter(|last| *last > calls) {
+            self.shared.known().calls = last;
+            return Ok(false);
+        }
         self.shared.known().disorder = None;
         self.shared.presence.look_around();
-        Ok(())
+        Ok(true)
     }
 
     /// None of these was answered.
@@ -227,6 +262,7 @@ impl Batch<'_> {
 
     fn fail(&mut self, chunk: &Chunk, failure: &Failure) {
         if matches!(failure, Failure::Lost(_)) {
+            // Also where it took nothing: sessions are as their connections were told.
             chunk.is_unheard(self.shared.known().doubt());
         }
         for place in &chunk.places {
@@ -260,10 +296,14 @@ impl Batch<'_> {
         }
     }
 
-    fn answer(&mut self, chunk: Chunk, replies: Vec<Result<Reply, Error>>) {
-        if replies.len() != chunk.places.len() {
-            return self.unreadable(&chunk, "not as many replies as commands");
+    /// Takes in replies. Answers the rest of the commands where one answer had no room for all.
+    fn answer(&mut self, mut chunk: Chunk, replies: Vec<Result<Reply, Error>>) -> Option<Chunk> {
+        let count = replies.len();
+        if count > chunk.places.len() || (count == 0 && !chunk.places.is_empty()) {
+            self.unreadable(&chunk, "not as many replies as commands");
+            return None;
         }
+        let rest = chunk.split_off(count);
         let mut known = self.shared.known();
         for ((place, command), reply) in chunk.places.iter().zip(&chunk.commands).zip(replies) {
             if let Ok(reply) = &reply {
@@ -271,6 +311,7 @@ impl Batch<'_> {
             }
             self.replies[*place] = Some(reply);
         }
+        rest
     }
 
     fn learn(&mut self, chunk: &Chunk, effects: Effects, ahead: i64) {
@@ -319,6 +360,16 @@ impl Chunk {
                 disorder.unheard.insert((take.tube.clone(), first, end.saturating_sub(1)));
             }
         }
+    }
+
+    /// The commands from this place on, if there are any.
+    fn split_off(&mut self, place: usize) -> Option<Chunk> {
+        let places = self.places.split_off(place).into_iter();
+        let mut rest = Chunk::default();
+        for (place, command) in places.zip(self.commands.split_off(place)) {
+            rest.push(place, command);
+        }
+        (!rest.places.is_empty()).then_some(rest)
     }
 
     /// Each command in a call of its own.

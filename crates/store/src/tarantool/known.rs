@@ -8,6 +8,8 @@ use taskyard_core::{Command, Reply, SessionId, Timestamp, TubeName};
 /// What this server remembers.
 #[derive(Debug, Default)]
 pub(super) struct Known {
+    /// The connection that it knows this from.
+    pub link: u64,
     /// The caller's latest moment.
     pub now: Option<Timestamp>,
     /// Lease numbers that are this server's.
@@ -31,6 +33,17 @@ impl Known {
     /// Tarantool may believe something else than this server.
     pub fn doubt(&mut self) -> &mut Disorder {
         self.disorder.get_or_insert_default()
+    }
+
+    /// Whether this is another connection than before. It may be one to another instance, which may lack what the last one heard:
+    /// it is told everything again, and lease numbers that were reserved there are not used here.
+    pub fn is_new(&mut self, link: u64) -> bool {
+        let is_new = std::mem::replace(&mut self.link, link) != link;
+        if is_new {
+            self.doubt();
+            self.leases = 0..0;
+        }
+        is_new
     }
 
     /// Takes in what a command did to sessions here.

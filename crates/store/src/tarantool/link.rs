@@ -27,6 +27,8 @@ mod code {
     pub const NO_USER: u32 = 45;
     pub const PASSWORD: u32 = 47;
     pub const LOADING: u32 = 116;
+    /// Ours: a tarantool/queue that does nothing for a while.
+    pub const NOT_RUNNING: u32 = 20_116;
 }
 
 /// What all connections have in common.
@@ -45,6 +47,8 @@ pub(super) struct Reach {
 pub(super) struct Link {
     reach: Arc<Reach>,
     connection: Option<Connection>,
+    /// How many connections there were.
+    count: u64,
     /// The instance that could be written to.
     which: usize,
     pause: Duration,
@@ -54,7 +58,7 @@ pub(super) struct Link {
 
 impl Link {
     pub fn new(reach: Arc<Reach>) -> Self {
-        Link { reach, connection: None, which: 0, pause: PAUSE_MIN, away: None }
+        Link { reach, connection: None, count: 0, which: 0, pause: PAUSE_MIN, away: None }
     }
 
     /// How long to wait before the next try.
@@ -74,6 +78,7 @@ impl Link {
                 Ok(connection) => {
                     (self.pause, self.away) = (PAUSE_MIN, None);
                     self.connection = Some(connection);
+                    self.count += 1;
                 }
                 Err(failure) => {
                     self.away = Some((failure.clone(), Instant::now() + self.pause));
@@ -83,6 +88,11 @@ impl Link {
             }
         }
         self.connection.as_mut().ok_or_else(|| Failure::Unreachable("no connection".into()))
+    }
+
+    /// The number of the connection that was made last.
+    pub fn number(&self) -> u64 {
+        self.count
     }
 
     /// It is of no use any more.
@@ -238,6 +248,9 @@ pub(super) fn error_of(failure: &Failure) -> Error {
         code::LOADING => Error::StoreAway(
             "Tarantool is starting; nothing was done, try again a little later".into(),
         ),
+        code::NOT_RUNNING => {
+            Error::StoreAway(format!("{}; nothing was done, try again a little later", fault.text))
+        }
         code::MEMORY => Error::Overloaded("Tarantool's memory is full (memtx_memory)"),
         code::LOG => Error::Store(format!(
             "Tarantool cannot write its log ({}); is its disk full?",

@@ -301,7 +301,8 @@ impl Shared {
                 Err(failure) => return Err(unavailable(&said(&failure))),
             }
         };
-        let (known, wakeup, presence) = Default::default();
+        let (wakeup, presence) = Default::default();
+        let known = Lock::new(Known { link: link.number(), ..Known::default() });
         let link = Mutex::new(link);
         Ok(Shared { reach, clock, server, link, known, wakeup, presence, durability, serves })
     }

@@ -134,6 +134,69 @@ fn a_lease_time_is_kept_by_the_server() {
     assert_eq!(peek(&store, &tube, 0).state, State::Ready);
 }
 
+// After a restart of Tarantool each connection of each server looks for the procedures and brings them. Whoever brought them last made
+// them forget what was held.
+#[test]
+fn procedures_that_come_again_forget_nothing() {
+    const LOAD: &str = include_str!("../../src/tarantool/lua/load.lua");
+    let Some((instance, url)) = queue() else { return };
+    let store = open(&url);
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, vec![number(1)])).expect("it is put");
+    let task = take(&store, &tube, 1).remove(0);
+    instance.talk(&format!(
+        "local load = loadstring([==[{LOAD}]==])
+        for key in pairs(_G) do
+            if tostring(key):match('^taskyard_1_%x+$') then load(key, 'taskyard', 1, 'return {{}}') end
+        end"
+    ));
+    assert_eq!(ask(&store, finish(&tube, &task, Finish::Ack)), Ok(Reply::Finished(vec![DONE])));
+}
+
+// While the module starts, ends or waits for others it answers nothing and does nothing. That was taken for done.
+#[test]
+fn what_the_module_does_not_do_is_not_said_to_be_done() {
+    let Some((instance, url)) = queue() else { return };
+    let store = open(&url);
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, vec![number(1), number(2)])).expect("they are put");
+    let task = take(&store, &tube, 1).remove(0);
+    let again = Command::Take(Take {
+        tube: tube.clone(),
+        count: 1,
+        session: None,
+        lease: None,
+        wait: Span::ZERO,
+    });
+    let release = Finish::Release { delay: Span::ZERO, counted: true };
+    let ids = vec![TaskId(1)];
+    let commands = [
+        put(&tube, vec![number(3)]),
+        finish(&tube, &task, Finish::Ack),
+        finish(&tube, &task, release),
+        finish(&tube, &task, Finish::Bury),
+        Command::Delete { tube: tube.clone(), ids, show: false },
+        Command::Kick { tube: tube.clone(), count: 1 },
+        Command::Truncate { tube: tube.clone() },
+        Command::ReleaseAll { tube: tube.clone() },
+        again,
+    ];
+    instance.talk("queue.state('WAITING')");
+    for command in &commands {
+        let away = ask(&store, command.clone());
+        assert!(matches!(away, Err(Error::StoreAway(_))), "{}: {away:?}", command.verb());
+    }
+    // A look goes on, and the rest of its batch is refused all the same.
+    let look = Command::Peek { tube: tube.clone(), ids: vec![TaskId(0), TaskId(1)] };
+    let mixed = vec![look, commands[1].clone()];
+    let replies = block_on(store.execute(NOW, mixed)).replies;
+    assert!(matches!(&replies[0], Ok(Reply::Tasks(tasks)) if tasks.len() == 2), "{replies:?}");
+    assert!(matches!(replies[1], Err(Error::StoreAway(_))), "{replies:?}");
+    instance.talk("queue.state('RUNNING')");
+    assert_eq!(ask(&store, commands[1].clone()), Ok(Reply::Finished(vec![DONE])));
+    assert_eq!(take(&store, &tube, 9).len(), 1);
+}
+
 #[test]
 fn what_a_dead_server_took_goes_back() {
     let Some((instance, url)) = queue() else { return };
@@ -195,6 +258,18 @@ fn a_full_tube_takes_all_or_none() {
     assert_eq!(full, Err(Error::TubeFull { tube: tube.clone(), capacity: 2 }));
     assert_eq!(take(&store, &tube, 9), []);
     ask(&store, put(&tube, vec![number(1), number(2)])).expect("they fit");
+}
+
+// One of several could not be read by Tarantool (a type of its own that it does not know), and those before it stayed.
+#[test]
+fn a_put_that_is_refused_leaves_nothing() {
+    let Some((_instance, url)) = queue() else { return };
+    let store = open(&url);
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    let odd = NewTask::new(Body::new(&[0xd4, 0x55, 0]));
+    let refused = ask(&store, put(&tube, vec![number(1), odd]));
+    assert!(matches!(&refused, Err(Error::Invalid(_))), "{refused:?}");
+    assert_eq!(take(&store, &tube, 9), []);
 }
 
 #[test]

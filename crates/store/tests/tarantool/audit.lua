@@ -109,6 +109,13 @@ for _, tube in of('tube'):pairs() do
     if live then
         check(live[3] == n.ready and live[4] == n.taken and live[5] == n.buried and live[6] == n.delayed,
             'tube %s counts %s', tube[2], require('json').encode(live))
+        -- What changes nothing must not have to write this anew.
+        local next_at = NEVER
+        for _, order in ipairs({ of('taken').index[1], of('delayed'), of('expiry') }) do
+            local first = order:select({ tube[1] }, { limit = 1 })[1]
+            next_at = first and first[2] < next_at and first[2] or next_at
+        end
+        check(live[2] == next_at, 'tube %s wakes at %s, not at %s', tube[2], tostring(live[2]), tostring(next_at))
         check(live[7] == of('ready'):count({ tube[1] }), 'tube %s can take %d', tube[2], live[7])
     end
 end

@@ -4,9 +4,13 @@ use taskyard_core::{
     Body, Command, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Reply, Span, Take,
     TaskId, Timestamp, TubeName, TubeOptions,
 };
+use taskyard_store::Store;
+use taskyard_store::conformance::block_on;
 use taskyard_store::tarantool::TarantoolStore;
+use taskyard_tarantool::Word;
 
-use crate::yard::{ask, instance, make_tube, open, own, put, run, take};
+use crate::instance::{Instance, program};
+use crate::yard::{CALL, NOW, ask, instance, make_tube, open, own, put, run, take};
 
 fn store() -> TarantoolStore {
     open(&own(&instance().url()))
@@ -190,4 +194,51 @@ fn large_bodies_come_back_byte_for_byte() {
         }
         ask(&store, Command::Truncate { tube }).expect("it is emptied");
     });
+}
+
+// Each take may answer with 64 MiB, and a call may have two thousand of them: Lua had no memory for that, and the connection no room. A call
+// stops when its answer is large, and what was sent behind it waits for the rest.
+#[test]
+fn one_answer_is_not_larger_than_it_may_be() {
+    const MANY: u8 = 40;
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    let store = open(&tarantool.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    let payload = |number| Body::new(&[&[0xc6, 0, 0x10, 0, 0][..], &[number; 1 << 20]].concat());
+    for number in 0..MANY {
+        let tasks = vec![NewTask::new(payload(number))];
+        ask(&store, Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }).expect("put");
+    }
+    tarantool.talk(&format!(
+        "{CALL}
+        local real, msgpack = library.call, require('msgpack')
+        rawset(_G, 'largest', 0)
+        library.call = function(...)
+            local answer = real(...)
+            largest = math.max(largest, #msgpack.encode(answer))
+            return answer
+        end"
+    ));
+    let take = |tube: &TubeName, count| {
+        let (session, lease, wait) = (None, None, Span::ZERO);
+        Command::Take(Take { tube: tube.clone(), count, session, lease, wait })
+    };
+    let other = TubeName::new("other").expect("a name");
+    let (kind, if_not_exists) = (TubeOptions::new(Kind::Fifo), false);
+    let mut commands = vec![take(&tube, 1); usize::from(MANY)];
+    commands.push(Command::CreateTube { tube: other.clone(), options: kind, if_not_exists });
+    // These are too many for one call.
+    commands.extend([put(&other, 2_000), take(&other, 2_000)]);
+    let mut replies = block_on(store.execute(NOW, commands)).replies;
+    let Some(Ok(Reply::Taken(tasks))) = replies.pop() else { panic!("a take") };
+    assert_eq!(tasks.len(), 2_000, "they were put before");
+    assert!(replies.drain(usize::from(MANY)..).all(|reply| reply.is_ok()));
+    for (number, reply) in (0..MANY).zip(replies) {
+        let Ok(Reply::Taken(tasks)) = reply else { panic!("{reply:?}") };
+        assert_eq!(tasks[0].body, Some(payload(number)), "in order");
+    }
+    let Word::Int(largest) = tarantool.talk("return largest") else { panic!("a number") };
+    assert!((16 << 20..18 << 20).contains(&largest), "{largest}");
+    tarantool.audit("taskyard");
 }

@@ -11,6 +11,7 @@ mod failures;
 mod fixture;
 mod full_disk;
 mod kill;
+mod replicas;
 mod semaphores;
 mod servers;
 mod straight;

@@ -1,6 +1,6 @@
 -- A small stand-in for tarantool/queue, written for these tests from a description of its functions: what it answers and refuses, not how it
 -- does it. Only what is read here is there; time does nothing.
-local tubes, owners = {}, {}
+local tubes, owners, state = {}, {}, 'RUNNING'
 local queue = { tube = setmetatable({}, { __index = tubes }) }
 local LETTERS = { 'ready', 'taken', 'buried', 'delayed' }
 local COUNTERS = { 'ack', 'bury', 'delete', 'kick', 'put', 'release', 'take', 'touch', 'ttl', 'ttr', 'delay' }
@@ -138,6 +138,22 @@ function Tube:drop()
     self.space:drop()
     tubes[self.name] = nil
     return true
+end
+
+-- While it is not running it does nothing and answers nothing.
+for name, method in pairs(Tube) do
+    if not ({ __index = 1, find = 1, owned = 1, set = 1, count = 1 })[name] then
+        Tube[name] = function(...)
+            if state == 'RUNNING' then
+                return method(...)
+            end
+        end
+    end
+end
+
+function queue.state(new)
+    state = new or state
+    return state
 end
 
 function queue.create_tube(name, kind, opts)

@@ -13,7 +13,8 @@ use taskyard_store::tarantool::{Clock, TarantoolStore};
 use taskyard_store::{Elsewhere, Store};
 use taskyard_tarantool::Word;
 
-use crate::yard::{NOW, ack, ask, instance, make_tube, open, own, put, run, take};
+use crate::instance::{Instance, program};
+use crate::yard::{CALL, NOW, ack, ask, instance, make_tube, open, own, put, run, take};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -81,6 +82,41 @@ fn a_dead_servers_tasks_return() {
         let again = take(&store, &tube, 1);
         assert_eq!(again.iter().map(|task| task.attempts).collect::<Vec<_>>(), [1]);
     });
+}
+
+/// What a server that begins does to one that lives and holds a task, when these are so many seconds back: when that was last heard, by
+/// either clock, and when Tarantool last ran.
+fn held_after_a_begin(heard: u32, clock: u32, ran: u32) -> Option<u64> {
+    let tarantool = Instance::new(program()?);
+    let store = open(&tarantool.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, 1)).expect("it is put");
+    take(&store, &tube, 1);
+    // In one go, so that nothing else is heard between.
+    tarantool.talk(&format!(
+        "{CALL}
+        local news = taskyard_news_1
+        news.since.taskyard, news.awake = 0, 0
+        news.last[server] = news.last[server] - {heard}000000
+        news.heard[server] = news.heard[server] - {clock}000000
+        local row = box.space.taskyard_server:get(server)
+        box.space.taskyard_server:update(server, {{{{'=', 2, row[2] - {clock}000000}}}})
+        news.pulse = news.pulse - {ran}000000
+        call('begin', ('x'):rep(16), nil, 4000000)"
+    ));
+    let held = tarantool.talk("return box.space.taskyard_taken:len()");
+    let Word::Int(held) = held else { panic!("{held:?}") };
+    u64::try_from(held).ok()
+}
+
+// Tarantool stood still, or its clock was set, and a server that began then was heard before those that live: it took them for dead and gave
+// back all that was held, by them and by anybody.
+#[test]
+fn who_begins_takes_nothing_from_those_who_live() {
+    let Some(held) = held_after_a_begin(10, 10, 0) else { return };
+    assert_eq!(held, 0, "nobody lived");
+    assert_eq!(held_after_a_begin(10, 10, 9), Some(1), "Tarantool itself stood still");
+    assert_eq!(held_after_a_begin(0, 3600, 0), Some(1), "its clock was set");
 }
 
 #[test]

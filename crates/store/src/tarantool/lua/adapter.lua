@@ -31,6 +31,19 @@ local function the_queue()
     return queue
 end
 
+-- What it refuses while the module does nothing, and the server's number for that.
+local NOT_RUNNING = 20116
+
+-- While it starts, ends or waits for others the module answers nothing, and does nothing.
+local function is_running()
+    local queue = the_queue()
+    return queue.state == nil or queue.state() == 'RUNNING'
+end
+
+local function refuse_idle()
+    box.error({ code = NOT_RUNNING, reason = 'tarantool/queue is not running' })
+end
+
 local function open_tube(name)
     local row = box.space._queue:get(name)
     local tube = row and the_queue().tube[name]
@@ -76,7 +89,10 @@ end
 -- Runs a method: what it answers, or what became of an item that it refused.
 local function attempt(tube, method, ...)
     local done, answer = pcall(tube.raw[method], tube.raw, ...)
-    if done then
+    if done and answer == nil and (method ~= 'touch' or not is_running()) then
+        -- Whatever it does it shows, but for a touch by nothing.
+        refuse_idle()
+    elseif done then
         return answer
     end
     local why = tostring(answer)
@@ -183,24 +199,32 @@ end
 
 asks[4] = with_tube(function(c, tube, command)
     local placed, ready = {}, 0
-    for _, new in ipairs(command[3]) do
+    local payloads = {}
+    for place, new in ipairs(command[3]) do
         if type(new[1]) == 'table' then
             return lacks('the meta of a task')
         elseif new[8] ~= nil then
             return refuse('no_semaphore', tube.name)
         end
+        -- One that it cannot read is refused before the first is there.
+        payloads[place] = { msgpack.decode(text(new[1])) }
     end
     for place, new in ipairs(command[3]) do
         local at, delay = moment(new[6]), seconds(given(new[5]))
         if at then
             delay = math.max(at - c.now, 0) / 1000000
         end
-        local task = tube.raw:put(msgpack.decode(text(new[1])), { pri = given(new[2]), ttl = seconds(given(new[3])), ttr = seconds(given(new[4])),
-            delay = delay, utube = given(new[7]) })
-        if task == nil then
+        local done, task = pcall(tube.raw.put, tube.raw, payloads[place][1], { pri = given(new[2]), ttl = seconds(given(new[3])),
+            ttr = seconds(given(new[4])), delay = delay, utube = given(new[7]) })
+        if not done or task == nil then
             -- All or none: what is there already goes again.
             for _, there in ipairs(placed) do
-                tube.raw:delete(there[1])
+                pcall(tube.raw.delete, tube.raw, there[1])
+            end
+            if not done then
+                error(task, 0)
+            elseif not is_running() then
+                refuse_idle()
             end
             return refuse('tube_full', tube.name, tube.options.capacity or 0)
         end
@@ -217,8 +241,11 @@ asks[5] = with_tube(function(c, tube, command)
         return refuse('session_unknown', session)
     end
     while #taken < count and bytes < BYTES_MAX do
-        local task = tube.raw:take(0)
-        if task == nil then
+        local done, task = pcall(tube.raw.take, tube.raw, 0)
+        if not done and #taken == 0 then
+            error(task, 0)
+        elseif not done or task == nil then
+            -- What was taken is said, whatever became of the rest.
             break
         end
         local delivery = { lease = c.lease, start = c.now, ending = lease and later(c.now, lease) or FAR, session = session, tube = tube.name,
@@ -229,6 +256,10 @@ asks[5] = with_tube(function(c, tube, command)
         bytes = bytes + #seen[BODY]
         taken[#taken + 1] = seen
     end
+    if #taken == 0 and not is_running() then
+        refuse_idle()
+    end
+    c.bytes = c.bytes + bytes
     return { REPLY.taken, taken }
 end)
 
@@ -289,6 +320,9 @@ end)
 
 asks[7] = with_tube(function(c, tube, command)
     local kicked = tube.raw:kick(math.min(tonumber(command[3]), 2 ^ 31))
+    if kicked == nil then
+        refuse_idle()
+    end
     notice(c, tube, kicked)
     return { REPLY.kicked, kicked }
 end)
@@ -305,13 +339,18 @@ asks[8] = with_tube(function(c, tube, command)
 end)
 
 asks[9] = with_tube(function(c, tube, command)
-    local shown = {}
+    local shown, bytes = {}, 0
     for _, id in ipairs(command[3]) do
         local task = tuple_of(tube, id)
         if task then
-            shown[#shown + 1] = view(tube, task, STATES[task[2]], c.holder.deliveries[key_of(tube, id)], true)
+            local seen = view(tube, task, STATES[task[2]], c.holder.deliveries[key_of(tube, id)], true)
+            shown[#shown + 1], bytes = seen, bytes + #seen[BODY]
+            if bytes > BYTES_MAX then
+                return refuse('too_large', 'the size of the tasks to show, in bytes,', bytes, BYTES_MAX, 'ask for fewer at a time')
+            end
         end
     end
+    c.bytes = c.bytes + bytes
     return { REPLY.tasks, shown }
 end)
 
@@ -332,11 +371,17 @@ asks[10] = with_tube(function(c, tube, command)
 end)
 
 asks[11] = with_tube(function(_, tube)
+    if not is_running() then
+        refuse_idle()
+    end
     tube.raw:truncate()
     return NOTHING
 end)
 
 asks[12] = with_tube(function(c, tube)
+    if not is_running() then
+        refuse_idle()
+    end
     tube.raw:release_all()
     notice(c, tube, 1)
     return NOTHING
@@ -374,10 +419,10 @@ asks[14] = function(c, command)
     if not count then
         return refuse('session_unknown', session)
     end
-    c.holder.sessions[session] = count > 1 and count - 1 or nil
     if count == 1 then
         give_back(c, function(delivery) return delivery.session == session end)
     end
+    c.holder.sessions[session] = count > 1 and count - 1 or nil
     return NOTHING
 end
 
@@ -449,13 +494,40 @@ api['end'] = function(server)
     return {}
 end
 
--- What was taken for a connection that is gone went back with it.
-function api.settle(server, _, _, sessions)
-    local holder = { deliveries = {}, sessions = {} }
-    for _, row in ipairs(sessions) do
-        holder.sessions[row[1]] = row[2]
+local function holder_of(server)
+    local holder = servers[server]
+    if not holder then
+        -- Servers that were killed do not say that they end.
+        for name, other in pairs(servers) do
+            if not box.session.exists(other.connection) then
+                servers[name] = nil
+            end
+        end
+        holder = { deliveries = {}, sessions = {}, last = 0 }
+        servers[server] = holder
     end
-    servers[server] = holder
+    if holder.connection ~= box.session.id() then
+        holder.connection, holder.deliveries = box.session.id(), {}
+    end
+    holder.turn = holder.turn or fiber.channel(1)
+    return holder
+end
+
+-- What was taken for a connection that is gone went back with it; on one that is still there, what nobody heard of goes back.
+function api.settle(server, _, _, sessions, unheard)
+    local holder = holder_of(server)
+    holder.sessions = {}
+    for _, row in ipairs(sessions) do
+        holder.sessions[text(row[1])] = row[2]
+    end
+    give_back({ holder = holder, ready = {} }, function(delivery)
+        for _, range in ipairs(unheard) do
+            if delivery.lease >= range[2] and delivery.lease <= range[3] then
+                return true
+            end
+        end
+        return false
+    end)
     return {}
 end
 
@@ -472,33 +544,43 @@ function api.watch(_, _, wait)
     return { 0, {}, false, false }
 end
 
-local function holder_of(server)
-    local holder = servers[server]
-    if not holder then
-        holder = { deliveries = {}, sessions = {} }
-        servers[server] = holder
+-- Answers as many as have room in one answer, and no more when the module does nothing any more: that is answered too.
+local function run(c, commands)
+    local replies = {}
+    for place, command in ipairs(commands) do
+        if c.bytes > ANSWER_BYTES_MAX then
+            break
+        end
+        local done, reply = pcall(asks[command[1]], c, command)
+        if not done and type(reply) == 'cdata' and reply.code == NOT_RUNNING then
+            return replies, reply
+        end
+        replies[place] = done and reply or refuse('invalid', 'tarantool/queue says: ' .. tostring(reply))
     end
-    if holder.connection ~= box.session.id() then
-        holder.connection, holder.deliveries = box.session.id(), {}
-    end
-    holder.turn = holder.turn or fiber.channel(1)
-    return holder
+    return replies
 end
 
 -- Commands run one after the other; each of the module's methods is a transaction of its own.
-function api.batch(server, _, now, lease, commands)
+function api.batch(server, call, now, lease, commands, _, together)
     if box.info.ro then
         box.error(box.error.READONLY)
     end
     local holder = holder_of(server)
-    local c = { now = moment(now) or micros(), lease = tonumber(lease), holder = holder, ready = {} }
+    local c = { now = moment(now) or micros(), lease = tonumber(lease), holder = holder, ready = {}, bytes = 0 }
     holder.turn:put(true)
-    local replies = {}
-    for place, command in ipairs(commands) do
-        local done, reply = pcall(asks[command[1]], c, command)
-        replies[place] = done and reply or refuse('invalid', 'tarantool/queue says: ' .. tostring(reply))
+    if call <= holder.last then
+        holder.turn:get()
+        return {}
+    end
+    local replies, idle = run(c, commands)
+    if #replies < #commands then
+        -- Those that were sent with this one must not be done before the rest of it.
+        holder.last = together
     end
     holder.turn:get()
+    if idle and #replies == 0 then
+        error(idle, 0)
+    end
     local ready, next_at = {}, FAR
     for name, count in pairs(c.ready) do
         ready[#ready + 1] = { name, count }

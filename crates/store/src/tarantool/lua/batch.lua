@@ -61,10 +61,16 @@ local function is_wanted(server, call)
     return row ~= nil and row[3] < call
 end
 
-local function run(c, commands)
+-- Answers as many as have room in one answer. The calls of up to this number were sent together, and must not be done before the rest of
+-- this one.
+local function run(c, commands, together)
     begin_here()
     local replies = {}
     for place, command in ipairs(commands) do
+        if c.bytes > ANSWER_BYTES_MAX then
+            S.server:update(c.server, { { '=', 3, together } })
+            break
+        end
         replies[place] = verbs[command[1]](c, command)
     end
     flush_all(c)
@@ -96,35 +102,39 @@ local function wait_for_replicas(count, seconds)
     end
 end
 
+-- What is left to do when a batch is done; whatever goes wrong here, it is not undone. Answers whether enough replicas have it.
+local function finish_batch(server, names, events, replicas)
+    if S.server:len() > 1 and (#names > 0 or events) then
+        tell(server, names, events)
+    end
+    return replicas == 0 or wait_for_replicas(replicas, REPLICAS_SECONDS)
+end
+
 -- Answers the replies, this clock, when a tick is wanted, what can be taken, where there is room, and of which semaphores there may be
 -- events; or nothing for a call that is not wanted any more. Where replicas are to have it first and do not in time, it answers that
 -- alone.
-function api.batch(server, call, now, lease, commands, replicas)
+function api.batch(server, call, now, lease, commands, replicas, together)
     if box.info.ro then
         box.error(box.error.READONLY)
     end
     if not is_wanted(server, call) then
         return {}
     end
-    -- Who asks lives, even if its heartbeat is late.
-    news.heard[server] = micros()
+    -- Even if its heartbeat is late.
+    hear(server)
     local c = new_context(server, moment(now), lease and tonumber(lease))
     box.begin()
-    local done, replies = pcall(run, c, commands)
+    local done, replies = pcall(run, c, commands, together or call)
     if not done then
         box.rollback()
         error(replies, 0)
     end
     local ready, rooms, names = effects(c)
-    local next_at = next_wakeup(c)
+    local next_at, keys = next_wakeup(c), news_of(c)
     box.commit()
     confirm_told(c)
-    local keys = news_of(c)
-    local events = keys == true or #keys > 0
-    if S.server:len() > 1 and (#names > 0 or events) then
-        tell(server, names, events)
-    end
-    if replicas > 0 and not wait_for_replicas(replicas, REPLICAS_SECONDS) then
+    local finished, replicated = pcall(finish_batch, server, names, keys == true or #keys > 0, replicas)
+    if not (finished and replicated) then
         return { REPLICAS_SECONDS }
     end
     return { replies, c.now, next_at, ready, rooms, keys }
@@ -153,6 +163,10 @@ end
 function api.watch(server, seen, seconds)
     local deadline = fiber.clock() + seconds
     while true do
+        if box.info.ro then
+            -- Nobody will tell anything here any more.
+            box.error(box.error.READONLY)
+        end
         local last = news.number
         if seen == nil or seen > last or last - seen > NOTICES_MAX then
             return { last, {}, false, true }

@@ -155,7 +155,7 @@ verbs[6] = function(c, command)
     if not tube then
         return refuse('tube_not_found', command[2])
     end
-    local refusal = show and refuse_shown(tube, ids_of(items)) or not tube.o.times and refuse_touch(c, tube, items)
+    local refusal = show and refuse_shown(c, tube, ids_of(items)) or not tube.o.times and refuse_touch(c, tube, items)
     if refusal then
         return refusal
     end
@@ -184,7 +184,7 @@ verbs[8] = function(c, command)
     if not tube then
         return refuse('tube_not_found', command[2])
     end
-    local refusal = show and refuse_shown(tube, ids)
+    local refusal = show and refuse_shown(c, tube, ids)
     if refusal then
         return refusal
     end

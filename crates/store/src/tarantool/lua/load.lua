@@ -1,11 +1,21 @@
 local name, prefix, format, text = ...
-local all = rawget(_G, name)
+local all, fiber = rawget(_G, name), require('fiber')
 if not all then
     all = { parts = {} }
+    -- A transaction must not yield, however long it is: Tarantool 3 refuses what has not done so for a second, unless it is told
+    -- not to.
+    local slice = { warn = 3600, err = 3600 }
     function all.call(part, verb, ...)
+        if fiber.set_slice then
+            fiber.set_slice(slice)
+        end
         return all.parts[part][verb](...)
     end
     rawset(_G, name, all)
+end
+-- Others may have brought it meanwhile, and it may have begun to remember things.
+if all.parts[prefix] then
+    return
 end
 local chunk, why = loadstring(text, '=taskyard')
 if not chunk then

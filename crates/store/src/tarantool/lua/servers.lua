@@ -7,11 +7,50 @@ if not news then
     news = { number = 0, cond = fiber.cond(), notices = {}, heard = {} }
     rawset(_G, NEWS, news)
 end
+-- The same by a clock that nobody sets: when each server was last heard, since when this instance can be written to for each prefix.
+news.last, news.since = news.last or {}, news.since or {}
+
+-- An instance that does not run for so long, in microseconds, hears nobody; it notes every while that it runs.
+local STANDSTILL, PULSE_SECONDS = 1000000, 0.25
+
+local function steady()
+    return tonumber(clock.monotonic64() / 1000)
+end
+
+-- Notes that this instance runs, and since when without having stood still.
+local function note_pulse()
+    local at = steady()
+    if at - news.pulse > STANDSTILL then
+        news.awake = at
+    end
+    news.pulse = at
+end
+
+if not news.pulse then
+    news.pulse, news.awake = steady(), steady()
+    fiber.create(function()
+        fiber.name('taskyard')
+        while true do
+            fiber.sleep(PULSE_SECONDS)
+            note_pulse()
+        end
+    end)
+end
+
+-- Who asks lives. The clock of the day is for servers of older versions.
+local function hear(server)
+    news.heard[server], news.last[server] = micros(), steady()
+end
+
+local function forget_server(server)
+    S.server:delete(server)
+    news.heard[server], news.last[server] = nil, nil
+end
 
 -- All that is kept of one call.
 local function new_context(server, now, lease)
     return { now = now or micros(), server = server, lease = lease, by_name = {}, by_number = {}, settled = {}, unlimited = {},
-        alive = {}, moved = {}, semaphores = {}, news = {} }
+        alive = {}, moved = {}, semaphores = {}, news = {}, bytes = 0 }
 end
 
 function flush_all(c)
@@ -21,11 +60,11 @@ function flush_all(c)
     flush_semaphores(c)
 end
 
--- How much other instances have written, as far as it arrived here.
+-- How much other instances have written, as far as it arrived here; 0 is what is kept here alone.
 local function foreign()
     local own, sum = box.info.id, 0
     for id, lsn in pairs(box.info.vclock) do
-        if id ~= own then
+        if id ~= own and id ~= 0 then
             sum = sum + tonumber(lsn)
         end
     end
@@ -53,6 +92,7 @@ local function begin_here()
     end
     write_meta('counted', micros())
     S.here:replace({ 0, others, micros(), 0 })
+    news.since[PREFIX] = steady()
     forget_told()
 end
 
@@ -89,22 +129,29 @@ local function part_sessions(c, server, kept)
     end
 end
 
--- When a server was last heard.
-local function heard_at(row)
-    return math.max(tonumber(row[2]), news.heard[row[1]] or 0)
+-- For how long a server was not heard: what is written down of it counts where this instance has not heard it itself.
+local function silent_for(row)
+    local last = news.last[row[1]]
+    if last then
+        return steady() - last
+    end
+    return micros() - math.max(tonumber(row[2]), news.heard[row[1]] or 0)
 end
 
--- Whether a server that lives must have been heard by now: an instance that was away itself heard nobody.
+-- Whether a server that lives must have been heard by now: an instance that was away itself, or stood still, heard nobody.
 local function may_judge(patience)
-    return S.here:get(0)[3] + patience <= micros()
+    note_pulse()
+    news.since[PREFIX] = news.since[PREFIX] or steady()
+    return math.max(news.since[PREFIX], news.awake) + patience <= steady()
 end
 
 -- All servers are gone, and with them all sessions: taken tasks go back, temporary tubes are empty, numbers begin again.
 local function begin_anew(c)
-    for _, space in ipairs({ S.server, S.connection }) do
-        for _, row in ipairs(space:select()) do
-            space:delete(space == S.server and row[1] or { row[1], row[2] })
-        end
+    for _, row in ipairs(S.server:select()) do
+        forget_server(row[1])
+    end
+    for _, row in ipairs(S.connection:select()) do
+        S.connection:delete({ row[1], row[2] })
     end
     -- Nobody works any more when semaphores decide, and who is forgotten leaves them first.
     local gone, back = {}, {}
@@ -138,9 +185,9 @@ local function begin_anew(c)
 end
 
 local function begin_anew_if_alone(c, patience)
-    local heard = may_judge(patience) and micros() - patience or 0
+    local judges = may_judge(patience)
     for _, row in S.server:pairs() do
-        if heard_at(row) > heard then
+        if not judges or silent_for(row) < patience then
             return
         end
     end
@@ -165,6 +212,7 @@ function api.begin(server, now, patience)
     atomically(function()
         begin_anew_if_alone(new_context(server, moment(now)), patience)
         S.server:replace({ server, micros(), 0 })
+        hear(server)
     end)
     return { found, box.cfg.wal_mode, _TARANTOOL, false }
 end
@@ -178,14 +226,15 @@ function api.beat(server, now, patience)
             -- It first says how things stand there.
             return { S.server:len(), 0, true }
         end
+        local was_away = silent_for(row) >= patience
         S.server:update(server, { { '=', 2, at } })
-        if may_judge(patience) and row[2] > at - patience then
+        hear(server)
+        if may_judge(patience) and not was_away then
             local c = new_context(server, moment(now))
             for _, other in ipairs(S.server:select()) do
-                if heard_at(other) <= at - patience then
+                if silent_for(other) >= patience then
                     part_sessions(c, other[1], {})
-                    S.server:delete(other[1])
-                    news.heard[other[1]] = nil
+                    forget_server(other[1])
                     lost = lost + 1
                 end
             end
@@ -199,8 +248,7 @@ api['end'] = function(server, now, patience)
     return atomically(function()
         local c = new_context(server, moment(now))
         part_sessions(c, server, {})
-        S.server:delete(server)
-        news.heard[server] = nil
+        forget_server(server)
         begin_anew_if_alone(c, patience)
     end)
 end
@@ -277,11 +325,17 @@ local function give_back_unheard(c, unheard)
 end
 
 -- A server that lost the thread says which sessions are connected there, which deliveries nobody heard of, and the last of
--- its calls; what it asked before is not done any more.
+-- its calls, which is this one; what it asked before is not done any more. Answers the last that is not.
 function api.settle(server, now, last, sessions, unheard)
     return atomically(function()
+        local row = S.server:get(server)
+        if row and row[3] >= last then
+            -- It was held up on the way, and is done already.
+            return row[3]
+        end
         local c, kept = new_context(server, moment(now)), {}
         S.server:replace({ server, micros(), last })
+        hear(server)
         for _, row in ipairs(sessions) do
             kept[row[1]] = true
         end
@@ -295,7 +349,7 @@ function api.settle(server, now, last, sessions, unheard)
         end
         give_back_unheard(c, unheard)
         flush_all(c)
-        return {}
+        return last
     end)
 end
 

@@ -48,7 +48,7 @@ function delivery_of(tube, id)
 end
 
 -- Refuses to show more bytes in one answer than may travel in one command.
-function refuse_shown(tube, ids)
+function refuse_shown(c, tube, ids)
     local bytes = 0
     for _, id in ipairs(ids) do
         local task = S.task:get({ tube.number, id })
@@ -57,6 +57,7 @@ function refuse_shown(tube, ids)
     if bytes > BYTES_MAX then
         return refuse('too_large', 'the size of the tasks to show, in bytes,', bytes, BYTES_MAX, 'ask for fewer at a time')
     end
+    c.bytes = c.bytes + bytes
 end
 
 verbs[9] = function(c, command)
@@ -64,7 +65,7 @@ verbs[9] = function(c, command)
     if not tube then
         return refuse('tube_not_found', command[2])
     end
-    local refusal = refuse_shown(tube, ids)
+    local refusal = refuse_shown(c, tube, ids)
     if refusal then
         return refusal
     end

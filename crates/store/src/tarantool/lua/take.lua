@@ -98,7 +98,7 @@ local function take_some(c, tube, want, how)
             else
                 bytes = bytes + task[BYTES]
                 if bytes > BYTES_MAX and count > 0 then
-                    return taken, count
+                    return taken, count, bytes
                 end
                 -- One after the other, so that Lua keeps them as a list.
                 taken[2 * count + 1] = task[PARTS] == 0 and task or with_body(tube, task)
@@ -107,7 +107,7 @@ local function take_some(c, tube, want, how)
             end
         end
     end
-    return taken, count
+    return taken, count, bytes
 end
 
 verbs[5] = function(c, command)
@@ -123,7 +123,9 @@ verbs[5] = function(c, command)
     local before = tube.n.takeable
     local taken, size, n = {}, 0, tube.n
     if not tube.o.paused then
-        taken, size = take_some(c, tube, want, how)
+        local bytes
+        taken, size, bytes = take_some(c, tube, want, how)
+        c.bytes = c.bytes + bytes
     end
     if size > 0 then
         n.ready, n.taken, n.take = n.ready - size, n.taken + size, n.take + size

@@ -12,6 +12,8 @@ local FOREVER = 3153600000000000
 local ATTEMPTS_MAX = 4294967295
 local TASK_ID_MAX = 562949953421311
 local BYTES_MAX = 67108864
+-- A call whose answer has more bytes of tasks than this stops there: the rest is asked again.
+local ANSWER_BYTES_MAX = 16777216
 local TUBES_MAX = 10000
 -- Most rows that are looked at together.
 local STEP = 1000
