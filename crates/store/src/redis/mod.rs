@@ -26,6 +26,7 @@ mod library;
 mod presence;
 mod refuse;
 mod registry;
+mod replicas;
 mod semaphores;
 mod settling;
 mod tubes;
@@ -101,6 +102,8 @@ struct Shared {
     known: Lock<Known>,
     presence: Presence,
     durability: Option<Durability>,
+    /// The policy by which it throws tasks away, if it does and that is accepted.
+    evicts: Option<String>,
 }
 
 impl RedisStore {
@@ -151,7 +154,8 @@ impl Store for RedisStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let durable = self.shared.durability == Some(Durability::Always);
+        let always = self.shared.durability == Some(Durability::Always);
+        let durable = always && self.shared.evicts.is_none();
         Capabilities { durable, ..CAPABILITIES }
     }
 
@@ -161,6 +165,9 @@ impl Store for RedisStore {
         let place = &self.shared.reach.place;
         if place.replicas > 0 {
             text = format!("{text}; {} replicas have it before it is answered", place.replicas);
+        }
+        if let Some(policy) = &self.shared.evicts {
+            text = format!("{text}; it throws tasks away when its memory is full ({policy})");
         }
         Some(text)
     }
@@ -199,7 +206,8 @@ impl Shared {
         );
         let link = Mutex::new(Link::orderly(Arc::clone(&reach)));
         let known = Lock::default();
-        let mut shared = Shared { reach, clock, server, link, known, presence, durability: None };
+        let (durability, evicts) = (None, None);
+        let mut shared = Shared { reach, clock, server, link, known, presence, durability, evicts };
         let until = Instant::now() + wait;
         loop {
             match shared.begin().await {
@@ -221,7 +229,9 @@ impl Shared {
         let format = FORMAT.to_string().into_bytes();
         let words = vec![self.server.clone(), presence::patience(), format];
         let call = self.registry_call("begin", words);
+        let may_evict = self.reach.place.may_evict;
         let link = self.link.get_mut();
+        self.evicts = durability::ask_eviction(link, may_evict).await?;
         let answer = link.call(&[call]).await.pop();
         let answer = answer.unwrap_or_else(|| Err(execute::unreadable_registry()))?;
         let parts = answer.list().unwrap_or_default();
