@@ -38,8 +38,8 @@ pub enum Failure {
     Unloaded,
     /// It was asked and did not answer: it was done or it was not.
     Lost(String),
-    /// It was done, but not on as many replicas as wanted.
-    Unreplicated(String),
+    /// It was answered, but what it did is not on as many replicas as wanted: why, and what was answered.
+    Unreplicated(String, Value),
 }
 
 impl Failure {
@@ -63,7 +63,7 @@ impl Failure {
             Failure::Unreachable(text)
             | Failure::Refused(text)
             | Failure::Moved(text)
-            | Failure::Unreplicated(text)
+            | Failure::Unreplicated(text, _)
             | Failure::Lost(text) => text.clone(),
             Failure::Full => "it has no memory left".into(),
             Failure::Unloaded => "it does not keep our functions".into(),

@@ -129,7 +129,9 @@ impl Link {
             }
         }
         for (node, places, replicas) in sent {
-            let received = self.receive(&node, places.len(), replicas).await;
+            let waits: Vec<bool> =
+                places.iter().map(|at| replicas && calls[*at].replicate).collect();
+            let received = self.receive(&node, &waits, replicas).await;
             for (at, answer) in places.into_iter().zip(received) {
                 answers[at] = Some(answer);
             }
@@ -177,7 +179,9 @@ impl Link {
         Ok(replicate)
     }
 
-    async fn receive(&mut self, node: &Address, count: usize, replicas: bool) -> Vec<Answer> {
+    /// Receives an answer for each of these, and if so the number of replicas, for which some of them wait.
+    async fn receive(&mut self, node: &Address, waits: &[bool], replicas: bool) -> Vec<Answer> {
+        let count = waits.len();
         let Some(connection) = self.nodes.get_mut(node) else {
             return vec![Err(Failure::Lost("the connection is gone".into())); count];
         };
@@ -192,12 +196,14 @@ impl Link {
         let reached = if replicas { values.pop().and_then(|value| value.int()) } else { None };
         let answers: Vec<Answer> = values
             .into_iter()
-            .map(|value| match value {
+            .zip(waits)
+            .map(|(value, waits)| match value {
                 Value::Error(text) => Err(Failure::of(&text)),
                 value => match reached {
-                    Some(reached) if reached < wanted => Err(Failure::Unreplicated(format!(
-                        "only {reached} of {wanted} replicas have it"
-                    ))),
+                    Some(reached) if *waits && reached < wanted => {
+                        let why = format!("only {reached} of {wanted} replicas have it");
+                        Err(Failure::Unreplicated(why, value))
+                    }
                     _ => Ok(value),
                 },
             })

@@ -26,6 +26,8 @@ pub struct Place {
     pub replicas: u32,
     /// How long to wait for them.
     pub replicas_wait: Duration,
+    /// Whether it may throw keys away when its memory is full.
+    pub may_evict: bool,
 }
 
 /// A host and a port.
@@ -38,6 +40,8 @@ pub struct Address {
 }
 
 const PORT: u16 = 6379;
+/// A Redis that has not answered for twice as long is given up.
+const REPLICAS_WAIT_MAX: Duration = Duration::from_secs(10);
 const FORM: &str = "it is redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// encrypted, or redis+cluster://";
 
 impl Place {
@@ -76,6 +80,7 @@ impl Place {
             root: None,
             replicas: 0,
             replicas_wait: Duration::from_secs(1),
+            may_evict: false,
         };
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
             place.set(parameter)?;
@@ -93,9 +98,11 @@ impl Place {
                 let wait = number(value, "wait_ms")?.unwrap_or(0);
                 self.replicas_wait = Duration::from_millis(u64::from(wait));
             }
+            "eviction" if value == "accept" => self.may_evict = true,
+            "eviction" => return Err("eviction= can only be 'accept'".into()),
             _ => {
                 return Err(format!(
-                    "{name}= is not known; it may be prefix, sslrootcert, wait or wait_ms"
+                    "{name}= is not known; it may be prefix, sslrootcert, wait, wait_ms or eviction"
                 ));
             }
         }
@@ -116,6 +123,9 @@ impl Place {
         if self.replicas > 0 && self.replicas_wait.is_zero() {
             // To Redis this is for ever.
             return Err("wait_ms= must be at least 1".into());
+        }
+        if self.replicas_wait > REPLICAS_WAIT_MAX {
+            return Err("wait_ms= must be at most 10000".into());
         }
         Ok(self)
     }
@@ -220,6 +230,8 @@ mod tests {
             ("redis://h?prefix=a{b}", "no braces"),
             ("redis://h?prefix=", "must not be empty"),
             ("redis://h?wait=1&wait_ms=0", "at least 1"),
+            ("redis://h?wait=1&wait_ms=10001", "at most 10000"),
+            ("redis://h?eviction=yes", "'accept'"),
         ] {
             let refusal = Place::read(url).unwrap_err();
             assert!(refusal.contains(why), "{url}: {refusal}");

@@ -15,6 +15,7 @@ use super::answers::{Head, Parts};
 use super::codec::{self, Unreadable};
 use super::failure::error;
 use super::refuse::refusal;
+use super::replicas;
 use super::runs::{self, Placed};
 use super::semaphores::Pending;
 use super::tubes::Home;
@@ -37,12 +38,14 @@ pub(super) struct Batch<'a> {
     pub events: News,
     /// Redis was lost: what comes after is not asked.
     pub lost: bool,
+    /// Why what a command changed that was asked alone may be undone.
+    pub short: Option<String>,
 }
 
 /// Commands of a batch that ask the same tube, with their places.
 pub(super) struct Group {
     pub tube: TubeName,
-    commands: Vec<Placed>,
+    pub commands: Vec<Placed>,
     tasks: usize,
     bytes: usize,
     /// Whether the registry was asked where it lives.
@@ -72,8 +75,9 @@ impl<'a> Batch<'a> {
     /// One of so many commands.
     pub fn new(shared: &'a Shared, link: &'a mut Link, count: usize) -> Self {
         let (ready, room) = (BTreeMap::new(), BTreeMap::new());
-        let (events, lost, replies) = (News::Nothing, false, vec![None; count]);
-        Batch { shared, link, replies, ready, room, events, lost }
+        let (events, lost, short) = (News::Nothing, false, None);
+        let replies = vec![None; count];
+        Batch { shared, link, replies, ready, room, events, lost, short }
     }
 }
 
@@ -120,6 +124,7 @@ impl Batch<'_> {
             self.note(&failure);
             Err(error(&failure))
         });
+        let reply = self.doubt_reply(reply);
         self.answer(place, reply);
     }
 
@@ -191,10 +196,16 @@ impl Batch<'_> {
         let mut again = Vec::new();
         let mut absent = Vec::new();
         for ((group, answer), range) in groups.into_iter().zip(answers).zip(ranges) {
+            let (answer, short) = replicas::split(answer);
             match answer.map(Parts::new) {
                 Ok(Ok((head, _))) if !head.present && !group.sought => absent.push((group, head)),
-                Ok(Ok((head, parts))) => self.read(&group, &head, parts),
-                Ok(Err(why)) => self.misread(&group, &why),
+                Ok(Ok((head, parts))) => {
+                    self.read(&group, &head, parts);
+                    if let Some(why) = short {
+                        self.doubt_replies(&group, &why, range);
+                    }
+                }
+                Ok(Err(why)) => self.misread(&group, &why, range),
                 Err(Failure::Full) if group.has_put() => again.extend(self.without_puts(group)),
                 Err(failure) => self.fail(&group, &failure, range),
             }
@@ -377,7 +388,8 @@ impl Batch<'_> {
         }
     }
 
-    fn misread(&mut self, group: &Group, why: &Unreadable) {
+    fn misread(&mut self, group: &Group, why: &Unreadable, range: (u64, u64)) {
+        self.unheard(group, range);
         group.places().for_each(|place| self.answer(place, misread(why)));
     }
 
@@ -422,11 +434,9 @@ impl Batch<'_> {
         (!group.commands.is_empty()).then_some(group)
     }
 
-    fn fail(&mut self, group: &Group, failure: &Failure, (first, end): (u64, u64)) {
-        let unheard = matches!(failure, Failure::Lost(_) | Failure::Unreplicated(_));
-        if unheard && first < end {
-            let delivery = (self.shared.whom(&group.tube).home, first, end - 1);
-            self.shared.known().doubt().unheard.push(delivery);
+    fn fail(&mut self, group: &Group, failure: &Failure, range: (u64, u64)) {
+        if matches!(failure, Failure::Lost(_)) {
+            self.unheard(group, range);
         }
         self.note(failure);
         for place in group.places() {
@@ -572,7 +582,7 @@ fn only_looks(command: &Command) -> bool {
 }
 
 /// Whether those who wait may find something now.
-fn has_changed(command: &Command, reply: &Result<Reply, Error>) -> bool {
+pub(super) fn has_changed(command: &Command, reply: &Result<Reply, Error>) -> bool {
     match reply {
         Err(_) => false,
         Ok(Reply::Taken(tasks)) => !tasks.is_empty(),

@@ -18,7 +18,7 @@ pub(super) fn error(failure: &Failure) -> Error {
             "Redis was lost before it answered ({text}): it was done or it was not; look before you \
              try again"
         )),
-        Failure::Unreplicated(text) => {
+        Failure::Unreplicated(text, _) => {
             Error::OutcomeUnknown(format!("it was done, but {text}: a failover may undo it"))
         }
     }

@@ -26,6 +26,7 @@ mod library;
 mod presence;
 mod refuse;
 mod registry;
+mod replicas;
 mod runs;
 mod semaphores;
 mod settling;
@@ -112,6 +113,8 @@ struct Shared {
     /// Whether Redis knows of this one.
     serves: bool,
     pages: Lock<Pages>,
+    /// The policy by which it throws tasks away, if it does and that is accepted.
+    evicts: Option<String>,
 }
 
 impl RedisStore {
@@ -195,7 +198,8 @@ impl Store for RedisStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let durable = self.shared.durability == Some(Durability::Always);
+        let always = self.shared.durability == Some(Durability::Always);
+        let durable = always && self.shared.evicts.is_none();
         // Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
         let gates = !self.shared.reach.place.cluster;
         Capabilities { durable, gates, ..CAPABILITIES }
@@ -217,6 +221,9 @@ impl Store for RedisStore {
         let place = &self.shared.reach.place;
         if place.replicas > 0 {
             text = format!("{text}; {} replicas have it before it is answered", place.replicas);
+        }
+        if let Some(policy) = &self.shared.evicts {
+            text = format!("{text}; it throws tasks away when its memory is full ({policy})");
         }
         Some(text)
     }
@@ -255,9 +262,19 @@ impl Shared {
             Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
         );
         let link = Mutex::new(Link::orderly(Arc::clone(&reach)));
-        let (known, durability, pages) = Default::default();
-        let mut shared =
-            Shared { reach, clock, server, link, known, presence, durability, serves, pages };
+        let (known, durability, evicts, pages) = Default::default();
+        let mut shared = Shared {
+            reach,
+            clock,
+            server,
+            link,
+            known,
+            presence,
+            durability,
+            evicts,
+            serves,
+            pages,
+        };
         let until = Instant::now() + wait;
         loop {
             match shared.begin().await {
@@ -283,7 +300,9 @@ impl Shared {
         let format = FORMAT.to_string().into_bytes();
         let words = vec![self.server.clone(), presence::patience(), format];
         let call = self.registry_call("begin", words);
+        let may_evict = self.reach.place.may_evict;
         let link = self.link.get_mut();
+        self.evicts = durability::ask_eviction(link, may_evict).await?;
         let answer = link.call(&[call]).await.pop();
         let answer = answer.unwrap_or_else(|| Err(execute::unreadable_registry()))?;
         let parts = answer.list().unwrap_or_default();

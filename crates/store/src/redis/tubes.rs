@@ -13,6 +13,7 @@ use super::Shared;
 use super::answers::{Head, Parts};
 use super::codec::{self, Unreadable};
 use super::execute::{Batch, unreadable_registry};
+use super::replicas;
 
 /// What the registry answers first.
 const OK: i64 = 0;
@@ -72,6 +73,8 @@ struct Listed {
     home: Home,
     /// Somebody may still be about to give this name to a tube.
     pending: bool,
+    /// The number under which the name was listed before, if it was.
+    before: Option<u32>,
 }
 
 impl Shared {
@@ -109,19 +112,25 @@ impl Batch<'_> {
             if listed.status == TOO_MANY {
                 return Ok(Err(Error::TooManyTubes(listed.number as usize)));
             }
-            let Some((home, number)) = self.place(&tube, listed).await? else {
+            let Some(listed) = self.place(&tube, listed).await? else {
                 return Ok(exists(tube, if_not_exists));
             };
+            let (home, number) = (listed.home.clone(), listed.number as u32);
             let whom = Whom { home: home.clone(), name: Some(tube.clone()) };
             let deadline = match self.claim(&home, options.queue_num).await? {
                 Ok(deadline) => deadline,
                 Err(refusal) => {
-                    self.unlist(&tube, number).await?;
+                    self.give_up(&tube, &listed).await?;
                     return Ok(Err(refusal));
                 }
             };
             let words = codec::create(number, &tube, options, deadline);
-            let (head, mut parts) = self.change("ask", &whom, words).await?;
+            let changed = self.change("ask", &whom, words).await;
+            if changed.as_ref().is_err_and(|failure| !matches!(failure, Failure::Lost(_))) {
+                // Nothing was done, and a name that nobody has must not stay listed.
+                let _ = self.give_up(&tube, &listed).await;
+            }
+            let (head, mut parts) = changed?;
             let status = parts.status().map_err(unreadable)?;
             self.claimed(&home, options.queue_num).await?;
             match status {
@@ -130,10 +139,17 @@ impl Batch<'_> {
                     self.learn(&tube, &head, false);
                     return Ok(Ok(Reply::Created(true)));
                 }
-                EXISTS => return Ok(exists(tube, if_not_exists)),
-                LATE => return Err(too_late()),
+                EXISTS => {
+                    // Another server was quicker, and the tube has the number that it was given.
+                    self.relist(&tube, number, head.number).await?;
+                    return Ok(exists(tube, if_not_exists));
+                }
+                LATE => {
+                    self.give_up(&tube, &listed).await?;
+                    return Err(too_late());
+                }
                 NO_SEMAPHORE => {
-                    self.unlist(&tube, number).await?;
+                    self.give_up(&tube, &listed).await?;
                     return Ok(Err(missing_semaphore(options)));
                 }
                 // Another tube got this home meanwhile.
@@ -143,16 +159,21 @@ impl Batch<'_> {
         Err(too_late())
     }
 
-    /// Where a tube that is to be made shall live, and its number; nothing if it is there already.
-    async fn place(
-        &mut self,
-        tube: &TubeName,
-        listed: Listed,
-    ) -> Result<Option<(Home, u32)>, Failure> {
-        let Listed { status, number, home, pending } = listed;
-        if status == OK {
-            return Ok(Some((home, number as u32)));
+    /// A tube will not be made: its name is as it was. Somebody else may be about to make it.
+    async fn give_up(&mut self, tube: &TubeName, listed: &Listed) -> Result<(), Failure> {
+        let number = listed.number as u32;
+        match listed.before {
+            Some(before) => self.relist(tube, number, before).await,
+            None => self.unlist(tube, number).await,
         }
+    }
+
+    /// Where a tube that is to be made shall live, and its number; nothing if it is there already.
+    async fn place(&mut self, tube: &TubeName, listed: Listed) -> Result<Option<Listed>, Failure> {
+        if listed.status == OK {
+            return Ok(Some(listed));
+        }
+        let Listed { number, home, pending, .. } = listed;
         let whom = Whom { home: home.clone(), name: Some(tube.clone()) };
         let (head, _) = self.look(&whom).await?;
         if head.present {
@@ -165,8 +186,7 @@ impl Batch<'_> {
         // Somebody has not come to an end with making, naming or dropping it.
         let seen = if head.elsewhere { home.bytes() } else { Vec::new() };
         let words = vec![name_bytes(tube), number.to_string().into_bytes(), seen];
-        let listed = read_listed(self.registry_again("list", words).await?)?;
-        Ok(Some((listed.home, listed.number as u32)))
+        read_listed(self.registry_again("list", words).await?).map(Some)
     }
 
     async fn reserve(&mut self, tube: &TubeName) -> Result<Listed, Failure> {
@@ -176,6 +196,13 @@ impl Batch<'_> {
     async fn unlist(&mut self, tube: &TubeName, number: u32) -> Result<(), Failure> {
         let words = vec![name_bytes(tube), number.to_string().into_bytes()];
         self.registry_again("unlist", words).await.map(drop)
+    }
+
+    /// Lists a name under another number, if nobody else has done so.
+    async fn relist(&mut self, tube: &TubeName, number: u32, other: u32) -> Result<(), Failure> {
+        let numbers = [number, other].map(|number| number.to_string().into_bytes());
+        let words = std::iter::once(name_bytes(tube)).chain(numbers).collect();
+        self.registry_again("relist", words).await.map(drop)
     }
 
     /// Sees to it that no other tube has this number of a queue. Answers until when it may be given to the one that lives here.
@@ -396,7 +423,10 @@ impl Batch<'_> {
         let mut call = self.shared.tube_call(function, whom, vec![words]);
         call.replicate = true;
         let answer = self.link.call(&[call]).await.pop();
-        read(answer.unwrap_or_else(|| Err(unreadable_registry()))?)
+        let answer = answer.unwrap_or_else(|| Err(unreadable_registry()));
+        let (answer, short) = replicas::split(answer);
+        self.short = short;
+        read(answer?)
     }
 
     /// Asks tubes the same thing, which may be asked twice.
@@ -424,8 +454,10 @@ pub(super) fn status(answer: &[Value]) -> Result<(i64, i64), Failure> {
 fn read_listed(answer: Vec<Value>) -> Result<Listed, Failure> {
     let (status, number) = status(&answer)?;
     let pending = answer.get(3).and_then(Value::int) == Some(1);
+    let before = answer.get(4).and_then(Value::int).and_then(|number| u32::try_from(number).ok());
+    let before = before.filter(|number| *number > 0);
     let home = answer.into_iter().nth(2).and_then(Home::read).unwrap_or_else(|| Home::new(""));
-    Ok(Listed { status, number, home, pending })
+    Ok(Listed { status, number, home, pending, before })
 }
 
 fn read_look(answer: Value) -> Result<(Head, Option<TubeInfo>), Failure> {

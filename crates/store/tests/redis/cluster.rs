@@ -5,14 +5,15 @@ use std::thread;
 
 use taskyard_core::{
     Command, Error, Execute, Kind, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
-    SemaphoreReply, TaskId, TubeName, TubeOptions, Wish,
+    SemaphoreReply, Span, Take, TaskId, TubeName, TubeOptions, Wish,
 };
+use taskyard_store::Store;
 use taskyard_store::conformance::semaphores::SemaphoreAsk;
-use taskyard_store::conformance::{StoreHarness, model};
+use taskyard_store::conformance::{StoreHarness, block_on, model};
 use taskyard_store::redis::{Clock, RedisStore};
 
 use crate::instance::{Cluster, program};
-use crate::yard::{ask, open, own, put, run, take};
+use crate::yard::{NOW, ask, open, own, put, run, take};
 
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
@@ -186,7 +187,10 @@ fn a_node_that_is_away_keeps_nobody_from_the_others() {
     let lives = lives.expect("one on the third");
     for tube in [dies, lives] {
         make(&store, tube);
-        ask(&store, put(tube, 1)).expect("it is put");
+        ask(&store, put(tube, 2)).expect("they are put");
+        let lease = Some(Span::from_secs(5));
+        let take = Take { tube: tube.clone(), count: 1, session: None, lease, wait: Span::ZERO };
+        ask(&store, Command::Take(take)).expect("one is taken");
     }
     let key = format!("{{part:{dies}}}:o");
     cluster.replica_of(&key).kill();
@@ -200,12 +204,16 @@ fn a_node_that_is_away_keeps_nobody_from_the_others() {
         assert!(matches!(lost, Err(Error::OutcomeUnknown(_))), "{lost:?}");
     });
     ask(&store, put(lives, 1)).expect("its node is there");
-    assert_eq!(take(&store, lives, 9).len(), 2);
+    // Time goes on there too.
+    let later = NOW + Span::from_secs(10);
+    let ticked = block_on(store.execute(later, vec![Command::Tick { limit: 9 }])).replies;
+    assert_eq!(ticked, [Ok(Reply::Ticked(1))]);
+    assert_eq!(take(&store, lives, 9).len(), 3);
     let refused = ask(&store, put(dies, 1));
     assert!(matches!(refused, Err(Error::StoreAway(_))), "{refused:?}");
     master.start();
     ask_until_there(&store, &put(dies, 1));
-    assert!((2..=3).contains(&take(&store, dies, 9).len()));
+    assert!((2..=3).contains(&take(&store, dies, 9).len()), "one is taken, one may have been lost");
 }
 
 #[test]

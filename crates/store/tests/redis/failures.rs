@@ -3,12 +3,17 @@
 use std::net::TcpListener;
 use std::thread;
 
-use taskyard_core::{Command, Error, Kind, Outcome, Reply, TubeName, TubeOptions};
+use taskyard_core::{
+    Command, Error, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Outcome, Reply,
+    SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take, TaskId, TubeName, TubeOptions,
+    Wish,
+};
+use taskyard_store::conformance::block_on;
 use taskyard_store::redis::{Clock, RedisStore};
 use taskyard_store::{OpenError, Store};
 
 use crate::instance::{DURABLE, Instance, free_port, program};
-use crate::yard::{ack, ask, make_tube, open, own, put, run, take};
+use crate::yard::{NOW, ack, ask, make_tube, open, own, put, run, take};
 
 /// Asks until Redis is there. Nothing else may go wrong.
 fn ask_until_there(store: &RedisStore, command: &Command) -> Reply {
@@ -85,7 +90,8 @@ fn a_redis_that_is_full_refuses_puts_and_nothing_else() {
         "{refusal:?}"
     );
     assert_eq!(counts(&store, &tube), (there, 0), "what was refused is not there, what was not is");
-    // In one batch with what is refused, the rest is done.
+    // In one batch with what is refused, the rest is done. A thousand found no room; so that one does not either there is less.
+    assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory", "1mb"]), "OK");
     let commands = vec![put(&tube, 1), Command::Tick { limit: 1 }, put(&tube, 1)];
     let replies =
         taskyard_store::conformance::block_on(store.execute(crate::yard::NOW, commands)).replies;
@@ -96,6 +102,7 @@ fn a_redis_that_is_full_refuses_puts_and_nothing_else() {
         }
     }
     assert_eq!(counts(&store, &tube), (0, 0));
+    assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory", "8mb"]), "OK");
     ask(&store, put(&tube, 1)).expect("there is room again");
 }
 
@@ -155,6 +162,96 @@ fn replicas_are_waited_for_where_the_url_says_so() {
     ask(&store, put(&tube, 1)).expect("the replica has it");
     assert_eq!(replica.talk(&["HLEN", "{taskyard:mail}:t"]), "1");
     assert!(store.durability().expect("Redis says it").contains("1 replicas"));
+}
+
+// Whatever was answered was said to be done but not replicated: a put into a full tube was, and nothing was put.
+#[test]
+fn what_was_refused_is_not_said_to_be_done() {
+    let Some(program) = program() else { return };
+    let redis = Instance::new(program);
+    let store = open(&format!("{}?wait=1&wait_ms=20", redis.url()));
+    let is_undoable = |reply: Result<Reply, Error>| {
+        let said = matches!(&reply, Err(Error::OutcomeUnknown(why)) if why.contains("0 of 1"));
+        assert!(said, "{reply:?}");
+    };
+    let tube = TubeName::new("mail").expect("a name");
+    assert_eq!(ask(&store, put(&tube, 1)), Err(Error::TubeNotFound(tube.clone())));
+    let options = TubeOptions { capacity: Some(1), ..TubeOptions::new(Kind::LimFifoTtl) };
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    is_undoable(ask(&store, create.clone()));
+    assert_eq!(ask(&store, create), Err(Error::TubeExists(tube.clone())));
+    is_undoable(ask(&store, put(&tube, 1)));
+    let full = ask(&store, put(&tube, 1));
+    assert!(matches!(full, Err(Error::TubeFull { .. })), "{full:?}");
+    assert_eq!(counts(&store, &tube), (1, 0), "what only looks is answered");
+    let take = Take { tube: tube.clone(), count: 1, session: None, lease: None, wait: Span::ZERO };
+    is_undoable(ask(&store, Command::Take(take)));
+    assert_eq!(counts(&store, &tube), (1, 0), "nobody was told that it was taken");
+    let holder = Holder::Any;
+    let items = vec![FinishItem { id: TaskId(7), holder, finish: Finish::Ack }];
+    let ack = Command::Finish { tube, items, show: false };
+    assert_eq!(ask(&store, ack), Ok(Reply::Finished(vec![Outcome::Missing])));
+}
+
+// It lost tasks without a word when its memory was full, and answered what was left with errors.
+#[test]
+fn a_redis_that_throws_keys_away_is_refused() {
+    let Some(program) = program() else { return };
+    let redis = Instance::with(program, &["--maxmemory-policy", "allkeys-lru"]);
+    let opened = |url: &str| RedisStore::open(url, Clock::Database);
+    let refusal = opened(&redis.url()).err().expect("it is refused").to_string();
+    assert!(refusal.contains("maxmemory-policy is allkeys-lru"), "{refusal}");
+    assert!(refusal.contains("noeviction"), "it says what to do: {refusal}");
+    assert_eq!(redis.talk(&["EXISTS", "{taskyard}:v"]), "0", "no server has begun");
+    let accepted = opened(&format!("{}?eviction=accept", redis.url())).expect("it is accepted");
+    assert!(accepted.durability().is_some_and(|said| said.contains("throws tasks away")));
+    for policy in ["volatile-lru", "noeviction"] {
+        assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory-policy", policy]), "OK");
+        let store = opened(&redis.url()).expect("nothing of ours is thrown away");
+        assert!(store.durability().is_some_and(|said| !said.contains("throws")));
+    }
+}
+
+// Names of tubes that were never made stayed listed, and counted among those that there may be.
+#[test]
+fn a_tube_that_a_full_redis_refuses_leaves_no_name() {
+    let Some(program) = program() else { return };
+    let redis = Instance::new(program);
+    let store = open(&redis.url());
+    assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    let tube = TubeName::new("mail").expect("a name");
+    let options = TubeOptions::new(Kind::Fifo);
+    let create = Command::CreateTube { tube, options, if_not_exists: false };
+    let refusal = ask(&store, create.clone());
+    assert!(matches!(refusal, Err(Error::Overloaded(_))), "{refusal:?}");
+    assert_eq!(redis.talk(&["HLEN", "{taskyard}:tubes"]), "0");
+    assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
+    assert_eq!(ask(&store, create), Ok(Reply::Created(true)));
+}
+
+// One who wanted to stand in line kept those from leaving who came in the same moment, so that there was never room.
+#[test]
+fn a_full_redis_lets_holders_release_beside_those_who_come() {
+    let Some(program) = program() else { return };
+    let redis = Instance::new(program);
+    let store = open(&redis.url());
+    let key = SemaphoreKey::new("door").expect("a key");
+    let change = Box::new(SemaphoreChange::limits(1, 0));
+    let configure = SemaphoreCommand::Configure { key: key.clone(), change, only_new: false };
+    let enqueue = |task: u64| {
+        let wishes = vec![Wish { task: TaskId(task), priority: 1.0 }];
+        Command::Semaphore(SemaphoreCommand::Enqueue { key: key.clone(), wishes })
+    };
+    ask(&store, Command::Semaphore(configure)).expect("it is made");
+    ask(&store, enqueue(1)).expect("it stands");
+    assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    let finish = GrantFinish::Release;
+    let items = vec![GrantItem { task: TaskId(1), grant: None, finish }];
+    let release = SemaphoreCommand::Finish { key: key.clone(), items };
+    let commands = vec![enqueue(2), Command::Semaphore(release)];
+    let replies = block_on(store.execute(NOW, commands)).replies;
+    assert!(matches!(replies[0], Err(Error::Overloaded(_))), "{replies:?}");
+    assert!(replies[1].is_ok(), "{replies:?}");
 }
 
 #[test]

@@ -136,6 +136,21 @@ fn a_semaphore_is_not_taken_for_one_that_was_lost() {
     assert_eq!(acknowledge(&store, vec![left[0].id]), SemaphoreReply::Acknowledged(1));
 }
 
+// A semaphore that only the list of them had lost was never looked at again.
+#[test]
+fn a_semaphore_that_the_list_has_lost_is_listed_when_it_is_configured() {
+    run(async {
+        let url = own(&instance().url());
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1.to_owned();
+        let store = open(&url);
+        configure(&store, "door");
+        let list = format!("{{{prefix}}}:semaphores");
+        assert_eq!(instance().talk(&["HDEL", &list, "door"]), "1");
+        configure(&store, "door");
+        assert_eq!(instance().talk(&["HGET", &list, "door"]), "1");
+    });
+}
+
 // The epoch began again at one, tubes had seen later ones, and what was taken when the servers died was never given back.
 #[test]
 fn an_epoch_that_was_lost_does_not_come_again() {

@@ -1,6 +1,9 @@
 //! Names of tubes concern two tags, so giving one is several steps: what other servers see, and what is left when it
 //! breaks off between them.
 
+use std::sync::Barrier;
+use std::thread;
+
 use taskyard_core::{
     Command, Error, Kind, Reply, SessionId, Span, Take, TaskId, TubeName, TubeOptions,
 };
@@ -176,5 +179,49 @@ fn a_queue_number_that_nobody_has_is_free() {
         assert_eq!(taken, Err(Error::QueueNumTaken { tube: name("emails"), num: 7 }));
         ask(&store, Command::DropTube { tube: name("emails") }).expect("it is dropped");
         create(&store, "letters", Some(7)).expect("it is free again");
+    });
+}
+
+// Each had the name listed under a number of its own, the tube had one of them, and with the other the name stayed when the tube was dropped.
+// Ten thousand of those, and no tube could be made.
+#[test]
+fn a_tube_that_two_servers_make_at_once_leaves_no_name() {
+    run(async {
+        let part = Part::new();
+        let (here, there) = (open(&part.url), open(&part.url));
+        let both = Barrier::new(2);
+        for round in 0..60 {
+            let text = format!("tube {round}");
+            let made = thread::scope(|scope| {
+                let make = |store| {
+                    let (both, text) = (&both, &text);
+                    scope.spawn(move || {
+                        both.wait();
+                        create(store, text, None)
+                    })
+                };
+                let makers = [make(&here), make(&there)];
+                makers.map(|maker| maker.join().expect("it is answered"))
+            });
+            assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 1, "{made:?}");
+            ask(&here, Command::DropTube { tube: name(&text) }).expect("it is dropped");
+        }
+        assert_eq!(instance().talk(&["HKEYS", &format!("{{{}}}:tubes", part.prefix)]), "");
+    });
+}
+
+// The name of a tube was listed by one server, another listed it for itself, was refused and took the name from the list: a tube that was there
+// was in no list, and time did nothing to it.
+#[test]
+fn a_refusal_takes_no_name_from_somebody_else() {
+    run(async {
+        let part = Part::new();
+        let store = open(&part.url);
+        create(&store, "first", Some(7)).expect("it is made");
+        // Somebody has the name listed and is about to make the tube.
+        part.set("tubes", "second", "90");
+        let refused = create(&store, "second", Some(7));
+        assert_eq!(refused, Err(Error::TubeExists(name("first"))));
+        assert_eq!(part.get("tubes", "second"), "90");
     });
 }

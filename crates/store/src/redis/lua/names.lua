@@ -159,6 +159,12 @@ function names.semaphore(base, _, key)
     return { OK, number }
 end
 
+-- A semaphore is there and has this number, though it may have been lost here.
+function names.list_semaphore(base, _, key, number)
+    redis.call('HSETNX', base .. ':semaphores', key, number)
+    return {}
+end
+
 -- All keys of semaphores, each with its number.
 function names.semaphores(base)
     return redis.call('HGETALL', base .. ':semaphores')

@@ -22,6 +22,7 @@ use super::execute::{Batch, misread, unreadable_registry};
 use super::failure::error;
 use super::known::Numbered;
 use super::registry::{AGAIN, Ticked};
+use super::replicas;
 use super::tubes::{status, unreadable};
 
 /// What the registry answers when there are too many.
@@ -116,15 +117,51 @@ impl Batch<'_> {
         }
         let calls: Vec<Call> = pending.groups.iter().map(|group| self.group_call(group)).collect();
         let answers = self.link.call(&calls).await;
-        for ((group, call), answer) in pending.groups.iter().zip(&calls).zip(answers) {
+        let mut again = Pending::default();
+        for ((group, call), answer) in pending.groups.into_iter().zip(&calls).zip(answers) {
             let looks = group.commands.iter().all(|(_, command)| only_looks(command));
             let answer = match answer {
                 Err(Failure::Lost(_)) if looks => self.call_again(call).await,
                 answer => answer,
             };
+            let (answer, short) = replicas::split(answer);
             match answer {
-                Ok(value) => self.read_group(group, value),
-                Err(failure) => self.fail_group(group, &failure),
+                Ok(value) => {
+                    self.read_group(&group, value);
+                    if let Some(why) = short {
+                        self.doubt_group(&group, &why);
+                    }
+                }
+                Err(Failure::Full) => again.groups.extend(self.without_enqueues(group)),
+                Err(failure) => self.fail_group(&group, &failure),
+            }
+        }
+        Box::pin(self.ask_semaphores(again)).await;
+    }
+
+    /// Redis has no room: whoever wants to stand in line is refused, and the rest is asked again without that.
+    fn without_enqueues(&mut self, mut group: Group) -> Option<Group> {
+        let asked = group.commands.len();
+        group.commands.retain(|(place, command)| {
+            let grows = matches!(command, SemaphoreCommand::Enqueue { .. });
+            if grows {
+                self.replies[*place] = Some(Err(error(&Failure::Full)));
+            }
+            !grows
+        });
+        if group.commands.len() == asked {
+            // Then there is nothing to leave out.
+            self.fail_group(&group, &Failure::Full);
+            return None;
+        }
+        (!group.commands.is_empty()).then_some(group)
+    }
+
+    /// What was done here may be undone.
+    fn doubt_group(&mut self, group: &Group, why: &str) {
+        for (place, command) in &group.commands {
+            if !only_looks(command) && matches!(self.replies[*place], Some(Ok(_))) {
+                self.answer(*place, Err(replicas::undoable(why)));
             }
         }
     }
@@ -246,13 +283,19 @@ impl Batch<'_> {
             let mut call = self.shared.semaphore_call(key, words, true);
             call.replicate = true;
             let answer = self.link.call(&[call]).await.pop();
-            let answer = answer.unwrap_or_else(|| Err(unreadable_registry()))?;
-            let (_, mut parts) = self.read_semaphore(key, answer).map_err(unreadable)?;
+            let answer = answer.unwrap_or_else(|| Err(unreadable_registry()));
+            let (answer, short) = replicas::split(answer);
+            self.short = short;
+            let answer = answer?;
+            let (found, mut parts) = self.read_semaphore(key, answer).map_err(unreadable)?;
             let text = parts.bytes().map_err(unreadable)?;
             let mut bytes = Bytes(&text);
             match bytes.byte().map_err(unreadable)? {
                 0 => {
                     self.learn_others(&mut parts);
+                    if number == 0 {
+                        self.list_semaphore(key, found).await?;
+                    }
                     let info = codec::read_info(key, bytes).map_err(unreadable)?;
                     return Ok(Ok(SemaphoreReply::Semaphores(vec![info])));
                 }
@@ -271,6 +314,12 @@ impl Batch<'_> {
                 _ => return Err(unreadable_registry()),
             }
         }
+    }
+
+    /// One that was there already is listed, also when the registry has lost it.
+    async fn list_semaphore(&mut self, key: &SemaphoreKey, number: u32) -> Result<(), Failure> {
+        let words = vec![key.as_str().as_bytes().to_vec(), number.to_string().into_bytes()];
+        self.registry_again("list_semaphore", words).await.map(drop)
     }
 
     /// Asks semaphores the same thing each, which may be asked twice unless `once`. The first that cannot be asked is the answer.
