@@ -221,7 +221,7 @@ fn a_refusal_takes_no_name_from_somebody_else() {
         // Somebody has the name listed and is about to make the tube.
         part.set("tubes", "second", "90");
         let refused = create(&store, "second", Some(7));
-        assert_eq!(refused, Err(Error::TubeExists(name("first"))));
+        assert_eq!(refused, Err(Error::QueueNumTaken { tube: name("first"), num: 7 }));
         assert_eq!(part.get("tubes", "second"), "90");
     });
 }
