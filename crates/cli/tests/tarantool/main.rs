@@ -1,6 +1,7 @@
 //! Several servers on one Tarantool, or on one with a replica: real processes under load, and whatever can happen to them. After each
 //! storm a judge asks whether what the clients saw, and what is left, can have happened.
 
+#[expect(dead_code, reason = "the tests of the store use all of it")]
 #[path = "../../../store/tests/tarantool/instance.rs"]
 mod instance;
 #[path = "../postgres/load.rs"]

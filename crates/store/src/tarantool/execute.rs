@@ -110,7 +110,9 @@ impl Batch<'_> {
         let answers = match self.ask(&mut chunks).await {
             Ok(answers) => answers,
             Err(failure) => {
-                self.link.drop_connection();
+                if is_elsewhere(&failure) {
+                    self.link.drop_connection();
+                }
                 return self.fail_all(chunks, &failure, last);
             }
         };
@@ -157,7 +159,11 @@ impl Batch<'_> {
         };
         self.link.connection().await.map_err(unasked)?;
         self.shared.known().is_new(self.link.number());
-        self.settle().await.map_err(unasked)?;
+        match self.settle().await {
+            // To put things in order something must be written; a look goes on where nothing can be.
+            Err(Failure::Refused(_)) if chunks.iter().all(Chunk::only_looks) => {}
+            settled => settled.map_err(unasked)?,
+        }
         self.reserve_leases(chunks).await.map_err(unasked)?;
         let (shared, moment) = (self.shared, self.shared.moment());
         let replicas = shared.reach.replicas;
@@ -247,7 +253,7 @@ impl Batch<'_> {
         // A connection that ended while nobody used it is no reason to fail.
         let may_repeat = |chunk: &Chunk| match failure {
             Failure::Unreachable(_) => true,
-            Failure::Lost(_) => chunk.commands.iter().all(only_looks),
+            Failure::Lost(_) => chunk.only_looks(),
             Failure::Refused(_) => is_elsewhere(failure),
         };
         for chunk in chunks {
@@ -315,7 +321,7 @@ impl Batch<'_> {
     }
 
     fn learn(&mut self, chunk: &Chunk, effects: Effects, ahead: i64) {
-        if !chunk.commands.iter().all(only_looks) {
+        if !chunk.only_looks() {
             self.ready.extend(effects.ready);
             self.room.extend(effects.room);
         }
@@ -341,6 +347,10 @@ impl Batch<'_> {
 }
 
 impl Chunk {
+    fn only_looks(&self) -> bool {
+        self.commands.iter().all(only_looks)
+    }
+
     /// How many lease numbers its takes may use.
     fn deliveries(&self) -> u64 {
         let takes = self.commands.iter().filter_map(|command| match command {

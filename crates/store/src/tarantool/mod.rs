@@ -14,7 +14,8 @@
 //! - A delivery is a row of its own, so that a take writes no task anew: a take is a delete and an insert of small rows. One space
 //!   with an index for each order was tried: takes cost three times as much.
 //! - Counts are in a space of this instance alone, which is in the transaction but not in the log. An instance that has just begun to
-//!   be written to counts once.
+//!   be written to counts once. **Invariant**: whatever writes there writes something into the log too. What has nothing for the log is
+//!   done at once, before others that wait for it, and Tarantool ends when it must undo one of those below it.
 //! - Nobody waits in Tarantool for tasks, because it stops reading at 768 requests under way: consumers wait in the engine.
 //! - Lease numbers come from ranges that begin at the clock of Tarantool: even when a replica takes over that has not heard the
 //!   last of them, none is issued twice.

@@ -149,3 +149,24 @@ fn a_put_that_cannot_be_logged_is_refused_while_tasks_are_counted() {
     ask(&store, put(&tube, 1)).expect("it is put");
     tarantool.audit("taskyard");
 }
+
+/// A server that connects anew says how things stand there, which cannot be written; it can look all the same.
+#[test]
+fn what_only_looks_goes_on() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    let store = open(&tarantool.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    tarantool.fill_disk(true);
+    tarantool.talk(
+        "for key in pairs(_G) do if tostring(key):match('^taskyard_1_') then rawset(_G, key, nil) end end",
+    );
+    for _ in 0..3 {
+        let shown = ask(&store, Command::Tubes { tube: None });
+        assert!(matches!(&shown, Ok(Reply::Tubes(tubes)) if tubes.len() == 1), "{shown:?}");
+        is_refused(&vec![ask(&store, put(&tube, 1))]);
+    }
+    tarantool.fill_disk(false);
+    ask(&store, put(&tube, 1)).expect("it is put");
+    tarantool.audit("taskyard");
+}

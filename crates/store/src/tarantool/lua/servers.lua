@@ -60,6 +60,16 @@ function flush_all(c)
     flush_semaphores(c)
 end
 
+-- Lease numbers begin at this clock where that is further than those that were given, so that none is issued twice even if what was
+-- written last is lost with an instance: in steps of four microseconds, faster than tasks can be taken, since the year 2020, because
+-- Lua is quick with numbers below 10^14 only. Servers reserve them ahead of the clock, so another instance begins far ahead of it: by more
+-- than four minutes.
+local LEASE_EPOCH, LEASE_STEP, LEASES_AHEAD = 1577836800000000, 4, 67108864
+
+local function lease_now()
+    return math.floor((micros() - LEASE_EPOCH) / LEASE_STEP)
+end
+
 -- How much other instances have written, as far as it arrived here; 0 is what is kept here alone.
 local function foreign()
     local own, sum = box.info.id, 0
@@ -91,6 +101,9 @@ local function begin_here()
         count_tube(tube[1])
     end
     write_meta('counted', micros())
+    if others > 0 then
+        write_meta('lease', math.max(read_meta('lease') or 0, lease_now() + LEASES_AHEAD))
+    end
     S.here:replace({ 0, others, micros(), 0 })
     news.since[PREFIX] = steady()
     forget_told()
@@ -353,14 +366,10 @@ function api.settle(server, now, last, sessions, unheard)
     end)
 end
 
--- Lease numbers that nobody else gets. They begin at this clock where that is further, so that none is issued twice even if
--- what was written last is lost with an instance: in steps of four microseconds, faster than tasks can be taken, since the year 2020,
--- because Lua is quick with numbers below 10^14 only.
-local LEASE_EPOCH, LEASE_STEP = 1577836800000000, 4
-
+-- Lease numbers that nobody else gets.
 function api.leases(size)
     return atomically(function()
-        local first = math.max(read_meta('lease') or 0, math.floor((micros() - LEASE_EPOCH) / LEASE_STEP))
+        local first = math.max(read_meta('lease') or 0, lease_now())
         write_meta('lease', first + size)
         return first
     end)

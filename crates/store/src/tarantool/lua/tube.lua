@@ -53,8 +53,8 @@ local function live_row(tube)
         n.delete, n.kick, n.put, n.release, n.take, n.touch, n.ttl, n.ttr, n.delay }
 end
 
-local function write_live(tube)
-    tube.live = S.live:replace(live_row(tube))
+local function write_live(tube, row)
+    tube.live = S.live:replace(row or live_row(tube))
 end
 
 -- Whether it is another than was written down. What changes nothing that is logged must write nothing here either: without a
@@ -141,8 +141,9 @@ local function flush(tube)
     if tube.changed then
         tube.changed = false
         tube.n.next = next_moment(tube)
-        if is_other(live_row(tube), tube.live) then
-            write_live(tube)
+        local row = live_row(tube)
+        if is_other(row, tube.live) then
+            write_live(tube, row)
         end
     end
 end

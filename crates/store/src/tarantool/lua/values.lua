@@ -102,9 +102,11 @@ end
 
 -- What files say to each other before it is there.
 local is_alive, body_of, view, view_done, delivery_of, refuse_shown, info, give_back, give_back_all, empty, end_session, connect,
-    connections_at, flush_all, regate, gate_new, find_semaphore, flush_semaphores, next_semaphore, tick_semaphores, confirm_told,
-    forget_told, is_full, keep_body, refuse_queue_num, may_go_straight, insert_plain
+    connections_at, flush_all, regate, gate_new, find_semaphore, flush_semaphores, next_semaphore, tick_semaphores, is_full,
+    keep_body, refuse_queue_num, may_go_straight, insert_plain
 -- What can be asked, by number.
 local verbs = {}
 -- What comes from another store.
 local imports = {}
+-- What was told of events.
+local confirm_told, forget_told
