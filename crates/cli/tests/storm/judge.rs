@@ -1,6 +1,6 @@
 //! What must be so when a storm is over.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use taskyard_core::{Command, Execute, Reply, State, Task, TaskId, Timestamp, TubeName};
@@ -12,16 +12,17 @@ use crate::yard::{CAPACITY, LANES, PLAIN, ROOM, Server, tube};
 /// A task, and where it is.
 type Key = (TubeName, TaskId);
 
-/// Ids beyond the last known one may have been used by puts that were cut off.
-const BEYOND: u64 = 500;
+/// Ids this near to one that is known may have been used by puts that were cut off. With each start of Redis a million are left out.
+const NEAR: u64 = 500;
 
 /// Every task that is there.
 async fn tasks(server: &Server, load: &Load) -> Vec<(TubeName, Task)> {
     let known: Vec<Key> = load.known.lock().expect("no client failed").keys().cloned().collect();
     let mut found = Vec::new();
     for name in [PLAIN, LANES, ROOM].map(tube) {
-        let ids = known.iter().filter(|key| key.0 == name).map(|key| key.1.0);
-        let ids: Vec<TaskId> = (0..ids.max().unwrap_or(0) + BEYOND).map(TaskId).collect();
+        let ids = known.iter().filter(|key| key.0 == name).map(|key| key.1.0).chain([0]);
+        let near = ids.flat_map(|id| id.saturating_sub(NEAR)..id + NEAR);
+        let ids: Vec<TaskId> = near.collect::<BTreeSet<_>>().into_iter().map(TaskId).collect();
         for ids in ids.chunks(5000) {
             let peek = Command::Peek { tube: name.clone(), ids: ids.to_vec() };
             // By iproto: over HTTP one does not see who holds what.

@@ -22,8 +22,6 @@ use super::tubes::Home;
 use super::{Clock, Shared};
 use crate::Executed;
 
-/// How often a call is made that can be made twice without harm.
-const TRIES: usize = 3;
 /// How many lease numbers are reserved together.
 const LEASES: u64 = 1 << 20;
 
@@ -245,45 +243,6 @@ impl Batch<'_> {
         again
     }
 
-    /// What only looks is asked again when its answer was lost.
-    async fn look_again(
-        &mut self,
-        groups: &[Group],
-        calls: &[Call],
-        answers: &mut [Result<Value, Failure>],
-    ) {
-        for ((group, call), answer) in groups.iter().zip(calls).zip(answers) {
-            if matches!(answer, Err(Failure::Lost(_))) && group.only_looks() {
-                *answer = self.call_again(call).await;
-            }
-        }
-    }
-
-    /// Makes a call that may be made twice.
-    pub async fn call_again(&mut self, call: &Call) -> Result<Value, Failure> {
-        let mut tries = 0;
-        loop {
-            let mut answers = self.link.call(std::slice::from_ref(call)).await;
-            tries += 1;
-            match answers.pop() {
-                Some(Err(Failure::Lost(_))) if tries < TRIES => {}
-                Some(answer) => return answer,
-                None => return Err(unasked()),
-            }
-        }
-    }
-
-    /// The same for several, of which each is answered for itself.
-    pub async fn call_each_again(&mut self, calls: &[Call]) -> Vec<Result<Value, Failure>> {
-        let mut answers = self.link.call(calls).await;
-        for (call, answer) in calls.iter().zip(&mut answers) {
-            if matches!(answer, Err(Failure::Lost(_))) {
-                *answer = self.call_again(call).await;
-            }
-        }
-        answers
-    }
-
     /// The calls, and the lease numbers that each may use.
     async fn prepare(&mut self, groups: &[Group]) -> Result<(Vec<Call>, Vec<(u64, u64)>), Failure> {
         let alive = self.alive(groups).await?;
@@ -481,7 +440,7 @@ impl Group {
         self.commands.iter().any(|(_, command)| matches!(command, Command::Put { .. }))
     }
 
-    fn only_looks(&self) -> bool {
+    pub fn only_looks(&self) -> bool {
         self.commands.iter().all(|(_, command)| only_looks(command))
     }
 
@@ -596,7 +555,7 @@ pub(super) fn misread(why: &Unreadable) -> Result<Reply, Error> {
     Err(Error::Store(what.into()))
 }
 
-fn unasked() -> Failure {
+pub(super) fn unasked() -> Failure {
     Failure::Unreachable("it was lost before".into())
 }
 

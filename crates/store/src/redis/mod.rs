@@ -16,6 +16,7 @@
 //! - Lease numbers come from ranges that begin at the clock of Redis: even when the last second is lost in a crash or a failover, none
 //!   is issued twice.
 
+mod again;
 mod answers;
 mod codec;
 mod durability;
