@@ -151,7 +151,12 @@ impl Machine {
             // What does not count leaves no trace.
             let mut since = slot.since();
             if how.counted {
-                (slot.previous_start, since) = (since, now);
+                // Whoever was too late gave it back when its time was over, whenever that is seen.
+                let back = match &slot.standing {
+                    Standing::Taken(delivery) if how.lease_over => delivery.until,
+                    _ => now,
+                };
+                (slot.previous_start, since) = (since, back);
                 slot.attempts = slot.attempts.saturating_add(1);
                 used_up = slot.attempts >= attempts_max;
             }

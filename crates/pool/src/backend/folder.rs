@@ -1,17 +1,21 @@
 //! The folder of a task: its files go in, the result comes out, then it is gone.
 
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::Duration;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::removal::{remove, remove_all_in};
+
+/// How the folders of pools begin, and how they do before they are locked.
+const POOL: &str = "taskyard-pool-";
+const POOL_NEW: &str = "taskyard-pool.new-";
 
 /// How long to wait before each further try to remove a folder, in milliseconds.
 const PAUSES_MS: [u64; 4] = [10, 50, 250, 1_000];
@@ -29,6 +33,8 @@ struct Base {
     count: AtomicUsize,
     /// Folders that could not be removed yet.
     left: Mutex<Vec<PathBuf>>,
+    /// The folder itself, locked: one that nobody has locked is left from a pool that was killed.
+    _lock: File,
 }
 
 /// The folder of one task; removed when this is dropped. That may take its time, so it is not for a thread that
@@ -42,12 +48,26 @@ pub(crate) struct Folder {
 
 impl Folders {
     pub fn new() -> io::Result<Self> {
-        let base = tempfile::Builder::new().prefix("taskyard-pool-").tempdir()?;
+        let inside = std::env::temp_dir();
+        let folders = Folders::new_in(&inside)?;
+        // It may take its time, and nobody waits for it.
+        thread::spawn(move || remove_orphans(&inside));
+        Ok(folders)
+    }
+
+    fn new_in(inside: &Path) -> io::Result<Self> {
+        let base = tempfile::Builder::new().prefix(POOL_NEW).tempdir_in(inside)?;
         // Programs of other users pass through it, and cannot see what else is there.
         fs::set_permissions(base.path(), Permissions::from_mode(0o711))?;
-        let (count, left) = (AtomicUsize::new(0), Mutex::default());
+        let lock = File::open(base.path())?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let name = base.path().file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let path = inside.join(name.replace(POOL_NEW, POOL));
+        fs::rename(base.path(), &path)?;
         // Its own removal would go down into each folder on the stack.
-        let base = Arc::new(Base { path: base.keep(), count, left });
+        let _: PathBuf = base.keep();
+        let (count, left) = (AtomicUsize::new(0), Mutex::default());
+        let base = Arc::new(Base { path, count, left, _lock: lock });
         Ok(Folders { base, next: AtomicU64::new(0) })
     }
 
@@ -144,6 +164,29 @@ impl Base {
     }
 }
 
+/// Removes what pools of this user left that were killed.
+fn remove_orphans(inside: &Path) {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(inside).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(POOL));
+        // Not what a link leads to.
+        let ours = entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == own);
+        let Some(lock) = (named && ours).then(|| File::open(&path).ok()).flatten() else {
+            continue;
+        };
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        match remove_all_in(&path) {
+            Ok(()) => tracing::info!(folder = %path.display(), "removed what a killed pool left"),
+            Err(error) => {
+                tracing::warn!(folder = %path.display(), %error, "cannot remove what a killed pool left")
+            }
+        }
+    }
+}
+
 impl Drop for Base {
     fn drop(&mut self) {
         if let Err(error) = remove_all_in(&self.path) {
@@ -155,5 +198,30 @@ impl Drop for Base {
 impl Drop for Folder {
     fn drop(&mut self) {
         self.base.clear(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Each pool that was killed left its folder behind, with all that its tasks had written.
+    #[test]
+    fn what_a_killed_pool_left_is_removed_and_what_others_have_is_not() {
+        let inside = tempfile::tempdir().unwrap();
+        let living = Folders::new_in(inside.path()).unwrap();
+        let task = living.make(None, &[("a".into(), b"x".to_vec())]).unwrap();
+        let dead = inside.path().join("taskyard-pool-dead");
+        fs::create_dir_all(dead.join("7/inner")).unwrap();
+        fs::write(dead.join("7/inner/file"), "x").unwrap();
+        fs::create_dir(inside.path().join("taskyard-pool.new-x")).unwrap();
+        std::os::unix::fs::symlink(task.path(), inside.path().join("taskyard-pool-link")).unwrap();
+        remove_orphans(inside.path());
+        assert!(!dead.exists());
+        assert!(task.path().join("a").exists());
+        assert!(inside.path().join("taskyard-pool.new-x").exists(), "it is about to be locked");
+        let path = living.path().to_owned();
+        drop((task, living));
+        assert!(!path.exists());
     }
 }

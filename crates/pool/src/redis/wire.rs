@@ -133,8 +133,10 @@ pub(super) fn listen(site: &Site, channel: &str) -> mpsc::Receiver<Heard> {
     let (sender, heard) = mpsc::channel(MESSAGES);
     let (site, channel) = (site.clone(), format!("{}{channel}", site.base));
     tokio::spawn(async move {
+        // One for all tries: it remembers what it has said of a Redis that is away.
+        let mut link = Link::new(site.reach.clone());
         while !sender.is_closed() {
-            if let Err(failure) = hear(&site, &channel, &sender).await {
+            if let Err(failure) = hear(&mut link, &channel, &sender).await {
                 tracing::debug!(why = failure.text(), "not listening to Redis");
             }
             sleep(PAUSE).await;
@@ -143,8 +145,7 @@ pub(super) fn listen(site: &Site, channel: &str) -> mpsc::Receiver<Heard> {
     heard
 }
 
-async fn hear(site: &Site, channel: &str, sender: &mpsc::Sender<Heard>) -> Result<(), Failure> {
-    let mut link = Link::new(site.reach.clone());
+async fn hear(link: &mut Link, channel: &str, sender: &mpsc::Sender<Heard>) -> Result<(), Failure> {
     let node = link.masters().await?.into_iter().next();
     let node = node.ok_or_else(|| Failure::Unreachable("no node is known".into()))?;
     let mut connection = link.listener(&node).await?;

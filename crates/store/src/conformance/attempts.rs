@@ -15,13 +15,15 @@ pub async fn every_return_counts<H: Harness>(queue: H) {
     for (attempts, way) in (1..).zip(WAYS_BACK) {
         queue.join(session(1)).await;
         queue.advance(secs(2));
+        let over = queue.now() + secs(10);
         queue.take_as(&tube, session(1)).await;
         queue.advance(secs(1));
         way_back(&queue, &tube, way, id).await;
         let back = queue.look(&tube, id).await;
         assert_eq!((back.state, back.attempts), (State::Ready, attempts), "{way}");
         assert_eq!(back.previous_start, Some(ready), "{way}");
-        ready = queue.now();
+        // A delivery that lasted too long ended when its time was over, whenever that was seen.
+        ready = if way == "ttr" { over } else { queue.now() };
         if way != "session end" {
             queue.leave(session(1)).await;
         }

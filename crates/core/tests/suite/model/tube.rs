@@ -236,7 +236,8 @@ impl Tube {
                 }
                 State::Taken => {
                     self.calls.ttr += 1;
-                    self.give_back(now, id, Span::ZERO, true);
+                    let over = self.entry(id).unwrap().task.lease_until.unwrap();
+                    self.give_back(over, id, Span::ZERO, true);
                 }
                 _ => {
                     self.delete(id);

@@ -32,7 +32,8 @@ BEGIN
             UPDATE taskyard.task t SET
                 attempts = least(t.attempts + 1, 4294967295),
                 previous_start = coalesce(t.since, t.created),
-                since = coalesce(_now, taskyard.clock()),
+                -- Whoever was too late gave it back when its time was over, whenever that is seen.
+                since = CASE WHEN _over IS NULL THEN coalesce(_now, taskyard.clock()) ELSE t.timer END,
                 state = CASE WHEN least(t.attempts + 1, 4294967295)
                     >= coalesce(_t.attempts_max, 4294967295) THEN 4 ELSE 0 END,
                 timer = taskyard.timer(t.expires),

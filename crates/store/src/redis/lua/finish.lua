@@ -54,7 +54,8 @@ local function give_back(tube, id, task, delay, counted, call)
     leave(tube, id, task)
     local used_up = false
     if counted then
-        task.previous, task.since = task.since or task.created, tube.now
+        -- Whoever was too late gave it back when its time was over, whenever that is seen.
+        task.previous, task.since = task.since or task.created, call == 'ttr' and task.moment or tube.now
         task.attempts = math.min(task.attempts + 1, ATTEMPTS_MAX)
         local most = tube.options.attempts_max
         used_up = task.attempts >= (most > 0 and most or ATTEMPTS_MAX)

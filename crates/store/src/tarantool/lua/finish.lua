@@ -24,7 +24,8 @@ function give_back(c, tube, task, delivery, delay, counted, call)
     local state, flag, due, used_up = READY, PLAIN, task[DUE], false
     local attempts, previous, expires = task[ATTEMPTS], task[PREVIOUS], task[EXPIRES]
     if counted then
-        previous, due = since_of(task), c.now
+        -- Whoever was too late gave it back when its time was over, whenever that is seen.
+        previous, due = since_of(task), call == 'ttr' and delivery[D_UNTIL] or c.now
         attempts = math.min(attempts + 1, ATTEMPTS_MAX)
         used_up = attempts >= (tube.o.attempts_max or ATTEMPTS_MAX)
     end
