@@ -11,6 +11,8 @@ pub mod copy;
 mod error;
 mod memory;
 mod open;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "tarantool"))]
+mod opening;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]

@@ -51,11 +51,12 @@ use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp, TubeName};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::opening::on_own_thread;
 use crate::{
     BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
 };
@@ -189,16 +190,9 @@ impl PostgresStore {
         // A cable that is cut says nothing: a batch must not wait for it until the system gives up.
         config.keepalives_idle(SILENCE).tcp_user_timeout(SILENCE);
         let reach = Reach::new(place).map_err(|error| unavailable(&error))?;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("taskyard-postgres")
-            .enable_all()
-            .build()
-            .map_err(|error| unavailable(&error))?;
-        let (done, opened) = std::sync::mpsc::channel();
-        // The caller may be on a runtime of its own, where it must not wait for this one.
-        runtime.spawn(async move { done.send(Shared::open(reach, clock, wait, serves).await) });
-        let shared = opened.recv().map_err(|error| unavailable(&error))??;
+        let open = Shared::open(reach, clock, wait, serves);
+        let (runtime, shared) =
+            on_own_thread("taskyard-postgres", |error| unavailable(error), open)?;
         let shared = Arc::new(shared);
         let live = || runtime.spawn(presence::live(Arc::clone(&shared)));
         let living = Lock::new(serves.then(live));

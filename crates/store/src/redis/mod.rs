@@ -42,10 +42,11 @@ use std::time::Duration;
 
 use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
 use taskyard_redis::{Failure, Link, Place, Reach, Value};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::opening::on_own_thread;
 use crate::{
     BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
 };
@@ -137,23 +138,9 @@ impl RedisStore {
 
     fn open_as(url: &str, clock: Clock, wait: Duration, serves: bool) -> Result<Self, OpenError> {
         let place = Place::parse(url).map_err(|error| unavailable(&error))?;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("taskyard-redis")
-            .enable_all()
-            .build()
-            .map_err(|error| unavailable(&error))?;
-        let (done, opened) = std::sync::mpsc::channel();
-        // The caller may be on a runtime of its own, where it must not wait for this one.
-        runtime.spawn(async move { done.send(Shared::open(place, clock, wait, serves).await) });
-        let opened = opened.recv().map_err(|error| unavailable(&error)).and_then(|opened| opened);
-        let shared = match opened {
-            Ok(shared) => Arc::new(shared),
-            Err(error) => {
-                runtime.shutdown_background();
-                return Err(error);
-            }
-        };
+        let open = Shared::open(place, clock, wait, serves);
+        let (runtime, shared) = on_own_thread("taskyard-redis", |error| unavailable(error), open)?;
+        let shared = Arc::new(shared);
         if serves {
             runtime.spawn(presence::live(Arc::clone(&shared)));
         }

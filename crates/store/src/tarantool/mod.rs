@@ -36,10 +36,11 @@ use std::time::Duration;
 
 use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
 use taskyard_tarantool::{Failure, Place};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::opening::on_own_thread;
 use crate::{
     BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
 };
@@ -107,16 +108,10 @@ impl TarantoolStore {
 
     fn open_as(url: &str, clock: Clock, wait: Duration, serves: bool) -> Result<Self, OpenError> {
         let reach = reach(url).map_err(|error| unavailable(&error))?;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("taskyard-tarantool")
-            .enable_all()
-            .build()
-            .map_err(|error| unavailable(&error))?;
-        let (done, opened) = std::sync::mpsc::channel();
-        // The caller may be on a runtime of its own, where it must not wait for this one.
-        runtime.spawn(async move { done.send(Shared::open(reach, clock, wait, serves).await) });
-        let shared = Arc::new(opened.recv().map_err(|error| unavailable(&error))??);
+        let open = Shared::open(reach, clock, wait, serves);
+        let (runtime, shared) =
+            on_own_thread("taskyard-tarantool", |error| unavailable(error), open)?;
+        let shared = Arc::new(shared);
         if serves {
             runtime.spawn(presence::live(Arc::clone(&shared)));
             runtime.spawn(presence::listen(Arc::clone(&shared)));

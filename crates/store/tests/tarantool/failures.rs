@@ -6,11 +6,11 @@ use std::thread;
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, TubeName, TubeOptions,
 };
-use taskyard_store::Store;
 use taskyard_store::tarantool::{Clock, TarantoolStore};
+use taskyard_store::{OpenError, Store};
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, program};
+use crate::instance::{Instance, free_port, program};
 use crate::yard::{ack, ask, ask_until_there, make_tube, open, own, put, run, take};
 
 fn counts(store: &TarantoolStore, tube: &TubeName) -> (u64, u64) {
@@ -191,4 +191,15 @@ fn what_is_no_tarantool_is_refused() {
         let old = refusal();
         assert!(old.as_ref().is_some_and(|text| text.contains("too old")), "{old:?}");
     });
+}
+
+// The runtime of a store that could not be opened was dropped where waiting is forbidden: a program on a runtime of its own
+// got a panic instead of the reason.
+#[test]
+fn whoever_opens_it_from_a_runtime_learns_why_it_fails() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let url = format!("tarantool://127.0.0.1:{}", free_port());
+    let opened =
+        runtime.expect("a runtime").block_on(async { TarantoolStore::open(&url, Clock::Caller) });
+    assert!(matches!(opened.err(), Some(OpenError::Unavailable { .. })));
 }
