@@ -305,6 +305,9 @@ impl Backend {
         let args = vec![self.number.clone(), address];
         let said = self.shared.wire.call("claim", args).await.map_err(|failure| {
             tracing::debug!(why = failure.text(), "nothing can be claimed");
+            // Perhaps it was done all the same: the gateway of a task that this backend has never heard of may come with
+            // the token, which must not open for the next.
+            *token = self.shared.door.token();
         })?;
         let mut parts = said.list().unwrap_or_default();
         match parts.len() {

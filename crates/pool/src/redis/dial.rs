@@ -6,10 +6,13 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::stream::SplitStream;
+use futures_util::{SinkExt, StreamExt};
 use taskyard_redis::tls::connector;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -22,12 +25,25 @@ use crate::protocol::Outgoing;
 
 /// How long a backend may take to let its gateway in.
 const DIAL_MAX: Duration = Duration::from_secs(15);
+/// Words that wait to be sent to a backend.
+const WORDS: usize = 4;
 
 /// Bytes both ways, encrypted or not.
 pub(super) trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
 
-pub(super) type Socket = WebSocketStream<Box<dyn Pipe>>;
+type Socket = WebSocketStream<Box<dyn Pipe>>;
+
+/// A connection to a backend. Words are sent by a task of its own: a program that does not read them must not keep its
+/// client from hearing what it says.
+pub(super) struct Talk {
+    frames: SplitStream<Socket>,
+    /// A frame whose bytes have not come yet.
+    head: Option<Outgoing>,
+    /// What the backend is told; nobody is told anything any more once it has ended.
+    pub words: mpsc::Sender<Message>,
+    sending: AbortHandle,
+}
 
 /// Which backends a gateway believes.
 #[derive(Clone, Default)]
@@ -48,9 +64,9 @@ impl Trust {
     }
 
     /// Goes to a backend, whose messages have so many bytes at most.
-    pub(super) async fn dial(&self, address: &str, bytes_max: usize) -> Option<Socket> {
+    pub(super) async fn dial(&self, address: &str, bytes_max: usize) -> Option<Talk> {
         match timeout(DIAL_MAX, self.try_dial(address, bytes_max)).await {
-            Ok(Ok(socket)) => Some(socket),
+            Ok(Ok(socket)) => Some(Talk::new(socket)),
             Ok(Err(error)) => {
                 tracing::warn!(address = host(address), %error, "a backend cannot be reached");
                 None
@@ -107,28 +123,47 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// The next frame of a backend. It may be dropped and asked again: a frame whose bytes have not come yet stays in
-/// `head`.
-pub(super) async fn next_frame(
-    socket: &mut Socket,
-    head: &mut Option<Outgoing>,
-) -> Option<Outgoing> {
-    loop {
-        match (socket.next().await?.ok()?, head.take()) {
-            (Message::Text(text), None) => {
-                let frame = Outgoing::read(text.as_str())?;
-                if frame.bytes().is_none() {
+impl Talk {
+    fn new(socket: Socket) -> Self {
+        let (mut sink, frames) = socket.split();
+        let (words, mut inbox) = mpsc::channel(WORDS);
+        let sending = tokio::spawn(async move {
+            while let Some(word) = inbox.recv().await {
+                // One that has ended hears nothing, but what it said may not be read yet.
+                if sink.send(word).await.is_err() {
+                    break;
+                }
+            }
+        });
+        Talk { frames, head: None, words, sending: sending.abort_handle() }
+    }
+
+    /// The next frame of the backend. It may be dropped and asked again without losing anything.
+    pub async fn next(&mut self) -> Option<Outgoing> {
+        loop {
+            match (self.frames.next().await?.ok()?, self.head.take()) {
+                (Message::Text(text), None) => {
+                    let frame = Outgoing::read(text.as_str())?;
+                    if frame.bytes().is_none() {
+                        return Some(frame);
+                    }
+                    self.head = Some(frame);
+                }
+                (Message::Binary(bytes), Some(mut frame)) => {
+                    frame.set_bytes(bytes.to_vec());
                     return Some(frame);
                 }
-                *head = Some(frame);
+                (Message::Ping(_) | Message::Pong(_), waiting) => self.head = waiting,
+                _ => return None,
             }
-            (Message::Binary(bytes), Some(mut frame)) => {
-                frame.set_bytes(bytes.to_vec());
-                return Some(frame);
-            }
-            (Message::Ping(_) | Message::Pong(_), waiting) => *head = waiting,
-            _ => return None,
         }
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        // The connection ends when both its halves are gone.
+        self.sending.abort();
     }
 }
 

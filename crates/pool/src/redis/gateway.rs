@@ -11,7 +11,7 @@ use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::dial::{Socket, Trust};
+use super::dial::{Talk, Trust};
 use super::look::look;
 use super::stay::{RedisStay, Word, wish_of};
 use super::wire::{Heard, Wire, listen, texts};
@@ -29,6 +29,8 @@ const REFRESHED_AT_ONCE: usize = 500;
 const EARLY_MAX: usize = 10_000;
 /// Most bytes of a backend's words that are no output.
 const WORDS_BYTES_MAX: usize = 64 << 10;
+/// How long a backend may be silent about a run that is over, in its leases, beyond the time in which it kills a program.
+const LAST_WORDS_LEASES: u32 = 4;
 /// How often the status is read for those who ask for metrics.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How long clients may take to hear that the gateway stops.
@@ -53,6 +55,8 @@ pub(super) struct Shared {
     queue_max: usize,
     /// How long tasks live without a word of ours.
     lease: Duration,
+    /// How long a program that has ended may take to say its last words.
+    pub last_words_max: Duration,
     tasks: Mutex<Tasks>,
     /// Which memory of Redis is known.
     life: Mutex<String>,
@@ -87,6 +91,7 @@ impl RedisGateway {
             name,
             queue_max: config.queue_max,
             lease: config.leases.task(),
+            last_words_max: config.leases.backend() * LAST_WORDS_LEASES + config.kill_after(),
             tasks: Mutex::default(),
             life: Mutex::default(),
             doubt: Arc::default(),
@@ -149,7 +154,7 @@ impl Yard for RedisYard {
 
 impl Shared {
     /// Goes to a backend.
-    pub async fn dial(&self, address: &str) -> Option<Socket> {
+    pub async fn dial(&self, address: &str) -> Option<Talk> {
         self.trust.dial(address, self.message_bytes_max).await
     }
 
@@ -219,6 +224,9 @@ impl Shared {
                     (Some(last), _) => self.tell(id, Word::End(last)),
                     (None, Some((attempt, address))) => {
                         self.tell(id, Word::Backend(attempt.into(), address.into()));
+                        if attempt == over {
+                            self.tell(id, Word::Over(attempt.into()));
+                        }
                     }
                     (None, None) if !over.is_empty() => self.tell(id, Word::Unheard),
                     (None, None) => self.tell(id, Word::Unclaimed),

@@ -92,7 +92,7 @@ impl Leader {
         let mut stop = std::pin::pin!(stop);
         let mut last = String::new();
         loop {
-            match self.ask_for_lead("").await {
+            match self.ask_for_lead("", "").await {
                 Ok((Some(number), clock)) => {
                     tracing::info!(number, "this scheduler leads");
                     match self.lead(number.clone(), clock, stop.as_mut()).await {
@@ -134,10 +134,15 @@ impl Leader {
         [millis(lease.max(word)), millis(word)]
     }
 
-    /// Asks for the lead, or keeps it. Answers its number if it is ours, and the clock of Redis.
-    async fn ask_for_lead(&mut self, status: &str) -> Result<(Option<String>, Timestamp), Failure> {
+    /// Asks for the lead, or keeps the one of this number. Answers its number if it is ours, and the clock of Redis.
+    async fn ask_for_lead(
+        &mut self,
+        number: &str,
+        status: &str,
+    ) -> Result<(Option<String>, Timestamp), Failure> {
         let lease = millis(self.config.leases.leader());
-        let args = vec![self.name.clone(), lease, status.to_owned(), self.life.clone()];
+        let [number, status] = [number, status].map(str::to_owned);
+        let args = vec![self.name.clone(), lease, status, self.life.clone(), number];
         let said = texts(self.wire.call("lead", args).await?);
         let [number, clock, life, _] = &said[..] else {
             return Err(Failure::Refused("not the answer to a scheduler".into()));
@@ -247,7 +252,7 @@ impl Leader {
     async fn keep(&mut self, lead: &Lead) -> Result<(), Over> {
         let mut status = serde_json::to_value(lead.desk.status()).unwrap_or_default();
         status["leader"] = self.name.as_str().into();
-        let (number, ..) = self.ask_for_lead(&status.to_string()).await?;
+        let (number, ..) = self.ask_for_lead(&lead.number, &status.to_string()).await?;
         if number.as_ref() == Some(&lead.number) { Ok(()) } else { Err(Over::Deposed) }
     }
 

@@ -61,7 +61,7 @@ impl Orders<'_> {
     fn step(&mut self, desk: &Desk, order: Order) -> Option<Step> {
         match order {
             Order::Start { ticket, attempt, limit, again } => {
-                // Numbers of the desk begin again with each scheduler, those of the lead never do.
+                // Numbers of the desk begin again with each lead, those of leads never do.
                 let name = format!("{}-{attempt}", self.lead);
                 self.attempts.insert(ticket, Attempt { name: name.clone(), number: attempt });
                 let class = desk.class_now(ticket).map_or("-".into(), |class| class.to_string());

@@ -1,18 +1,19 @@
 //! One task as its gateway sees it: it waits, a backend claims it, its frames come, it ends once.
 
+use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::SinkExt;
 use taskyard_core::Span;
 use taskyard_core::classes::Ask;
 use taskyard_redis::Failure;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::NO_WISH;
-use super::dial::next_frame;
+use super::dial::Talk;
 use super::gateway::Shared;
 use super::wire::{text, texts};
 use crate::backend::Plan;
@@ -43,6 +44,8 @@ pub(super) enum Word {
     Unclaimed,
     /// A look found that it ran, and no backend has it any more.
     Unheard,
+    /// A look found that this attempt is over; its backend still has to say how it ended.
+    Over(String),
     /// What its program is to be told.
     Control(String),
     /// Redis does not know it any more.
@@ -213,7 +216,11 @@ impl Inside {
                     }
                     Some(Word::Unheard) => return Ran::Last(Outgoing::Complete(Some(LOST.into()))),
                     Some(
-                        Word::Waits(_) | Word::Control(_) | Word::Unclaimed | Word::Reborn(_),
+                        Word::Waits(_)
+                        | Word::Control(_)
+                        | Word::Unclaimed
+                        | Word::Over(_)
+                        | Word::Reborn(_),
                     ) => {}
                     Some(Word::Stop) | None => return Ran::Last(stopping()),
                 },
@@ -224,71 +231,92 @@ impl Inside {
         }
     }
 
-    /// Goes to the backend and passes on what it says.
+    /// Goes to the backend and passes on what it says. Words are heard on the way too: a backend that does not answer
+    /// must not keep the client from another one.
     async fn follow(&mut self, attempt: &str, address: &str) -> Ran {
         self.followed = numbers(attempt);
-        let Some(mut socket) = self.shared.dial(address).await else {
-            return self.lose(attempt).await;
-        };
-        self.runs.store(true, Ordering::Release);
+        let shared = self.shared.clone();
+        let mut dialing = pin!(shared.dial(address));
+        let mut talk: Option<Talk> = None;
+        let mut to_backend: Option<mpsc::Sender<Message>> = None;
         // Whether this run is known to be the task's own: then the client may see it.
         let mut shown = false;
-        let mut controlled = String::new();
-        let mut head = None;
+        let mut control = Control::default();
+        // When the last words must have come of a run that is over.
+        let mut given_up: Option<Instant> = None;
         self.reborn = false;
         loop {
+            control.pass_on(to_backend.as_ref());
             tokio::select! {
                 biased;
                 () = self.frames.closed() => return Ran::Left,
                 word = self.words.recv() => match word {
-                    Some(Word::Control(text)) => {
-                        if text != controlled {
-                            // One that has ended hears nothing, but what it said may not be read yet.
-                            let _ = socket.send(Message::text(text.clone())).await;
-                        }
-                        controlled = text;
+                    Some(Word::Control(text)) => control.wanted = text,
+                    Some(Word::Over(over)) if over == attempt => {
+                        let last = || Instant::now() + shared.last_words_max;
+                        given_up.get_or_insert_with(last);
                     }
-                    Some(Word::Waits(lost)) if lost == attempt => return Ran::Waits,
-                    Some(Word::Unclaimed) if !self.reborn => return Ran::Waits,
-                    Some(Word::End(last)) => return Ran::Last(last),
-                    Some(Word::Gone) => return Ran::Last(forgotten()),
-                    Some(Word::Reborn(life)) if life != self.life => {
-                        // The program runs, whether Redis has room for its files or not.
-                        let _ = self.come_back(false).await;
-                    }
-                    Some(Word::Stop) | None => return Ran::Last(stopping()),
-                    Some(Word::Backend(next, address)) if self.is_news(&next) => {
-                        // Nobody is left for a word that only looks right.
-                        if self.is_there(&next, &address).await {
-                            return Ran::Backend(next, address);
-                        }
-                    }
-                    Some(
-                        Word::Backend(..)
-                        | Word::Queue(_)
-                        | Word::Waits(_)
-                        | Word::Unclaimed
-                        | Word::Unheard
-                        | Word::Reborn(_),
-                    ) => {}
+                    Some(word) => if let Some(ran) = self.hear(word, attempt).await {
+                        return ran;
+                    },
+                    None => return Ran::Last(stopping()),
                 },
-                frame = next_frame(&mut socket, &mut head) => match frame {
+                opened = &mut dialing, if talk.is_none() => match opened {
+                    Some(opened) => {
+                        to_backend = Some(opened.words.clone());
+                        talk = Some(opened);
+                        self.runs.store(true, Ordering::Release);
+                    }
+                    None => return self.lose(attempt).await,
+                },
+                frame = next(&mut talk) => match frame {
                     Some(frame) => {
                         if let Some(ran) = self.pass(frame, attempt, &mut shown).await {
                             return ran;
                         }
+                        given_up = given_up.map(|_| Instant::now() + shared.last_words_max);
                     }
                     None => return self.lose(attempt).await,
                 },
-                bytes = self.input.recv() => if let Some(bytes) = bytes {
-                    for message in [Message::text("input"), Message::binary(bytes)] {
-                        let _ = socket.send(message).await;
-                    }
-                },
+                () = input(&mut self.input, to_backend.as_ref()) => {}
                 wish = self.wishes.recv() => if let Some((wish, reply)) = wish {
                     let _ = reply.send(self.ask_for_less(wish).await);
                 },
+                () = at(given_up) => {
+                    tracing::warn!(task = self.id, "a backend is silent about a run that is over");
+                    return self.lose(attempt).await;
+                }
             }
+        }
+    }
+
+    /// What comes of a word about a task whose backend is followed, if that is not done any more.
+    async fn hear(&mut self, word: Word, attempt: &str) -> Option<Ran> {
+        match word {
+            Word::Waits(lost) if lost == attempt => Some(Ran::Waits),
+            Word::Unclaimed if !self.reborn => Some(Ran::Waits),
+            Word::End(last) => Some(Ran::Last(last)),
+            Word::Gone => Some(Ran::Last(forgotten())),
+            Word::Reborn(life) if life != self.life => {
+                // The program runs, whether Redis has room for its files or not.
+                let _ = self.come_back(false).await;
+                None
+            }
+            Word::Stop => Some(Ran::Last(stopping())),
+            // Nobody is left for a word that only looks right.
+            Word::Backend(next, address)
+                if self.is_news(&next) && self.is_there(&next, &address).await =>
+            {
+                Some(Ran::Backend(next, address))
+            }
+            Word::Backend(..)
+            | Word::Queue(_)
+            | Word::Waits(_)
+            | Word::Control(_)
+            | Word::Unclaimed
+            | Word::Unheard
+            | Word::Over(_)
+            | Word::Reborn(_) => None,
         }
     }
 
@@ -423,6 +451,48 @@ impl Inside {
                 Err(_) => sleep(PAUSE).await,
             }
         }
+    }
+}
+
+/// What a program is to be told, and what it was.
+#[derive(Default)]
+struct Control {
+    wanted: String,
+    told: String,
+}
+
+impl Control {
+    /// Tells it, if there is a way; where that is full a later look says it once more.
+    fn pass_on(&mut self, way: Option<&mpsc::Sender<Message>>) {
+        let Some(way) = way.filter(|_| self.wanted != self.told) else { return };
+        if way.try_send(Message::text(self.wanted.clone())).is_ok() {
+            self.told.clone_from(&self.wanted);
+        }
+    }
+}
+
+/// The next frame, once there is a backend to say it.
+async fn next(talk: &mut Option<Talk>) -> Option<Outgoing> {
+    match talk {
+        Some(talk) => talk.next().await,
+        None => pending().await,
+    }
+}
+
+/// Passes a piece of the standard input on, as soon as there is one and its backend has room for it.
+async fn input(pieces: &mut mpsc::Receiver<Vec<u8>>, way: Option<&mpsc::Sender<Message>>) {
+    let Some(way) = way else { return pending().await };
+    let Ok(room) = way.reserve_many(2).await else { return pending().await };
+    let Some(bytes) = pieces.recv().await else { return pending().await };
+    for (room, message) in room.zip([Message::text("input"), Message::binary(bytes)]) {
+        room.send(message);
+    }
+}
+
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => pending().await,
     }
 }
 

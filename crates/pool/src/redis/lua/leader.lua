@@ -12,27 +12,30 @@ local function refused()
     return redis.error_reply('DEPOSED another scheduler leads, or nobody does')
 end
 
--- Takes the lead, or keeps it: who asks, lease in milliseconds, how the pool is, for those who look, and the memory of Redis that
--- this scheduler knows. Answers the number under which it leads (or 0), this clock in microseconds, which memory this is, and who leads.
+-- Takes the lead, or keeps it: who asks, lease in milliseconds, how the pool is, for those who look, the memory of Redis that this
+-- scheduler knows, and the number under which it leads, or nothing where it begins anew. Then it gets a new one, although the lock may
+-- still be its own: runs are counted from one under each number, and no run may have the name of an earlier one. Answers the number
+-- (or 0), this clock in microseconds, which memory this is, and who leads.
 local function lead(keys, args)
     local base, who, lease = keys[1], args[1], args[2]
     local memory = life(base)
     witness(base, args[4], memory)
     local clock = whole(now_us())
     local lock = redis.call('GET', base .. 'scheduler.leader')
+    local own = lock and words(lock)[2] == who
     local number = '0'
-    if not lock then
+    if args[5] == '' and (own or not lock) then
         number = whole(redis.call('INCR', base .. 'scheduler.counter'))
         lock = number .. ' ' .. who
         redis.call('SET', base .. 'scheduler.leader', lock, 'PX', lease)
-    elseif words(lock)[2] == who then
-        number = words(lock)[1]
+    elseif own and words(lock)[1] == args[5] then
+        number = args[5]
         redis.call('PEXPIRE', base .. 'scheduler.leader', lease)
     end
     if number ~= '0' and args[3] ~= '' then
         redis.call('SET', base .. 'scheduler.status', args[3], 'PX', tonumber(lease) * 2)
     end
-    return { number, clock, memory, lock }
+    return { number, clock, memory, lock or '' }
 end
 
 -- Gives the lead up.

@@ -22,6 +22,8 @@ pub struct Account {
     held: HashMap<String, (String, Option<usize>)>,
     /// Every run that there was.
     pub attempts: HashSet<String>,
+    /// Those that are over.
+    over: HashSet<String>,
     pub allocated: usize,
     pub released: usize,
     /// Backends that are there, and those of them that the scheduler knows of.
@@ -110,7 +112,10 @@ fn note(pools: &mut HashMap<String, Account>, words: &[String], limits: &[usize]
     match (*verb, name, rest) {
         ("HSET", "queue.executing", [id, text]) => pool.allocate(id, text, limits),
         ("HDEL", "queue.executing", [id]) => {
-            pool.released += usize::from(pool.held.remove(*id).is_some());
+            if let Some((attempt, _)) = pool.held.remove(*id) {
+                pool.released += 1;
+                pool.over.insert(attempt);
+            }
         }
         ("UNLINK", "queue.executing", _) => pool.forget(),
         ("SADD", "backend.set", [id]) => _ = pool.backends.insert((*id).to_owned()),
@@ -129,6 +134,9 @@ impl Account {
         let attempt = words.next().unwrap_or_default().to_owned();
         let class = words.next().and_then(|class| class.parse().ok());
         self.attempts.insert(attempt.clone());
+        if self.over.contains(&attempt) {
+            self.wrong.push(format!("{id}: {attempt} is the name of an earlier run"));
+        }
         match self.held.insert(id.to_owned(), (attempt.clone(), class)) {
             Some((before, _)) if before == attempt => return,
             Some((before, _)) => self.wrong.push(format!("{id}: {attempt} in place of {before}")),
@@ -151,6 +159,8 @@ impl Account {
     fn forget(&mut self) {
         self.released += self.held.len();
         self.held.clear();
+        // A backend that comes back says which run it has.
+        self.over.clear();
         self.backends.clear();
     }
 }

@@ -13,6 +13,7 @@ mod cluster;
 mod edges;
 mod failing;
 mod forgetting;
+mod lost_words;
 mod path;
 mod storm;
 mod tls;
