@@ -1,13 +1,13 @@
 //! What a task has for itself while it runs: a folder, and perhaps a user.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use super::folder::Folder;
+use super::isolation::Site;
 use super::lanes::Lane;
 use super::sweep::{Mark, bury, sweep};
 use super::{Host, Plan};
@@ -38,10 +38,10 @@ impl Drop for Contents {
 }
 
 impl Room {
-    /// A room with the files of the task in it.
-    pub async fn open(host: Arc<Host>, plan: Arc<Plan>, lane: Lane) -> io::Result<Self> {
+    /// A room with nothing in it.
+    pub async fn open(host: Arc<Host>, lane: Lane) -> io::Result<Self> {
         off(move || {
-            let folder = host.folders.make(lane.uid, &plan.files)?;
+            let folder = host.folders.make(lane.uid)?;
             let mark = match lane.uid {
                 _ if host.isolation.has_bubblewrap() => Mark::Argument(folder.path().into()),
                 Some(uid) => Mark::User(uid),
@@ -52,12 +52,18 @@ impl Room {
         .await
     }
 
+    /// Makes it the room of this task: its files are there then.
+    pub async fn fill(&self, plan: Arc<Plan>) -> io::Result<()> {
+        let this = self.clone();
+        off(move || this.contents().folder.fill(&plan.files)).await
+    }
+
     fn contents(&self) -> &Contents {
         self.0.0.as_ref().expect("it is there until it is dropped")
     }
 
-    pub fn path(&self) -> &Path {
-        self.contents().folder.path()
+    pub fn site(&self) -> Site<'_> {
+        Site { folder: self.contents().folder.path(), uid: self.uid() }
     }
 
     pub fn uid(&self) -> Option<u32> {
