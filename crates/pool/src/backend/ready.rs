@@ -68,6 +68,11 @@ impl Ready {
         self.lock().used
     }
 
+    /// Whether none is being put up just now.
+    pub fn is_idle(&self) -> bool {
+        self.lock().making.is_empty()
+    }
+
     /// Lets all of them fall, and no more are put up.
     pub fn close(&self) {
         let mut state = self.lock();

@@ -117,7 +117,8 @@ impl Workshop {
 
     /// Whether nothing is left of any task, nor of what was there for the next one.
     pub fn is_clear(&self) -> bool {
-        self.0.folders.all() == 0
+        // In this order: what is being put up has its folder before it is done.
+        self.0.ready.is_idle() && self.0.folders.all() == 0
     }
 }
 
