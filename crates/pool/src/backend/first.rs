@@ -5,8 +5,8 @@
 //! error is that of the program. It runs as the program's user and has no more rights than that.
 
 use std::fs::{File, Permissions};
-use std::io::{self, Seek};
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -58,17 +58,19 @@ pub fn stand_in(executable: PathBuf) {
 /// The executable, opened so that any user may start it.
 pub(super) fn open() -> io::Result<File> {
     let path = EXECUTABLE.get().ok_or_else(|| io::Error::other("`enter` was not called"))?;
-    let mut file = File::open(path)?;
+    for_all(File::open(path)?)
+}
+
+/// The same file, or a copy in memory: that others may not start it is no reason to do without walls.
+fn for_all(mut file: File) -> io::Result<File> {
     if file.metadata()?.mode() & FOR_OTHERS == FOR_OTHERS {
         return Ok(file);
     }
-    // One that others may not start is no reason to do without walls.
     let mut copy = File::from(memfd_create(WORD, MemfdFlags::CLOEXEC)?);
     io::copy(&mut file, &mut copy)?;
-    copy.rewind()?;
     copy.set_permissions(Permissions::from_mode(0o555))?;
-    // A file that is open for writing cannot be started.
-    File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&copy)))
+    // One that is open for writing cannot be started.
+    File::open(format!("/proc/self/fd/{}", copy.as_raw_fd()))
 }
 
 /// Waits for orders and carries them out; answers the status to end with.
@@ -131,4 +133,29 @@ fn tell(mut words: &[u8]) -> io::Result<()> {
         words = &words[told..];
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Where executables are made for their owner alone, programs would have had no walls at all.
+    #[test]
+    fn one_that_is_for_its_owner_alone_is_started_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("true");
+        std::fs::copy("/bin/true", &path).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        let start = |file: File| {
+            let mut command = Command::new(INSIDE);
+            if geteuid().is_root() {
+                command.uid(1_000_000 + std::process::id());
+            }
+            command.stdin(file).status()
+        };
+        if geteuid().is_root() {
+            assert!(start(File::open(&path).unwrap()).is_err());
+        }
+        assert!(start(for_all(File::open(&path).unwrap()).unwrap()).unwrap().success());
+    }
 }

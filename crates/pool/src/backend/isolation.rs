@@ -79,9 +79,9 @@ impl Isolation {
         let mut trial = Command::new(BUBBLEWRAP);
         trial.args(walls(&[])).args(["--", first::INSIDE, first::WORD]).env_clear();
         let (_, silent) = UnixStream::pair()?;
-        trial.stdin(first.try_clone()?).stdout(OwnedFd::from(silent));
+        trial.stdin(first.try_clone()?).stdout(OwnedFd::from(silent)).stderr(Stdio::piped());
         self.dress(&mut trial, self.first_uid);
-        let tried = tokio::process::Command::from(trial).stderr(Stdio::piped()).output().await?;
+        let tried = tokio::process::Command::from(trial).spawn()?.wait_with_output().await?;
         match tried.status.success() {
             true => Ok(()),
             false => Err(io::Error::other(String::from_utf8_lossy(&tried.stderr).trim())),

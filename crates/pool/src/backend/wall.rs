@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 
 use tokio::net::unix::pipe;
@@ -80,14 +82,13 @@ impl Wall {
         let limits = host.isolation.limits(self.room.uid(), seconds_max, &host.limits);
         let orders = Orders { command: plan.command.clone(), limits };
         let (stdout, output) = io::pipe()?;
-        let (input, stdin) = io::pipe()?;
-        let input = plan.interactive.then(|| input.into());
-        let stdin = plan.interactive.then(|| pipe::Sender::from_owned_fd(stdin.into()));
-        self.account.order(&orders, Streams { stdout: output.into(), stdin: input }).await?;
+        let (input, stdin) = plan.interactive.then(io::pipe).transpose()?.unzip();
+        let streams = Streams { stdout: output.into(), stdin: input.map(OwnedFd::from) };
+        self.account.order(&orders, streams).await?;
         Ok(Started {
             group: self.group,
             account: Some(self.account),
-            stdin: stdin.transpose()?,
+            stdin: stdin.map(|end| pipe::Sender::from_owned_fd(end.into())).transpose()?,
             stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
             stderr: self.stderr,
             room: self.room,
@@ -107,19 +108,15 @@ impl Started {
         room.fill(plan.clone()).await?;
         let limits = host.isolation.limits(room.uid(), seconds_max, &host.limits);
         let mut command = Command::from(host.isolation.bare(plan, room.site(), limits));
-        let [(stdout, output), (stderr, errors), (input, stdin)] =
-            [io::pipe()?, io::pipe()?, io::pipe()?];
+        let [(stdout, output), (stderr, errors)] = [io::pipe()?, io::pipe()?];
+        let (input, stdin) = plan.interactive.then(io::pipe).transpose()?.unzip();
+        command.stdin(input.map_or_else(Stdio::null, Stdio::from));
         command.stdout(output).stderr(errors).kill_on_drop(true);
-        let stdin = plan.interactive.then(|| pipe::Sender::from_owned_fd(stdin.into()));
-        match plan.interactive {
-            true => command.stdin(input),
-            false => command.stdin(std::process::Stdio::null()),
-        };
         let group = host.spawner.spawn(command, room.clone()).await?;
         Ok(Started {
             group,
             account: None,
-            stdin: stdin.transpose()?,
+            stdin: stdin.map(|end| pipe::Sender::from_owned_fd(end.into())).transpose()?,
             stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
             stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
             room,

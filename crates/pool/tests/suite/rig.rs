@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
@@ -30,6 +32,13 @@ programs:
     result: result.{format}
 ";
 
+/// Whether this machine lets bubblewrap do its work.
+static BUBBLEWRAP: LazyLock<bool> = LazyLock::new(|| {
+    let mut trial = Command::new("/usr/bin/bwrap");
+    trial.args(["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true"]);
+    trial.status().is_ok_and(|status| status.success())
+});
+
 /// Lets pools have walls: the executable of the tests cannot be started inside them.
 pub fn walls() {
     stand_in(env!("CARGO_BIN_EXE_taskyard-pool-first").into());
@@ -51,7 +60,10 @@ impl Site {
     /// A pool with this configuration.
     pub async fn of(config: Config) -> Self {
         walls();
+        let wanted = config.isolation.bubblewrap && *BUBBLEWRAP;
         let pool = Pool::start(config).await.unwrap();
+        // Most tests would be content with less.
+        assert_eq!(pool.backends().isolation().has_bubblewrap(), wanted);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let app = router(pool.gate().clone()).into_make_service_with_connect_info::<SocketAddr>();
