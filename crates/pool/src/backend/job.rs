@@ -245,6 +245,11 @@ impl Watch {
         if !self.begun && fate.is_some_and(|fate| fate != Fate::NotBegun) {
             self.pending = Some(runs());
         }
+        // Bubblewrap ends by itself when it has waited for its first process, with which all others inside end.
+        let told = matches!(fate, Some(Fate::Exited(_) | Fate::Killed(_)));
+        if told && status.as_ref().is_ok_and(|status| status.code().is_some()) {
+            self.room.leave();
+        }
         let rest = self.drain().await;
         let output_exceeded = self.stdout.exceeded() || self.stderr.exceeded();
         Some(End { status, fate, stop, output_exceeded, rest })

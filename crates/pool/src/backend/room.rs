@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -24,6 +25,8 @@ struct Cleared(Option<Contents>);
 #[derive(Debug)]
 struct Contents {
     mark: Mark,
+    /// Whether it is known that no process is left, so that nobody has to look at all there are.
+    left: AtomicBool,
     folder: Folder,
     lane: Lane,
 }
@@ -31,7 +34,7 @@ struct Contents {
 impl Drop for Contents {
     fn drop(&mut self) {
         let buried = || self.lane.uid.is_none_or(bury);
-        if !sweep(&self.mark) || !buried() {
+        if (!*self.left.get_mut() && !sweep(&self.mark)) || !buried() {
             tracing::error!(mark = ?self.mark, "processes of a task cannot be killed");
         }
     }
@@ -47,7 +50,8 @@ impl Room {
                 Some(uid) => Mark::User(uid),
                 None => Mark::Home(folder.path().into()),
             };
-            Ok(Room(Arc::new(Cleared(Some(Contents { mark, folder, lane })))))
+            let left = AtomicBool::new(false);
+            Ok(Room(Arc::new(Cleared(Some(Contents { mark, left, folder, lane })))))
         })
         .await
     }
@@ -56,6 +60,11 @@ impl Room {
     pub async fn fill(&self, plan: Arc<Plan>) -> io::Result<()> {
         let this = self.clone();
         off(move || this.contents().folder.fill(&plan.files)).await
+    }
+
+    /// All processes are known to be gone from here.
+    pub fn leave(&self) {
+        self.contents().left.store(true, Ordering::Release);
     }
 
     fn contents(&self) -> &Contents {
