@@ -47,6 +47,10 @@ use args::{Cli, Verb};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Inside the walls of a pool this executable is something else.
+    if let Some(end) = taskyard_pool::backend::enter() {
+        return end;
+    }
     let done = match Cli::parse().verb {
         Verb::Serve(args) => serve::run(args),
         Verb::Migrate(args) => migrate::run(args),

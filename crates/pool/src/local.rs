@@ -37,6 +37,7 @@ impl Yard for Local {
             let status = self.scheduler.status().await?;
             let mut body = serde_json::to_value(status).unwrap_or_default();
             body["not_isolated"] = self.backends.isolation().gaps().into();
+            body["walls"] = serde_json::to_value(self.backends.walls()).unwrap_or_default();
             body["folders"] = self.backends.folders().into();
             Ok(body)
         })

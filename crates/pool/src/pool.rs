@@ -63,8 +63,9 @@ impl Pool {
         };
         let _ = timeout(grace, idle).await;
         self.0.scheduler.stop();
+        self.0.backends.close();
         let gone = async {
-            while self.0.backends.folders() > 0 || self.clients() > 0 {
+            while !self.0.backends.is_clear() || self.clients() > 0 {
                 sleep(LOOK).await;
             }
         };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
 
+use crate::backend::Walls;
 use crate::pool::Pool;
 use crate::scheduler::{ClassCounts, ClassStatus, Counts, Status};
 
@@ -30,7 +31,9 @@ impl Service for Pool {
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        metrics_of(&self.0.scheduler.glance())
+        let mut metrics = metrics_of(&self.0.scheduler.glance());
+        metrics.extend(walls(self.0.backends.walls()));
+        metrics
     }
 
     fn status(&self) -> Vec<Line> {
@@ -193,6 +196,24 @@ const SUMS: [Sum; 5] = [
     }),
     ("taskyard_pool_lost_total", "Tasks that were lost with their backend.", |counts| counts.lost),
 ];
+
+/// What stands before its task comes.
+fn walls(walls: Walls) -> [Metric; 2] {
+    let values = |value: f64| vec![(Vec::new(), value)];
+    let ready = Metric {
+        name: "taskyard_pool_walls_ready",
+        about: "Walls that stand ready for a task.",
+        grows: false,
+        values: values(walls.ready as f64),
+    };
+    let used = Metric {
+        name: "taskyard_pool_walls_used_total",
+        about: "Tasks that found theirs ready.",
+        grows: true,
+        values: values(walls.used as f64),
+    };
+    [ready, used]
+}
 
 fn backends(status: &Status) -> Metric {
     let values = vec![(Vec::new(), status.backends.into())];

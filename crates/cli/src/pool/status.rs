@@ -153,6 +153,12 @@ fn sentences(status: &Value) -> String {
         )),
         None => text.push_str("nobody had to be told when to start yet"),
     }
+    if let Some(walls) = status.get("walls") {
+        text.push_str(&format!(
+            "\nwalls: {} stand ready, {} tasks found theirs so",
+            walls["ready"], walls["used"]
+        ));
+    }
     for gap in status["not_isolated"].as_array().into_iter().flatten() {
         text.push_str(&format!("\nnot isolated: {}", gap.as_str().unwrap_or_default()));
     }

@@ -3,10 +3,13 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::rig::{Serving, binary, run};
@@ -167,6 +170,65 @@ fn a_pool_by_itself_runs_programs_and_tells_how_it_is() {
     assert!(shown.contains("slow") && shown.contains("1 backends, 0 tasks run"), "{shown}");
     serving.signal("TERM");
     assert!(serving.ended().0.success());
+}
+
+/// How many processes have a folder below this one among their words.
+fn marked(folder: &Path) -> usize {
+    let folder = folder.to_str().unwrap();
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let words = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    // Who is inside has it as one of its words, the pool itself has not.
+    words.filter(|words| String::from_utf8_lossy(words).contains(folder)).count()
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let given_up = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < given_up, "in vain: {what}");
+        thread::yield_now();
+    }
+}
+
+/// What waits inside the walls is this executable, and goes with the pool however that ends.
+#[test]
+fn walls_stand_ready_and_fall_with_the_pool() {
+    let (_folder, file) = config(CONFIG);
+    let temporary = tempfile::tempdir().unwrap();
+    // Programs have users of their own, who pass through it.
+    fs::set_permissions(temporary.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    for ending in ["KILL", "TERM"] {
+        let mut command = binary();
+        command.args(["pool", "serve", "--http", "127.0.0.1:0"]).arg(&file);
+        let serving = Serving::start(command.env("TMPDIR", temporary.path()));
+        let status = || serving.run(&["pool", "status", "--json"]).json().remove(0);
+        let mut trial = Command::new("/usr/bin/bwrap");
+        trial.args(["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true"]);
+        if !trial.status().is_ok_and(|status| status.success()) {
+            assert!(status()["not_isolated"].to_string().contains("bubblewrap"));
+            return;
+        }
+        until("walls stand", || status()["walls"]["ready"] == 1);
+        assert_eq!(post(&serving.url, "echo x > r.txt")["ok"]["result"], "eAo=");
+        until("walls stand again", || status()["walls"] == json!({ "ready": 1, "used": 1 }));
+        until("somebody waits inside", || marked(temporary.path()) == 2);
+        let shown = serving.run(&["pool", "status"]).good();
+        assert!(shown.contains("walls: 1 stand ready, 1 tasks found theirs so"), "{shown}");
+        let metrics = get(&serving.url, "/metrics");
+        assert!(metrics.contains("\ntaskyard_pool_walls_ready 1\n"), "{metrics}");
+        assert!(metrics.contains("\ntaskyard_pool_walls_used_total 1\n"), "{metrics}");
+        serving.signal(ending);
+        assert_eq!(serving.ended().0.success(), ending == "TERM");
+        until("nobody is left", || marked(temporary.path()) == 0);
+    }
+    // The second pool has removed what the first one left.
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_waits_inside_walls_is_not_for_people() {
+    let ran = run(&["taskyard-pool-first"]).ends(2);
+    assert!(ran.err.contains("not for people") && ran.err.lines().count() == 1, "{}", ran.err);
+    assert_eq!(ran.out, "");
 }
 
 #[test]

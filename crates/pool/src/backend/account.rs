@@ -1,5 +1,6 @@
 //! What the first process inside bubblewrap tells of its program.
 
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as Pair;
@@ -10,15 +11,16 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// The first word: the walls stand, and the program is about to begin.
-const BEGUN: &[u8] = b"begun\n";
+use super::orders::{Orders, Streams};
+
+/// The first word: the program has begun.
+pub(super) const BEGUN: &[u8] = b"begun\n";
 /// How long to wait for the end of what is told by those who have ended.
 const HEAR_MAX: Duration = Duration::from_millis(200);
-/// Most bytes that are told; a shell says less.
-const BYTES_MAX: usize = 4096;
+/// Most bytes that are told.
+const BYTES_MAX: usize = 256;
 
-/// What is told of one program, as far as it has come. The way is the standard input of the first process; the program
-/// itself has another one.
+/// The way to the first process, and what it has told of its program. The program itself has no end of it.
 #[derive(Debug)]
 pub(super) struct Account {
     socket: UnixStream,
@@ -32,19 +34,24 @@ pub(super) enum Fate {
     NotBegun,
     /// It ended by itself with this status.
     Exited(i32),
-    /// A signal ended it; the status has its number, and 128.
+    /// This signal ended it.
     Killed(i32),
     /// It began, and the one who was to tell was killed with it.
     Untold,
 }
 
 impl Account {
-    /// An account, and what the first process gets as its standard input.
+    /// An account, and the other end of it for the first process.
     pub fn open() -> io::Result<(Self, Stdio)> {
         let (own, other) = Pair::pair()?;
         own.set_nonblocking(true)?;
         let account = Account { socket: UnixStream::from_std(own)?, told: Vec::new() };
         Ok((account, Stdio::from(OwnedFd::from(other))))
+    }
+
+    /// Says what to run.
+    pub async fn order(&mut self, orders: &Orders, streams: Streams) -> io::Result<()> {
+        orders.send(&mut self.socket, streams).await
     }
 
     /// Ready when the program begins; never for one that does not. It may be dropped and asked again.
@@ -76,20 +83,25 @@ impl Account {
     }
 }
 
+/// As the first process tells it.
+impl fmt::Display for Fate {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fate::Exited(status) => write!(to, "exited {status}"),
+            Fate::Killed(signal) => write!(to, "killed {signal}"),
+            Fate::NotBegun | Fate::Untold => Ok(()),
+        }
+    }
+}
+
 fn fate(told: &[u8]) -> Fate {
     let Some(rest) = told.strip_prefix(BEGUN) else { return Fate::NotBegun };
     let text = String::from_utf8_lossy(rest);
-    let (words, last) = match text.trim_end().rsplit_once('\n') {
-        Some((words, last)) => (words, last),
-        None => ("", text.trim_end()),
-    };
-    match last.parse() {
-        // A shell has something to say of a child only if a signal ended it.
-        Ok(status) if words.is_empty() => Fate::Exited(status),
-        Ok(status) => Fate::Killed(status),
-        Err(_) if last.is_empty() => Fate::Untold,
-        // The shell itself could not go on.
-        Err(_) => Fate::NotBegun,
+    let words = text.strip_suffix('\n').and_then(|line| line.split_once(' '));
+    match words.and_then(|(how, number)| Some((how, number.parse().ok()?))) {
+        Some(("exited", status)) => Fate::Exited(status),
+        Some(("killed", signal)) => Fate::Killed(signal),
+        _ => Fate::Untold,
     }
 }
 
@@ -98,19 +110,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exit_and_a_kill_with_the_same_number_are_told_apart() {
+    fn an_exit_and_a_kill_are_told_apart() {
         let cases = [
             ("", Fate::NotBegun),
             ("beg", Fate::NotBegun),
+            ("exited 0\n", Fate::NotBegun),
             ("begun\n", Fate::Untold),
-            ("begun\n0\n", Fate::Exited(0)),
-            ("begun\n137\n", Fate::Exited(137)),
-            ("begun\nKilled\n137\n", Fate::Killed(137)),
-            ("begun\nsh: line 1: 2 Killed ( exec \"$@\" )\n137\n", Fate::Killed(137)),
-            ("begun\nsh: 1: Cannot fork\n", Fate::NotBegun),
+            ("begun\nexited 13", Fate::Untold),
+            ("begun\nexited x\n", Fate::Untold),
+            ("begun\nexited 0\n", Fate::Exited(0)),
+            ("begun\nexited 137\n", Fate::Exited(137)),
+            ("begun\nkilled 9\n", Fate::Killed(9)),
         ];
         for (told, wanted) in cases {
             assert_eq!(fate(told.as_bytes()), wanted, "{told:?}");
+            if !wanted.to_string().is_empty() {
+                assert_eq!(format!("begun\n{wanted}\n"), told);
+            }
         }
     }
 }

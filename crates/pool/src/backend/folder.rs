@@ -2,9 +2,11 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{
+    DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown,
+};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, sleep};
 use std::time::Duration;
@@ -30,19 +32,23 @@ pub(crate) struct Folders {
 #[derive(Debug)]
 struct Base {
     path: PathBuf,
+    /// Folders of tasks, and all folders.
     count: AtomicUsize,
+    all: AtomicUsize,
     /// Folders that could not be removed yet.
     left: Mutex<Vec<PathBuf>>,
     /// The folder itself, locked: one that nobody has locked is left from a pool that was killed.
     _lock: File,
 }
 
-/// The folder of one task; removed when this is dropped. That may take its time, so it is not for a thread that
-/// others wait for.
+/// The folder of one task, or of one to come; removed when this is dropped. That may take its time, so it is not for a
+/// thread that others wait for.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
     uid: Option<u32>,
+    /// Whether it has its task.
+    taken: AtomicBool,
     base: Arc<Base>,
 }
 
@@ -66,8 +72,8 @@ impl Folders {
         fs::rename(base.path(), &path)?;
         // Its own removal would go down into each folder on the stack.
         let _: PathBuf = base.keep();
-        let (count, left) = (AtomicUsize::new(0), Mutex::default());
-        let base = Arc::new(Base { path, count, left, _lock: lock });
+        let (count, all, left) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::default());
+        let base = Arc::new(Base { path, count, all, left, _lock: lock });
         Ok(Folders { base, next: AtomicU64::new(0) })
     }
 
@@ -75,25 +81,26 @@ impl Folders {
         &self.base.path
     }
 
-    /// How many there are now, those that could not be removed among them.
+    /// How many tasks have one now, those that could not be removed among them.
     pub fn count(&self) -> usize {
         self.base.count.load(Ordering::Acquire)
     }
 
-    /// A new folder of this user with these files in it.
-    pub fn make(&self, uid: Option<u32>, files: &[(String, Vec<u8>)]) -> io::Result<Folder> {
+    /// How many there are, those among them that wait for their task.
+    pub fn all(&self) -> usize {
+        self.base.all.load(Ordering::Acquire)
+    }
+
+    /// A new folder of this user, with nothing in it.
+    pub fn make(&self, uid: Option<u32>) -> io::Result<Folder> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.base.path.join(number.to_string());
         DirBuilder::new().mode(0o700).create(&path)?;
-        self.base.count.fetch_add(1, Ordering::AcqRel);
-        let folder = Folder { path, uid, base: self.base.clone() };
-        for (name, bytes) in files {
-            let path = folder.path.join(name);
-            let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-            file.write_all(bytes)?;
-            folder.give(&path)?;
+        self.base.all.fetch_add(1, Ordering::AcqRel);
+        let folder = Folder { path, uid, taken: AtomicBool::new(false), base: self.base.clone() };
+        if let Some(uid) = uid {
+            chown(&folder.path, Some(uid), Some(uid))?;
         }
-        folder.give(&folder.path)?;
         Ok(folder)
     }
 }
@@ -103,11 +110,22 @@ impl Folder {
         &self.path
     }
 
-    fn give(&self, path: &Path) -> io::Result<()> {
-        match self.uid {
-            Some(uid) => chown(path, Some(uid), Some(uid)),
-            None => Ok(()),
+    /// Makes it the folder of a task with these files. Nobody of its user may have been here before.
+    pub fn fill(&self, files: &[(String, Vec<u8>)]) -> io::Result<()> {
+        if !self.taken.swap(true, Ordering::AcqRel) {
+            self.base.count.fetch_add(1, Ordering::AcqRel);
         }
+        // It may have waited for so long that somebody who cleans up has found it.
+        fs::symlink_metadata(&self.path)?;
+        for (name, bytes) in files {
+            let path = self.path.join(name);
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+            file.write_all(bytes)?;
+            if let Some(uid) = self.uid {
+                fchown(&file, Some(uid), Some(uid))?;
+            }
+        }
+        Ok(())
     }
 
     /// The result, if there is one. The program has written the folder, so nothing but a plain file of
@@ -151,10 +169,14 @@ impl Base {
         left.retain(|path| {
             let removed = remove(path).is_ok();
             self.count.fetch_sub(removed.into(), Ordering::AcqRel);
+            self.all.fetch_sub(removed.into(), Ordering::AcqRel);
             !removed
         });
         match tried {
-            Ok(()) => drop(self.count.fetch_sub(1, Ordering::AcqRel)),
+            Ok(()) => {
+                self.count.fetch_sub(1, Ordering::AcqRel);
+                self.all.fetch_sub(1, Ordering::AcqRel);
+            }
             Err(error) => {
                 tracing::warn!(folder = %path.display(), %error, "cannot remove the folder of a task yet");
                 left.push(path.to_owned());
@@ -197,6 +219,10 @@ impl Drop for Base {
 
 impl Drop for Folder {
     fn drop(&mut self) {
+        // One that never had a task counts from now on as if it had: it may be as hard to remove.
+        if !*self.taken.get_mut() {
+            self.base.count.fetch_add(1, Ordering::AcqRel);
+        }
         self.base.clear(&self.path);
     }
 }
@@ -210,7 +236,10 @@ mod tests {
     fn what_a_killed_pool_left_is_removed_and_what_others_have_is_not() {
         let inside = tempfile::tempdir().unwrap();
         let living = Folders::new_in(inside.path()).unwrap();
-        let task = living.make(None, &[("a".into(), b"x".to_vec())]).unwrap();
+        let task = living.make(None).unwrap();
+        assert_eq!((living.count(), living.all()), (0, 1), "it waits for its task");
+        task.fill(&[("a".into(), b"x".to_vec())]).unwrap();
+        assert_eq!((living.count(), living.all()), (1, 1));
         let dead = inside.path().join("taskyard-pool-dead");
         fs::create_dir_all(dead.join("7/inner")).unwrap();
         fs::write(dead.join("7/inner/file"), "x").unwrap();

@@ -45,10 +45,6 @@ impl Group {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    pub fn child(&mut self) -> &mut Child {
-        &mut self.child
-    }
-
     /// Ready when the leader has ended. It is not reaped yet, so its number is still its own and the
     /// rest of the group can be killed without hitting a stranger.
     pub async fn ended(&self) -> io::Result<()> {

@@ -1,28 +1,27 @@
 //! How programs are kept apart, and what this machine does not allow.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
-use super::Plan;
-use super::rlimits::{Rlimits, Setter};
+use super::rlimits::{Rlimits, has_prlimit};
+use super::wall::Shape;
+use super::{Plan, first};
 use crate::config::{self, Limits};
 
 const BUBBLEWRAP: &str = "/usr/bin/bwrap";
-const SHELL: &str = "/bin/sh";
 /// Where commands are looked for.
 const PATH: &str = "/usr/bin:/bin";
 /// Where a program finds its folder inside bubblewrap.
 const INSIDE: &str = "/job";
-/// The first process inside bubblewrap. Bubblewrap's own tells an exit and a kill by the same number, and is left as a
-/// zombie that counts among the processes of its user. What a client says reaches this shell as arguments only, and it
-/// reads none of them. Its standard input is a socket on which it tells how the program fares ([`super::account`]): that
-/// it is about to begin, what the shell has to say of a signal that ended it, and its status.
-const FIRST: &str = "echo begun >&0; exec 3>&2 2>&0; (exec \"$@\" </dev/null 2>&3 3>&-); code=$?; echo \"$code\" >&0; \
-                     exit \"$code\"";
-/// The same for a session, whose program has the standard input.
-const FIRST_IN_SESSION: &str = "(exec \"$@\"); exit \"$?\"";
-/// Processes of bubblewrap itself: the outer one, the first one inside, and that on its way to be the program.
+/// Processes that are there beside the program: the outer one of bubblewrap, the first one inside, and one on its way
+/// to be the program.
 const WRAPPING: u64 = 3;
 /// The system's folders that programs may read, as far as they are there.
 const READ: [&str; 8] = [
@@ -44,8 +43,9 @@ const CPU_SPARE: u64 = 2;
 #[derive(Clone, Debug)]
 pub struct Isolation {
     first_uid: Option<u32>,
-    bubblewrap: bool,
-    limits_by: Setter,
+    /// What is started inside bubblewrap, where that works.
+    first: Option<Arc<File>>,
+    prlimit: bool,
 }
 
 /// Where and as whom a program runs.
@@ -53,8 +53,6 @@ pub struct Isolation {
 pub(crate) struct Site<'a> {
     pub folder: &'a Path,
     pub uid: Option<u32>,
-    /// The longest time it may have, in seconds; nothing for an interactive one.
-    pub seconds_max: Option<u64>,
 }
 
 impl Isolation {
@@ -62,34 +60,38 @@ impl Isolation {
     pub async fn probe(wanted: &config::Isolation) -> Self {
         let root = rustix::process::geteuid().is_root();
         let first_uid = root.then_some(wanted.first_uid);
-        let mut this = Isolation { first_uid, bubblewrap: false, limits_by: Setter::installed() };
+        let mut this = Isolation { first_uid, first: None, prlimit: has_prlimit() };
         if wanted.bubblewrap && Path::new(BUBBLEWRAP).exists() {
-            this.bubblewrap = this.inside("exit 0").await.is_some();
-        }
-        if this.bubblewrap {
-            let trial = Rlimits::trial();
-            let script = format!("{}exec cat /proc/self/limits", trial.script());
-            if this.inside(&script).await.is_some_and(|limits| trial.are_set(&limits)) {
-                this.limits_by = Setter::Shell;
+            let tried = match first::open() {
+                Ok(first) => this.has_room_for(&first).await.map(|()| first),
+                Err(error) => Err(error),
+            };
+            match tried {
+                Ok(first) => this.first = Some(Arc::new(first)),
+                Err(error) => tracing::warn!(%error, "bubblewrap does not work"),
             }
         }
         this
     }
 
-    /// What a script inside bubblewrap writes, if it ends well.
-    async fn inside(&self, script: &str) -> Option<String> {
+    /// Whether the first process comes to its place inside; it is told nothing there, so it ends.
+    async fn has_room_for(&self, first: &File) -> io::Result<()> {
         let mut trial = Command::new(BUBBLEWRAP);
-        trial.args(walls(&[])).args(["--", SHELL, "-c", script]).env_clear();
-        trial.env("PATH", PATH).stdin(Stdio::null()).stderr(Stdio::null());
+        trial.args(walls(&[])).args(["--", first::INSIDE, first::WORD]).env_clear();
+        let (_, silent) = UnixStream::pair()?;
+        trial.stdin(first.try_clone()?).stdout(OwnedFd::from(silent)).stderr(Stdio::piped());
         self.dress(&mut trial, self.first_uid);
-        let output = tokio::process::Command::from(trial).output().await.ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        let tried = tokio::process::Command::from(trial).spawn()?.wait_with_output().await?;
+        match tried.status.success() {
+            true => Ok(()),
+            false => Err(io::Error::other(String::from_utf8_lossy(&tried.stderr).trim())),
+        }
     }
 
     /// What is not kept apart, a sentence for each; nothing when all is.
     pub fn gaps(&self) -> Vec<String> {
         let mut gaps = Vec::new();
-        if !self.bubblewrap {
+        if !self.has_bubblewrap() {
             gaps.push(
                 "programs see this machine's files and network: bubblewrap is missing, off, or \
                  namespaces are not allowed"
@@ -103,7 +105,7 @@ impl Isolation {
                     .into(),
             );
         }
-        if self.limits_by == Setter::Nobody {
+        if !self.has_bubblewrap() && !self.prlimit {
             gaps.push("memory, files and processor time have no limits: prlimit is missing".into());
         }
         gaps
@@ -121,39 +123,45 @@ impl Isolation {
 
     /// Whether bubblewrap is used.
     pub fn has_bubblewrap(&self) -> bool {
-        self.bubblewrap
+        self.first.is_some()
     }
 
-    /// The command that runs a task: no shell, nothing of the pool's environment, all limits set.
-    pub(crate) fn command(&self, plan: &Plan, site: Site<'_>, limits: &Limits) -> Command {
-        let mut words: Vec<String> = Vec::new();
-        let limits = self.limits(site, limits);
-        if self.limits_by == Setter::Prlimit {
-            words.extend(limits.prlimit());
-        }
-        if self.bubblewrap {
-            words.push(BUBBLEWRAP.into());
-            words.extend(walls(&plan.program.read));
-            let folder = site.folder.display().to_string();
-            words.extend(["--bind".into(), folder, INSIDE.into()]);
-            // The root is a folder in memory that nobody may fill.
-            words.extend(["--remount-ro", "/", "--chdir", INSIDE, "--"].map(String::from));
-            let first = if plan.interactive { FIRST_IN_SESSION } else { FIRST };
-            let by_shell = self.limits_by == Setter::Shell;
-            let script = if by_shell { limits.script() + first } else { first.into() };
-            words.extend([SHELL.into(), "-c".into(), script]);
-            // Its name is the mark by which it is found should it be left alone.
-            words.push(site.folder.display().to_string());
-        }
+    /// The command that puts up walls of this shape around a folder, with the first process in them. Its standard
+    /// input is taken.
+    pub(super) fn wall(&self, shape: &Shape, site: Site<'_>) -> io::Result<Command> {
+        let first =
+            self.first.as_ref().ok_or_else(|| io::Error::other("there is no bubblewrap"))?;
+        let mut command = Command::new(BUBBLEWRAP);
+        command.args(walls(&shape.read)).arg("--bind").args([site.folder, Path::new(INSIDE)]);
+        // The root is a folder in memory that nobody may fill.
+        command.args(["--remount-ro", "/", "--chdir", INSIDE, "--", first::INSIDE, first::WORD]);
+        // The mark by which it is found should it be left alone.
+        command.arg(site.folder).current_dir(site.folder).stdin(first.try_clone()?);
+        self.furnish(&mut command, &shape.environment, Path::new(INSIDE), Path::new("/tmp"));
+        self.dress(&mut command, site.uid);
+        Ok(command)
+    }
+
+    /// The command that runs a task without walls: no shell, nothing of the pool's environment, all limits set.
+    pub(super) fn bare(&self, plan: &Plan, site: Site<'_>, limits: Rlimits) -> Command {
+        let mut words = if self.prlimit { limits.prlimit() } else { Vec::new() };
         words.extend(plan.command.iter().cloned());
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).current_dir(site.folder).env_clear();
-        let home = if self.bubblewrap { Path::new(INSIDE) } else { site.folder };
-        command.env("PATH", PATH).env("LANG", "C.UTF-8").env("HOME", home);
-        command.env("TMPDIR", if self.bubblewrap { Path::new("/tmp") } else { site.folder });
-        command.envs(&plan.program.environment);
+        command.args(&words[1..]).current_dir(site.folder);
+        self.furnish(&mut command, &plan.program.environment, site.folder, site.folder);
         self.dress(&mut command, site.uid);
         command
+    }
+
+    fn furnish(
+        &self,
+        command: &mut Command,
+        environment: &BTreeMap<String, String>,
+        home: &Path,
+        temporary: &Path,
+    ) {
+        command.env_clear().env("PATH", PATH).env("LANG", "C.UTF-8");
+        command.env("HOME", home).env("TMPDIR", temporary).envs(environment);
     }
 
     fn dress(&self, command: &mut Command, uid: Option<u32>) {
@@ -164,12 +172,19 @@ impl Isolation {
         }
     }
 
-    fn limits(&self, site: Site<'_>, limits: &Limits) -> Rlimits {
-        let wrapping = if self.bubblewrap { WRAPPING } else { 0 };
-        let processes = site.uid.map(|_| limits.processes_max.saturating_add(wrapping));
+    /// What each process of a program of this user may use. `seconds_max` is the longest time it may have; an
+    /// interactive one has no such.
+    pub(super) fn limits(
+        &self,
+        uid: Option<u32>,
+        seconds_max: Option<u64>,
+        limits: &Limits,
+    ) -> Rlimits {
+        let wrapping = if self.has_bubblewrap() { WRAPPING } else { 0 };
+        let processes = uid.map(|_| limits.processes_max.saturating_add(wrapping));
         // Each processor may be used all the time.
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get()) as u64;
-        let cpu = site.seconds_max.map(|seconds| (seconds + CPU_SPARE).saturating_mul(processors));
+        let cpu = seconds_max.map(|seconds| (seconds + CPU_SPARE).saturating_mul(processors));
         Rlimits::new(limits, processes, cpu)
     }
 }
@@ -206,10 +221,8 @@ mod tests {
     // and once more: processor time counts for all threads together.
     #[test]
     fn a_program_may_use_every_processor_all_its_time() {
-        let isolation =
-            Isolation { first_uid: None, bubblewrap: false, limits_by: Setter::Prlimit };
-        let site = Site { folder: Path::new("/"), uid: None, seconds_max: Some(30) };
-        let args = isolation.limits(site, &Limits::default()).prlimit();
+        let isolation = Isolation { first_uid: None, first: None, prlimit: true };
+        let args = isolation.limits(None, Some(30), &Limits::default()).prlimit();
         let cpu = args.iter().find_map(|arg| arg.strip_prefix("--cpu=")).unwrap();
         let (soft, hard) = cpu.split_once(':').unwrap();
         let processors = std::thread::available_parallelism().unwrap().get() as u64;

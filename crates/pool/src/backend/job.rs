@@ -2,21 +2,22 @@
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::account::{Account, Fate};
 use super::group::Group;
-use super::isolation::Site;
 use super::output::Output;
+use super::ready::{Busy, fresh};
 use super::room::Room;
+use super::wall::{Shape, Started};
 use super::warden::{Place, Watching};
 use super::{Host, Plan};
 use crate::protocol::{Outgoing, Stream};
@@ -28,7 +29,7 @@ const KILL_MAX: Duration = Duration::from_secs(2);
 const DRAIN_MAX: Duration = Duration::from_millis(200);
 /// The signals that somebody else than the pool may have sent to end a program.
 const KILLED: [i32; 2] = [9, 15];
-/// What bubblewrap and shells add to the number of the signal that ended a program.
+/// What bubblewrap adds to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 /// The signal that the processor time of a process is used up.
 const CPU_USED_UP: i32 = 24;
@@ -47,7 +48,7 @@ enum Stop {
 struct End {
     /// The status of the process that was started: the program, or bubblewrap around it.
     status: io::Result<ExitStatus>,
-    /// What is known of the program inside bubblewrap, if it is not a session.
+    /// What is known of the program inside bubblewrap.
     fate: Option<Fate>,
     stop: Option<Stop>,
     output_exceeded: bool,
@@ -61,21 +62,29 @@ pub(super) async fn run(
     plan: Arc<Plan>,
     mut allocation: Allocation,
     frames: mpsc::Sender<Outgoing>,
-    stdin: mpsc::Receiver<Vec<u8>>,
+    mut stdin: mpsc::Receiver<Vec<u8>>,
 ) {
-    let Some(lane) = host.lanes.take().await else { return };
-    let room = match Room::open(host.clone(), plan.clone(), lane).await {
-        Ok(room) => room,
-        Err(error) => return fail(allocation, &frames, "cannot prepare the task", &error).await,
-    };
-    let watch = match Watch::start(&host, &plan, &room, allocation.limit, stdin, frames.clone())
-        .await
-    {
-        Ok(watch) => watch,
-        Err(error) => return fail(allocation, &frames, "cannot start the program", &error).await,
-    };
-    let Some(mut end) = watch.run(&mut allocation).await else {
-        return allocation.end(Ended::Stuck);
+    let busy = Busy::new(host.clone(), Shape::of(&plan.program));
+    let mut walls = Wanted::Any;
+    let (mut end, room) = loop {
+        let start = match start(&busy, &host, &plan, allocation.limit, walls).await {
+            Some(Ok(start)) => start,
+            Some(Err(error)) => {
+                return fail(allocation, &frames, "cannot start the program", &error).await;
+            }
+            None => return,
+        };
+        let ready = start.ready;
+        let mut watch = Watch::new(&host, &plan, start.program, stdin, frames.clone());
+        let Some(end) = watch.run(&mut allocation).await else {
+            return allocation.end(Ended::Stuck);
+        };
+        let (room, unheard) = (watch.room.clone(), watch.unheard());
+        match unheard {
+            // Walls may die while they wait, which is nobody's fault and no news for the client.
+            Some(words) if ready && end.never_began() => (stdin, walls) = (words, Wanted::Fresh),
+            _ => break (end, room),
+        }
     };
     let rest = std::mem::take(&mut end.rest);
     // Once nothing more can be done about it, the client is told how it ended, with what there is.
@@ -84,12 +93,57 @@ pub(super) async fn run(
     }
     let last = last_frames(&host, &plan, &room, &end).await;
     drop(room);
+    drop(busy);
     allocation.end(Ended::Done);
     for frame in rest.into_iter().chain(last) {
         if frames.send(frame).await.is_err() {
             return;
         }
     }
+}
+
+/// Which walls a task gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// Those that stand, if there are some.
+    Any,
+    /// Those that nobody has put up before.
+    Fresh,
+}
+
+/// A start, and whether its walls had been put up before.
+struct Start {
+    program: Started,
+    ready: bool,
+}
+
+/// Starts the program of a task, or is about to; nothing when the pool is ending.
+async fn start(
+    busy: &Busy,
+    host: &Arc<Host>,
+    plan: &Arc<Plan>,
+    limit: Option<Duration>,
+    walls: Wanted,
+) -> Option<io::Result<Start>> {
+    let seconds_max = limit.map(|limit| limit.as_secs() + 1);
+    if !host.isolation.has_bubblewrap() {
+        let lane = host.lanes.take().await?;
+        let program = Started::bare(host, plan, seconds_max, lane).await;
+        return Some(program.map(|program| Start { program, ready: false }));
+    }
+    if walls == Wanted::Any
+        && let Some(wall) = host.ready.take(&busy.shape).await
+    {
+        match wall.begin(host, plan, seconds_max).await {
+            Ok(program) => return Some(Ok(Start { program, ready: true })),
+            Err(error) => tracing::debug!(%error, "walls that stood ready cannot be used"),
+        }
+    }
+    let program = match fresh(host, &busy.shape).await? {
+        Ok(wall) => wall.begin(host, plan, seconds_max).await,
+        Err(error) => Err(error),
+    };
+    Some(program.map(|program| Start { program, ready: false }))
 }
 
 async fn fail(
@@ -106,70 +160,73 @@ async fn fail(
 /// A program that is watched.
 struct Watch {
     group: Group,
-    /// What is told of the program inside bubblewrap; a session tells nothing.
+    /// What is told of the program inside bubblewrap.
     account: Option<Account>,
     /// Whether the program has begun, as far as that can be known.
     begun: bool,
     started: Instant,
-    stdout: Output<ChildStdout>,
-    stderr: Output<ChildStderr>,
+    stdout: Output<pipe::Receiver>,
+    stderr: Output<pipe::Receiver>,
     /// A frame that the client has not taken yet; until then nothing more is read.
     pending: Option<Outgoing>,
     frames: mpsc::Sender<Outgoing>,
+    /// What the client says, until somebody passes it on.
+    words: Option<mpsc::Receiver<Vec<u8>>>,
+    /// What it said before the start, and the way to the program, until it has begun.
+    input: Option<(Vec<u8>, pipe::Sender)>,
     feeding: Option<AbortHandle>,
     kill_after: Duration,
     watching: Watching,
+    room: Room,
 }
 
 impl Watch {
-    async fn start(
+    fn new(
         host: &Host,
         plan: &Plan,
-        room: &Room,
-        limit: Option<Duration>,
-        stdin: mpsc::Receiver<Vec<u8>>,
+        program: Started,
+        words: mpsc::Receiver<Vec<u8>>,
         frames: mpsc::Sender<Outgoing>,
-    ) -> io::Result<Self> {
-        let seconds_max = limit.map(|limit| limit.as_secs() + 1);
-        let site = Site { folder: room.path(), uid: room.uid(), seconds_max };
-        let mut command = Command::from(host.isolation.command(plan, site, &host.limits));
-        let mut account = None;
-        let input = match plan.interactive {
-            true => Stdio::piped(),
-            false if host.isolation.has_bubblewrap() => {
-                let (opened, input) = Account::open()?;
-                account = Some(opened);
-                input
-            }
-            false => Stdio::null(),
-        };
-        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut group = host.spawner.spawn(command, room.clone()).await?;
+    ) -> Self {
+        let Started { group, account, stdin, stdout, stderr, room } = program;
+        let site = room.site();
         let place = Place { folder: site.folder.into(), uid: site.uid, leader: group.id() };
-        let child = group.child();
-        let feeding = child
-            .stdin
-            .take()
-            .map(|pipe| tokio::spawn(feed(pipe, plan.words.clone(), stdin)).abort_handle());
         let bytes_max = host.limits.output_bytes_max;
         let errors = if plan.stderr_redir { Stream::Stdout } else { Stream::Stderr };
-        Ok(Watch {
-            stdout: Output::new(child.stdout.take(), Stream::Stdout, bytes_max),
-            stderr: Output::new(child.stderr.take(), errors, bytes_max),
+        Watch {
+            stdout: Output::new(Some(stdout), Stream::Stdout, bytes_max),
+            stderr: Output::new(Some(stderr), errors, bytes_max),
             started: Instant::now(),
             begun: account.is_none(),
             pending: account.is_none().then(runs),
-            account,
+            words: Some(words),
+            input: stdin.map(|pipe| (plan.words.clone(), pipe)),
             kill_after: host.kill_after,
             watching: host.warden.watch(place),
+            feeding: None,
+            account,
             group,
             frames,
-            feeding,
-        })
+            room,
+        }
+    }
+
+    /// Lets a session hear its client. Before it has begun nothing is taken that another one would have to hear.
+    fn listen(&mut self) {
+        if let Some((first, pipe)) = self.input.take()
+            && let Some(words) = self.words.take()
+        {
+            self.feeding = Some(tokio::spawn(feed(pipe, first, words)).abort_handle());
+        }
+    }
+
+    /// What the client says, if nobody has heard any of it.
+    fn unheard(mut self) -> Option<mpsc::Receiver<Vec<u8>>> {
+        self.words.take()
     }
 
     /// Watches the program to its end; nothing when it cannot be killed.
-    async fn run(mut self, allocation: &mut Allocation) -> Option<End> {
+    async fn run(&mut self, allocation: &mut Allocation) -> Option<End> {
         let stop = self.until_end_or_stop(allocation).await;
         if stop.is_some() {
             self.group.terminate();
@@ -188,6 +245,11 @@ impl Watch {
         if !self.begun && fate.is_some_and(|fate| fate != Fate::NotBegun) {
             self.pending = Some(runs());
         }
+        // Bubblewrap ends by itself when it has waited for its first process, with which all others inside end.
+        let told = matches!(fate, Some(Fate::Exited(_) | Fate::Killed(_)));
+        if told && status.as_ref().is_ok_and(|status| status.code().is_some()) {
+            self.room.leave();
+        }
         let rest = self.drain().await;
         let output_exceeded = self.stdout.exceeded() || self.stderr.exceeded();
         Some(End { status, fate, stop, output_exceeded, rest })
@@ -198,6 +260,9 @@ impl Watch {
         let mut limit = allocation.limit;
         let mut lowered = None;
         loop {
+            if self.begun {
+                self.listen();
+            }
             if self.pending.is_none() {
                 self.pending = self.stdout.take_full().or_else(|| self.stderr.take_full());
             }
@@ -270,6 +335,11 @@ impl Drop for Watch {
 }
 
 impl End {
+    /// Whether nothing has happened that anybody could have seen.
+    fn never_began(&self) -> bool {
+        self.stop.is_none() && self.fate == Some(Fate::NotBegun)
+    }
+
     /// Whether the program never began, or somebody else than the pool killed it.
     fn is_worth_another_try(&self) -> bool {
         let killed = |signal| KILLED.contains(&signal);
@@ -278,7 +348,7 @@ impl End {
                 (Err(_), _) => false,
                 (_, Some(Fate::NotBegun)) => true,
                 (_, Some(Fate::Exited(_))) => false,
-                (_, Some(Fate::Killed(status))) => killed(status - BY_SIGNAL),
+                (_, Some(Fate::Killed(signal))) => killed(signal),
                 (Ok(status), Some(Fate::Untold)) => status
                     .signal()
                     .or(status.code().map(|code| code - BY_SIGNAL))
@@ -304,14 +374,14 @@ impl End {
         if self.output_exceeded {
             return Some("output limit".into());
         }
-        let signal = match self.fate {
+        let (signal, code) = match self.fate {
             Some(Fate::NotBegun) => return Some("the program could not be started".into()),
-            Some(Fate::Exited(_)) => None,
-            Some(Fate::Killed(status)) => Some(status - BY_SIGNAL),
+            Some(Fate::Exited(code)) => (None, Some(code)),
+            Some(Fate::Killed(signal)) => (Some(signal), None),
             // Without bubblewrap, or where its first process is gone, the system tells.
-            Some(Fate::Untold) | None => status.signal(),
+            Some(Fate::Untold) | None => (status.signal(), status.code()),
         };
-        match (signal, status.code()) {
+        match (signal, code) {
             (Some(CPU_USED_UP), _) => Some("processor time limit".into()),
             (Some(signal), _) => Some(format!("the program was ended by signal {signal}")),
             (None, Some(0)) => None,
@@ -353,7 +423,7 @@ async fn last_frames(host: &Host, plan: &Plan, room: &Room, end: &End) -> Vec<Ou
 }
 
 /// Passes a client's words on to the program, those first that it said before the start.
-async fn feed(mut pipe: ChildStdin, first: Vec<u8>, mut stdin: mpsc::Receiver<Vec<u8>>) {
+async fn feed(mut pipe: pipe::Sender, first: Vec<u8>, mut stdin: mpsc::Receiver<Vec<u8>>) {
     if pipe.write_all(&first).await.is_err() {
         return;
     }
@@ -384,7 +454,7 @@ mod tests {
     #[test]
     fn used_up_processor_time_is_told_and_no_kill() {
         let told = BY_SIGNAL + CPU_USED_UP;
-        for end in [end(CPU_USED_UP, None), end(told << 8, Some(Fate::Killed(told)))] {
+        for end in [end(CPU_USED_UP, None), end(told << 8, Some(Fate::Killed(CPU_USED_UP)))] {
             assert!(!end.is_worth_another_try());
             assert_eq!(end.error().as_deref(), Some("processor time limit"));
         }
@@ -395,7 +465,7 @@ mod tests {
         let again = [
             end(9, None),
             end(1 << 8, Some(Fate::NotBegun)),
-            end(137 << 8, Some(Fate::Killed(137))),
+            end(137 << 8, Some(Fate::Killed(9))),
             end(137 << 8, Some(Fate::Untold)),
             end(9, Some(Fate::Untold)),
         ];

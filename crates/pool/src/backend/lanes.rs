@@ -38,7 +38,15 @@ impl Lanes {
 
     /// A free user, as soon as there is one.
     pub async fn take(&self) -> Option<Lane> {
-        let permit = self.room.clone().acquire_owned().await.ok()?;
+        self.give(self.room.clone().acquire_owned().await.ok()?)
+    }
+
+    /// A free user, if there is one that nobody waits for.
+    pub fn take_now(&self) -> Option<Lane> {
+        self.give(self.room.clone().try_acquire_owned().ok()?)
+    }
+
+    fn give(&self, permit: OwnedSemaphorePermit) -> Option<Lane> {
         let uid = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
         Some(Lane { uid, free: self.free.clone(), _users: self.users.clone(), _permit: permit })
     }

@@ -1,15 +1,19 @@
 //! Runs programs: each task in a folder and a process group of its own, kept apart as well as the
 //! machine allows.
 //!
-//! Start reading at `job` (one task from its folder to its result), then `isolation`.
+//! Start reading at `job` (one task from its folder to its result), then `wall` (what is around it), `first` (what
+//! starts it there) and `isolation`.
 
 mod account;
+mod first;
 mod folder;
 mod group;
 mod isolation;
 mod job;
 mod lanes;
+mod orders;
 mod output;
+mod ready;
 mod removal;
 mod rlimits;
 mod room;
@@ -17,6 +21,7 @@ mod spawner;
 mod stage;
 mod sweep;
 mod users;
+mod wall;
 mod warden;
 mod workshop;
 
@@ -29,10 +34,11 @@ use crate::config::Config;
 use crate::protocol::Outgoing;
 use crate::scheduler::{Allocation, Scheduler, Stopping};
 
+pub use first::{enter, stand_in};
 pub use isolation::Isolation;
 pub use stage::{Plan, Source, StageError, add_file, duration};
 
-pub use workshop::{Runner, Stub, Workshop};
+pub use workshop::{Runner, Stub, Walls, Workshop};
 
 use workshop::Host;
 
@@ -90,6 +96,21 @@ impl Backends {
         self.workshop.folders()
     }
 
+    /// The walls that stand before their task has come.
+    pub fn walls(&self) -> Walls {
+        self.workshop.walls()
+    }
+
+    /// Keeps nothing ready any more.
+    pub(crate) fn close(&self) {
+        self.workshop.close();
+    }
+
+    /// Whether nothing is left of any task, nor of what was there for the next one.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.workshop.is_clear()
+    }
+
     /// Where the folders of tasks are.
     pub fn folder(&self) -> &Path {
         self.workshop.folder()
@@ -125,6 +146,7 @@ impl Backends {
 
 impl Drop for Backends {
     fn drop(&mut self) {
+        self.close();
         for slot in &self.slots {
             lock(slot).jobs.drain(..).for_each(|job| job.abort());
         }

@@ -1,13 +1,14 @@
 //! What a task has for itself while it runs: a folder, and perhaps a user.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use super::folder::Folder;
+use super::isolation::Site;
 use super::lanes::Lane;
 use super::sweep::{Mark, bury, sweep};
 use super::{Host, Plan};
@@ -24,6 +25,8 @@ struct Cleared(Option<Contents>);
 #[derive(Debug)]
 struct Contents {
     mark: Mark,
+    /// Whether it is known that no process is left, so that nobody has to look at all there are.
+    left: AtomicBool,
     folder: Folder,
     lane: Lane,
 }
@@ -31,33 +34,45 @@ struct Contents {
 impl Drop for Contents {
     fn drop(&mut self) {
         let buried = || self.lane.uid.is_none_or(bury);
-        if !sweep(&self.mark) || !buried() {
+        if (!*self.left.get_mut() && !sweep(&self.mark)) || !buried() {
             tracing::error!(mark = ?self.mark, "processes of a task cannot be killed");
         }
     }
 }
 
 impl Room {
-    /// A room with the files of the task in it.
-    pub async fn open(host: Arc<Host>, plan: Arc<Plan>, lane: Lane) -> io::Result<Self> {
+    /// A room with nothing in it.
+    pub async fn open(host: Arc<Host>, lane: Lane) -> io::Result<Self> {
         off(move || {
-            let folder = host.folders.make(lane.uid, &plan.files)?;
+            let folder = host.folders.make(lane.uid)?;
             let mark = match lane.uid {
                 _ if host.isolation.has_bubblewrap() => Mark::Argument(folder.path().into()),
                 Some(uid) => Mark::User(uid),
                 None => Mark::Home(folder.path().into()),
             };
-            Ok(Room(Arc::new(Cleared(Some(Contents { mark, folder, lane })))))
+            let left = AtomicBool::new(false);
+            Ok(Room(Arc::new(Cleared(Some(Contents { mark, left, folder, lane })))))
         })
         .await
+    }
+
+    /// Makes it the room of this task: its files are there then.
+    pub async fn fill(&self, plan: Arc<Plan>) -> io::Result<()> {
+        let this = self.clone();
+        off(move || this.contents().folder.fill(&plan.files)).await
+    }
+
+    /// All processes are known to be gone from here.
+    pub fn leave(&self) {
+        self.contents().left.store(true, Ordering::Release);
     }
 
     fn contents(&self) -> &Contents {
         self.0.0.as_ref().expect("it is there until it is dropped")
     }
 
-    pub fn path(&self) -> &Path {
-        self.contents().folder.path()
+    pub fn site(&self) -> Site<'_> {
+        Site { folder: self.contents().folder.path(), uid: self.uid() }
     }
 
     pub fn uid(&self) -> Option<u32> {

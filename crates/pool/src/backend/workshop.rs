@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
@@ -12,8 +13,10 @@ use tokio::time::sleep;
 use super::folder::Folders;
 use super::isolation::Isolation;
 use super::lanes::Lanes;
+use super::ready::{Ready, refill};
 use super::spawner::Spawner;
 use super::users::Users;
+use super::wall::Shape;
 use super::warden::Warden;
 use super::{Plan, Running, job, sweep};
 use crate::config::{Config, Limits};
@@ -34,6 +37,15 @@ pub trait Runner: Debug + Send + Sync {
     fn gaps(&self) -> Vec<String>;
 }
 
+/// Walls that are put up ahead of tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Walls {
+    /// Those that stand ready.
+    pub ready: usize,
+    /// Tasks that found theirs ready, since the start.
+    pub used: u64,
+}
+
 /// Runs programs on this machine.
 #[derive(Clone, Debug)]
 pub struct Workshop(Arc<Host>);
@@ -44,6 +56,7 @@ pub(super) struct Host {
     pub isolation: Isolation,
     pub folders: Folders,
     pub lanes: Lanes,
+    pub ready: Ready,
     pub spawner: Spawner,
     pub warden: Arc<Warden>,
     pub limits: Limits,
@@ -51,7 +64,7 @@ pub(super) struct Host {
 }
 
 impl Workshop {
-    /// Sees what this machine allows, and has users and folders ready.
+    /// Sees what this machine allows, and has users, folders and the first walls ready.
     pub async fn start(config: &Config) -> std::io::Result<Self> {
         let mut isolation = Isolation::probe(&config.isolation).await;
         // A halted program may still be ending while the next one starts.
@@ -61,15 +74,20 @@ impl Workshop {
             isolation.set_first_uid(users.first());
             sweep::adopt()?;
         }
-        Ok(Workshop(Arc::new(Host {
+        let host = Arc::new(Host {
             folders: Folders::new()?,
             lanes: Lanes::new(lanes, users),
+            ready: Ready::new(config.backends),
             spawner: Spawner::start(isolation.has_bubblewrap())?,
             isolation,
             warden: Warden::start(config.limits.clone()),
             limits: config.limits.clone(),
             kill_after: config.kill_after(),
-        })))
+        });
+        if let Some(program) = config.programs.values().next() {
+            refill(&host, &Arc::new(Shape::of(program)));
+        }
+        Ok(Workshop(host))
     }
 
     /// How programs are kept apart.
@@ -85,6 +103,22 @@ impl Workshop {
     /// Where they are.
     pub fn folder(&self) -> &Path {
         self.0.folders.path()
+    }
+
+    /// The walls that stand before their task has come.
+    pub fn walls(&self) -> Walls {
+        Walls { ready: self.0.ready.count(), used: self.0.ready.used() }
+    }
+
+    /// Lets them fall; from now on a task waits for its own.
+    pub fn close(&self) {
+        self.0.ready.close();
+    }
+
+    /// Whether nothing is left of any task, nor of what was there for the next one.
+    pub fn is_clear(&self) -> bool {
+        // In this order: what is being put up has its folder before it is done.
+        self.0.ready.is_idle() && self.0.folders.all() == 0
     }
 }
 

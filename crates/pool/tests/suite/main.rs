@@ -21,3 +21,4 @@ mod redis;
 mod short;
 mod socket;
 mod storm;
+mod walls;

@@ -2,10 +2,13 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::Value;
+use taskyard_pool::backend::stand_in;
 use taskyard_pool::gateway::router;
 use taskyard_pool::scheduler::Status;
 use taskyard_pool::{Config, Pool};
@@ -29,6 +32,18 @@ programs:
     result: result.{format}
 ";
 
+/// Whether this machine lets bubblewrap do its work.
+static BUBBLEWRAP: LazyLock<bool> = LazyLock::new(|| {
+    let mut trial = Command::new("/usr/bin/bwrap");
+    trial.args(["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true"]);
+    trial.status().is_ok_and(|status| status.success())
+});
+
+/// Lets pools have walls: the executable of the tests cannot be started inside them.
+pub fn walls() {
+    stand_in(env!("CARGO_BIN_EXE_taskyard-pool-first").into());
+}
+
 pub struct Site {
     pub pool: Pool,
     pub address: String,
@@ -44,7 +59,11 @@ impl Site {
 
     /// A pool with this configuration.
     pub async fn of(config: Config) -> Self {
+        walls();
+        let wanted = config.isolation.bubblewrap && *BUBBLEWRAP;
         let pool = Pool::start(config).await.unwrap();
+        // Most tests would be content with less.
+        assert_eq!(pool.backends().isolation().has_bubblewrap(), wanted);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let app = router(pool.gate().clone()).into_make_service_with_connect_info::<SocketAddr>();
@@ -117,6 +136,26 @@ impl Site {
             assert!(Instant::now() < given_up, "folders are left");
             tokio::task::yield_now().await;
         }
+        // What waits for the next task has nothing in it.
+        let all = std::fs::read_dir(self.pool.backends().folder()).unwrap().flatten();
+        for folder in all {
+            let left = std::fs::read_dir(folder.path()).into_iter().flatten().next();
+            assert!(left.is_none(), "{left:?}");
+        }
+    }
+
+    /// Looks until so many walls stand ready.
+    pub async fn until_ready(&self, count: usize) {
+        let given_up = Instant::now() + PATIENCE;
+        while self.pool.backends().walls().ready != count {
+            assert!(Instant::now() < given_up, "{:?}", self.pool.backends().walls());
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Ends the pool, so that whatever is there then was left.
+    pub async fn stop(&self) {
+        self.pool.stop(Duration::ZERO).await;
         let left = std::fs::read_dir(self.pool.backends().folder()).unwrap().next();
         assert!(left.is_none(), "{left:?}");
     }

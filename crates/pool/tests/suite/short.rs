@@ -34,6 +34,7 @@ async fn hundreds_of_short_tasks_all_begin() {
     }
     assert_eq!(site.status().await.counts.put_back, 0, "each began at once");
     site.until_empty().await;
+    site.stop().await;
     if let Some(first) = site.pool.backends().isolation().first_uid() {
         assert_eq!(counted(first, 4), [""; 0]);
     }
@@ -55,6 +56,7 @@ async fn clients_that_leave_take_no_processes_from_those_who_come() {
         assert!(answer["ok"].is_object(), "round {round}: {answer}");
     }
     site.until_empty().await;
+    site.stop().await;
     if let Some(first) = site.pool.backends().isolation().first_uid() {
         assert_eq!(counted(first, 4), [""; 0]);
     }

@@ -84,10 +84,6 @@ async fn nothing_is_left_after_a_thousand_clients() {
         visit.await.unwrap();
     }
     site.until_empty().await;
-    // Nobody else has these users meanwhile, so whatever they run is what was left.
-    if let Some(first) = site.pool.backends().isolation().first_uid() {
-        until_gone(first..first + 12).await;
-    }
     let status = site.status().await;
     println!("{}", serde_json::to_string_pretty(&status).unwrap());
     assert_eq!(status.backends, 6);
@@ -95,4 +91,10 @@ async fn nothing_is_left_after_a_thousand_clients() {
     assert!(counts.arrived > CLIENTS / 2 && counts.left > 0 && counts.put_back > 0, "{counts:?}");
     // The pool still works.
     assert!(site.run("echo x > result.txt").await["ok"].is_object());
+    // Nobody else has these users meanwhile, so whatever they run is what was left.
+    site.until_empty().await;
+    site.stop().await;
+    if let Some(first) = site.pool.backends().isolation().first_uid() {
+        until_gone(first..first + 12).await;
+    }
 }

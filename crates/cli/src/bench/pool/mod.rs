@@ -109,14 +109,15 @@ async fn starts(report: &mut Report) -> Result<()> {
     ensure!(again == 0, "{again} of {STARTS} programs did not begin at once");
     took.sort_unstable();
     let gaps = status["not_isolated"].as_array().map_or(0, Vec::len);
+    let stood = &status["walls"]["used"];
     report.add(Row {
         what: "pool: arrival to start of the process, p50".into(),
         figure: took[STARTS / 2].as_secs_f64() * 1e3,
         unit: "ms",
         target: Some(Target::AtMost(5.0)),
         note: format!(
-            "p99 {:.1} ms; from a client's start to the word that its program begins, a free backend, folder, walls \
-             and limits made; {gaps} gaps in the isolation, each of {STARTS} began at once",
+            "p99 {:.1} ms; from a client's start to the word that its program has begun, a free backend; {stood} of \
+             {STARTS} found their walls standing; {gaps} gaps in the isolation, each began at once",
             took[STARTS * 99 / 100].as_secs_f64() * 1e3
         ),
     });

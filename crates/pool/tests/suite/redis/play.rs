@@ -16,6 +16,7 @@ use taskyard_pool::redis::{Bay, BayOptions, Leader, Moment, RedisGateway, Site, 
 use tokio::net::TcpListener;
 
 use super::acting::Actor;
+use crate::rig::walls;
 
 /// What a process plays: `scheduler`, `gateway`, `backend`, `stub MILLISECONDS` or `actor`.
 const ROLE: &str = "TASKYARD_TEST_ROLE";
@@ -145,6 +146,7 @@ fn play() {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(1);
     });
+    walls();
     let config = Config::parse(&std::env::var(CONFIG).unwrap()).unwrap();
     let (kind, _) = role.split_once(" ").unwrap_or((&role, ""));
     let mut site = Site::parse(&std::env::var(URL).unwrap(), kind).unwrap();

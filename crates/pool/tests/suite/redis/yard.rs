@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::instance::{Cluster, Instance, program};
 use super::play::{Fate, Process};
-use crate::rig::{Client, PROGRAMS, connect, post, try_connect};
+use crate::rig::{Client, PROGRAMS, connect, post, try_connect, walls};
 
 /// Nothing is kept: what is lost with Redis is lost.
 pub const FORGETFUL: &[&str] = &["--appendonly", "no", "--save", ""];
@@ -170,6 +170,7 @@ impl Yard {
 
     /// Backends that run programs.
     pub async fn backends(&self) -> Part {
+        walls();
         self.backends_with(Arc::new(Workshop::start(&self.config).await.unwrap())).await
     }
 

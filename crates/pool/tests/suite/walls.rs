@@ -1,0 +1,306 @@
+//! Walls that stand before their task comes, and the first process in them.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use taskyard_pool::Config;
+
+use crate::rig::{Site, connect};
+
+const FIRST: &str = env!("CARGO_BIN_EXE_taskyard-pool-first");
+const WORD: &str = "taskyard-pool-first";
+
+/// A pool with walls; nothing where there cannot be any.
+async fn walled(backends: u32, more: &str) -> Option<Site> {
+    let site = Site::new(backends, more).await;
+    site.pool.backends().isolation().has_bubblewrap().then_some(site)
+}
+
+fn output(answer: &Value) -> String {
+    let result = if answer["ok"].is_object() { &answer["ok"] } else { &answer["error"] };
+    let pieces = result["output"].as_array().unwrap();
+    pieces.iter().filter_map(|piece| piece["text"].as_str()).collect()
+}
+
+/// The processes that have a folder below this one among their words, the first inside last.
+fn marked(folder: &Path) -> Vec<Pid> {
+    let folder = folder.to_str().unwrap();
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|entry| {
+        let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let words = std::fs::read(entry.path().join("cmdline")).ok()?;
+        String::from_utf8_lossy(&words).contains(folder).then(|| Pid::from_raw(number))?
+    });
+    let mut pids: Vec<Pid> = pids.collect();
+    pids.sort_unstable_by_key(|pid| pid.as_raw_nonzero());
+    pids
+}
+
+#[tokio::test]
+async fn they_stand_before_the_first_task_and_again_after_each() {
+    let Some(site) = walled(2, "").await else { return };
+    site.until_ready(2).await;
+    assert_eq!(site.pool.backends().folders(), 0, "no task has one of their folders");
+    for round in 1..=3 {
+        assert_eq!(output(&site.run("pwd; ls").await), "/job\na.sh\n");
+        site.until_ready(2).await;
+        assert_eq!(site.pool.backends().walls().used, round);
+    }
+    let mut session = site.connect("/pool/run/sh/interactive").await;
+    session.say("start {}").await;
+    session.stdin("word").await;
+    session.until_output("word").await;
+    assert_eq!(site.pool.backends().walls().used, 4);
+    assert_eq!(site.pool.backends().walls().ready, 1, "the other backend is free");
+    drop(session);
+    site.until_empty().await;
+    site.stop().await;
+    assert_eq!(marked(site.pool.backends().folder()), []);
+}
+
+#[tokio::test]
+async fn no_task_sees_anything_of_another() {
+    let Some(site) = walled(1, "").await else { return };
+    let leave = "echo x > left; echo x > /tmp/left; echo x > /dev/shm/left";
+    for _ in 0..3 {
+        site.until_ready(1).await;
+        let answer = site.run(&format!("find . /tmp /dev/shm -type f; {leave}")).await;
+        assert_eq!(output(&answer), "./a.sh\n");
+    }
+    assert_eq!(site.pool.backends().walls().used, 3);
+}
+
+#[tokio::test]
+async fn those_that_died_while_they_waited_are_nobodys_news() {
+    let Some(site) = walled(1, "").await else { return };
+    site.until_ready(1).await;
+    let folder = site.pool.backends().folder().to_owned();
+    // Its first process, bubblewrap itself, then the folder.
+    for harm in 0..3 {
+        let all = loop {
+            let all = marked(&folder);
+            if all.len() == 2 {
+                break all;
+            }
+            tokio::task::yield_now().await;
+        };
+        match harm {
+            0 | 1 => kill_process(all[1 - harm], Signal::KILL).unwrap(),
+            _ => {
+                let inner = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap();
+                std::fs::remove_dir(inner.path()).unwrap();
+            }
+        }
+        assert_eq!(output(&site.run("echo well").await), "well\n");
+        let mut session = site.connect("/pool/run/sh/interactive").await;
+        session.stdin("one ").await;
+        session.say("start {}").await;
+        session.stdin("two").await;
+        session.until_output("one two").await;
+        drop(session);
+        site.until_empty().await;
+        site.until_ready(1).await;
+    }
+    assert_eq!(site.status().await.counts.put_back, 0);
+    // A session may have come before those after the first task of its round stood.
+    assert!(site.pool.backends().walls().used >= 3);
+}
+
+/// Words that a session was told before it began must reach the one that takes its place.
+#[tokio::test]
+async fn a_session_whose_walls_are_dead_loses_no_word() {
+    let Some(site) = walled(1, "").await else { return };
+    for _ in 0..3 {
+        site.until_ready(1).await;
+        let folder = site.pool.backends().folder().to_owned();
+        while marked(&folder).len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        for pid in marked(&folder) {
+            // The rest may be gone with the first.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        let mut session = site.connect("/pool/run/sh/interactive").await;
+        session.stdin("one ").await;
+        session.say("start {}").await;
+        session.stdin("two").await;
+        session.until_output("one two").await;
+        drop(session);
+        site.until_empty().await;
+    }
+}
+
+const TWO: &str = "
+backends: 2
+programs:
+  a: {command: [/bin/sh, '{main}'], environment: {WHO: a}}
+  b: {command: [/bin/sh, '{main}'], environment: {WHO: b}}
+  c: {command: [/bin/sh, '{main}'], environment: {WHO: c}}
+";
+
+#[tokio::test]
+async fn programs_that_take_turns_have_walls_of_their_own() {
+    let site = Site::of(Config::parse(TWO).unwrap()).await;
+    if !site.pool.backends().isolation().has_bubblewrap() {
+        return;
+    }
+    let run = async |program: &str| {
+        let file = json!({ "filename": "x", "text": "echo $WHO" });
+        let answer = site.post_to(program, json!({ "input": [file] })).await.1;
+        assert_eq!(output(&answer), format!("{program}\n"), "{answer}");
+        site.until_empty().await;
+        site.until_ready(2).await;
+    };
+    site.until_ready(2).await;
+    run("b").await;
+    assert_eq!(site.pool.backends().walls().used, 0, "those for a are not for b");
+    for program in ["a", "b", "a", "b"] {
+        run(program).await;
+    }
+    assert_eq!(site.pool.backends().walls().used, 4);
+    run("c").await;
+    run("c").await;
+    assert_eq!(site.pool.backends().walls().used, 5);
+}
+
+/// A halted session still has its user while it ends, and walls of other programs have the rest.
+#[tokio::test]
+async fn walls_give_way_to_tasks_that_need_their_users() {
+    let more = "limits: {kill_after_seconds: 1000}\nprograms:\n  \
+                aside: {command: [/bin/true], environment: {WHO: aside}}\n  \
+                deaf: {command: [/bin/true], interactive: [/usr/bin/perl, -e, \
+                '$SIG{TERM} = \"IGNORE\"; $| = 1; print \"up\\n\"; sleep 1 while 1']}\n  \
+                other: {command: [/bin/echo, well], environment: {WHO: other}}\n";
+    let site = Site::of(Config::parse(&format!("backends: 1\nseed: 1\n{more}")).unwrap()).await;
+    if !site.pool.backends().isolation().has_bubblewrap() {
+        return;
+    }
+    site.until_ready(1).await;
+    let mut halted = site.connect("/pool/run/deaf/interactive").await;
+    halted.say("start {}").await;
+    halted.until_output("up").await;
+    assert_eq!(site.pool.backends().walls().ready, 1, "those of the first program");
+    // It does not end when it is asked to, and there are two users.
+    for round in 0..3 {
+        let answer = site.post_to("other", json!({ "input": [] })).await.1;
+        assert_eq!(output(&answer), "well\n", "round {round}: {answer}");
+        let answer = site.post_to("deaf", json!({ "input": [] })).await.1;
+        assert!(answer["ok"].is_object(), "round {round}: {answer}");
+    }
+    assert_eq!(site.status().await.counts.halted, 1);
+    assert_eq!(site.pool.backends().walls().ready, 0);
+    site.pool.backends().lose(0).await.unwrap();
+    site.until_empty().await;
+}
+
+#[tokio::test]
+async fn a_program_has_three_streams_and_nothing_else_of_the_pool() {
+    let programs = "programs:\n  \
+                    list: {command: [/bin/ls, /proc/self/fd], interactive: [/bin/ls, /proc/self/fd]}\n  \
+                    input: {command: [/bin/readlink, /proc/self/fd/0]}\n  \
+                    peek: {command: [/bin/ls, /proc/1/fd, /proc/1/exe]}\n";
+    let site = Site::of(Config::parse(&format!("backends: 1\n{programs}")).unwrap()).await;
+    if !site.pool.backends().isolation().has_bubblewrap() {
+        return;
+    }
+    let run = async |program: &str| output(&site.post_to(program, json!({ "input": [] })).await.1);
+    // Whoever started this may have left something open for all its children.
+    let outside = Command::new("/bin/ls").arg("/proc/self/fd").output().unwrap();
+    let wanted = String::from_utf8(outside.stdout).unwrap();
+    assert_eq!(run("list").await, wanted);
+    let mut session = connect(&site.address, "/pool/run/list/interactive").await;
+    session.say("start {}").await;
+    let heard: Vec<u8> = session.rest().await.into_iter().flat_map(|one| one.bytes).collect();
+    assert_eq!(String::from_utf8(heard).unwrap(), wanted);
+    assert_eq!(run("input").await, "/dev/null\n");
+    // Who started it keeps its own to itself.
+    let seen = run("peek").await;
+    assert!(seen.contains("cannot open directory '/proc/1/fd'"), "{seen}");
+    assert!(seen.contains("'/proc/1/exe': Permission denied"), "{seen}");
+}
+
+#[tokio::test]
+async fn limits_are_the_same_with_walls_and_without() {
+    let more =
+        "limits: {memory_bytes_max: 1073741825, file_bytes_max: 3145729, processes_max: 50}\n";
+    let mut seen = Vec::new();
+    for isolation in ["isolation: {bubblewrap: true}", "isolation: {bubblewrap: false}"] {
+        let site = Site::new(1, &format!("{more}{isolation}")).await;
+        let mut client = site.start(r#"{"duration": 7}"#, "cat /proc/self/limits").await;
+        let heard = client.rest().await.into_iter().flat_map(|one| one.bytes).collect();
+        let text = String::from_utf8(heard).unwrap();
+        // Inside, those around the program are counted with it.
+        let lines = text.lines().filter(|line| !line.starts_with("Max processes"));
+        seen.push(lines.map(String::from).collect::<Vec<_>>());
+        let root = site.pool.backends().isolation().first_uid().is_some();
+        assert!(!root || text.contains("50  ") || text.contains("53  "), "{text}");
+    }
+    let with = seen[0].join("\n");
+    for wanted in [
+        "1073741825           1073741825",
+        "3145729              3145729",
+        "256                  256",
+    ] {
+        assert!(with.contains(wanted), "{wanted} is not in {with}");
+    }
+    assert_eq!(seen[0], seen[1]);
+}
+
+#[tokio::test]
+async fn a_session_is_told_how_its_program_ended() {
+    let programs = "programs:\n  \
+                    kills: {command: [/bin/true], interactive: [/bin/sh, -c, 'echo up; kill -9 $$']}\n  \
+                    exits: {command: [/bin/true], interactive: [/bin/sh, -c, 'echo up; exit 137']}\n  \
+                    none: {command: [/bin/true], interactive: [/nowhere/at/all]}\n";
+    let site = Site::of(Config::parse(&format!("backends: 1\n{programs}")).unwrap()).await;
+    if !site.pool.backends().isolation().has_bubblewrap() {
+        return;
+    }
+    for (program, words) in [
+        ("kills", "the program was ended by signal 9"),
+        ("exits", "the program ended with status 137"),
+        ("none", "the program could not be started"),
+    ] {
+        let mut session = connect(&site.address, &format!("/pool/run/{program}/interactive")).await;
+        session.say("start {}").await;
+        let heard = session.rest().await;
+        assert_eq!(heard.last().unwrap().error(), words, "{heard:?}");
+        site.until_empty().await;
+    }
+}
+
+/// Starts the first process by hand with these as its standard output, and answers how it ended and what it said.
+fn by_hand(stdout: Stdio) -> (Option<i32>, String) {
+    let mut command = Command::new(FIRST);
+    command.arg(WORD).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
+    let output = command.spawn().unwrap().wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn by_hand_or_with_rubbish_nothing_is_run() {
+    let (code, said) = by_hand(Stdio::null());
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("not for people") && said.lines().count() == 1, "{said}");
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let touch = format!(r#"{{"command": ["/usr/bin/touch", {trace:?}]}}"#);
+    let sized = [&(touch.len() as u32).to_be_bytes()[..], touch.as_bytes()].concat();
+    for rubbish in [b"touch".to_vec(), b"\0\0\0\x05touch".to_vec(), touch.clone().into(), sized] {
+        let (mut own, other) = UnixStream::pair().unwrap();
+        own.write_all(&rubbish).unwrap();
+        own.shutdown(std::net::Shutdown::Write).unwrap();
+        let (code, said) = by_hand(OwnedFd::from(other).into());
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("not for people"), "{said}");
+    }
+    assert!(!trace.exists());
+    // Nobody who says anything is an end like any other.
+    let (_, other) = UnixStream::pair().unwrap();
+    assert_eq!(by_hand(OwnedFd::from(other).into()), (Some(0), String::new()));
+}
