@@ -24,10 +24,12 @@ mod execute;
 mod failure;
 mod known;
 mod library;
+mod overlap;
 mod presence;
 mod refuse;
 mod registry;
 mod replicas;
+mod results;
 mod runs;
 mod semaphores;
 mod settling;
@@ -43,7 +45,7 @@ use std::time::Duration;
 use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
 use taskyard_redis::{Failure, Link, Place, Reach, Value};
 use tokio::runtime::Runtime;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::opening::on_own_thread;
@@ -109,6 +111,8 @@ struct Shared {
     /// This server's identity in Redis.
     server: Vec<u8>,
     link: Mutex<Link>,
+    /// Batches that may leave beside others read this, those that may not write it.
+    turns: RwLock<()>,
     known: Lock<Known>,
     presence: Presence,
     durability: Option<Durability>,
@@ -185,6 +189,10 @@ impl Store for RedisStore {
         Some(POLL)
     }
 
+    fn batches_max(&self) -> usize {
+        2
+    }
+
     fn capabilities(&self) -> Capabilities {
         let always = self.shared.durability == Some(Durability::Always);
         let durable = always && self.shared.evicts.is_none();
@@ -250,12 +258,13 @@ impl Shared {
             Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
         );
         let link = Mutex::new(Link::orderly(Arc::clone(&reach)));
-        let (known, durability, evicts, pages) = Default::default();
+        let (turns, known, durability, evicts, pages) = Default::default();
         let mut shared = Shared {
             reach,
             clock,
             server,
             link,
+            turns,
             known,
             presence,
             durability,
@@ -283,7 +292,7 @@ impl Shared {
     async fn begin(&mut self) -> Result<i64, Failure> {
         if !self.serves {
             let mut link = self.link.lock().await;
-            return Batch::new(self, &mut link, 0).look_at_format().await;
+            return Batch::new(self, &mut link).look_at_format().await;
         }
         let format = FORMAT.to_string().into_bytes();
         let words = vec![self.server.clone(), presence::patience(), format];
