@@ -210,8 +210,7 @@ impl Connection {
         let (reader, writer) = split(stream);
         let reader = Ear::Here(BufReader::with_capacity(64 << 10, reader));
         let client = Client { id: 0, name: name.to_owned() };
-        let mut connection =
-            Connection { writer, reader, heard: Vec::new(), socket: twin, client };
+        let mut connection = Connection { writer, reader, heard: Vec::new(), socket: twin, client };
         connection.introduce(place).await.map_err(|failure| match failure {
             Failure::Lost(text) => Failure::Unreachable(text),
             other => other,

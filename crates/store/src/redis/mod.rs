@@ -56,6 +56,7 @@ use durability::Durability;
 use execute::Batch;
 use known::Known;
 use library::FORMAT;
+use overlap::Line;
 use presence::Presence;
 use transfer::Pages;
 
@@ -113,6 +114,7 @@ struct Shared {
     link: Mutex<Link>,
     /// Batches that may leave beside others read this, those that may not write it.
     turns: RwLock<()>,
+    line: Line,
     known: Lock<Known>,
     presence: Presence,
     durability: Option<Durability>,
@@ -172,7 +174,8 @@ impl Store for RedisStore {
         let shared = Arc::clone(&self.shared);
         let Some(runtime) = &self.runtime else { return Box::pin(ready(ended(count, "closed"))) };
         // On the connection's own thread, so that a batch costs two changes of threads.
-        let task = runtime.spawn(async move { shared.execute(now, commands).await });
+        let entry = shared.line.enter();
+        let task = runtime.spawn(async move { shared.execute(now, entry, commands).await });
         Box::pin(async move { task.await.unwrap_or_else(|error| ended(count, &error.to_string())) })
     }
 
@@ -258,13 +261,14 @@ impl Shared {
             Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
         );
         let link = Mutex::new(Link::orderly(Arc::clone(&reach)));
-        let (turns, known, durability, evicts, pages) = Default::default();
+        let (turns, line, known, durability, evicts, pages) = Default::default();
         let mut shared = Shared {
             reach,
             clock,
             server,
             link,
             turns,
+            line,
             known,
             presence,
             durability,

@@ -6,10 +6,12 @@
 //! of which Redis has refused a part, which was not done and is asked again.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{Command, Timestamp, TubeName};
-use taskyard_redis::{Failure, Link};
+use taskyard_redis::{Failure, Link, Sent};
+use tokio::sync::oneshot;
 
 use super::Shared;
 use super::execute::{Batch, Group, leases_of, sessions_of, tasks_in, tube_of, waves};
@@ -24,21 +26,80 @@ enum Work {
     Some(Vec<Group>),
 }
 
+/// Calls that were sent for these, and the lease numbers that each may use.
+struct Begun {
+    groups: Vec<Group>,
+    ranges: Vec<(u64, u64)>,
+    sent: Sent,
+}
+
+/// The place of a batch among those that came before and after it, who wait until it is known how this one goes.
+pub(super) struct Entry {
+    before: oneshot::Receiver<()>,
+    /// Whoever comes next waits until this is dropped.
+    next: oneshot::Sender<()>,
+}
+
+/// The latest batch that came.
+#[derive(Default)]
+pub(super) struct Line(Mutex<Option<oneshot::Receiver<()>>>);
+
+impl Line {
+    /// A place behind all that came before. Batches are not begun in the order in which they come, so it is asked for first.
+    pub fn enter(&self) -> Entry {
+        let (next, behind) = oneshot::channel();
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = last.replace(behind).unwrap_or_else(|| oneshot::channel().1);
+        Entry { before, next }
+    }
+}
+
 impl Shared {
     /// Runs a batch. Whatever fails, each command is answered.
-    pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
+    pub async fn execute(
+        &self,
+        now: Timestamp,
+        Entry { before, next: entry }: Entry,
+        commands: Vec<Command>,
+    ) -> Executed {
         let mut results = Results::new(self, commands.len());
-        let work = if commands.iter().all(is_simple) {
-            // Until all is known of what came of it.
-            let _turn = self.turns.read().await;
-            self.run_beside(now, commands, &mut results).await
-        } else {
-            Work::All(commands)
-        };
-        if matches!(&work, Work::Some(groups) if groups.is_empty()) {
+        if let Some(refusal) = self.presence.refusal() {
+            results.answer_rest(&refusal);
             return results.end();
         }
+        // It is dropped, not sent.
+        let _ = before.await;
+        if !commands.iter().all(is_simple) {
+            return self.run_alone(now, Some(entry), Work::All(commands), results).await;
+        }
+        // Kept until all is known of what came of it.
+        let turn = self.turns.read().await;
+        let begun = match self.begin_beside(now, commands).await {
+            Ok(begun) => begun,
+            Err(commands) => {
+                drop(turn);
+                return self.run_alone(now, Some(entry), Work::All(commands), results).await;
+            }
+        };
+        drop(entry);
+        let again = self.end_beside(begun, &mut results).await;
+        drop(turn);
+        if again.is_empty() {
+            return results.end();
+        }
+        self.run_alone(now, None, Work::Some(again), results).await
+    }
+
+    /// Runs a batch, or what is left of it, when nothing else is under way.
+    async fn run_alone(
+        &self,
+        now: Timestamp,
+        entry: Option<oneshot::Sender<()>>,
+        work: Work,
+        results: Results<'_>,
+    ) -> Executed {
         let _turn = self.turns.write().await;
+        drop(entry);
         let mut link = self.link.lock().await;
         self.known().now = now.as_micros();
         let mut batch = Batch { shared: self, link: &mut link, results };
@@ -52,17 +113,16 @@ impl Shared {
         batch.results.end()
     }
 
-    /// Runs a batch beside others, if that can be done now. Answers what was not done.
-    async fn run_beside(
+    /// Sends a batch behind what is under way, if that can be done now.
+    async fn begin_beside(
         &self,
         now: Timestamp,
         commands: Vec<Command>,
-        results: &mut Results<'_>,
-    ) -> Work {
+    ) -> Result<Begun, Vec<Command>> {
         let mut link = self.link.lock().await;
         self.known().now = now.as_micros();
         if !self.may_leave(&link, &commands) {
-            return Work::All(commands);
+            return Err(commands);
         }
         let sessions = commands.iter().flat_map(sessions_of);
         let alive: HashMap<_, _> = sessions.map(|session| (session, true)).collect();
@@ -71,8 +131,12 @@ impl Shared {
         groups.iter_mut().for_each(Group::straighten);
         let (calls, ranges) = self.encode(&groups, &alive);
         let sent = link.begin(&calls).await;
-        // Others may leave now.
-        drop(link);
+        Ok(Begun { groups, ranges, sent })
+    }
+
+    /// Takes in what came of it. Answers what was not done.
+    async fn end_beside(&self, begun: Begun, results: &mut Results<'_>) -> Vec<Group> {
+        let Begun { groups, ranges, sent } = begun;
         let (answers, troubles) = sent.receive().await;
         if !troubles.is_empty() {
             self.link.lock().await.heed(troubles);
@@ -81,13 +145,12 @@ impl Shared {
         for ((group, answer), range) in groups.into_iter().zip(answers).zip(ranges) {
             match results.take_in(&group, answer, range, &mut leases) {
                 Taken::In => {}
-                Taken::Absent(_) => again.push(group),
-                Taken::Not(Failure::Refused(why)) => results.fail(&group, &Failure::Refused(why)),
-                Taken::Not(_) => again.push(group),
+                Taken::Not(failure @ Failure::Refused(_)) => results.fail(&group, &failure),
+                Taken::Not(_) | Taken::Absent(_) => again.push(group),
             }
         }
         self.known().return_leases(&leases);
-        Work::Some(again)
+        again
     }
 
     /// Whether these need nothing but one call for each of their tubes, which can leave at once.
