@@ -31,6 +31,17 @@ impl Gate {
         self.stirred_at = None;
     }
 
+    /// Starts a new batch, while one with commands of these tubes that may have to wait is under way.
+    pub fn take_tries(&mut self) -> HashMap<TubeName, usize> {
+        self.stirred_at = None;
+        std::mem::take(&mut self.first_try)
+    }
+
+    /// Whether nobody is to be served or let in.
+    pub fn is_clear(&self) -> bool {
+        self.held.is_empty() && self.wanted.is_empty()
+    }
+
     /// Notes a command at this place of the batch that may have to wait.
     fn note_try(&mut self, tube: &TubeName, at: usize) {
         if !self.first_try.contains_key(tube) {

@@ -113,6 +113,8 @@ struct Pending {
     phase: Phase,
     /// The loop sleeps and wants the bell.
     sleeping: bool,
+    /// It wants it only when it is woken, or when there are so many commands.
+    enough: usize,
     /// Somebody rang without leaving anything: time has moved.
     rung: bool,
 }
@@ -276,6 +278,36 @@ impl Inbox {
         pending.pick_up(spare)
     }
 
+    /// Sleeps until it is woken, or so many commands are here.
+    pub fn wait(&self, commands: usize) {
+        let mut pending = self.lock();
+        pending.enough = commands;
+        while !pending.rung && pending.commands < commands {
+            pending.sleeping = true;
+            pending = self.bell.wait(pending).unwrap_or_else(PoisonError::into_inner);
+            pending.sleeping = false;
+        }
+        pending.enough = 0;
+        pending.rung = false;
+    }
+
+    /// The first jobs, as far as they may be begun beside what is under way: nothing when there is anything else here, or fewer commands
+    /// than this.
+    pub fn pick_up_behind(
+        &self,
+        commands: usize,
+        may: impl Fn(&Job) -> bool,
+    ) -> Option<VecDeque<Job>> {
+        let mut pending = self.lock();
+        if pending.commands < commands.max(1) {
+            return None;
+        }
+        if !pending.has_only_jobs() {
+            return Some(VecDeque::new());
+        }
+        Some(pending.pick_up_while(VecDeque::new(), may))
+    }
+
     /// Waits a moment for something to arrive, without sleeping.
     fn look_out(&self) {
         let seen = self.arrivals.load(Ordering::Relaxed);
@@ -288,7 +320,8 @@ impl Inbox {
     /// Wakes the loop if it sleeps; a loop at work looks here by itself before it sleeps.
     fn ring(&self, mut pending: MutexGuard<'_, Pending>) {
         self.arrivals.fetch_add(1, Ordering::Relaxed);
-        if std::mem::take(&mut pending.sleeping) {
+        let wanted = pending.rung || pending.commands >= pending.enough;
+        if wanted && std::mem::take(&mut pending.sleeping) {
             drop(pending);
             self.bell.notify_one();
         }
@@ -327,11 +360,13 @@ impl Pending {
     }
 
     fn is_idle(&self) -> bool {
-        self.jobs.is_empty()
-            && self.gone.is_empty()
+        self.jobs.is_empty() && !self.rung && self.has_only_jobs()
+    }
+
+    fn has_only_jobs(&self) -> bool {
+        self.gone.is_empty()
             && self.elsewhere.is_empty()
             && self.questions.is_empty()
-            && !self.rung
             && self.phase == Phase::Running
     }
 
@@ -360,13 +395,22 @@ impl Pending {
         self.questions.drain(..ripe).map(|(_, question)| question).collect()
     }
 
-    fn pick_up_jobs(&mut self, mut spare: VecDeque<Job>) -> VecDeque<Job> {
+    fn pick_up_jobs(&mut self, spare: VecDeque<Job>) -> VecDeque<Job> {
         if self.items <= TURN_ITEMS_MAX && self.bytes <= TURN_BYTES_MAX {
             (self.commands, self.items, self.bytes) = (0, 0, 0);
             return std::mem::replace(&mut self.jobs, spare);
         }
+        self.pick_up_while(spare, |_| true)
+    }
+
+    /// As many jobs as fit in one turn, up to the first that may not be picked up.
+    fn pick_up_while(
+        &mut self,
+        mut spare: VecDeque<Job>,
+        may: impl Fn(&Job) -> bool,
+    ) -> VecDeque<Job> {
         let (mut items, mut bytes) = (0, 0);
-        while let Some(job) = self.jobs.front() {
+        while let Some(job) = self.jobs.front().filter(|job| may(job)) {
             items += job.items;
             bytes += job.bytes;
             // A job larger than a turn is a turn of its own.

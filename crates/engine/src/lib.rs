@@ -10,6 +10,7 @@ mod admit;
 mod answer;
 mod clock;
 mod engine;
+mod flight;
 mod inbox;
 mod jobs;
 mod listeners;

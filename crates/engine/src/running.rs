@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use taskyard_core::{Command, Effects, Error, News, Reply, Result, Timestamp};
+use taskyard_core::{Command, Effects, Error, News, Reply, Result, Timestamp, TubeName};
 use taskyard_store::{Executed, Store};
 
 use crate::admit::Gate;
@@ -23,10 +23,12 @@ use crate::waiters::{Side, WaiterId, Waiters};
 
 /// Everything that is under way, owned by the loop's thread.
 pub(crate) struct Running {
-    inbox: Arc<Inbox>,
-    store: Arc<dyn Store>,
-    clock: Arc<dyn Clock>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
     waker: Waker,
+    /// Wakes the loop where it also waits for commands.
+    pub(crate) bell: Waker,
     ticks: Ticks,
     /// When to look what other servers did, if there may be any.
     next_poll: Option<Timestamp>,
@@ -45,6 +47,8 @@ pub(crate) struct Running {
     pub(crate) impatient: Vec<WaiterId>,
     /// Commands that give back what nobody received.
     pub(crate) returns: Vec<Command>,
+    /// In which tubes there were how many tasks after the latest of several batches under way.
+    pub(crate) plenty: Vec<(TubeName, u64)>,
 }
 
 /// A batch for the store, and where each of its replies belongs.
@@ -81,6 +85,7 @@ impl Running {
         store.watch(Arc::new(move |what| ears.hear(what)));
         Running {
             next_poll: store.poll_every().map(|every| now + every),
+            bell: Waker::from(inbox.clone()),
             inbox,
             store,
             clock,
@@ -97,6 +102,7 @@ impl Running {
             late_drops: Vec::new(),
             impatient: Vec::new(),
             returns: Vec::new(),
+            plenty: Vec::new(),
         }
     }
 
@@ -113,7 +119,7 @@ impl Running {
         }
     }
 
-    fn next_deadline(&self) -> Option<Timestamp> {
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let waiting = [self.waiters.next_deadline(), self.listeners.next_deadline()];
         let deadlines = [self.ticks.next(), self.next_poll].into_iter().chain(waiting);
         deadlines.flatten().min()
@@ -183,18 +189,19 @@ impl Running {
     /// Runs the batch that was put together and gives everybody their reply. Tells whether it did
     /// more than to let waiters try in vain.
     fn execute(&mut self) -> bool {
+        if self.store.batches_max() > 1 {
+            return self.fly();
+        }
         let mut progress = false;
         if !self.round.commands.is_empty() {
             self.now = self.clock.now();
-            let commands = std::mem::take(&mut self.round.commands);
+            let mut round = std::mem::take(&mut self.round);
+            let commands = round.take_commands();
             let count = commands.len();
-            let mut executed = block_on(self.store.execute(self.now, commands), &self.waker);
-            if executed.replies.len() != count {
-                tracing::error!(count, answered = executed.replies.len(), "replies are missing");
-                let missing = || Err(Error::Store("the store did not answer".into()));
-                executed.replies.resize_with(count, missing);
-            }
-            progress = self.distribute(executed);
+            let executed = block_on(self.store.execute(self.now, commands), &self.waker);
+            progress = self.take_in(&mut round, count, executed);
+            // It has room for the next one.
+            self.round = round;
         }
         self.takes.open();
         self.puts.open();
@@ -202,10 +209,24 @@ impl Running {
         progress
     }
 
+    /// Takes in what came of a batch of so many commands.
+    pub(crate) fn take_in(
+        &mut self,
+        round: &mut Round,
+        count: usize,
+        mut executed: Executed,
+    ) -> bool {
+        if executed.replies.len() != count {
+            tracing::error!(count, answered = executed.replies.len(), "replies are missing");
+            let missing = || Err(Error::Store("the store did not answer".into()));
+            executed.replies.resize_with(count, missing);
+        }
+        self.distribute(round, executed)
+    }
+
     /// Gives everybody their reply, and takes in what the store says about the time and the tubes.
-    fn distribute(&mut self, executed: Executed) -> bool {
+    fn distribute(&mut self, round: &mut Round, executed: Executed) -> bool {
         let Executed { replies, effects, unloaded } = executed;
-        let mut round = std::mem::take(&mut self.round);
         for unloaded in unloaded {
             if let Some(place) = round.origins.get(unloaded.reply).and_then(Origin::place) {
                 self.jobs.lacks_body(place, unloaded);
@@ -234,7 +255,6 @@ impl Running {
             }
         }
         drop(tries);
-        self.round = round;
         // A batch that failed as a whole knows nothing about the time.
         if !failed || effects.next_wakeup.is_some() {
             self.ticks.learn(effects.next_wakeup);
@@ -289,6 +309,11 @@ impl Round {
     pub fn push_try(&mut self, place: Place, command: Command) {
         self.tries.push(command.clone());
         self.push(Origin::Try(place), command);
+    }
+
+    /// Its commands, which leave it.
+    pub fn take_commands(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
     }
 
     /// Where the next command will stand.

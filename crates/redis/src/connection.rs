@@ -1,4 +1,4 @@
-//! One connection to one Redis, with one batch under way at a time.
+//! One connection to one Redis. What was sent is answered in its order, so more may be sent before all of that is heard.
 //!
 //! It is written here because whoever asks must know whether what failed can have been done: a connection that was found
 //! broken before anything left is another matter than one that broke on the way.
@@ -6,8 +6,11 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf, split,
+};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -28,7 +31,7 @@ const VERSION_MIN: u32 = 7;
 pub enum Failure {
     /// Redis cannot be reached, or cannot answer for now. Nothing was done.
     Unreachable(String),
-    /// It said no. Nothing was done.
+    /// It said no. Nothing was done, unless [`Failure::may_be_done`].
     Refused(String),
     /// It has no memory left for more. Nothing was done.
     Full,
@@ -57,6 +60,16 @@ impl Failure {
         }
     }
 
+    /// Whether it was done perhaps, or a part of it: nobody knows, or a function broke off, whose writes are not undone.
+    pub fn may_be_done(&self) -> bool {
+        match self {
+            Failure::Lost(_) => true,
+            // Redis names the place in the text of the function.
+            Failure::Refused(text) => text.contains("user_function:"),
+            _ => false,
+        }
+    }
+
     /// In words.
     pub fn text(&self) -> String {
         match self {
@@ -74,9 +87,14 @@ impl Failure {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> Stream for T {}
 
+type Reader = BufReader<ReadHalf<Box<dyn Stream>>>;
+
 /// A connection, and who it is to Redis.
 pub struct Connection {
-    stream: BufReader<Box<dyn Stream>>,
+    writer: WriteHalf<Box<dyn Stream>>,
+    reader: Ear,
+    /// The beginning of what Redis says without being asked.
+    heard: Vec<u8>,
     /// The same socket, to be looked at.
     socket: std::net::TcpStream,
     /// Who we are to Redis on it.
@@ -90,6 +108,61 @@ pub struct Client {
     pub id: i64,
     /// What we called it.
     pub name: String,
+}
+
+/// Where answers are read: here, or whoever reads before hands it on. When that one gives up, nobody gets it.
+enum Ear {
+    Here(Reader),
+    Elsewhere(oneshot::Receiver<Reader>),
+}
+
+/// The place of one who asked among those who wait for their answers.
+pub struct Turn {
+    reader: Ear,
+    next: oneshot::Sender<Reader>,
+}
+
+impl Turn {
+    /// Reads this many answers, when those before have theirs.
+    pub async fn receive(self, count: usize) -> Result<Vec<Value>, Failure> {
+        let receiving = async {
+            let mut reader = self.reader.get().await?;
+            let mut answers = Vec::with_capacity(count);
+            for _ in 0..count {
+                answers.push(resp::read(&mut reader).await?);
+            }
+            // The connection may be gone meanwhile.
+            let _ = self.next.send(reader);
+            Ok(answers)
+        };
+        match timeout(ANSWER_MAX, receiving).await {
+            Ok(received) => {
+                received.map_err(|error: std::io::Error| Failure::Lost(error.to_string()))
+            }
+            Err(_) => Err(Failure::Lost(silence())),
+        }
+    }
+}
+
+impl Ear {
+    async fn get(self) -> std::io::Result<Reader> {
+        match self {
+            Ear::Here(reader) => Ok(reader),
+            Ear::Elsewhere(reader) => reader.await.map_err(|_| ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Keeps it here, as soon as those who wait have their answers.
+    async fn keep(&mut self) -> std::io::Result<&mut Reader> {
+        if let Ear::Elsewhere(reader) = self {
+            let reader = reader.await.map_err(|_| std::io::Error::from(ErrorKind::BrokenPipe))?;
+            *self = Ear::Here(reader);
+        }
+        match self {
+            Ear::Here(reader) => Ok(reader),
+            Ear::Elsewhere(_) => Err(ErrorKind::BrokenPipe.into()),
+        }
+    }
 }
 
 impl Connection {
@@ -134,9 +207,10 @@ impl Connection {
                     })?)
                 }
             };
-        let stream = BufReader::with_capacity(64 << 10, stream);
+        let (reader, writer) = split(stream);
+        let reader = Ear::Here(BufReader::with_capacity(64 << 10, reader));
         let client = Client { id: 0, name: name.to_owned() };
-        let mut connection = Connection { stream, socket: twin, client };
+        let mut connection = Connection { writer, reader, heard: Vec::new(), socket: twin, client };
         connection.introduce(place).await.map_err(|failure| match failure {
             Failure::Lost(text) => Failure::Unreachable(text),
             other => other,
@@ -217,8 +291,8 @@ impl Connection {
             return Err(Failure::Unreachable("the connection has ended".into()));
         }
         let sending = async {
-            self.stream.write_all(bytes).await?;
-            self.stream.flush().await
+            self.writer.write_all(bytes).await?;
+            self.writer.flush().await
         };
         match timeout(ANSWER_MAX, sending).await {
             Ok(sent) => sent.map_err(|error| Failure::Lost(error.to_string())),
@@ -228,29 +302,48 @@ impl Connection {
 
     /// Reads this many answers to what was sent.
     pub async fn receive(&mut self, count: usize) -> Result<Vec<Value>, Failure> {
-        let receiving = async {
-            let mut answers = Vec::with_capacity(count);
-            for _ in 0..count {
-                answers.push(resp::read(&mut self.stream).await?);
+        self.turn().receive(count).await
+    }
+
+    /// The place of what was just sent: whoever has it must read the answers to that, before those to anything later.
+    pub fn turn(&mut self) -> Turn {
+        let (next, reader) = oneshot::channel();
+        Turn { reader: std::mem::replace(&mut self.reader, Ear::Elsewhere(reader)), next }
+    }
+
+    /// Whether nobody waits for an answer.
+    pub fn is_idle(&mut self) -> bool {
+        if let Ear::Elsewhere(reader) = &mut self.reader
+            && let Ok(reader) = reader.try_recv()
+        {
+            self.reader = Ear::Here(reader);
+        }
+        matches!(self.reader, Ear::Here(_))
+    }
+
+    /// Waits for what Redis says without being asked: what others publish. Whoever gives up waiting loses nothing of it.
+    pub async fn hear(&mut self) -> Result<Value, Failure> {
+        let lost = |error: std::io::Error| Failure::Lost(error.to_string());
+        let reader = self.reader.keep().await.map_err(lost)?;
+        loop {
+            let mut rest = &self.heard[..];
+            match resp::read(&mut rest).await {
+                Ok(value) => {
+                    let used = self.heard.len() - rest.len();
+                    self.heard.drain(..used);
+                    return Ok(value);
+                }
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
+                Err(error) => return Err(lost(error)),
             }
-            Ok(answers)
-        };
-        match timeout(ANSWER_MAX, receiving).await {
-            Ok(received) => {
-                received.map_err(|error: std::io::Error| Failure::Lost(error.to_string()))
+            if reader.read_buf(&mut self.heard).await.map_err(lost)? == 0 {
+                return Err(lost(ErrorKind::UnexpectedEof.into()));
             }
-            Err(_) => Err(Failure::Lost(silence())),
         }
     }
 
-    /// Waits for what Redis says without being asked: what others publish.
-    pub async fn hear(&mut self) -> Result<Value, Failure> {
-        let heard = resp::read(&mut self.stream).await;
-        heard.map_err(|error| Failure::Lost(error.to_string()))
-    }
-
     /// Whether the other side has closed it. The system is asked: the runtime may not have heard of it yet.
-    fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         match self.socket.peek(&mut [0]) {
             Ok(count) => count == 0,
             Err(error) => error.kind() != ErrorKind::WouldBlock,
@@ -282,5 +375,64 @@ mod tests {
         }
         let text = "MISCONF Errors writing to the AOF file: No space left on device";
         assert_eq!(Failure::of(text), Failure::Refused(text.into()));
+        assert!(!Failure::of(text).may_be_done());
+        let text = "ERR user_function:7: bad argument script: f, on @user_function:7.";
+        assert!(Failure::of(text).may_be_done());
+    }
+
+    /// Two ends of a connection to nobody.
+    async fn connection() -> (Connection, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let socket = socket.into_std().unwrap();
+        let twin = socket.try_clone().unwrap();
+        let stream: Box<dyn Stream> = Box::new(TcpStream::from_std(socket).unwrap());
+        let (reader, writer) = split(stream);
+        let reader = Ear::Here(BufReader::new(reader));
+        let client = Client { id: 1, name: "test".into() };
+        let connection = Connection { writer, reader, heard: Vec::new(), socket: twin, client };
+        (connection, listener.accept().await.unwrap().0)
+    }
+
+    // A heartbeat that came in the middle of a notice lost its beginning, and with it the connection.
+    #[tokio::test]
+    async fn who_gives_up_listening_in_the_middle_of_a_message_hears_all_of_it_later() {
+        let (mut connection, mut other) = connection().await;
+        for part in ["*2\r", "\n$5\r\nhel", "lo"] {
+            other.write_all(part.as_bytes()).await.unwrap();
+            // It is heard, and the message is not complete.
+            let size = connection.heard.len() + part.len();
+            while connection.heard.len() < size {
+                let heard = timeout(Duration::from_millis(1), connection.hear()).await;
+                assert!(heard.is_err(), "{heard:?}");
+            }
+        }
+        other.write_all(b"\r\n:7\r\n+next\r\n").await.unwrap();
+        let whole = Value::List(vec![Value::Text(b"hello".into()), Value::Int(7)]);
+        assert_eq!(connection.hear().await.unwrap(), whole);
+        assert_eq!(connection.hear().await.unwrap(), Value::Text(b"next".into()));
+    }
+
+    #[tokio::test]
+    async fn answers_are_read_in_the_order_of_what_was_sent() {
+        let (mut connection, mut other) = connection().await;
+        let (first, second) = (connection.turn(), connection.turn());
+        assert!(!connection.is_idle());
+        other.write_all(b":1\r\n:2\r\n:3\r\n").await.unwrap();
+        let (second, first) = tokio::join!(second.receive(1), first.receive(2));
+        assert_eq!(first.unwrap(), [Value::Int(1), Value::Int(2)]);
+        assert_eq!(second.unwrap(), [Value::Int(3)]);
+        assert!(connection.is_idle());
+    }
+
+    // Who came behind one that gave up would have read what that one was answered.
+    #[tokio::test]
+    async fn when_one_gives_up_those_behind_are_lost_too() {
+        let (mut connection, mut other) = connection().await;
+        let (first, second) = (connection.turn(), connection.turn());
+        other.write_all(b":1\r\n:2\r\n").await.unwrap();
+        drop(first);
+        assert!(matches!(second.receive(1).await, Err(Failure::Lost(_))));
+        assert!(matches!(connection.receive(1).await, Err(Failure::Lost(_))));
     }
 }

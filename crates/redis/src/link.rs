@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use crate::connection::{Client, Connection, Failure};
+use crate::connection::{Client, Connection, Failure, Turn};
 use crate::library::Library;
 use crate::resp::{self, Value};
 use crate::slots::{self, Slots};
@@ -78,6 +78,79 @@ struct Away {
     until: Instant,
 }
 
+/// Calls that were sent.
+pub struct Sent {
+    parts: Vec<Part>,
+    answers: Vec<Option<Answer>>,
+}
+
+/// Those that were sent to one node.
+struct Part {
+    node: Address,
+    client: Client,
+    turn: Turn,
+    /// Which calls, and whether each waits for replicas.
+    places: Vec<(usize, bool)>,
+    /// How many replicas are wanted, if the number of those that have it follows.
+    replicas: Option<i64>,
+}
+
+/// What went wrong on the way to a node.
+pub struct Trouble {
+    node: Address,
+    /// On which connection.
+    client: Client,
+    why: Failure,
+}
+
+impl Sent {
+    /// Receives the answers: one for each call, and what the way there must know.
+    pub async fn receive(mut self) -> (Vec<Answer>, Vec<Trouble>) {
+        let mut troubles = Vec::new();
+        for Part { node, client, turn, places, replicas } in self.parts {
+            let count = places.len() + usize::from(replicas.is_some());
+            let received = match turn.receive(count).await {
+                Ok(mut values) => {
+                    let reached = if replicas.is_some() { values.pop() } else { None };
+                    read_answers(values, &places, reached.and_then(|value| value.int()), replicas)
+                }
+                Err(failure) => vec![Err(failure); places.len()],
+            };
+            let why = received.iter().find_map(|answer| match answer {
+                Err(why @ (Failure::Lost(_) | Failure::Moved(_) | Failure::Unloaded)) => Some(why),
+                _ => None,
+            });
+            troubles.extend(why.cloned().map(|why| Trouble { node, client, why }));
+            for ((place, _), answer) in places.into_iter().zip(received) {
+                self.answers[place] = Some(answer);
+            }
+        }
+        let unasked = || Err(Failure::Unreachable("it was not asked".into()));
+        (self.answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect(), troubles)
+    }
+}
+
+/// What each call was answered, where so many replicas have it of so many that should.
+fn read_answers(
+    values: Vec<Value>,
+    places: &[(usize, bool)],
+    reached: Option<i64>,
+    wanted: Option<i64>,
+) -> Vec<Answer> {
+    let short = match (reached, wanted) {
+        (Some(reached), Some(wanted)) if reached < wanted => {
+            Some(format!("only {reached} of {wanted} replicas have it"))
+        }
+        _ => None,
+    };
+    let each = values.into_iter().zip(places).map(|(value, (_, waits))| match (value, &short) {
+        (Value::Error(text), _) => Err(Failure::of(&text)),
+        (value, Some(why)) if *waits => Err(Failure::Unreplicated(why.clone(), value)),
+        (value, _) => Ok(value),
+    });
+    each.collect()
+}
+
 impl Link {
     /// Nothing is connected yet.
     pub fn new(reach: Arc<Reach>) -> Self {
@@ -112,42 +185,66 @@ impl Link {
 
     /// Makes these calls once.
     async fn round(&mut self, calls: &[Call], open: Vec<usize>, answers: &mut [Option<Answer>]) {
-        let mut by_node: BTreeMap<Address, Vec<usize>> = BTreeMap::new();
-        for at in open {
-            match self.node_of(&calls[at].key).await {
-                Ok(node) => by_node.entry(node).or_default().push(at),
-                Err(failure) => answers[at] = Some(Err(failure)),
-            }
-        }
-        let mut sent = Vec::new();
-        for (node, places) in by_node {
-            match self.send(&node, calls, &places).await {
-                Ok(replicas) => sent.push((node, places, replicas)),
-                Err(failure) => {
-                    places.iter().for_each(|at| answers[*at] = Some(Err(failure.clone())))
-                }
-            }
-        }
-        for (node, places, replicas) in sent {
-            let waits: Vec<bool> =
-                places.iter().map(|at| replicas && calls[*at].replicate).collect();
-            let received = self.receive(&node, &waits, replicas).await;
-            for (at, answer) in places.into_iter().zip(received) {
-                answers[at] = Some(answer);
-            }
+        let places = open.clone();
+        let (made, troubles) = self.begin_some(calls, open).await.receive().await;
+        self.heed(troubles);
+        for (at, answer) in places.into_iter().zip(made) {
+            answers[at] = Some(answer);
         }
     }
 
-    /// Sends calls to a node. Answers whether the number of replicas that have them follows.
+    /// Whether calls of these keys can leave at once: their nodes are known and connected, and nothing is to be put in order there.
+    pub fn is_ready<'a>(&self, mut keys: impl Iterator<Item = &'a str>) -> bool {
+        keys.all(|key| {
+            let node = self.known_node_of(key);
+            let connection = node.and_then(|node| self.nodes.get(node));
+            connection.is_some_and(|connection| !connection.has_ended())
+                && !self.lost.iter().any(|(lost, _)| Some(lost) == node)
+        })
+    }
+
+    /// Sends calls, none of which needs another's effect. Others may be sent before these are answered, and are done after them where they
+    /// go to the same node. Whoever has received the answers hands what went wrong to [`Link::heed`].
+    pub async fn begin(&mut self, calls: &[Call]) -> Sent {
+        self.begin_some(calls, (0..calls.len()).collect()).await
+    }
+
+    async fn begin_some(&mut self, calls: &[Call], open: Vec<usize>) -> Sent {
+        let mut answers: Vec<Option<Answer>> = open.iter().map(|_| None).collect();
+        let mut by_node: BTreeMap<Address, Vec<(usize, usize)>> = BTreeMap::new();
+        for (place, at) in open.into_iter().enumerate() {
+            match self.node_of(&calls[at].key).await {
+                Ok(node) => by_node.entry(node).or_default().push((place, at)),
+                Err(failure) => answers[place] = Some(Err(failure)),
+            }
+        }
+        let mut parts = Vec::new();
+        for (node, places) in by_node {
+            let sent: Vec<&Call> = places.iter().map(|(_, at)| &calls[*at]).collect();
+            match self.send(&node, &sent).await {
+                Ok((turn, client, replicas)) => {
+                    let waits = sent.iter().map(|call| replicas.is_some() && call.replicate);
+                    let places = places.iter().map(|(place, _)| *place).zip(waits).collect();
+                    parts.push(Part { node, client, turn, places, replicas });
+                }
+                Err(failure) => {
+                    places.iter().for_each(|at| answers[at.0] = Some(Err(failure.clone())));
+                }
+            }
+        }
+        Sent { parts, answers }
+    }
+
+    /// Sends calls to a node. Answers whose turn it is to read the answers, by which connection, and how many replicas should have them if
+    /// the number of those that do follows.
     async fn send(
         &mut self,
         node: &Address,
-        calls: &[Call],
-        places: &[usize],
-    ) -> Result<bool, Failure> {
+        calls: &[&Call],
+    ) -> Result<(Turn, Client, Option<i64>), Failure> {
         let mut bytes = Vec::new();
         let mut replicate = false;
-        for call in places.iter().map(|at| &calls[*at]) {
+        for call in calls {
             let name = self.reach.library.function(call.function);
             let words: Vec<&[u8]> = [&b"FCALL"[..], name.as_bytes(), b"1", call.key.as_bytes()]
                 .into_iter()
@@ -157,7 +254,8 @@ impl Link {
             replicate |= call.replicate;
         }
         let place = &self.reach.place;
-        replicate &= place.replicas > 0;
+        let wanted = i64::from(place.replicas);
+        replicate &= wanted > 0;
         if replicate {
             let (count, wait) = (place.replicas.to_string(), place.replicas_wait.as_millis());
             resp::pack(&mut bytes, &["WAIT", &count, &wait.to_string()]);
@@ -168,6 +266,11 @@ impl Link {
         let known = self.nodes.contains_key(node);
         let mut sent = self.connection(node).await?.send(&bytes).await;
         if known && matches!(sent, Err(Failure::Unreachable(_))) {
+            let idle = self.nodes.get_mut(node).is_some_and(Connection::is_idle);
+            if !idle {
+                // Those who wait for answers hear that it was lost, and put that in order first.
+                return Err(Failure::Unreachable("the connection has ended".into()));
+            }
             // It ended while nobody used it.
             self.nodes.remove(node);
             sent = self.connection(node).await?.send(&bytes).await;
@@ -176,51 +279,34 @@ impl Link {
             self.broken(node, &failure);
             return Err(failure);
         }
-        Ok(replicate)
+        let connection = self.connection(node).await?;
+        Ok((connection.turn(), connection.client.clone(), replicate.then_some(wanted)))
     }
 
-    /// Receives an answer for each of these, and if so the number of replicas, for which some of them wait.
-    async fn receive(&mut self, node: &Address, waits: &[bool], replicas: bool) -> Vec<Answer> {
-        let count = waits.len();
-        let Some(connection) = self.nodes.get_mut(node) else {
-            return vec![Err(Failure::Lost("the connection is gone".into())); count];
-        };
-        let mut values = match connection.receive(count + usize::from(replicas)).await {
-            Ok(values) => values,
-            Err(failure) => {
-                self.broken(node, &failure);
-                return vec![Err(failure); count];
+    /// Does what went wrong asks for.
+    pub fn heed(&mut self, troubles: Vec<Trouble>) {
+        for Trouble { node, client, why } in troubles {
+            // Others may have noticed before.
+            let same = self.nodes.get(&node).is_some_and(|connection| connection.client == client);
+            match why {
+                Failure::Lost(_) if same => self.broken(&node, &why),
+                Failure::Lost(_) => {}
+                // A server that was a master is asked again by a new connection: its name may mean another now.
+                Failure::Moved(_) => {
+                    self.slots = None;
+                    self.forget(&node, same);
+                }
+                // Opening a connection loads them.
+                _ => {
+                    tracing::warn!(%node, "Redis has lost our functions; loading them again");
+                    self.forget(&node, same);
+                }
             }
-        };
-        let wanted = i64::from(self.reach.place.replicas);
-        let reached = if replicas { values.pop().and_then(|value| value.int()) } else { None };
-        let answers: Vec<Answer> = values
-            .into_iter()
-            .zip(waits)
-            .map(|(value, waits)| match value {
-                Value::Error(text) => Err(Failure::of(&text)),
-                value => match reached {
-                    Some(reached) if *waits && reached < wanted => {
-                        let why = format!("only {reached} of {wanted} replicas have it");
-                        Err(Failure::Unreplicated(why, value))
-                    }
-                    _ => Ok(value),
-                },
-            })
-            .collect();
-        self.heed(node, &answers).await;
-        answers
+        }
     }
 
-    /// Does what refusals ask for.
-    async fn heed(&mut self, node: &Address, answers: &[Answer]) {
-        if answers.iter().any(|answer| matches!(answer, Err(Failure::Moved(_)))) {
-            self.slots = None;
-            // A server that was a master is asked again by a new connection: its name may mean another now.
-            self.nodes.remove(node);
-        } else if answers.iter().any(|answer| matches!(answer, Err(Failure::Unloaded))) {
-            tracing::warn!(%node, "Redis has lost our functions; loading them again");
-            // Opening a connection loads them.
+    fn forget(&mut self, node: &Address, same: bool) {
+        if same {
             self.nodes.remove(node);
         }
     }
@@ -344,16 +430,21 @@ impl Link {
         self.away.values().map(|away| away.pause).max().unwrap_or(PAUSE_MIN)
     }
 
+    /// The node that has this key, as far as is known.
+    fn known_node_of(&self, key: &str) -> Option<&Address> {
+        if !self.reach.place.cluster {
+            return self.reach.place.nodes.first();
+        }
+        self.slots.as_ref().and_then(|slots| slots.node(slots::slot(key)))
+    }
+
     /// The node that has this key.
     async fn node_of(&mut self, key: &str) -> Result<Address, Failure> {
-        if !self.reach.place.cluster {
-            return Ok(self.reach.place.nodes[0].clone());
-        }
-        if self.slots.is_none() {
+        if self.reach.place.cluster && self.slots.is_none() {
             self.slots = Some(self.read_slots().await?);
         }
-        let node = self.slots.as_ref().and_then(|slots| slots.node(slots::slot(key)));
-        node.cloned()
+        self.known_node_of(key)
+            .cloned()
             .ok_or_else(|| Failure::Unreachable("a slot of the cluster has no node".into()))
     }
 

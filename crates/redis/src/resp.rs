@@ -122,7 +122,7 @@ async fn read_line<'a, R: AsyncBufRead + Unpin>(
 ) -> Result<&'a str> {
     line.clear();
     (&mut *from).take(LINE_MAX).read_until(b'\n', line).await?;
-    if line.is_empty() {
+    if !line.ends_with(b"\n") && (line.len() as u64) < LINE_MAX {
         return Err(ErrorKind::UnexpectedEof.into());
     }
     let text = std::str::from_utf8(line).map_err(|_| strange("bytes"))?;

@@ -43,8 +43,8 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A place where tasks live.
 ///
-/// The engine is its only user and has at most one `execute` under way, so that what arrives
-/// meanwhile forms the next batch. Embedded stores do their work on the calling thread.
+/// The engine is its only user and has at most one `execute` under way, or [`Store::batches_max`], so that what
+/// arrives meanwhile forms the next batch. Embedded stores do their work on the calling thread.
 pub trait Store: Send + Sync + 'static {
     /// Runs a batch at the moment `now`, in order. When it answers, what the replies say is durable,
     /// as far as the store is. If the batch cannot be made durable every reply is
@@ -57,6 +57,12 @@ pub trait Store: Send + Sync + 'static {
     /// twice. What such a batch took for a session, and the sessions it joined and left, the store
     /// undoes by itself; what it took without a session returns when its lease is over.
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed>;
+
+    /// How many batches may be under way at the same time. They are done in the order in which they were begun; only what cannot be
+    /// done at first, for reasons that pass, may be done after a later one.
+    fn batches_max(&self) -> usize {
+        1
+    }
 
     /// Reads bodies that were left on disk, without disturbing `execute`: an answer for each key, in
     /// order. `None` is a task that is gone meanwhile. [`Error::Store`] is a body that cannot be

@@ -8,6 +8,7 @@ mod bodies;
 mod elsewhere;
 mod ending;
 mod events;
+mod overlap;
 mod producers;
 mod rig;
 mod storm;

@@ -4,40 +4,46 @@
 //! all tubes, or about sessions, stands between such rounds. Each call is atomic, the batch is not: when Redis is lost in
 //! the middle of it, what was answered before is answered.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
+use std::ops::{Deref, DerefMut};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
-use taskyard_core::{Command, Effects, Error, Holder, News, Reply, SessionId, Timestamp, TubeName};
+use taskyard_core::{Command, Error, Holder, Reply, SessionId, TubeName};
 
 use taskyard_redis::{Call, Failure, Link, Value};
 
-use super::answers::{Head, Parts};
-use super::codec::{self, Unreadable};
+use super::answers::Head;
+use super::codec;
 use super::failure::error;
 use super::refuse::refusal;
-use super::replicas;
+use super::results::{Leases, Results, Taken};
 use super::runs::{self, Placed};
 use super::semaphores::Pending;
 use super::tubes::Home;
 use super::{Clock, Shared};
-use crate::Executed;
 
 /// How many lease numbers are reserved together.
 const LEASES: u64 = 1 << 20;
 
-/// A batch under way.
+/// A batch that has Redis to itself.
 pub(super) struct Batch<'a> {
     pub shared: &'a Shared,
     pub link: &'a mut Link,
-    pub replies: Vec<Option<Result<Reply, Error>>>,
-    ready: BTreeMap<TubeName, u64>,
-    room: BTreeMap<TubeName, u64>,
-    /// Of which semaphores there may be new events.
-    pub events: News,
-    /// Redis was lost: what comes after is not asked.
-    pub lost: bool,
-    /// Why what a command changed that was asked alone may be undone.
-    pub short: Option<String>,
+    pub results: Results<'a>,
+}
+
+impl<'a> Deref for Batch<'a> {
+    type Target = Results<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.results
+    }
+}
+
+impl DerefMut for Batch<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.results
+    }
 }
 
 /// Commands of a batch that ask the same tube, with their places.
@@ -52,35 +58,15 @@ pub(super) struct Group {
     straight: bool,
 }
 
-impl Shared {
-    /// Runs a batch. Whatever fails, each command is answered.
-    pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
-        let mut link = self.link.lock().await;
-        self.known().now = now.as_micros();
-        let mut batch = Batch::new(self, &mut link, commands.len());
-        match batch.settle().await {
-            Ok(()) => batch.run(commands).await,
-            Err(failure) => {
-                let error = error(&Failure::Unreachable(failure.text()));
-                batch.replies.fill(Some(Err(error)));
-            }
-        }
-        batch.end()
-    }
-}
-
 impl<'a> Batch<'a> {
-    /// One of so many commands.
-    pub fn new(shared: &'a Shared, link: &'a mut Link, count: usize) -> Self {
-        let (ready, room) = (BTreeMap::new(), BTreeMap::new());
-        let (events, lost, short) = (News::Nothing, false, None);
-        let replies = vec![None; count];
-        Batch { shared, link, replies, ready, room, events, lost, short }
+    /// One of which nobody waits for replies.
+    pub fn new(shared: &'a Shared, link: &'a mut Link) -> Self {
+        Batch { shared, link, results: Results::new(shared, 0) }
     }
 }
 
 impl Batch<'_> {
-    async fn run(&mut self, commands: Vec<Command>) {
+    pub async fn run(&mut self, commands: Vec<Command>) {
         let cluster = self.shared.reach.place.cluster;
         let (mut tubes, mut semaphores) = (Vec::new(), Pending::default());
         for (place, command) in commands.into_iter().enumerate() {
@@ -98,22 +84,6 @@ impl Batch<'_> {
         }
         self.ask_semaphores(semaphores).await;
         self.ask_tubes(tubes).await;
-    }
-
-    fn end(self) -> Executed {
-        let missing = || Err(Error::Store("the store did not answer".into()));
-        let replies = self.replies.into_iter().map(|reply| reply.unwrap_or_else(missing)).collect();
-        let effects = Effects {
-            ready: self.ready.into_iter().collect(),
-            room: self.room.into_iter().collect(),
-            events: self.events,
-            next_wakeup: self.shared.known().next_wakeup(),
-        };
-        Executed { replies, effects, unloaded: Vec::new() }
-    }
-
-    pub fn answer(&mut self, place: usize, reply: Result<Reply, Error>) {
-        self.replies[place] = Some(reply);
     }
 
     async fn ask_alone(&mut self, place: usize, command: Command) {
@@ -152,21 +122,12 @@ impl Batch<'_> {
         }
     }
 
-    /// Keeps in mind that something was lost.
-    pub fn note(&mut self, failure: &Failure) {
-        if matches!(failure, Failure::Lost(_)) {
-            self.lost = true;
-            self.shared.known().doubt();
-        }
-    }
-
     async fn ask_tubes(&mut self, commands: Vec<(usize, Command)>) {
-        let gated = self.shared.known().gated.clone();
-        for mut groups in waves(commands, &gated) {
+        let waves = waves(commands, &self.shared.known().gated);
+        for mut groups in waves {
             for group in &mut groups {
-                group.straight = self.shared.known().straight.contains(&group.tube);
-                if group.straight {
-                    runs::arrange(&mut group.commands);
+                if self.shared.known().straight.contains(&group.tube) {
+                    group.straighten();
                 }
             }
             self.wave(groups).await;
@@ -174,7 +135,7 @@ impl Batch<'_> {
     }
 
     /// Asks tubes, each once.
-    async fn wave(&mut self, groups: Vec<Group>) {
+    pub async fn wave(&mut self, groups: Vec<Group>) {
         let groups = self.refuse_disorder(groups);
         let prepared = if self.lost { Err(unasked()) } else { self.prepare(&groups).await };
         let (calls, ranges) = match prepared {
@@ -193,21 +154,19 @@ impl Batch<'_> {
         self.look_again(&groups, &calls, &mut answers).await;
         let mut again = Vec::new();
         let mut absent = Vec::new();
+        let mut leases = Leases::of(&ranges);
         for ((group, answer), range) in groups.into_iter().zip(answers).zip(ranges) {
-            let (answer, short) = replicas::split(answer);
-            match answer.map(Parts::new) {
-                Ok(Ok((head, _))) if !head.present && !group.sought => absent.push((group, head)),
-                Ok(Ok((head, parts))) => {
-                    self.read(&group, &head, parts);
-                    if let Some(why) = short {
-                        self.doubt_replies(&group, &why, range);
-                    }
+            match self.take_in(&group, answer, range, &mut leases) {
+                Taken::In => {}
+                Taken::Absent(head) if !group.sought => absent.push((group, head)),
+                Taken::Absent(head) => self.miss(&group, &head),
+                Taken::Not(Failure::Full) if group.has_put() => {
+                    again.extend(self.without_puts(group));
                 }
-                Ok(Err(why)) => self.misread(&group, &why, range),
-                Err(Failure::Full) if group.has_put() => again.extend(self.without_puts(group)),
-                Err(failure) => self.fail(&group, &failure, range),
+                Taken::Not(failure) => self.fail(&group, &failure),
             }
         }
+        self.shared.known().return_leases(&leases);
         again.extend(self.seek(absent).await);
         if !again.is_empty() {
             Box::pin(self.wave(again)).await;
@@ -228,11 +187,7 @@ impl Batch<'_> {
                     group.sought = true;
                     again.push(group);
                 }
-                Ok(_) => {
-                    let missing = Error::TubeNotFound(group.tube.clone());
-                    group.places().for_each(|place| self.answer(place, Err(missing.clone())));
-                    self.learn(&group.tube, &head, false);
-                }
+                Ok(_) => self.miss(&group, &head),
                 Err(failure) => {
                     self.note(failure);
                     let error = error(&Failure::Unreachable(failure.text()));
@@ -247,22 +202,8 @@ impl Batch<'_> {
     async fn prepare(&mut self, groups: &[Group]) -> Result<(Vec<Call>, Vec<(u64, u64)>), Failure> {
         let alive = self.alive(groups).await?;
         self.hold(groups, &alive).await?;
-        let mut lease = self.reserve_leases(groups).await?;
-        let (mut calls, mut ranges) = (Vec::new(), Vec::new());
-        for group in groups {
-            let first = lease;
-            let mut context = codec::Context { alive: &alive, lease };
-            let words = group.runs().flat_map(|run| codec::encode_run(run, &mut context));
-            let words: Vec<_> = words.collect();
-            lease = context.lease;
-            ranges.push((first, lease));
-            let function = if group.has_put() { "ask" } else { "free" };
-            let mut call = self.shared.tube_call(function, &self.shared.whom(&group.tube), words);
-            call.replicate = !group.only_looks();
-            calls.push(call);
-        }
-        self.shared.known().leases.start = lease;
-        Ok((calls, ranges))
+        self.reserve_leases(groups).await?;
+        Ok(self.shared.encode(groups, &alive))
     }
 
     /// Which of the sessions that are named live. Those that are connected here do.
@@ -315,92 +256,18 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// The first of as many lease numbers as these may use.
-    async fn reserve_leases(&mut self, groups: &[Group]) -> Result<u64, Failure> {
+    /// Sees to it that there are as many lease numbers as these may use.
+    async fn reserve_leases(&mut self, groups: &[Group]) -> Result<(), Failure> {
         let wanted: u64 = groups.iter().map(Group::leases).sum();
-        let own = self.shared.known().leases.clone();
-        if wanted <= own.end.saturating_sub(own.start) {
-            return Ok(own.start);
+        if self.shared.known().has_leases(wanted) {
+            return Ok(());
         }
         let size = wanted.max(LEASES);
         let answer = self.registry_again("leases", vec![size.to_string().into_bytes()]).await?;
         let first = answer.first().and_then(Value::int).and_then(|first| u64::try_from(first).ok());
         let Some(first) = first else { return Err(unreadable_registry()) };
         self.shared.known().leases = first..first + size;
-        Ok(first)
-    }
-
-    /// Reads what a tube answered.
-    fn read(&mut self, group: &Group, head: &Head, mut parts: Parts) {
-        let mut changed = false;
-        for run in group.runs() {
-            let replies = parts.replies(&group.tube, run);
-            let replies = replies.unwrap_or_else(|why| vec![misread(&why); run.len()]);
-            for ((place, command), reply) in run.iter().zip(replies) {
-                changed |= has_changed(command, &reply);
-                self.answer(*place, reply);
-            }
-        }
-        self.learn(&group.tube, head, changed);
-        if head.gated {
-            self.learn_others(&mut parts);
-        }
-    }
-
-    fn misread(&mut self, group: &Group, why: &Unreadable, range: (u64, u64)) {
-        self.unheard(group, range);
-        group.places().for_each(|place| self.answer(place, misread(why)));
-    }
-
-    /// Takes in how a tube stands that was asked without its name, and changed.
-    pub fn learn_unnamed(&mut self, head: &Head) {
-        if let Some(name) = head.name.clone() {
-            self.learn(&name, head, true);
-        }
-    }
-
-    /// Takes in how a tube stands after a call that changed something, or did not.
-    pub fn learn(&mut self, tube: &TubeName, head: &Head, changed: bool) {
-        self.shared.known().learn(tube, head);
-        if !changed {
-            return;
-        }
-        self.room.remove(tube);
-        self.set_ready(tube, head.takeable);
-        let room = if head.unlimited { Some(u64::MAX) } else { head.room };
-        if let Some(room) = room.filter(|room| *room > 0) {
-            self.room.insert(tube.clone(), room);
-        }
-    }
-
-    /// Says how many tasks of a tube can be taken.
-    pub fn set_ready(&mut self, tube: &TubeName, takeable: u64) {
-        self.ready.remove(tube);
-        if takeable > 0 {
-            self.ready.insert(tube.clone(), takeable);
-        }
-    }
-
-    /// Redis has no room: puts are refused, and the rest is asked again without them.
-    fn without_puts(&mut self, mut group: Group) -> Option<Group> {
-        group.commands.retain(|(place, command)| {
-            let is_put = matches!(command, Command::Put { .. });
-            if is_put {
-                self.replies[*place] = Some(Err(error(&Failure::Full)));
-            }
-            !is_put
-        });
-        (!group.commands.is_empty()).then_some(group)
-    }
-
-    fn fail(&mut self, group: &Group, failure: &Failure, range: (u64, u64)) {
-        if matches!(failure, Failure::Lost(_)) {
-            self.unheard(group, range);
-        }
-        self.note(failure);
-        for place in group.places() {
-            self.answer(place, Err(error(failure)));
-        }
+        Ok(())
     }
 }
 
@@ -411,6 +278,30 @@ impl Shared {
             Clock::Caller => self.known().now.to_string().into_bytes(),
             Clock::Database => Vec::new(),
         }
+    }
+
+    /// The calls, and the lease numbers that each may use, which are taken from those of this server.
+    pub fn encode(
+        &self,
+        groups: &[Group],
+        alive: &HashMap<SessionId, bool>,
+    ) -> (Vec<Call>, Vec<(u64, u64)>) {
+        let mut lease = self.known().leases.start;
+        let (mut calls, mut ranges) = (Vec::new(), Vec::new());
+        for group in groups {
+            let first = lease;
+            let mut context = codec::Context { alive, lease };
+            let words = group.runs().flat_map(|run| codec::encode_run(run, &mut context));
+            let words: Vec<_> = words.collect();
+            lease = context.lease;
+            ranges.push((first, lease));
+            let function = if group.has_put() { "ask" } else { "free" };
+            let mut call = self.tube_call(function, &self.whom(&group.tube), words);
+            call.replicate = !group.only_looks();
+            calls.push(call);
+        }
+        self.known().leases.start = lease;
+        (calls, ranges)
     }
 }
 
@@ -425,8 +316,14 @@ impl Group {
             && (self.tasks + tasks > BATCH_TASKS_MAX || self.bytes + bytes > BATCH_BYTES_MAX)
     }
 
+    /// Lets single commands be put together.
+    pub fn straighten(&mut self) {
+        self.straight = true;
+        runs::arrange(&mut self.commands);
+    }
+
     /// What is asked as one command each.
-    fn runs(&self) -> impl Iterator<Item = &[Placed]> {
+    pub fn runs(&self) -> impl Iterator<Item = &[Placed]> {
         let (together, alone) =
             self.commands.split_at(if self.straight { self.commands.len() } else { 0 });
         runs::runs(together).chain(alone.chunks(1))
@@ -446,34 +343,40 @@ impl Group {
 
     /// How many lease numbers its takes may use.
     fn leases(&self) -> u64 {
-        let takes = self.commands.iter().filter_map(|(_, command)| match command {
-            Command::Take(take) => Some(take.count as u64),
-            _ => None,
-        });
-        takes.sum()
+        self.commands.iter().map(|(_, command)| leases_of(command)).sum()
     }
 
     /// The sessions it names.
     fn sessions(&self) -> Vec<SessionId> {
-        let mut sessions = Vec::new();
-        for (_, command) in &self.commands {
-            match command {
-                Command::Take(take) => sessions.extend(take.session),
-                Command::Finish { items, .. } => {
-                    sessions.extend(items.iter().filter_map(|item| match item.holder {
-                        Holder::Session(session) => Some(session),
-                        _ => None,
-                    }));
-                }
-                _ => {}
-            }
+        self.commands.iter().flat_map(|(_, command)| sessions_of(command)).collect()
+    }
+}
+
+/// How many lease numbers a command may use.
+pub(super) fn leases_of(command: &Command) -> u64 {
+    match command {
+        Command::Take(take) => take.count as u64,
+        _ => 0,
+    }
+}
+
+/// The sessions that a command names.
+pub(super) fn sessions_of(command: &Command) -> Vec<SessionId> {
+    match command {
+        Command::Take(take) => take.session.into_iter().collect(),
+        Command::Finish { items, .. } => {
+            let sessions = items.iter().filter_map(|item| match item.holder {
+                Holder::Session(session) => Some(session),
+                _ => None,
+            });
+            sessions.collect()
         }
-        sessions
+        _ => Vec::new(),
     }
 }
 
 /// Puts commands together by tube; those that do not fit into one call come in the next round.
-fn waves(commands: Vec<(usize, Command)>, gated: &HashSet<TubeName>) -> Vec<Vec<Group>> {
+pub(super) fn waves(commands: Vec<Placed>, gated: &HashSet<TubeName>) -> Vec<Vec<Group>> {
     let mut waves: Vec<Vec<Group>> = Vec::new();
     let mut open: HashMap<TubeName, (usize, usize)> = HashMap::new();
     let mut before: Option<TubeName> = None;
@@ -519,7 +422,7 @@ pub(super) fn tasks_in(command: &Command) -> usize {
 }
 
 /// The tube that a command is about, if that is all it is about.
-fn tube_of(command: &Command) -> Option<&TubeName> {
+pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
     match command {
         Command::Put { tube, .. }
         | Command::Finish { tube, .. }
@@ -536,23 +439,8 @@ fn tube_of(command: &Command) -> Option<&TubeName> {
     }
 }
 
-fn only_looks(command: &Command) -> bool {
+pub(super) fn only_looks(command: &Command) -> bool {
     matches!(command, Command::Peek { .. } | Command::Deliveries { .. } | Command::Tubes { .. })
-}
-
-/// Whether those who wait may find something now.
-pub(super) fn has_changed(command: &Command, reply: &Result<Reply, Error>) -> bool {
-    match reply {
-        Err(_) => false,
-        Ok(Reply::Taken(tasks)) => !tasks.is_empty(),
-        Ok(_) => !only_looks(command),
-    }
-}
-
-pub(super) fn misread(why: &Unreadable) -> Result<Reply, Error> {
-    tracing::error!(%why, "an answer of Redis could not be read");
-    let what = "it was done, but the answer of Redis could not be read; see the log";
-    Err(Error::Store(what.into()))
 }
 
 pub(super) fn unasked() -> Failure {

@@ -9,6 +9,10 @@ pub(super) fn error(failure: &Failure) -> Error {
         Failure::Unreachable(text) | Failure::Moved(text) => Error::StoreAway(format!(
             "Redis cannot be reached for now ({text}); nothing was done, try again"
         )),
+        Failure::Refused(text) if failure.may_be_done() => Error::OutcomeUnknown(format!(
+            "Redis broke off in the middle of it ({text}): parts of it may be done; look before you \
+             try again"
+        )),
         Failure::Refused(text) => Error::Store(format!("Redis said no: {text}")),
         Failure::Unloaded => Error::Store("Redis does not keep our functions".into()),
         Failure::Full => Error::Overloaded(
@@ -35,5 +39,7 @@ mod tests {
         }
         let text = "MISCONF Errors writing to the AOF file: No space left on device";
         assert!(matches!(error(&Failure::of(text)), Error::Store(_)));
+        let text = "WRONGTYPE Operation against a key script: f_ask, on @user_function:7.";
+        assert!(matches!(error(&Failure::of(text)), Error::OutcomeUnknown(_)));
     }
 }

@@ -7,6 +7,7 @@ use std::ops::{Bound, Range};
 use taskyard_core::{News, SemaphoreKey, SessionId, Timestamp, TubeName};
 
 use super::answers::{Head, SemaphoreHead};
+use super::results::Leases;
 use super::tubes::Home;
 
 /// Other servers may have set moments that this one knows nothing about: all tubes are asked this often, in
@@ -210,6 +211,20 @@ impl Known {
         self.ahead = head.clock.saturating_sub(self.now);
     }
 
+    /// Whether so many lease numbers are this server's.
+    pub fn has_leases(&self, count: u64) -> bool {
+        count <= self.leases.end.saturating_sub(self.leases.start)
+    }
+
+    /// Lease numbers that were kept for takes which did not need them are used by the next, unless some behind them are in use.
+    pub fn return_leases(&mut self, leases: &Leases) {
+        if leases.end == self.leases.start
+            && let Some(unused) = leases.unused
+        {
+            self.leases.start = unused.min(leases.end);
+        }
+    }
+
     /// The clock of the tasks, as far as it is known here.
     pub fn clock(&self) -> i64 {
         self.now.saturating_add(self.ahead)
@@ -332,6 +347,22 @@ mod tests {
         assert!(known.wants_sweep(true));
         known.forget_sweep();
         assert!(known.wants_sweep(false));
+    }
+
+    // Each take used up as many numbers as it asked for, so that idle ones soon outran the clock that keeps numbers from being given twice.
+    #[test]
+    fn only_leases_that_were_given_are_used_up() {
+        let mut known = Known { leases: 100..200, ..Known::default() };
+        assert!(known.has_leases(100) && !known.has_leases(101));
+        known.leases.start = 150;
+        known.return_leases(&Leases { end: 150, unused: Some(103) });
+        assert_eq!(known.leases, 103..200);
+        known.return_leases(&Leases { end: 150, unused: Some(110) });
+        assert_eq!(known.leases, 103..200, "others have got some since");
+        known.return_leases(&Leases { end: 103, unused: None });
+        assert_eq!(known.leases, 103..200, "nobody knows");
+        known.return_leases(&Leases { end: 103, unused: Some(u64::MAX) });
+        assert_eq!(known.leases, 103..200, "perhaps all");
     }
 
     #[test]

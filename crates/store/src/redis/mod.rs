@@ -24,10 +24,12 @@ mod execute;
 mod failure;
 mod known;
 mod library;
+mod overlap;
 mod presence;
 mod refuse;
 mod registry;
 mod replicas;
+mod results;
 mod runs;
 mod semaphores;
 mod settling;
@@ -43,7 +45,7 @@ use std::time::Duration;
 use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
 use taskyard_redis::{Failure, Link, Place, Reach, Value};
 use tokio::runtime::Runtime;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::opening::on_own_thread;
@@ -54,6 +56,7 @@ use durability::Durability;
 use execute::Batch;
 use known::Known;
 use library::FORMAT;
+use overlap::Line;
 use presence::Presence;
 use transfer::Pages;
 
@@ -109,6 +112,9 @@ struct Shared {
     /// This server's identity in Redis.
     server: Vec<u8>,
     link: Mutex<Link>,
+    /// Batches that may leave beside others read this, those that may not write it.
+    turns: RwLock<()>,
+    line: Line,
     known: Lock<Known>,
     presence: Presence,
     durability: Option<Durability>,
@@ -168,7 +174,8 @@ impl Store for RedisStore {
         let shared = Arc::clone(&self.shared);
         let Some(runtime) = &self.runtime else { return Box::pin(ready(ended(count, "closed"))) };
         // On the connection's own thread, so that a batch costs two changes of threads.
-        let task = runtime.spawn(async move { shared.execute(now, commands).await });
+        let entry = shared.line.enter();
+        let task = runtime.spawn(async move { shared.execute(now, entry, commands).await });
         Box::pin(async move { task.await.unwrap_or_else(|error| ended(count, &error.to_string())) })
     }
 
@@ -183,6 +190,10 @@ impl Store for RedisStore {
 
     fn poll_every(&self) -> Option<Span> {
         Some(POLL)
+    }
+
+    fn batches_max(&self) -> usize {
+        2
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -250,12 +261,14 @@ impl Shared {
             Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
         );
         let link = Mutex::new(Link::orderly(Arc::clone(&reach)));
-        let (known, durability, evicts, pages) = Default::default();
+        let (turns, line, known, durability, evicts, pages) = Default::default();
         let mut shared = Shared {
             reach,
             clock,
             server,
             link,
+            turns,
+            line,
             known,
             presence,
             durability,
@@ -283,7 +296,7 @@ impl Shared {
     async fn begin(&mut self) -> Result<i64, Failure> {
         if !self.serves {
             let mut link = self.link.lock().await;
-            return Batch::new(self, &mut link, 0).look_at_format().await;
+            return Batch::new(self, &mut link).look_at_format().await;
         }
         let format = FORMAT.to_string().into_bytes();
         let words = vec![self.server.clone(), presence::patience(), format];

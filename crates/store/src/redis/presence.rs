@@ -5,22 +5,26 @@
 //! behind them every server looks once a second.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use taskyard_core::{SemaphoreKey, TubeName};
+use taskyard_core::{Error, SemaphoreKey, TubeName};
 use taskyard_redis::{Connection, Failure, Link, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::Shared;
 use super::execute::unreadable_registry;
+use super::library::FORMAT;
 use crate::{Elsewhere, Watcher};
 
 /// How often a server says that it lives. The sessions of one that has not for two of these are ended by
 /// another, which looks as often: a dead server's tasks return within three.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// May be said where notices are heard, too.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// How long a server may be silent, in microseconds.
 pub(super) fn patience() -> Vec<u8> {
@@ -38,6 +42,8 @@ pub(super) struct Presence {
     watcher: Mutex<Option<Watcher>>,
     /// When the last sign of life left that Redis has seen.
     seen: Mutex<Instant>,
+    /// A version of what is kept in Redis that is later than the one that is known here; no more than that if it is not.
+    format: AtomicI64,
     /// Held while a sign of life is under way.
     beating: tokio::sync::Mutex<()>,
 }
@@ -55,6 +61,7 @@ impl Presence {
             wake: Notify::default(),
             watcher: Mutex::default(),
             seen: Mutex::new(Instant::now()),
+            format: AtomicI64::default(),
             beating: tokio::sync::Mutex::default(),
         }
     }
@@ -103,6 +110,23 @@ impl Presence {
     pub fn is_overdue(&self) -> bool {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.elapsed() > 2 * HEARTBEAT
+    }
+
+    /// Takes in of which version what is kept in Redis is now.
+    fn found_format(&self, format: i64) {
+        if self.format.swap(format, Ordering::Relaxed) <= FORMAT && format > FORMAT {
+            tracing::error!(format, known = FORMAT, "Redis was taken over by a later version");
+        }
+    }
+
+    /// Why nothing can be done here any more, if so.
+    pub fn refusal(&self) -> Option<Error> {
+        let format = self.format.load(Ordering::Relaxed);
+        let why = format!(
+            "what is kept in Redis is of version {format} now, and this server knows {FORMAT}: \
+             a later one has taken over, so stop this one"
+        );
+        (format > FORMAT).then_some(Error::Store(why))
     }
 
     pub fn seen(&self, at: Instant) {
@@ -164,11 +188,20 @@ async fn attend(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
     shared.presence.look_around();
     let mut beats = interval(HEARTBEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // On a cluster it may be at another node than the heartbeat, so it is asked for a sign of life too.
+    let mut asked = false;
     while !shared.presence.is_stopped() {
         tokio::select! {
-            _ = beats.tick() => beat(shared, link).await?,
+            _ = beats.tick() => {
+                beat(shared, link).await?;
+                if std::mem::replace(&mut asked, true) {
+                    return Err(Failure::Lost("no notices can be heard any more".into()));
+                }
+                ear.send(PING).await?;
+            }
             () = shared.presence.wake.notified() => {}
             heard = ear.hear() => {
+                asked = false;
                 let text = heard?.list().and_then(|mut parts| parts.pop()?.text());
                 if let Some(notice) = text.and_then(|text| shared.presence.read_notice(&text)) {
                     shared.heed(notice);
@@ -206,7 +239,10 @@ async fn beat(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
     let answer = link.call(&[call]).await.pop().unwrap_or_else(|| Err(unreadable_registry()))?;
     let numbers = answer.list().unwrap_or_default();
     let numbers: Vec<i64> = numbers.iter().filter_map(Value::int).collect();
-    let [others, lost, forgotten, epoch] = numbers[..] else { return Err(unreadable_registry()) };
+    let [others, lost, forgotten, epoch, format] = numbers[..] else {
+        return Err(unreadable_registry());
+    };
+    shared.presence.found_format(format);
     let accompanied = others > 0;
     if accompanied != shared.presence.accompanied.swap(accompanied, Ordering::Relaxed) {
         shared.known().forget_sweep();

@@ -4,8 +4,9 @@
 use taskyard_core::{Command, Error, Outcome, Reply};
 use taskyard_redis::{Failure, Value};
 
-use super::execute::{Batch, Group, has_changed};
+use super::execute::Group;
 use super::failure::error;
+use super::results::{Results, has_changed};
 
 /// The answer, and why it may be undone if it may.
 pub(super) fn split(answer: Result<Value, Failure>) -> (Result<Value, Failure>, Option<String>) {
@@ -20,7 +21,7 @@ pub(super) fn undoable(why: &str) -> Error {
     error(&Failure::Unreplicated(why.into(), Value::Nil))
 }
 
-impl Batch<'_> {
+impl Results<'_> {
     /// Tells those whose command changed a tube that it may be undone. What was taken is given back: nobody is told of it.
     pub fn doubt_replies(&mut self, group: &Group, why: &str, (first, end): (u64, u64)) {
         let mut taken = false;

@@ -45,7 +45,7 @@ struct Listed {
 impl Shared {
     pub async fn export(&self, wanted: Export) -> Result<Exported, Error> {
         let mut link = self.link.lock().await;
-        let mut batch = Batch::new(self, &mut link, 0);
+        let mut batch = Batch::new(self, &mut link);
         let exported = match wanted {
             Export::Tubes => batch.export_tubes().await,
             Export::Tasks { tube, from, count, bytes } => {
@@ -60,7 +60,7 @@ impl Shared {
         let mut link = self.link.lock().await;
         self.known().now = now.as_micros();
         *self.pages() = Pages::default();
-        let mut batch = Batch::new(self, &mut link, 0);
+        let mut batch = Batch::new(self, &mut link);
         let imported = match part {
             Import::Tasks(tube, records) => batch.import_tasks(tube, &records).await,
             Import::End(ending) if self.reach.place.cluster => batch.end_apart(ending).await,

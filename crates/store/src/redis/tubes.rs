@@ -93,9 +93,12 @@ impl Shared {
         args.push(self.presence.name().as_bytes().to_vec());
         args.push(name.as_bytes().to_vec());
         args.extend(words);
-        let prefix = &self.reach.place.prefix;
-        let key = format!("{{{prefix}:{}}}", whom.home.0);
-        Call { function, key, args, replicate: false }
+        Call { function, key: self.tube_key(&whom.home), args, replicate: false }
+    }
+
+    /// What the keys of a tube begin with.
+    pub fn tube_key(&self, home: &Home) -> String {
+        format!("{{{}:{}}}", self.reach.place.prefix, home.0)
     }
 }
 
@@ -126,7 +129,7 @@ impl Batch<'_> {
             };
             let words = codec::create(number, &tube, options, deadline);
             let changed = self.change("ask", &whom, words).await;
-            if changed.as_ref().is_err_and(|failure| !matches!(failure, Failure::Lost(_))) {
+            if changed.as_ref().is_err_and(|failure| !failure.may_be_done()) {
                 // Nothing was done, and a name that nobody has must not stay listed.
                 let _ = self.give_up(&tube, &listed).await;
             }

@@ -13,6 +13,7 @@ mod fixture;
 mod kill;
 mod lost_tail;
 mod naming;
+mod overlap;
 mod semaphores;
 mod servers;
 mod tls;

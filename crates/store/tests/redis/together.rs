@@ -1,4 +1,5 @@
-//! Many single commands in one batch, which are put together on their way: each is answered as if it had come alone.
+//! Many single commands in one batch, which are put together on their way, or in batches that are under way together: each is answered as if
+//! it had come alone.
 
 use std::collections::BTreeMap;
 
@@ -159,7 +160,14 @@ async fn compare(seed: u64) {
         let ticked = (store.execute(now, tick()).await, core.execute(now, tick()).await);
         assert_eq!(ticked.0.replies, ticked.1.replies, "seed {seed}, tick {batch}");
         let asked: Vec<Command> = commands.iter().map(|(own, _)| own.clone()).collect();
-        let own = store.execute(now, asked.clone()).await.replies;
+        // In parts that are under way at the same time, or at once.
+        let size = script.rng.usize(1..=asked.len());
+        let parts = asked.chunks(size).map(|part| store.execute(now, part.to_vec()));
+        let parts: Vec<_> = parts.collect();
+        let mut own = Vec::new();
+        for part in parts {
+            own.extend(part.await.replies);
+        }
         let others = commands.into_iter().map(|(_, core)| core).collect();
         let expected = core.execute(now, others).await.replies;
         for ((command, own), expected) in asked.iter().zip(own).zip(expected) {

@@ -135,7 +135,7 @@ function registry.begin(base, _, server, patience, format)
 end
 
 -- A server says that it lives and which epoch it knows, and looks after those that have not said so for a while. Who was away itself does not
--- judge others, and nobody does before all could come back: perhaps it was Redis.
+-- judge others, and nobody does before all could come back: perhaps it was Redis. Answers also of which version all this is by now.
 function registry.beat(base, now, server, patience, epoch)
     local moment, lost = clock(), 0
     patience = tonumber(patience)
@@ -148,7 +148,8 @@ function registry.beat(base, now, server, patience, epoch)
             lost = lost + 1
         end
     end
-    return { redis.call('ZCARD', base .. ':v') - 1, lost, before and 0 or 1, epoch_of(base) }
+    return { redis.call('ZCARD', base .. ':v') - 1, lost, before and 0 or 1, epoch_of(base),
+        tonumber(redis.call('GET', base .. ':format') or 0) }
 end
 
 -- A server ends in good order.

@@ -16,13 +16,14 @@ use taskyard_core::{
 use taskyard_redis::{Call, Failure, Value};
 
 use super::Shared;
-use super::answers::{Other, Parts, SemaphoreHead};
+use super::answers::Parts;
 use super::codec::{Bytes, Unreadable};
-use super::execute::{Batch, misread, unreadable_registry};
+use super::execute::{Batch, unreadable_registry};
 use super::failure::error;
 use super::known::Numbered;
 use super::registry::{AGAIN, Ticked};
 use super::replicas;
+use super::results::misread;
 use super::tubes::{status, unreadable};
 
 /// What the registry answers when there are too many.
@@ -217,30 +218,6 @@ impl Batch<'_> {
             None => self.shared.known().semaphores.forget(key),
         }
         Ok((number, parts))
-    }
-
-    fn learn_semaphore(&mut self, head: &SemaphoreHead) {
-        if head.news {
-            self.events.add_key(&head.key);
-        }
-        self.shared.known().semaphores.learn(head);
-    }
-
-    /// Takes in what a call did to others than it was for.
-    pub fn learn_others(&mut self, parts: &mut Parts) {
-        let others = parts.others().unwrap_or_else(|why| {
-            tracing::error!(%why, "an answer of Redis could not be read");
-            Vec::new()
-        });
-        for other in others {
-            match other {
-                Other::Tube { name, takeable, next } => {
-                    self.shared.known().moments.set(&name, next);
-                    self.set_ready(&name, takeable);
-                }
-                Other::Semaphore(head) => self.learn_semaphore(&head),
-            }
-        }
     }
 
     /// What is about all semaphores, or may make one.

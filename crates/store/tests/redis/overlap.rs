@@ -1,0 +1,308 @@
+//! Batches that leave while others are under way.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use taskyard_core::{
+    Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take,
+    TubeName, TubeOptions,
+};
+use taskyard_store::Store;
+use taskyard_store::redis::RedisStore;
+
+use crate::instance::{Instance, program};
+use crate::yard::{NOW, ack, ask, instance, make_tube, open, own, put, run, take};
+
+/// A way to Redis on which answers can be held back and lost, and that counts what is asked.
+struct Way {
+    url: String,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    now: Mutex<Now>,
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct Now {
+    /// How often a tube was asked.
+    asked: usize,
+    /// How often somebody subscribed.
+    subscribed: usize,
+    /// Answers of tubes wait.
+    shut: bool,
+    /// Whoever waits is cut off.
+    cut: bool,
+    /// Whoever has subscribed hears nothing more.
+    deaf: bool,
+}
+
+impl State {
+    fn change(&self, change: impl FnOnce(&mut Now)) {
+        change(&mut self.now.lock().expect("no thread failed"));
+        self.moved.notify_all();
+    }
+
+    fn wait(&self, mut until: impl FnMut(&Now) -> bool) {
+        let now = self.now.lock().expect("no thread failed");
+        drop(self.moved.wait_while(now, |now| !until(now)).expect("no thread failed"));
+    }
+}
+
+impl Way {
+    fn to(instance: &Instance) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it has an address");
+        let state = Arc::new(State::default());
+        let (shared, port) = (state.clone(), instance.port());
+        thread::spawn(move || {
+            for server in listener.incoming().flatten() {
+                let redis = TcpStream::connect(("127.0.0.1", port)).expect("Redis is there");
+                let (asks, tells) = (server.try_clone(), redis.try_clone());
+                let (asks, tells) = (asks.expect("a socket"), tells.expect("a socket"));
+                let kind = Arc::new(Mutex::new(Kindred::default()));
+                let (states, kinds) = (shared.clone(), kind.clone());
+                thread::spawn(move || carry_questions(asks, tells, &states, &kinds));
+                let states = shared.clone();
+                thread::spawn(move || carry_answers(redis, server, &states, &kind));
+            }
+        });
+        Way { url: own(&format!("redis://{address}")), state }
+    }
+}
+
+/// What a connection is used for.
+#[derive(Clone, Copy, Default)]
+struct Kindred {
+    asks_tubes: bool,
+    listens: bool,
+}
+
+fn carry_questions(
+    mut asks: TcpStream,
+    mut tells: TcpStream,
+    state: &State,
+    kind: &Mutex<Kindred>,
+) {
+    let mut bytes = vec![0; 65_536];
+    while let Ok(count @ 1..) = asks.read(&mut bytes) {
+        let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+        let asked = text.matches("_free\r\n").count() + text.matches("_ask\r\n").count();
+        let subscribed = text.matches("SUBSCRIBE\r\n").count();
+        {
+            let mut kind = kind.lock().expect("no thread failed");
+            kind.asks_tubes |= asked > 0;
+            kind.listens |= subscribed > 0;
+        }
+        if tells.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+        state.change(|now| {
+            now.asked += asked;
+            now.subscribed += subscribed;
+        });
+    }
+    let _ = tells.shutdown(Shutdown::Both);
+}
+
+fn carry_answers(
+    mut redis: TcpStream,
+    mut server: TcpStream,
+    state: &State,
+    kind: &Mutex<Kindred>,
+) {
+    let mut bytes = vec![0; 65_536];
+    while let Ok(count @ 1..) = redis.read(&mut bytes) {
+        let kind = *kind.lock().expect("no thread failed");
+        let mut cut = false;
+        if kind.asks_tubes {
+            state.wait(|now| {
+                cut = now.cut;
+                !now.shut || now.cut
+            });
+        }
+        let mut deaf = false;
+        state.change(|now| deaf = now.deaf && kind.listens);
+        if deaf {
+            continue;
+        }
+        if cut || server.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = server.shutdown(Shutdown::Both);
+}
+
+fn a_take(tube: &TubeName, session: Option<SessionId>) -> Command {
+    Command::Take(Take { tube: tube.clone(), count: 1, session, lease: None, wait: Span::ZERO })
+}
+
+fn counts(store: &RedisStore, tube: &TubeName) -> (u64, u64) {
+    match ask(store, Command::Tubes { tube: Some(tube.clone()) }) {
+        Ok(Reply::Tubes(tubes)) => (tubes[0].stats.tasks.ready, tubes[0].stats.tasks.taken),
+        other => panic!("a tube was expected, not {other:?}"),
+    }
+}
+
+/// The only reply to each of these batches, which are all under way before the first is answered.
+async fn together(
+    way: &Way,
+    store: &RedisStore,
+    batches: Vec<Command>,
+) -> Vec<Result<Reply, Error>> {
+    let count = batches.len();
+    way.state.change(|now| (now.asked, now.shut) = (0, true));
+    let begun: Vec<_> =
+        batches.into_iter().map(|command| store.execute(NOW, vec![command])).collect();
+    way.state.wait(|now| now.asked == count);
+    way.state.change(|now| now.shut = false);
+    let mut replies = Vec::new();
+    for batch in begun {
+        replies.extend(batch.await.replies);
+    }
+    replies
+}
+
+#[test]
+fn a_batch_leaves_before_the_one_before_it_is_answered() {
+    run(async {
+        let way = Way::to(instance());
+        let store = open(&way.url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 1)).expect("it is put");
+        let held = take(&store, &tube, 1).remove(0);
+        let holder = Holder::Lease(held.lease.expect("a lease"));
+        let items = vec![FinishItem { id: held.id, holder, finish: Finish::Ack }];
+        let ack = Command::Finish { tube: tube.clone(), items, show: false };
+        let batches = vec![put(&tube, 1), a_take(&tube, None), ack, a_take(&tube, None)];
+        let replies = together(&way, &store, batches).await;
+        let [Ok(Reply::Put(put)), Ok(Reply::Taken(first)), acked, Ok(Reply::Taken(none))] =
+            &replies[..]
+        else {
+            panic!("{replies:?}")
+        };
+        assert_eq!(first[0].id, put[0].id, "each sees what was done before it");
+        assert_eq!(*acked, Ok(Reply::Finished(vec![Outcome::Done(None)])));
+        assert!(none.is_empty());
+        assert!(first[0].lease > held.lease);
+    });
+}
+
+// Only the first of those under way was noted as lost; what the second had taken stayed so for ever.
+#[test]
+fn all_that_was_under_way_on_a_lost_connection_is_given_back() {
+    run(async {
+        let session = SessionId([7; 16]);
+        let way = Way::to(instance());
+        let store = open(&way.url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 5)).expect("they are put");
+        ask(&store, Command::JoinSession { session, create: true }).expect("it joins");
+        let held = ask(&store, a_take(&tube, Some(session)));
+        let Ok(Reply::Taken(held)) = held else { panic!("{held:?}") };
+        way.state.change(|now| (now.asked, now.shut) = (0, true));
+        let take = || store.execute(NOW, vec![a_take(&tube, Some(session))]);
+        let begun = [take(), take()];
+        way.state.wait(|now| now.asked == 2);
+        way.state.change(|now| now.cut = true);
+        for batch in begun {
+            let replies = batch.await.replies;
+            assert!(matches!(replies[..], [Err(Error::OutcomeUnknown(_))]), "{replies:?}");
+        }
+        way.state.change(|now| (now.shut, now.cut) = (false, false));
+        assert_eq!(counts(&store, &tube), (4, 1));
+        assert_eq!(ack(&store, &tube, &held[0]), Outcome::Done(None));
+    });
+}
+
+// What Redis refused for a reason that passes was not done, and is asked again as if nothing had been.
+#[test]
+fn what_is_refused_beside_others_is_asked_again() {
+    let Some(program) = program() else { return };
+    run(async {
+        let alone = Instance::new(program);
+        let way = Way::to(&alone);
+        let store = open(&way.url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 1)).expect("it is put");
+        assert_eq!(alone.talk(&["FUNCTION", "FLUSH"]), "OK");
+        let begun = [put(&tube, 1), put(&tube, 1)].map(|put| store.execute(NOW, vec![put]));
+        for batch in begun {
+            let replies = batch.await.replies;
+            assert!(matches!(replies[..], [Ok(Reply::Put(_))]), "{replies:?}");
+        }
+        assert_eq!(counts(&store, &tube), (3, 0));
+    });
+}
+
+// Whatever a take asked for was used up, and a range of numbers is a second of the clock that keeps them from being given twice.
+#[test]
+fn takes_that_find_nothing_use_up_no_lease_numbers() {
+    run(async {
+        let url = own(&instance().url());
+        let store = open(&url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1;
+        let next = || instance().talk(&["GET", &format!("{{{prefix}}}:lease")]);
+        assert!(take(&store, &tube, 1_000).is_empty());
+        let before = next();
+        for _ in 0..2_000 {
+            assert!(take(&store, &tube, 1_000).is_empty());
+        }
+        assert_eq!(next(), before, "one range is enough");
+        ask(&store, put(&tube, 3)).expect("they are put");
+        let (two, one) = (take(&store, &tube, 2), take(&store, &tube, 1_000));
+        assert_eq!(one[0].lease.map(|lease| lease.0 - 1), two[1].lease.map(|lease| lease.0));
+    });
+}
+
+// A function that breaks off leaves behind what it had written, and whoever asked was told that nothing was done.
+#[test]
+fn what_breaks_off_inside_redis_is_unknown() {
+    run(async {
+        let url = own(&instance().url());
+        let store = open(&url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 1)).expect("it is put");
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1;
+        let deliveries = format!("{{{prefix}:mail}}:x");
+        assert_eq!(instance().talk(&["SET", &deliveries, "damage"]), "OK");
+        let broken = ask(&store, a_take(&tube, None));
+        assert!(matches!(broken, Err(Error::OutcomeUnknown(_))), "{broken:?}");
+    });
+}
+
+// A connection on which notices should arrive went silent, and nobody noticed before the server was started anew.
+#[test]
+fn who_hears_nothing_any_more_listens_again() {
+    let Some(program) = program() else { return };
+    let alone = Instance::new(program);
+    let way = Way::to(&alone);
+    let _store = open(&way.url);
+    way.state.wait(|now| now.subscribed == 1);
+    way.state.change(|now| now.deaf = true);
+    way.state.wait(|now| now.subscribed == 2);
+}
+
+// A server of an earlier version went on beside one of a later, and read what that had written as it understood it.
+#[test]
+fn a_server_stops_when_a_later_version_has_taken_over() {
+    run(async {
+        let url = own(&instance().url());
+        let store = open(&url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1;
+        instance().talk(&["SET", &format!("{{{prefix}}}:format"), "99"]);
+        let refused = loop {
+            match ask(&store, put(&tube, 1)) {
+                Ok(_) => thread::yield_now(),
+                Err(refused) => break refused.to_string(),
+            }
+        };
+        assert!(refused.contains("version 99"), "{refused}");
+    });
+}
