@@ -3,13 +3,16 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::SplitStream;
 use futures_util::{SinkExt, StreamExt};
 use taskyard_redis::tls::connector;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -40,9 +43,50 @@ pub(super) struct Talk {
     frames: SplitStream<Socket>,
     /// A frame whose bytes have not come yet.
     head: Option<Outgoing>,
+    /// Whether any bytes have come since somebody asked: long frames take their time.
+    heard: Arc<AtomicBool>,
     /// What the backend is told; nobody is told anything any more once it has ended.
     pub words: mpsc::Sender<Message>,
     sending: AbortHandle,
+}
+
+/// Notes that bytes come.
+struct Noticed {
+    stream: Box<dyn Pipe>,
+    heard: Arc<AtomicBool>,
+}
+
+impl AsyncRead for Noticed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = bytes.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, bytes);
+        if bytes.filled().len() > before {
+            self.heard.store(true, Ordering::Release);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Noticed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
 }
 
 /// Which backends a gateway believes.
@@ -66,7 +110,7 @@ impl Trust {
     /// Goes to a backend, whose messages have so many bytes at most.
     pub(super) async fn dial(&self, address: &str, bytes_max: usize) -> Option<Talk> {
         match timeout(DIAL_MAX, self.try_dial(address, bytes_max)).await {
-            Ok(Ok(socket)) => Some(Talk::new(socket)),
+            Ok(Ok((socket, heard))) => Some(Talk::new(socket, heard)),
             Ok(Err(error)) => {
                 tracing::warn!(address = host(address), %error, "a backend cannot be reached");
                 None
@@ -78,7 +122,11 @@ impl Trust {
         }
     }
 
-    async fn try_dial(&self, address: &str, bytes_max: usize) -> io::Result<Socket> {
+    async fn try_dial(
+        &self,
+        address: &str,
+        bytes_max: usize,
+    ) -> io::Result<(Socket, Arc<AtomicBool>)> {
         let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
         let (scheme, rest) = address.split_once("://").ok_or_else(|| wrong("no address"))?;
         let place = rest.split('/').next().unwrap_or_default();
@@ -95,11 +143,13 @@ impl Trust {
             true => Box::new(self.encrypt(name, stream).await?),
             false => Box::new(stream),
         };
+        let heard = Arc::new(AtomicBool::new(false));
+        let stream: Box<dyn Pipe> = Box::new(Noticed { stream, heard: heard.clone() });
         let most = Some(bytes_max);
         let config = WebSocketConfig::default().max_message_size(most).max_frame_size(most);
         let url = format!("ws://{rest}");
         let opened = client_async_with_config(url, stream, Some(config)).await;
-        opened.map(|(socket, _)| socket).map_err(io::Error::other)
+        opened.map(|(socket, _)| (socket, heard)).map_err(io::Error::other)
     }
 
     async fn encrypt(&self, name: &str, stream: TcpStream) -> io::Result<impl Pipe + use<>> {
@@ -124,7 +174,9 @@ impl fmt::Debug for Trust {
 }
 
 impl Talk {
-    fn new(socket: Socket) -> Self {
+    fn new(socket: Socket, heard: Arc<AtomicBool>) -> Self {
+        // What it said to let us in does not count.
+        heard.store(false, Ordering::Release);
         let (mut sink, frames) = socket.split();
         let (words, mut inbox) = mpsc::channel(WORDS);
         let sending = tokio::spawn(async move {
@@ -135,7 +187,12 @@ impl Talk {
                 }
             }
         });
-        Talk { frames, head: None, words, sending: sending.abort_handle() }
+        Talk { frames, head: None, heard, words, sending: sending.abort_handle() }
+    }
+
+    /// Whether anything has come since this was asked last.
+    pub fn was_heard(&self) -> bool {
+        self.heard.swap(false, Ordering::AcqRel)
     }
 
     /// The next frame of the backend. It may be dropped and asked again without losing anything.

@@ -29,8 +29,10 @@ const REFRESHED_AT_ONCE: usize = 500;
 const EARLY_MAX: usize = 10_000;
 /// Most bytes of a backend's words that are no output.
 const WORDS_BYTES_MAX: usize = 64 << 10;
-/// How long a backend may be silent about a run that is over, in its leases, beyond the time in which it kills a program.
+/// How long a backend may be silent about a run that is over: in its leases, and beyond them and the time in which a
+/// program is killed.
 const LAST_WORDS_LEASES: u32 = 4;
+const LAST_WORDS_SPARE: Duration = Duration::from_secs(3);
 /// How often the status is read for those who ask for metrics.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How long clients may take to hear that the gateway stops.
@@ -91,7 +93,9 @@ impl RedisGateway {
             name,
             queue_max: config.queue_max,
             lease: config.leases.task(),
-            last_words_max: config.leases.backend() * LAST_WORDS_LEASES + config.kill_after(),
+            last_words_max: config.leases.backend() * LAST_WORDS_LEASES
+                + config.kill_after()
+                + LAST_WORDS_SPARE,
             tasks: Mutex::default(),
             life: Mutex::default(),
             doubt: Arc::default(),
@@ -216,7 +220,7 @@ impl Shared {
             let Ok(said) = self.wire.call("peek", part.to_vec()).await else { return };
             for one in said.list().unwrap_or_default() {
                 let one = texts(one);
-                let [id, backend, end, _, control, over, known] = &one[..] else { continue };
+                let [id, backend, end, _, control, over, known, held] = &one[..] else { continue };
                 let end = end.split_once(' ').and_then(|(how, why)| ending(how, why));
                 let backend = backend.split_once(' ');
                 match (end, backend) {
@@ -225,14 +229,16 @@ impl Shared {
                     (None, Some((attempt, address))) => {
                         self.tell(id, Word::Backend(attempt.into(), address.into()));
                         if attempt == over {
-                            self.tell(id, Word::Over(attempt.into()));
+                            self.tell(id, Word::Over(over.clone()));
                         }
                     }
-                    (None, None) if !over.is_empty() => self.tell(id, Word::Unheard),
-                    (None, None) => self.tell(id, Word::Unclaimed),
+                    (None, None) if !over.is_empty() => self.tell(id, Word::Over(over.clone())),
+                    (None, None) if held.is_empty() => self.tell(id, Word::Unclaimed),
+                    // It is held by one whose address was lost, or that may still have to come back.
+                    (None, None) => {}
                 }
-                if !control.is_empty() {
-                    self.tell(id, Word::Control(control.clone()));
+                if let Some((attempt, text)) = control.split_once(' ') {
+                    self.tell(id, Word::Control(attempt.into(), text.into()));
                 }
             }
         }
@@ -274,7 +280,9 @@ impl Shared {
             "queue" => serde_json::from_str(rest).ok().map(Word::Queue),
             "end" => rest.split_once(' ').and_then(|(how, why)| ending(how, why)).map(Word::End),
             "waits" => Some(Word::Waits(rest.into())),
-            "control" => Some(Word::Control(rest.into())),
+            "control" => rest
+                .split_once(' ')
+                .map(|(attempt, text)| Word::Control(attempt.into(), text.into())),
             _ => None,
         };
         match word {

@@ -364,17 +364,21 @@ impl Lead {
                 Event::Lost { ticket, attempt, .. } => Some((*ticket, attempt.clone())),
                 _ => None,
             };
-            let orders = self.hear(event);
-            if let Some((ticket, attempt)) = lost
-                && !orders.contains(&Order::Lost(ticket))
-            {
+            let mut orders = self.hear(event);
+            if let Some((ticket, attempt)) = lost {
+                let known = orders.len();
+                orders.retain(|order| *order != Order::Lost(ticket));
+                let gives_up = orders.len() < known;
                 let all = Orders {
                     wire,
                     lead: &self.number,
                     lease: self.lease.clone(),
                     attempts: &mut self.attempts,
                 };
-                steps.push(all.put_back(ticket, &attempt));
+                steps.push(match gives_up {
+                    true => all.lose(ticket, &attempt),
+                    false => all.put_back(ticket, &attempt),
+                });
             }
             steps.extend(self.calls(wire, orders));
         }

@@ -58,6 +58,12 @@ impl Orders<'_> {
         (self.call("put_back", ticket, &[attempt.to_owned()]), None)
     }
 
+    /// A run was lost, and its task with it, unless that has ended meanwhile.
+    pub fn lose(&self, ticket: Ticket, attempt: &str) -> Step {
+        let words = ["lost".into(), LOST.into(), attempt.to_owned()];
+        (self.call("give_up", ticket, &words), None)
+    }
+
     fn step(&mut self, desk: &Desk, order: Order) -> Option<Step> {
         match order {
             Order::Start { ticket, attempt, limit, again } => {

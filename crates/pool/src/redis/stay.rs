@@ -40,14 +40,12 @@ pub(super) enum Word {
     End(Outgoing),
     /// It took its place again: this attempt is over.
     Waits(String),
-    /// A look found that no backend has it.
+    /// A look found that no backend has it, and none may still have to come back.
     Unclaimed,
-    /// A look found that it ran, and no backend has it any more.
-    Unheard,
-    /// A look found that this attempt is over; its backend still has to say how it ended.
+    /// A look found that this attempt is over; its backend still has to say how it ended, if it is there.
     Over(String),
-    /// What its program is to be told.
-    Control(String),
+    /// What its program is to be told, in which attempt.
+    Control(String, String),
     /// Redis does not know it any more.
     Gone,
     /// Redis lost everything, and has this memory now.
@@ -98,8 +96,6 @@ pub(super) struct Inside {
     pub life: String,
     /// The last run that was followed.
     pub followed: Option<(u64, u64)>,
-    /// Whether that does not know where the backend is, which says nothing about the backend.
-    pub reborn: bool,
     pub plan: Plan,
     pub words: mpsc::UnboundedReceiver<Word>,
     pub frames: mpsc::Sender<Outgoing>,
@@ -143,7 +139,6 @@ impl RedisStay {
             id,
             life,
             followed: None,
-            reborn: false,
             plan,
             words,
             frames: frames_in,
@@ -214,13 +209,10 @@ impl Inside {
                             return Ran::Last(Outgoing::Complete(Some(why)));
                         }
                     }
-                    Some(Word::Unheard) => return Ran::Last(Outgoing::Complete(Some(LOST.into()))),
+                    // Nobody is left who would follow it.
+                    Some(Word::Over(attempt)) => return self.lose(&attempt).await,
                     Some(
-                        Word::Waits(_)
-                        | Word::Control(_)
-                        | Word::Unclaimed
-                        | Word::Over(_)
-                        | Word::Reborn(_),
+                        Word::Waits(_) | Word::Control(..) | Word::Unclaimed | Word::Reborn(_),
                     ) => {}
                     Some(Word::Stop) | None => return Ran::Last(stopping()),
                 },
@@ -244,14 +236,13 @@ impl Inside {
         let mut control = Control::default();
         // When the last words must have come of a run that is over.
         let mut given_up: Option<Instant> = None;
-        self.reborn = false;
         loop {
             control.pass_on(to_backend.as_ref());
             tokio::select! {
                 biased;
                 () = self.frames.closed() => return Ran::Left,
                 word = self.words.recv() => match word {
-                    Some(Word::Control(text)) => control.wanted = text,
+                    Some(Word::Control(of, text)) if of == attempt => control.wanted = text,
                     Some(Word::Over(over)) if over == attempt => {
                         let last = || Instant::now() + shared.last_words_max;
                         given_up.get_or_insert_with(last);
@@ -264,6 +255,7 @@ impl Inside {
                 opened = &mut dialing, if talk.is_none() => match opened {
                     Some(opened) => {
                         to_backend = Some(opened.words.clone());
+                        given_up = given_up.map(|_| Instant::now() + shared.last_words_max);
                         talk = Some(opened);
                         self.runs.store(true, Ordering::Release);
                     }
@@ -279,10 +271,15 @@ impl Inside {
                     None => return self.lose(attempt).await,
                 },
                 () = input(&mut self.input, to_backend.as_ref()) => {}
-                wish = self.wishes.recv() => if let Some((wish, reply)) = wish {
+                // Redis may be slow, and the backend does not wait long for us.
+                wish = self.wishes.recv(), if talk.is_some() => if let Some((wish, reply)) = wish {
                     let _ = reply.send(self.ask_for_less(wish).await);
                 },
-                () = at(given_up) => {
+                () = at(given_up), if talk.is_some() => {
+                    if talk.as_ref().is_some_and(Talk::was_heard) {
+                        given_up = Some(Instant::now() + shared.last_words_max);
+                        continue;
+                    }
                     tracing::warn!(task = self.id, "a backend is silent about a run that is over");
                     return self.lose(attempt).await;
                 }
@@ -294,7 +291,7 @@ impl Inside {
     async fn hear(&mut self, word: Word, attempt: &str) -> Option<Ran> {
         match word {
             Word::Waits(lost) if lost == attempt => Some(Ran::Waits),
-            Word::Unclaimed if !self.reborn => Some(Ran::Waits),
+            Word::Unclaimed => Some(self.lose(attempt).await),
             Word::End(last) => Some(Ran::Last(last)),
             Word::Gone => Some(Ran::Last(forgotten())),
             Word::Reborn(life) if life != self.life => {
@@ -312,9 +309,7 @@ impl Inside {
             Word::Backend(..)
             | Word::Queue(_)
             | Word::Waits(_)
-            | Word::Control(_)
-            | Word::Unclaimed
-            | Word::Unheard
+            | Word::Control(..)
             | Word::Over(_)
             | Word::Reborn(_) => None,
         }
@@ -402,7 +397,6 @@ impl Inside {
 
     /// Redis lost everything: it learns of the task again, under its old number. Answers why it refuses to.
     async fn come_back(&mut self, waits: bool) -> Result<(), String> {
-        self.reborn = true;
         let args = self.shared.arrival(&self.plan, &self.id, waits, self.seen, self.wish);
         while !self.frames.is_closed() {
             match self.shared.wire.call("arrive", args.clone()).await {

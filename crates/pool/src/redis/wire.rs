@@ -15,8 +15,9 @@ const CALLS_AT_ONCE: usize = 64;
 const CALLS_WAITING: usize = 1024;
 /// Messages that wait to be read.
 const MESSAGES: usize = 4096;
-/// How long nothing may come on a connection before it is tried, and how long the answer may take.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How long nothing may come on a connection before it is tried, and how long the answer may take. Together less than a
+/// backend waits for a gateway that has not heard of it.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// How long to wait before the next try to listen.
 const PAUSE: Duration = Duration::from_millis(200);
 

@@ -72,6 +72,11 @@ end
 local function runs(base, id, answer)
     local tries = redis.call('HGET', task_key(base, id), 'tries') or '0'
     answer[#answer + 1] = 'runs ' .. id .. ' ' .. redis.call('HGET', base .. 'queue.executing', id) .. ' ' .. tries
+    -- What its client wanted since it began may be known to a scheduler that is gone.
+    local wanted = redis.call('HGET', task_key(base, id), 'duration')
+    if wanted and tonumber(wanted) < tonumber(allocation(base, id).wish) then
+        answer[#answer + 1] = 'wish ' .. newcomer(base, id)
+    end
 end
 
 local function lost(base, alloc, answer)
@@ -157,7 +162,10 @@ local function sweep_allocations(base, live, answer)
     for _, id in ipairs(all) do
         local alloc = allocation(base, id)
         local backend = redis.call('HGET', base .. 'queue.processing', id)
-        if backend and not live[backend] then
+        local address = redis.call('LINDEX', task_key(base, id) .. ':backend', -1)
+        -- One that was claimed and has no backend any more was lost too, whoever was told so.
+        local left = not backend and address and words(address)[1] == alloc.attempt
+        if backend and not live[backend] or left then
             lost(base, alloc, answer)
         elseif not backend and redis.call('EXISTS', task_key(base, id)) == 0 then
             free(base, id)
@@ -263,11 +271,16 @@ local function put_back(keys, args)
     return 1
 end
 
--- A task does not run, or not again: number, task, `deny` or `lost`, and words for its client.
+-- A task does not run, or not again: number, task, `deny` or `lost`, words for its client, and the run that was lost, if it is one
+-- that has not ended by itself meanwhile.
 local function give_up(keys, args)
     local base, id = keys[1], args[2]
     if not leads(base, args[1]) then
         return refused()
+    end
+    local alloc = allocation(base, id)
+    if args[5] and not (alloc and alloc.attempt == args[5]) then
+        return 0
     end
     redis.call('ZREM', base .. 'queue', id)
     free(base, id)
@@ -291,9 +304,9 @@ local function lower(keys, args)
     alloc.class, alloc.limit = args[4], args[5]
     allocate(base, alloc)
     local key = task_key(base, id)
-    redis.call('XADD', key .. ':control', 'MAXLEN', 8, '*', 'limit', args[5])
+    redis.call('XADD', key .. ':control', 'MAXLEN', 8, '*', args[3], 'limit ' .. args[5])
     redis.call('PEXPIRE', key .. ':control', math.max(redis.call('PTTL', key), 1))
-    tell_gateway(base, id, 'control ' .. id .. ' limit ' .. args[5])
+    tell_gateway(base, id, 'control ' .. id .. ' ' .. args[3] .. ' limit ' .. args[5])
     return 1
 end
 
@@ -311,9 +324,9 @@ local function halt(keys, args)
     local key = task_key(base, id)
     if redis.call('EXISTS', key) == 1 then
         redis.call('HSET', key, 'over', args[3])
-        redis.call('XADD', key .. ':control', 'MAXLEN', 8, '*', 'halt', args[4])
+        redis.call('XADD', key .. ':control', 'MAXLEN', 8, '*', args[3], 'halt ' .. args[4])
         redis.call('PEXPIRE', key .. ':control', math.max(redis.call('PTTL', key), 1))
-        tell_gateway(base, id, 'control ' .. id .. ' halt ' .. args[4])
+        tell_gateway(base, id, 'control ' .. id .. ' ' .. args[3] .. ' halt ' .. args[4])
     end
     return 1
 end

@@ -162,15 +162,18 @@ local function wish(keys, args)
 end
 
 -- What gateways are told by messages, for those that may have missed one: for each task its number, address of its backend,
--- how it ended, what it was told last, what its program is told, and the run that is over.
+-- how it ended, what it was told last, what its program is told and in which run, the run that is over, whether it is known, and the
+-- run that holds a backend: nothing where there is none, and `?` where one may still have to come back.
 local function peek(keys, args)
     local base, answer = keys[1], {}
+    local none = settled(base, life(base)) and '' or '?'
     for _, id in ipairs(args) do
         local key = task_key(base, id)
         local control = redis.call('XREVRANGE', key .. ':control', '+', '-', 'COUNT', 1)
+        local alloc = allocation(base, id)
         answer[#answer + 1] = { id, redis.call('LINDEX', key .. ':backend', -1) or '', redis.call('HGET', key, 'end') or '',
             redis.call('GET', key .. ':queue.estimate') or '', control[1] and table.concat(control[1][2], ' ') or '',
-            redis.call('HGET', key, 'over') or '', redis.call('HGET', key, 'program') and '1' or '' }
+            redis.call('HGET', key, 'over') or '', redis.call('HGET', key, 'program') and '1' or '', alloc and alloc.attempt or none }
     end
     return answer
 end

@@ -1,10 +1,11 @@
 //! Words that never arrive: lost answers of Redis, backends that say nothing, and those that do not listen.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
+use serde_json::Value;
 use taskyard_pool::backend::Stub;
 use taskyard_pool::redis::{Bay, BayOptions, Site};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,11 +21,14 @@ use super::yard::{Gateway, Part, Yard};
 /// A pool in which the test is the backend.
 struct Stage {
     yard: Yard,
-    _scheduler: Part,
+    scheduler: Option<Part>,
     gateway: Gateway,
-    number: String,
+    number: Mutex<String>,
     listener: TcpListener,
 }
+
+/// How long anything may take before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A task that the test has claimed.
 struct Claimed {
@@ -37,21 +41,42 @@ impl Stage {
         let yard = Yard::new(1, more)?;
         let (scheduler, gateway) = (yard.scheduler("one"), yard.gateway().await);
         yard.until(|status| status["leader"]["name"].is_string()).await;
-        let said = yard.function(&["beat", "", "600000", "{}", ""]);
-        let number = said.lines().next().unwrap().to_owned();
-        yard.until(|status| status["backends"] == 1 && status["paused"] == false).await;
+        let number = Mutex::new(String::new());
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let listener = socket.listen(16).unwrap();
-        Some(Stage { yard, _scheduler: scheduler, gateway, number, listener })
+        let scheduler = Some(scheduler);
+        let stage = Stage { yard, scheduler, gateway, number, listener };
+        stage.beat(None);
+        stage.settled().await;
+        Some(stage)
+    }
+
+    /// Says that the backend lives, and what it runs.
+    fn beat(&self, runs: Option<&Claimed>) {
+        let known = if runs.is_some() { "another" } else { "" };
+        let mut call = vec!["beat", "", "600000", "{}", known];
+        if let Some(Claimed { id, attempt }) = runs {
+            call.extend([id, attempt, "0", "default", "60000000", "1", "1", "60000000"]);
+        }
+        let said = self.yard.function(&call);
+        *self.number.lock().unwrap() = said.lines().next().unwrap().to_owned();
+    }
+
+    async fn settled(&self) {
+        let settled = |status: &Value| status["backends"] == 1 && status["paused"] == false;
+        self.yard.until(settled).await;
     }
 
     /// Claims the next task.
     async fn claim(&self) -> Claimed {
         let address = format!("ws://{}/x", self.listener.local_addr().unwrap());
+        let number = self.number.lock().unwrap().clone();
+        let given_up = Instant::now() + PATIENCE;
         loop {
-            let said = self.yard.function(&["claim", &self.number, &address]);
+            assert!(Instant::now() < given_up, "nothing is offered");
+            let said = self.yard.function(&["claim", &number, &address]);
             let mut lines = said.lines().map(str::to_owned);
             if said.lines().count() > 5
                 && let (Some(id), Some(attempt)) = (lines.next(), lines.next())
@@ -64,7 +89,14 @@ impl Stage {
 
     /// The gateway that comes for it.
     async fn meet(&self) -> WebSocketStream<TcpStream> {
-        accept_async(self.listener.accept().await.unwrap().0).await.unwrap()
+        let comes = timeout(PATIENCE, self.listener.accept()).await.expect("a gateway comes");
+        accept_async(comes.unwrap().0).await.unwrap()
+    }
+
+    /// Ready when the gateway has left.
+    async fn until_left(&self, socket: &mut WebSocketStream<TcpStream>) {
+        let gone = async { while socket.next().await.is_some_and(|said| said.is_ok()) {} };
+        timeout(PATIENCE, gone).await.expect("it leaves");
     }
 
     fn finish(&self, claimed: &Claimed, how: &str) {
@@ -78,12 +110,12 @@ impl Stage {
         let mut socket = self.meet().await;
         self.finish(&claimed, "done");
         socket.send(Message::text("complete {}")).await.unwrap();
-        while socket.next().await.is_some_and(|said| said.is_ok()) {}
+        self.until_left(&mut socket).await;
         claimed
     }
 }
 
-const LONG: &str = "leases: {task_seconds: 60, backend_seconds: 3, leader_seconds: 6}\n";
+const LONG: &str = "leases: {task_seconds: 6, backend_seconds: 3, leader_seconds: 6}\n";
 
 fn numbers(attempt: &str) -> (u64, u64) {
     let (lead, number) = attempt.split_once('-').unwrap();
@@ -107,7 +139,9 @@ async fn a_scheduler_that_begins_anew_gives_runs_new_names() {
     // Its next call waits in Redis, and its connection ends before the answer.
     let redis = stage.yard.redis();
     redis.talk(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let given_up = Instant::now() + PATIENCE;
     let blocked = loop {
+        assert!(Instant::now() < given_up, "it asks nothing");
         let all = redis.talk(&["CLIENT", "LIST"]);
         let waits = |line: &&str| {
             line.contains(" name=taskyard-pool-scheduler ") && line.contains(" flags=b ")
@@ -150,16 +184,103 @@ async fn a_backend_that_does_not_answer_is_left_for_another() {
 /// A machine that is gone when Redis knows that the run is over, and its client does not: nobody ever told that one anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backend_that_is_silent_about_an_end_is_not_waited_for() {
-    let short = "leases: {task_seconds: 1, backend_seconds: 0.3, leader_seconds: 6}\n";
+    let short = "leases: {task_seconds: 4, backend_seconds: 0.3, leader_seconds: 6}\n";
     let Some(stage) = Stage::new(short).await else { return };
     let mut client = stage.gateway.start("{}", "").await;
     let first = stage.claim().await;
     let mut silent = stage.meet().await;
     stage.finish(&first, "done");
-    while silent.next().await.is_some_and(|said| said.is_ok()) {}
+    stage.until_left(&mut silent).await;
     let second = stage.serve().await;
     assert_eq!(second.id, first.id);
     assert_eq!(client.until("complete").await.error(), "");
+    stage.yard.until_empty().await;
+}
+
+/// A machine that is gone together with a Redis that lost everything: nobody brings the run back, and its connection does not end.
+/// The gateway waited for a backend that might come back, for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_goes_dark_with_redis_is_not_waited_for() {
+    let Some(stage) = Stage::new(LONG).await else { return };
+    let mut client = stage.gateway.start("{}", "").await;
+    let first = stage.claim().await;
+    let mut silent = stage.meet().await;
+    stage.yard.redis().talk(&["FLUSHALL"]);
+    stage.until_left(&mut silent).await;
+    stage.beat(None);
+    let second = stage.serve().await;
+    assert_eq!(second.id, first.id);
+    assert_eq!(client.until("complete").await.error(), "");
+    stage.yard.until_empty().await;
+}
+
+/// The same for one that came back, so that Redis knows the run but not where it is, and was gone after its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_came_back_and_is_silent_about_an_end_is_not_waited_for() {
+    let short = "leases: {task_seconds: 4, backend_seconds: 1, leader_seconds: 6}\n";
+    let Some(stage) = Stage::new(short).await else { return };
+    let mut client = stage.gateway.start("{}", "").await;
+    let first = stage.claim().await;
+    let mut silent = stage.meet().await;
+    stage.yard.redis().talk(&["FLUSHALL"]);
+    stage.beat(Some(&first));
+    stage.settled().await;
+    stage.finish(&first, "done");
+    stage.until_left(&mut silent).await;
+    let second = stage.serve().await;
+    assert_eq!(second.id, first.id);
+    assert_eq!(client.until("complete").await.error(), "");
+    stage.yard.until_empty().await;
+}
+
+/// A scheduler takes a run for lost that ends just then, well: its client was told that it was killed. And what an earlier run was
+/// told reached the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn words_about_another_run_change_nothing() {
+    let Some(stage) = Stage::new(LONG).await else { return };
+    let mut client = stage.gateway.start("{}", "").await;
+    let claimed = stage.claim().await;
+    let mut socket = stage.meet().await;
+    let redis = stage.yard.redis();
+    let lock = redis.talk(&["GET", "scheduler.leader"]);
+    let lead = lock.split(' ').next().unwrap();
+    let give_up = |attempt: &str| {
+        stage.yard.function(&["give_up", lead, &claimed.id, "lost", "late words", attempt])
+    };
+    assert_eq!(give_up("1-1"), "0");
+    let gateway = redis.talk(&["HGET", &format!("task:{}", claimed.id), "gateway"]);
+    let channel = format!("gateway:{gateway}");
+    for (attempt, limit) in [("1-1", "1"), (claimed.attempt.as_str(), "5000000")] {
+        let text = format!("control {} {attempt} limit {limit}", claimed.id);
+        assert_eq!(redis.talk(&["PUBLISH", &channel, &text]), "1");
+    }
+    let told = timeout(PATIENCE, socket.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!(told.into_text().unwrap(), "limit 5000000");
+    stage.finish(&claimed, "done");
+    assert_eq!(give_up(&claimed.attempt), "0");
+    socket.send(Message::text("complete {}")).await.unwrap();
+    assert_eq!(client.until("complete").await.error(), "");
+    drop(socket);
+    stage.yard.until_empty().await;
+}
+
+/// A client wants less time, and the scheduler that heard it is gone before it did anything about it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wish_outlives_the_scheduler_that_heard_it() {
+    let Some(mut stage) = Stage::new(LONG).await else { return };
+    let mut client = stage.gateway.start(r#"{"duration": 50}"#, "").await;
+    let claimed = stage.claim().await;
+    let mut socket = stage.meet().await;
+    stage.scheduler.take().unwrap().stop().await;
+    assert_eq!(stage.yard.function(&["wish", &claimed.id, "5000000"]), "done");
+    stage.yard.redis().talk(&["DEL", "queue.incoming"]);
+    stage.scheduler = Some(stage.yard.scheduler("two"));
+    let told = timeout(PATIENCE, socket.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!(told.into_text().unwrap(), "limit 5000000");
+    stage.finish(&claimed, "done");
+    socket.send(Message::text("complete {}")).await.unwrap();
+    assert_eq!(client.until("complete").await.error(), "");
+    drop(socket);
     stage.yard.until_empty().await;
 }
 
