@@ -47,7 +47,10 @@ impl Running {
                 first.pending.as_mut().poll(&mut Context::from_waker(&self.bell))
             {
                 if let Some(Flight { round, count, .. }) = flights.pop_front() {
+                    // Of several that were under way a later one may have been answered before.
+                    let wanted = self.ticks.next().filter(|_| begun > 1);
                     progress |= self.land(round, count, executed);
+                    wanted.into_iter().for_each(|moment| self.ticks.ask(moment));
                 }
                 blocked = false;
                 continue;

@@ -29,7 +29,7 @@ pub(crate) struct Running {
     waker: Waker,
     /// Wakes the loop where it also waits for commands.
     pub(crate) bell: Waker,
-    ticks: Ticks,
+    pub(crate) ticks: Ticks,
     /// When to look what other servers did, if there may be any.
     next_poll: Option<Timestamp>,
     pub(crate) now: Timestamp,

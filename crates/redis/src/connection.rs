@@ -10,7 +10,7 @@ use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf, split,
 };
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -125,8 +125,10 @@ pub struct Turn {
 impl Turn {
     /// Reads this many answers, when those before have theirs.
     pub async fn receive(self, count: usize) -> Result<Vec<Value>, Failure> {
+        let lost = |error: std::io::Error| Failure::Lost(error.to_string());
+        // Those before have their own time.
+        let mut reader = self.reader.get().await.map_err(lost)?;
         let receiving = async {
-            let mut reader = self.reader.get().await?;
             let mut answers = Vec::with_capacity(count);
             for _ in 0..count {
                 answers.push(resp::read(&mut reader).await?);
@@ -136,9 +138,7 @@ impl Turn {
             Ok(answers)
         };
         match timeout(ANSWER_MAX, receiving).await {
-            Ok(received) => {
-                received.map_err(|error: std::io::Error| Failure::Lost(error.to_string()))
-            }
+            Ok(received) => received.map_err(lost),
             Err(_) => Err(Failure::Lost(silence())),
         }
     }
@@ -311,6 +311,18 @@ impl Connection {
         Turn { reader: std::mem::replace(&mut self.reader, Ear::Elsewhere(reader)), next }
     }
 
+    /// Whether somebody has given up waiting for an answer: nobody can tell any more which one is whose.
+    pub fn is_abandoned(&mut self) -> bool {
+        let Ear::Elsewhere(reader) = &mut self.reader else { return false };
+        match reader.try_recv() {
+            Ok(reader) => {
+                self.reader = Ear::Here(reader);
+                false
+            }
+            Err(error) => error == TryRecvError::Closed,
+        }
+    }
+
     /// Whether nobody waits for an answer.
     pub fn is_idle(&mut self) -> bool {
         if let Ear::Elsewhere(reader) = &mut self.reader
@@ -392,6 +404,19 @@ mod tests {
         let client = Client { id: 1, name: "test".into() };
         let connection = Connection { writer, reader, heard: Vec::new(), socket: twin, client };
         (connection, listener.accept().await.unwrap().0)
+    }
+
+    // Whoever gave up waiting took the only ear along: every later call was sent, done, and lost.
+    #[tokio::test]
+    async fn a_connection_on_which_somebody_gave_up_is_known() {
+        let (mut connection, mut other) = connection().await;
+        let turn = connection.turn();
+        assert!(!connection.is_idle() && !connection.is_abandoned());
+        other.write_all(b":1\r\n").await.unwrap();
+        assert_eq!(turn.receive(1).await.unwrap(), [Value::Int(1)]);
+        assert!(connection.is_idle() && !connection.is_abandoned());
+        drop(connection.turn());
+        assert!(connection.is_abandoned());
     }
 
     // A heartbeat that came in the middle of a notice lost its beginning, and with it the connection.

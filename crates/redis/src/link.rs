@@ -260,6 +260,9 @@ impl Link {
             let (count, wait) = (place.replicas.to_string(), place.replicas_wait.as_millis());
             resp::pack(&mut bytes, &["WAIT", &count, &wait.to_string()]);
         }
+        if self.nodes.get_mut(node).is_some_and(Connection::is_abandoned) {
+            self.broken(node, &Failure::Lost("whoever waited for an answer has gone".into()));
+        }
         if self.orderly {
             self.end_lost_at(node).await?;
         }
@@ -290,7 +293,8 @@ impl Link {
             let same = self.nodes.get(&node).is_some_and(|connection| connection.client == client);
             match why {
                 Failure::Lost(_) if same => self.broken(&node, &why),
-                Failure::Lost(_) => {}
+                // Nobody asks there any more, but what was sent may still be read.
+                Failure::Lost(_) => self.note_lost(node, client),
                 // A server that was a master is asked again by a new connection: its name may mean another now.
                 Failure::Moved(_) => {
                     self.slots = None;
@@ -316,7 +320,14 @@ impl Link {
         let Some(connection) = self.nodes.remove(node) else { return };
         if matches!(failure, Failure::Lost(_)) {
             tracing::warn!(%node, why = failure.text(), "a batch was lost on the way to Redis");
-            self.lost.push((node.clone(), connection.client));
+            self.note_lost(node.clone(), connection.client);
+        }
+    }
+
+    fn note_lost(&mut self, node: Address, client: Client) {
+        let one = (node, client);
+        if !self.lost.contains(&one) {
+            self.lost.push(one);
         }
     }
 

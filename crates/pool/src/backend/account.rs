@@ -32,6 +32,8 @@ pub(super) struct Account {
 pub(super) enum Fate {
     /// It never began: the walls could not be put up, or it could not be started inside.
     NotBegun,
+    /// It cannot be started at all.
+    Refused,
     /// It ended by itself with this status.
     Exited(i32),
     /// This signal ended it.
@@ -89,13 +91,16 @@ impl fmt::Display for Fate {
         match self {
             Fate::Exited(status) => write!(to, "exited {status}"),
             Fate::Killed(signal) => write!(to, "killed {signal}"),
+            Fate::Refused => to.write_str("refused"),
             Fate::NotBegun | Fate::Untold => Ok(()),
         }
     }
 }
 
 fn fate(told: &[u8]) -> Fate {
-    let Some(rest) = told.strip_prefix(BEGUN) else { return Fate::NotBegun };
+    let Some(rest) = told.strip_prefix(BEGUN) else {
+        return if told == b"refused\n" { Fate::Refused } else { Fate::NotBegun };
+    };
     let text = String::from_utf8_lossy(rest);
     let words = text.strip_suffix('\n').and_then(|line| line.split_once(' '));
     match words.and_then(|(how, number)| Some((how, number.parse().ok()?))) {
@@ -115,6 +120,8 @@ mod tests {
             ("", Fate::NotBegun),
             ("beg", Fate::NotBegun),
             ("exited 0\n", Fate::NotBegun),
+            ("refused\n", Fate::Refused),
+            ("begun\nrefused\n", Fate::Untold),
             ("begun\n", Fate::Untold),
             ("begun\nexited 13", Fate::Untold),
             ("begun\nexited x\n", Fate::Untold),
@@ -124,7 +131,9 @@ mod tests {
         ];
         for (told, wanted) in cases {
             assert_eq!(fate(told.as_bytes()), wanted, "{told:?}");
-            if !wanted.to_string().is_empty() {
+            if wanted == Fate::Refused {
+                assert_eq!(format!("{wanted}\n"), told);
+            } else if !wanted.to_string().is_empty() {
                 assert_eq!(format!("begun\n{wanted}\n"), told);
             }
         }

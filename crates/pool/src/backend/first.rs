@@ -83,8 +83,11 @@ fn attend() -> io::Result<u8> {
     let child = match start(&orders, streams) {
         Ok(child) => child,
         Err(error) => {
-            // Nothing has begun, which the pool sees; the client sees why.
             eprintln!("cannot start {}: {error}", orders.command[0]);
+            // Otherwise nothing has begun, which the pool sees: it may go better elsewhere, or later.
+            if is_lasting(&error) {
+                tell(format!("{}\n", Fate::Refused).as_bytes())?;
+            }
             return Ok(REFUSED);
         }
     };
@@ -99,6 +102,18 @@ fn attend() -> io::Result<u8> {
         Fate::Killed(signal) => (BY_SIGNAL + signal) as u8,
         _ => status.exit_status().unwrap_or_default() as u8,
     })
+}
+
+/// Whether a program cannot be started wherever it is tried.
+fn is_lasting(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ArgumentListTooLong
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotADirectory
+    ) || error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error())
 }
 
 /// Starts the program within its limits. This process has them too from then on, and needs nothing more.

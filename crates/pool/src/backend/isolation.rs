@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -189,6 +190,29 @@ impl Isolation {
     }
 }
 
+/// What is at a place of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Link(PathBuf),
+    /// The numbers of its file system and on it.
+    Place(u64, u64),
+    Nothing,
+}
+
+/// What walls show that are put up now: a place that is replaced later is still the old one inside.
+pub(super) fn seen(read: &[PathBuf]) -> Vec<Seen> {
+    let see = |place: &Path| match (std::fs::read_link(place), std::fs::metadata(place)) {
+        (Ok(target), _) => Seen::Link(target),
+        (_, Ok(about)) => Seen::Place(about.dev(), about.ino()),
+        _ => Seen::Nothing,
+    };
+    places(read).map(see).collect()
+}
+
+fn places(read: &[PathBuf]) -> impl Iterator<Item = &Path> {
+    READ.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path))
+}
+
 /// What bubblewrap is told: nothing of the machine but programs and what they read, no network, no
 /// other processes, and an end together with the pool.
 fn walls(read: &[PathBuf]) -> Vec<String> {
@@ -202,7 +226,7 @@ fn walls(read: &[PathBuf]) -> Vec<String> {
     }
     // The folder around the devices is in memory too, and has no size.
     add(&["--remount-ro", "/dev"]);
-    for place in READ.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path)) {
+    for place in places(read) {
         let text = place.display().to_string();
         match std::fs::read_link(place) {
             // `/bin` is most often a link into `/usr`.

@@ -66,6 +66,8 @@ pub(super) async fn run(
 ) {
     let busy = Busy::new(host.clone(), Shape::of(&plan.program));
     let mut walls = Wanted::Any;
+    // When its client or the pool lowered its time.
+    let mut lowered = None;
     let (mut end, room) = loop {
         let start = match start(&busy, &host, &plan, allocation.limit, walls).await {
             Some(Ok(start)) => start,
@@ -76,7 +78,7 @@ pub(super) async fn run(
         };
         let ready = start.ready;
         let mut watch = Watch::new(&host, &plan, start.program, stdin, frames.clone());
-        let Some(end) = watch.run(&mut allocation).await else {
+        let Some(end) = watch.run(&mut allocation, &mut lowered).await else {
             return allocation.end(Ended::Stuck);
         };
         let (room, unheard) = (watch.room.clone(), watch.unheard());
@@ -133,6 +135,7 @@ async fn start(
     }
     if walls == Wanted::Any
         && let Some(wall) = host.ready.take(&busy.shape).await
+        && wall.is_current()
     {
         match wall.begin(host, plan, seconds_max).await {
             Ok(program) => return Some(Ok(Start { program, ready: true })),
@@ -226,10 +229,18 @@ impl Watch {
     }
 
     /// Watches the program to its end; nothing when it cannot be killed.
-    async fn run(&mut self, allocation: &mut Allocation) -> Option<End> {
-        let stop = self.until_end_or_stop(allocation).await;
+    async fn run(
+        &mut self,
+        allocation: &mut Allocation,
+        lowered: &mut Option<Instant>,
+    ) -> Option<End> {
+        let stop = self.until_end_or_stop(allocation, lowered).await;
         if stop.is_some() {
-            self.group.terminate();
+            match self.begun {
+                true => self.group.terminate(),
+                // The first process hears no such signal, and would start the program all the same.
+                false => self.group.kill(),
+            }
             if timeout(self.kill_after, self.group.ended()).await.is_err() {
                 self.group.kill();
                 if timeout(KILL_MAX, self.group.ended()).await.is_err() {
@@ -242,7 +253,7 @@ impl Watch {
             Some(account) => Some(account.fate().await),
             None => None,
         };
-        if !self.begun && fate.is_some_and(|fate| fate != Fate::NotBegun) {
+        if !self.begun && fate.is_some_and(|fate| !matches!(fate, Fate::NotBegun | Fate::Refused)) {
             self.pending = Some(runs());
         }
         // Bubblewrap ends by itself when it has waited for its first process, with which all others inside end.
@@ -256,9 +267,11 @@ impl Watch {
     }
 
     /// Passes output on until the program ends by itself or has to be stopped.
-    async fn until_end_or_stop(&mut self, allocation: &mut Allocation) -> Option<Stop> {
-        let mut limit = allocation.limit;
-        let mut lowered = None;
+    async fn until_end_or_stop(
+        &mut self,
+        allocation: &mut Allocation,
+        lowered: &mut Option<Instant>,
+    ) -> Option<Stop> {
         loop {
             if self.begun {
                 self.listen();
@@ -274,15 +287,16 @@ impl Watch {
                 () = self.frames.closed() => return Some(Stop::ClientLeft),
                 control = allocation.control.recv() => match control {
                     Some(Control::Limit(lower)) => {
-                        limit = Some(lower);
-                        lowered = Some(Instant::now());
+                        // In other walls too, should these be dead.
+                        allocation.limit = Some(lower);
+                        *lowered = Some(Instant::now());
                     }
                     Some(Control::Halt(why)) => return Some(Stop::Halt(why)),
                     None => return Some(Stop::Halt("the pool is stopping".into())),
                 },
-                () = at(limit.map(|limit| self.started + limit)) => {
-                    let limit = limit.unwrap_or_default();
-                    allocation.over(limit, lowered);
+                () = at(allocation.limit.map(|limit| self.started + limit)) => {
+                    let limit = allocation.limit.unwrap_or_default();
+                    allocation.over(limit, *lowered);
                     return Some(Stop::Time(limit));
                 }
                 why = self.watching.verdict() => return Some(Stop::Limit(why)),
@@ -347,7 +361,7 @@ impl End {
             && match (&self.status, self.fate) {
                 (Err(_), _) => false,
                 (_, Some(Fate::NotBegun)) => true,
-                (_, Some(Fate::Exited(_))) => false,
+                (_, Some(Fate::Exited(_) | Fate::Refused)) => false,
                 (_, Some(Fate::Killed(signal))) => killed(signal),
                 (Ok(status), Some(Fate::Untold)) => status
                     .signal()
@@ -375,7 +389,9 @@ impl End {
             return Some("output limit".into());
         }
         let (signal, code) = match self.fate {
-            Some(Fate::NotBegun) => return Some("the program could not be started".into()),
+            Some(Fate::NotBegun | Fate::Refused) => {
+                return Some("the program could not be started".into());
+            }
             Some(Fate::Exited(code)) => (None, Some(code)),
             Some(Fate::Killed(signal)) => (Some(signal), None),
             // Without bubblewrap, or where its first process is gone, the system tells.
@@ -470,7 +486,9 @@ mod tests {
             end(9, Some(Fate::Untold)),
         ];
         assert!(again.iter().all(End::is_worth_another_try));
-        let not = [end(137 << 8, None), end(137 << 8, Some(Fate::Exited(137))), end(0, None)];
+        let refused = end(2 << 8, Some(Fate::Refused));
+        let not =
+            [end(137 << 8, None), end(137 << 8, Some(Fate::Exited(137))), end(0, None), refused];
         assert!(!not.iter().any(End::is_worth_another_try));
         assert_eq!(not[1].error().as_deref(), Some("the program ended with status 137"));
         assert_eq!(again[1].error().as_deref(), Some("the program could not be started"));

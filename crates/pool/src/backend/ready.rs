@@ -171,6 +171,7 @@ pub(super) fn refill(host: &Arc<Host>, shape: &Arc<Shape>) {
     for number in host.ready.plan(shape) {
         let (host, shape) = (host.clone(), shape.clone());
         runtime.spawn(async move {
+            let outcome = Outcome { host: host.clone(), number };
             let wall = match host.lanes.take_now() {
                 Some(lane) => Wall::raise(&host, shape, lane).await.map(Some),
                 None => Ok(None),
@@ -178,7 +179,7 @@ pub(super) fn refill(host: &Arc<Host>, shape: &Arc<Shape>) {
             if let Err(error) = &wall {
                 tracing::warn!(%error, "cannot put up walls ahead of a task");
             }
-            host.ready.made(number, wall.ok().flatten());
+            outcome.host.ready.made(number, wall.ok().flatten());
         });
     }
 }
@@ -193,6 +194,18 @@ pub(super) async fn fresh(host: &Arc<Host>, shape: &Arc<Shape>) -> Option<io::Re
         }
     };
     Some(Wall::raise(host, shape.clone(), lane).await)
+}
+
+/// Tells that walls are not being put up any more, also when that broke off.
+struct Outcome {
+    host: Arc<Host>,
+    number: u64,
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        self.host.ready.made(self.number, None);
+    }
 }
 
 impl Busy {

@@ -13,6 +13,7 @@ use tokio::process::Command;
 
 use super::account::Account;
 use super::group::Group;
+use super::isolation::{Seen, seen};
 use super::lanes::Lane;
 use super::orders::{Orders, Streams};
 use super::room::Room;
@@ -39,6 +40,8 @@ impl Shape {
 #[derive(Debug)]
 pub(super) struct Wall {
     pub shape: Arc<Shape>,
+    /// What it shows of this machine.
+    seen: Vec<Seen>,
     group: Group,
     account: Account,
     stderr: pipe::Receiver,
@@ -62,13 +65,19 @@ impl Wall {
     /// Puts them up for the user of this lane.
     pub async fn raise(host: &Arc<Host>, shape: Arc<Shape>, lane: Lane) -> io::Result<Self> {
         let room = Room::open(host.clone(), lane).await?;
+        let seen = seen(&shape.read);
         let (account, socket) = Account::open()?;
         let (stderr, errors) = io::pipe()?;
         let mut command = Command::from(host.isolation.wall(&shape, room.site())?);
         command.stdout(socket).stderr(errors).kill_on_drop(true);
         let group = host.spawner.spawn(command, room.clone()).await?;
         let stderr = pipe::Receiver::from_owned_fd(stderr.into())?;
-        Ok(Wall { shape, group, account, stderr, room })
+        Ok(Wall { shape, seen, group, account, stderr, room })
+    }
+
+    /// Whether the machine is still as it was when they were put up.
+    pub fn is_current(&self) -> bool {
+        seen(&self.shape.read) == self.seen
     }
 
     /// Brings the task in and says what to run. Whether that is heard is told by the account.
@@ -84,12 +93,15 @@ impl Wall {
         let (stdout, output) = io::pipe()?;
         let (input, stdin) = plan.interactive.then(io::pipe).transpose()?.unzip();
         let streams = Streams { stdout: output.into(), stdin: input.map(OwnedFd::from) };
+        // Whatever may fail comes before the program can begin.
+        let stdin = stdin.map(|end| pipe::Sender::from_owned_fd(end.into())).transpose()?;
+        let stdout = pipe::Receiver::from_owned_fd(stdout.into())?;
         self.account.order(&orders, streams).await?;
         Ok(Started {
             group: self.group,
             account: Some(self.account),
-            stdin: stdin.map(|end| pipe::Sender::from_owned_fd(end.into())).transpose()?,
-            stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
+            stdin,
+            stdout,
             stderr: self.stderr,
             room: self.room,
         })

@@ -35,6 +35,14 @@ pub trait Runner: Debug + Send + Sync {
 
     /// What is not kept apart, a sentence for each.
     fn gaps(&self) -> Vec<String>;
+
+    /// Nothing more comes: keeps nothing ready.
+    fn close(&self) {}
+
+    /// Whether nothing is left of any task, nor of what was there for the next one.
+    fn is_clear(&self) -> bool {
+        true
+    }
 }
 
 /// Walls that are put up ahead of tasks.
@@ -132,6 +140,14 @@ impl Runner for Workshop {
 
     fn gaps(&self) -> Vec<String> {
         self.0.isolation.gaps()
+    }
+
+    fn close(&self) {
+        Workshop::close(self);
+    }
+
+    fn is_clear(&self) -> bool {
+        Workshop::is_clear(self)
     }
 }
 

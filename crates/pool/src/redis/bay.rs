@@ -140,10 +140,11 @@ impl Bay {
             () = stop => {}
         }
         let _ = stopping.send(true);
+        self.shared.runner.close();
         while backends.join_next().await.is_some() {}
-        // The last words of what has ended are still on their way.
+        // The last words of what has ended are still on their way, and folders are being removed.
         let said = async {
-            while Arc::strong_count(&self.shared.heard) > 1 {
+            while Arc::strong_count(&self.shared.heard) > 1 || !self.shared.runner.is_clear() {
                 sleep(LAST_WORDS_LOOK).await;
             }
         };

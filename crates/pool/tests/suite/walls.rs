@@ -75,6 +75,55 @@ async fn no_task_sees_anything_of_another() {
     assert_eq!(site.pool.backends().walls().used, 3);
 }
 
+/// Walls that stood before a folder was replaced showed the old one: a task ran with what had been removed.
+#[tokio::test]
+async fn those_that_show_what_is_no_more_are_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    // Programs have users of their own.
+    let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), all).unwrap();
+    let place = folder.path().join("data");
+    let write = |text: &str| {
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("version"), text).unwrap();
+    };
+    write("old");
+    let path = place.display();
+    let config = format!(
+        "backends: 1\nseed: 1\nprograms: {{sh: {{command: [/bin/cat, '{path}/version'], read: ['{path}']}}}}\n"
+    );
+    let site = Site::of(Config::parse(&config).unwrap()).await;
+    if !site.pool.backends().isolation().has_bubblewrap() {
+        return;
+    }
+    for text in ["old", "new", "newer"] {
+        if text != "old" {
+            std::fs::rename(&place, folder.path().join(format!("before {text}"))).unwrap();
+            write(text);
+        }
+        let (_, answer) = site.post(json!({ "input": [] })).await;
+        assert_eq!(output(&answer), text);
+        site.until_ready(1).await;
+    }
+}
+
+/// A command that is not there was tried in walls after walls, and put back, as if another machine had it.
+#[tokio::test]
+async fn a_program_that_is_not_there_is_tried_once() {
+    let config = "backends: 1\nseed: 1\nprograms: {sh: {command: [/usr/bin/nosuch]}, odd: {command: [/etc]}}\n";
+    let site = Site::of(Config::parse(config).unwrap()).await;
+    if !site.pool.backends().isolation().has_bubblewrap() {
+        return;
+    }
+    for program in ["sh", "odd"] {
+        let (_, answer) = site.post_to(program, json!({ "input": [] })).await;
+        let said = &answer["error"]["error"];
+        assert_eq!(*said, "the program could not be started", "{answer}");
+        assert!(output(&answer).starts_with("cannot start"), "{answer}");
+    }
+    assert_eq!(site.status().await.counts.put_back, 0);
+}
+
 #[tokio::test]
 async fn those_that_died_while_they_waited_are_nobodys_news() {
     let Some(site) = walled(1, "").await else { return };

@@ -115,6 +115,7 @@ struct Shared {
     /// Batches that may leave beside others read this, those that may not write it.
     turns: RwLock<()>,
     line: Line,
+    landings: Line,
     known: Lock<Known>,
     presence: Presence,
     durability: Option<Durability>,
@@ -261,7 +262,8 @@ impl Shared {
             Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
         );
         let link = Mutex::new(Link::orderly(Arc::clone(&reach)));
-        let (turns, line, known, durability, evicts, pages) = Default::default();
+        let (turns, line, landings, known) = Default::default();
+        let (durability, evicts, pages) = Default::default();
         let mut shared = Shared {
             reach,
             clock,
@@ -269,6 +271,7 @@ impl Shared {
             link,
             turns,
             line,
+            landings,
             known,
             presence,
             durability,

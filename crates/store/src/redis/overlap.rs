@@ -31,6 +31,8 @@ struct Begun {
     groups: Vec<Group>,
     ranges: Vec<(u64, u64)>,
     sent: Sent,
+    /// Nodes do not answer in the order in which they were asked.
+    landing: Entry,
 }
 
 /// The place of a batch among those that came before and after it, who wait until it is known how this one goes.
@@ -131,13 +133,16 @@ impl Shared {
         groups.iter_mut().for_each(Group::straighten);
         let (calls, ranges) = self.encode(&groups, &alive);
         let sent = link.begin(&calls).await;
-        Ok(Begun { groups, ranges, sent })
+        let landing = self.landings.enter();
+        Ok(Begun { groups, ranges, sent, landing })
     }
 
     /// Takes in what came of it. Answers what was not done.
     async fn end_beside(&self, begun: Begun, results: &mut Results<'_>) -> Vec<Group> {
-        let Begun { groups, ranges, sent } = begun;
+        let Begun { groups, ranges, sent, landing: Entry { before, next } } = begun;
         let (answers, troubles) = sent.receive().await;
+        // What is learned of a tube must not be older than what is known.
+        let _ = before.await;
         if !troubles.is_empty() {
             self.link.lock().await.heed(troubles);
         }
@@ -150,6 +155,7 @@ impl Shared {
             }
         }
         self.known().return_leases(&leases);
+        drop(next);
         again
     }
 

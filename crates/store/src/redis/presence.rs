@@ -198,6 +198,8 @@ async fn attend(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
                     return Err(Failure::Lost("no notices can be heard any more".into()));
                 }
                 ear.send(PING).await?;
+                // A beat that took long leaves its answer as much time as any.
+                beats.reset();
             }
             () = shared.presence.wake.notified() => {}
             heard = ear.hear() => {

@@ -108,6 +108,8 @@ impl Results<'_> {
                 self.read(group, &head, parts);
                 leases.unused = leases.unused.map(|unused| unused.max(self.unused(group)));
                 if let Some(why) = short {
+                    // The whole range is given back with what was taken.
+                    leases.unused = None;
                     self.doubt_replies(group, &why, range);
                 }
             }

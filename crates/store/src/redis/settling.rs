@@ -93,6 +93,11 @@ impl Batch<'_> {
             });
             match given_back {
                 Ok(()) => done.push(one),
+                // A tube that is damaged must not keep the others waiting.
+                Err(failure @ Failure::Refused(_)) if failure.may_be_done() => {
+                    tracing::error!(why = failure.text(), "a delivery cannot be given back");
+                    done.push(one);
+                }
                 Err(failure) => {
                     tracing::debug!(why = failure.text(), "a delivery cannot be given back yet");
                 }
