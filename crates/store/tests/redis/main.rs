@@ -7,6 +7,7 @@ mod suite;
 
 mod cluster;
 mod earlier;
+#[path = "../lua/exact.rs"]
 mod exact;
 mod failures;
 mod fixture;

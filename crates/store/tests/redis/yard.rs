@@ -46,6 +46,11 @@ pub fn run(case: impl Future) {
 /// The moment at which the tests of a store alone ask.
 pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
+/// One on a part of it that nobody else uses.
+pub fn store() -> RedisStore {
+    open(&own(&instance().url()))
+}
+
 /// Asks a store one thing.
 pub fn ask(store: &RedisStore, command: Command) -> Result<Reply, Error> {
     block_on(store.execute(NOW, vec![command])).replies.remove(0)

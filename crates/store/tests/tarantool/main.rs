@@ -6,11 +6,13 @@ mod yard;
 mod suite;
 
 mod adapter;
+#[path = "../lua/exact.rs"]
 mod exact;
 mod failures;
 mod fixture;
 mod full_disk;
 mod kill;
+mod large;
 mod replicas;
 mod semaphores;
 mod servers;

@@ -56,6 +56,11 @@ pub const CALL: &str = "
 /// The moment at which the tests of a store alone ask.
 pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
+/// One on a part of it that nobody else uses.
+pub fn store() -> TarantoolStore {
+    open(&own(&instance().url()))
+}
+
 /// Asks a store one thing.
 pub fn ask(store: &TarantoolStore, command: Command) -> Result<Reply, Error> {
     block_on(store.execute(NOW, vec![command])).replies.remove(0)

@@ -1,16 +1,12 @@
-//! Numbers in Redis's functions are doubles, and their stack is small: what must come through all the same.
+//! Numbers in Lua are doubles, its stack is small, and names become keys: what must come through all the same, on each store that
+//! decides in Lua.
 
 use taskyard_core::{
     Body, Command, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Reply, Span, Take,
     TaskId, Timestamp, TubeName, TubeOptions,
 };
-use taskyard_store::redis::RedisStore;
 
-use crate::yard::{ask, instance, make_tube, open, own, put, run, take};
-
-fn store() -> RedisStore {
-    open(&own(&instance().url()))
-}
+use crate::yard::{ask, make_tube, put, run, store, take};
 
 fn put_with_pri(tube: &TubeName, pri: u64) -> Command {
     let tasks = vec![NewTask { pri: Some(pri), ..NewTask::new(Body::new(&[0xc0])) }];
@@ -75,7 +71,7 @@ fn a_start_after_all_that_can_be_counted_is_never() {
     });
 }
 
-/// As many as one command may have: far more than the stack of a function has room for.
+/// As many as one command may have: far more than the stack of a function in Redis has room for.
 #[test]
 fn the_largest_batches_pass() {
     run(async {
