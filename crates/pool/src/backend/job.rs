@@ -23,8 +23,9 @@ use super::{Host, Plan};
 use crate::protocol::{Outgoing, Stream};
 use crate::scheduler::{Allocation, Control, Ended};
 
-/// How long a killed program may take to be gone; then its backend is given up.
-const KILL_MAX: Duration = Duration::from_secs(2);
+/// How long a killed program may take to be gone; then its backend is given up and does not come back. A machine that has
+/// no time for us for a while is not to cost one.
+const KILL_MAX: Duration = Duration::from_secs(15);
 /// How long output may still come from a program that has ended.
 const DRAIN_MAX: Duration = Duration::from_millis(200);
 /// The signals that somebody else than the pool may have sent to end a program.
