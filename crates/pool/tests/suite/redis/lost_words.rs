@@ -17,6 +17,7 @@ use tokio_tungstenite::{WebSocketStream, accept_async};
 
 use super::edges::bring;
 use super::yard::{Gateway, Part, Yard};
+use crate::rig::Client;
 
 /// A pool in which the test is the backend.
 struct Stage {
@@ -102,6 +103,14 @@ impl Stage {
     fn finish(&self, claimed: &Claimed, how: &str) {
         let said = self.yard.function(&["finish", &claimed.id, &claimed.attempt, how, "1", "-"]);
         assert_eq!(said.lines().next(), Some("1"));
+    }
+
+    /// The task runs once more, and its client hears the end of that.
+    async fn runs_again(&self, first: &Claimed, client: &mut Client) {
+        let second = self.serve().await;
+        assert_eq!(second.id, first.id);
+        assert_eq!(client.until("complete").await.error(), "");
+        self.yard.until_empty().await;
     }
 
     /// Claims the next task and ends it well.
@@ -191,10 +200,7 @@ async fn a_backend_that_is_silent_about_an_end_is_not_waited_for() {
     let mut silent = stage.meet().await;
     stage.finish(&first, "done");
     stage.until_left(&mut silent).await;
-    let second = stage.serve().await;
-    assert_eq!(second.id, first.id);
-    assert_eq!(client.until("complete").await.error(), "");
-    stage.yard.until_empty().await;
+    stage.runs_again(&first, &mut client).await;
 }
 
 /// A machine that is gone together with a Redis that lost everything: nobody brings the run back, and its connection does not end.
@@ -208,10 +214,7 @@ async fn a_backend_that_goes_dark_with_redis_is_not_waited_for() {
     stage.yard.redis().talk(&["FLUSHALL"]);
     stage.until_left(&mut silent).await;
     stage.beat(None);
-    let second = stage.serve().await;
-    assert_eq!(second.id, first.id);
-    assert_eq!(client.until("complete").await.error(), "");
-    stage.yard.until_empty().await;
+    stage.runs_again(&first, &mut client).await;
 }
 
 /// The same for one that came back, so that Redis knows the run but not where it is, and was gone after its end.
@@ -227,10 +230,7 @@ async fn a_backend_that_came_back_and_is_silent_about_an_end_is_not_waited_for()
     stage.settled().await;
     stage.finish(&first, "done");
     stage.until_left(&mut silent).await;
-    let second = stage.serve().await;
-    assert_eq!(second.id, first.id);
-    assert_eq!(client.until("complete").await.error(), "");
-    stage.yard.until_empty().await;
+    stage.runs_again(&first, &mut client).await;
 }
 
 /// A scheduler takes a run for lost that ends just then, well: its client was told that it was killed. And what an earlier run was
