@@ -1,12 +1,14 @@
 //! Commands over HTTP.
 
+mod address;
+mod link;
 mod semaphores;
 
 use std::fmt;
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use reqwest::{Method, RequestBuilder, Url};
+use hyper::Method;
+use hyper::header::HeaderValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use taskyard_core::limits::BATCH_TASKS_MAX;
@@ -21,10 +23,10 @@ use taskyard_wire::http::{
     TasksAnswer, TubeAnswer, TubesAnswer, parse_answer,
 };
 
+use self::address::{Address, Target};
+use self::link::{HttpCall, Link};
 use crate::error::HttpError;
 
-/// How long a server may take to accept a connection.
-const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// How long a server may take to answer, beyond the time it was asked to wait.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// The longest wait that servers accept; who wants to wait longer asks again.
@@ -36,23 +38,14 @@ const WAIT_MAX: Span = Span::from_secs(300);
 /// session are refused here.
 #[derive(Clone)]
 pub struct Http {
-    client: reqwest::Client,
-    base: Url,
-    token: Option<HeaderValue>,
+    link: Link,
 }
 
 impl Http {
     /// The server at this address, such as `http://127.0.0.1:7070`. Nothing is sent yet.
     pub fn new(url: &str) -> Result<Self, HttpError> {
-        let wrong = || HttpError::Url(url.to_owned());
-        let base = Url::parse(url).map_err(|_| wrong())?;
-        if base.scheme() != "http" || !base.has_host() {
-            return Err(wrong());
-        }
-        // A queue is close by: a proxy that is meant for the web must not get in between.
-        let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX);
-        let client = client.tcp_nodelay(true).build().map_err(|_| wrong())?;
-        Ok(Http { client, base, token: None })
+        let address = Address::parse(url).ok_or_else(|| HttpError::Url(url.to_owned()))?;
+        Ok(Http { link: Link::new(address) })
     }
 
     /// The same with the token that the server asks for.
@@ -60,16 +53,12 @@ impl Http {
         let header = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
         let mut header = header.map_err(|_| HttpError::Token)?;
         header.set_sensitive(true);
-        Ok(Http { token: Some(header), ..self })
+        Ok(Http { link: self.link.with_token(header) })
     }
 
     /// The address, without a password that may stand in it.
     pub fn url(&self) -> String {
-        let mut url = self.base.clone();
-        // Addresses that cannot have a password have none.
-        let _ = url.set_password(None);
-        let _ = url.set_username("");
-        url.as_str().trim_end_matches('/').to_owned()
+        self.link.address().url()
     }
 
     /// Runs one command.
@@ -199,7 +188,7 @@ impl Http {
     /// One tube or all, as the server shows them: also with who waits.
     pub async fn tubes(&self, tube: Option<&TubeName>) -> Result<Vec<TubeAnswer>, HttpError> {
         let Some(tube) = tube else {
-            let request = self.client.get(self.address(&["tubes"]));
+            let request = HttpCall::new(Method::GET, self.address(&["tubes"]));
             let answer: TubesAnswer = self.send(request, Duration::ZERO, "tubes").await?;
             return Ok(answer.tubes);
         };
@@ -218,7 +207,7 @@ impl Http {
             #[serde(default)]
             durability: Option<String>,
         }
-        let request = self.client.get(self.address(&["stats"]));
+        let request = HttpCall::new(Method::GET, self.address(&["stats"]));
         let stats: Stats = self.send(request, Duration::ZERO, "stats").await?;
         Ok(stats.server.durability)
     }
@@ -229,10 +218,10 @@ impl Http {
         tube: &TubeName,
         count: usize,
     ) -> Result<Vec<DeliveryAnswer>, HttpError> {
-        let mut address = self.tube_address(tube, "deliveries");
         let asked = count.clamp(1, BATCH_TASKS_MAX);
-        address.set_query(Some(&format!("count={asked}&show=true")));
-        let request = self.client.get(address);
+        let target = self.tube_address(tube, "deliveries");
+        let target = target.with_query(&format!("count={asked}&show=true"));
+        let request = HttpCall::new(Method::GET, target);
         let answer: DeliveriesAnswer = self.send(request, Duration::ZERO, "deliveries").await?;
         Ok(answer.deliveries.into_iter().take(count).collect())
     }
@@ -243,19 +232,17 @@ impl Http {
         tube: &TubeName,
         count: usize,
     ) -> Result<Vec<ConsumerAnswer>, HttpError> {
-        let mut address = self.tube_address(tube, "consumers");
         let asked = count.clamp(1, BATCH_TASKS_MAX);
-        address.set_query(Some(&format!("count={asked}")));
-        let request = self.client.get(address);
+        let target = self.tube_address(tube, "consumers");
+        let request = HttpCall::new(Method::GET, target.with_query(&format!("count={asked}")));
         let answer: ConsumersAnswer = self.send(request, Duration::ZERO, "consumers").await?;
         Ok(answer.consumers.into_iter().take(count).collect())
     }
 
     /// What a service that the server hosts shows at this address, such as `/pool/status`.
     pub async fn look<A: DeserializeOwned>(&self, path: &str) -> Result<A, HttpError> {
-        let mut address = self.base.clone();
-        address.set_path(path);
-        self.send(self.client.get(address), Duration::ZERO, "look").await
+        let request = HttpCall::new(Method::GET, self.link.address().page(path));
+        self.send(request, Duration::ZERO, "look").await
     }
 
     async fn silent(&self, tube: &TubeName, verb: &'static str) -> Result<Reply, HttpError> {
@@ -273,47 +260,36 @@ impl Http {
         self.send(request, Duration::ZERO, verb).await
     }
 
-    fn request(&self, method: Method, tube: &TubeName, verb: &str) -> RequestBuilder {
-        self.client.request(method, self.tube_address(tube, verb))
+    fn request(&self, method: Method, tube: &TubeName, verb: &str) -> HttpCall {
+        HttpCall::new(method, self.tube_address(tube, verb))
     }
 
     /// The address of a verb of a tube; an empty verb is the tube itself.
-    fn tube_address(&self, tube: &TubeName, verb: &str) -> Url {
+    fn tube_address(&self, tube: &TubeName, verb: &str) -> Target {
         let mut path = vec!["tubes", tube.as_str()];
         path.extend(Some(verb).filter(|verb| !verb.is_empty()));
         self.address(&path)
     }
 
-    fn address(&self, path: &[&str]) -> Url {
-        let mut url = self.base.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().push("v1").extend(path);
-        }
-        url
+    fn address(&self, path: &[&str]) -> Target {
+        self.link.address().call(path)
     }
 
     async fn send<A: DeserializeOwned>(
         &self,
-        request: RequestBuilder,
+        request: HttpCall,
         wait: Duration,
         verb: &'static str,
     ) -> Result<A, HttpError> {
-        let headers = self.token.clone().map(|token| (AUTHORIZATION, token));
-        let request = request.headers(HeaderMap::from_iter(headers));
-        let request = request.timeout(wait.saturating_add(ANSWER_MAX));
-        let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
-        let status = answer.status();
-        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let answer = self.link.send(request, wait.saturating_add(ANSWER_MAX)).await;
+        let (status, body) =
+            answer.map_err(|why| HttpError::Unreachable { url: self.url(), why })?;
         if status.is_success() {
             return parse_answer(&body).map_err(|error| self.not_taskyard(error.to_string()));
         }
         let refusal: Result<ErrorAnswer, Error> = parse_answer(&body);
         let refusal = refusal.map_err(|_| self.not_taskyard(format!("status {status}")))?;
         Err(refusal_of(refusal, verb))
-    }
-
-    fn unreachable(&self, error: &reqwest::Error) -> HttpError {
-        HttpError::Unreachable { url: self.url(), why: root_cause(error) }
     }
 
     fn not_taskyard(&self, what: String) -> HttpError {
@@ -376,13 +352,4 @@ fn refusal_of(answer: ErrorAnswer, verb: &'static str) -> HttpError {
 
 fn not_over_http(verb: &str) -> Error {
     Error::Invalid(format!("{verb} is not part of HTTP: sessions and ticks stay in the server"))
-}
-
-/// The innermost reason, which is what the system said.
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

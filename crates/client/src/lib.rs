@@ -40,6 +40,7 @@ mod http;
 mod iproto;
 mod semaphore;
 mod task;
+mod url;
 pub mod worker;
 
 pub use client::Client;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::Method;
+use hyper::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use taskyard_core::{Reply, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span};
@@ -12,6 +12,7 @@ use taskyard_wire::http::{
     SemaphoresAnswer, StandingAnswer, StandingsAnswer,
 };
 
+use super::link::HttpCall;
 use super::{Http, cut, refused};
 use crate::error::HttpError;
 
@@ -28,7 +29,7 @@ impl Http {
             SemaphoreCommand::Configure { key, change, only_new } => {
                 let request = SemaphoreRequest::new(&change, only_new);
                 let address = self.address(&["semaphores", key.as_str()]);
-                let request = self.client.request(Method::PUT, address).json(&request);
+                let request = HttpCall::new(Method::PUT, address).json(&request);
                 infos(vec![self.send(request, Duration::ZERO, verb).await?])?
             }
             SemaphoreCommand::Enqueue { key, wishes } => {
@@ -51,7 +52,8 @@ impl Http {
             }
             SemaphoreCommand::Acknowledge { events } => {
                 let address = self.address(&["semaphore-events", "ack"]);
-                let request = self.client.post(address).json(&AcknowledgeRequest::new(&events));
+                let request =
+                    HttpCall::new(Method::POST, address).json(&AcknowledgeRequest::new(&events));
                 let answer: AcknowledgedAnswer = self.send(request, Duration::ZERO, verb).await?;
                 SemaphoreReply::Acknowledged(answer.acknowledged)
             }
@@ -64,11 +66,11 @@ impl Http {
         key: Option<&SemaphoreKey>,
     ) -> Result<Vec<SemaphoreAnswer>, HttpError> {
         let Some(key) = key else {
-            let request = self.client.get(self.address(&["semaphores"]));
+            let request = HttpCall::new(Method::GET, self.address(&["semaphores"]));
             let answer: SemaphoresAnswer = self.send(request, Duration::ZERO, "semaphores").await?;
             return Ok(answer.semaphores);
         };
-        let request = self.client.get(self.address(&["semaphores", key.as_str()]));
+        let request = HttpCall::new(Method::GET, self.address(&["semaphores", key.as_str()]));
         Ok(vec![self.send(request, Duration::ZERO, "semaphores").await?])
     }
 
@@ -89,7 +91,8 @@ impl Http {
         loop {
             let (now, rest) = cut(wait);
             let request = EventsRequest::new(key, count, now);
-            let request = self.client.post(self.address(&["semaphore-events"])).json(&request);
+            let request =
+                HttpCall::new(Method::POST, self.address(&["semaphore-events"])).json(&request);
             let answer: EventsAnswer = self.send(request, now.into(), verb).await?;
             if !answer.events.is_empty() || rest.is_zero() {
                 let events = answer.events.into_iter().map(EventAnswer::into_event);
@@ -109,7 +112,7 @@ impl Http {
         verb: &'static str,
     ) -> Result<A, HttpError> {
         let address = self.address(&["semaphores", key.as_str(), path]);
-        self.send(self.client.post(address).json(body), Duration::ZERO, verb).await
+        self.send(HttpCall::new(Method::POST, address).json(body), Duration::ZERO, verb).await
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use reqwest::Url;
-
 use crate::error::IprotoError;
+use crate::url::{Url, host_and_port};
 
 /// The port of Tarantool, and ours.
 const PORT: u16 = 3301;
@@ -23,47 +22,18 @@ impl Address {
     pub fn parse(text: &str) -> Result<Self, IprotoError> {
         let wrong = || IprotoError::Address(text.to_owned());
         let full = if text.contains("://") { text.to_owned() } else { format!("iproto://{text}") };
-        let url = Url::parse(&full).map_err(|_| wrong())?;
-        if url.scheme() != "iproto" || !matches!(url.path(), "" | "/") {
+        let url = Url::parse(&full).ok_or_else(wrong)?;
+        if url.scheme != "iproto" || !url.path.is_empty() {
             return Err(wrong());
         }
-        let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
-        let user = match url.username() {
-            "" => None,
-            user => {
-                let password = decoded(url.password().unwrap_or_default()).ok_or_else(wrong)?;
-                Some((decoded(user).ok_or_else(wrong)?, password))
-            }
-        };
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(Address { host, port: url.port().unwrap_or(PORT), user })
+        Ok(Address { host: url.host, port: url.port.unwrap_or(PORT), user: url.user })
     }
-}
-
-/// The text without its percent signs.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 impl fmt::Display for Address {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
+        f.write_str(&host_and_port(&self.host, Some(self.port)))
     }
 }
 

@@ -1,0 +1,161 @@
+//! Sends requests over connections that are kept open between requests.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use tokio::net::TcpStream;
+
+use super::address::{Address, Target};
+
+/// How long a server may take to accept a connection.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// How many connections are kept open while no request uses them.
+const IDLE_MAX: usize = 64;
+
+/// A call before it is sent.
+pub(super) struct HttpCall {
+    method: Method,
+    target: Target,
+    body: Option<serde_json::Result<Vec<u8>>>,
+}
+
+impl HttpCall {
+    pub fn new(method: Method, target: Target) -> Self {
+        HttpCall { method, target, body: None }
+    }
+
+    /// The same with a JSON body.
+    pub fn json<B: Serialize>(self, body: &B) -> Self {
+        HttpCall { body: Some(serde_json::to_vec(body)), ..self }
+    }
+}
+
+/// The connections to one server. Clones share them.
+#[derive(Clone)]
+pub(super) struct Link {
+    address: Arc<Address>,
+    token: Option<HeaderValue>,
+    idle: Arc<Mutex<Vec<Connection>>>,
+}
+
+type Connection = SendRequest<Full<Bytes>>;
+
+impl Link {
+    pub fn new(address: Address) -> Self {
+        Link { address: Arc::new(address), token: None, idle: Arc::default() }
+    }
+
+    /// The same with a value for the `Authorization` header.
+    pub fn with_token(self, token: HeaderValue) -> Self {
+        Link { token: Some(token), ..self }
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Sends a call and reads the whole answer, within this time. The text of a failure says what the system said.
+    pub async fn send(
+        &self,
+        call: HttpCall,
+        within: Duration,
+    ) -> Result<(StatusCode, Bytes), String> {
+        let request = self.request(call)?;
+        match tokio::time::timeout(within, self.exchange(request)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(format!("no answer within {} s", within.as_secs())),
+        }
+    }
+
+    fn request(&self, call: HttpCall) -> Result<Request<Full<Bytes>>, String> {
+        let mut request = Request::builder()
+            .method(call.method)
+            .uri(call.target.as_str())
+            .header(HOST, self.address.authority());
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let body = match call.body {
+            Some(body) => {
+                request = request.header(CONTENT_TYPE, "application/json");
+                body.map_err(|error| error.to_string())?
+            }
+            None => Vec::new(),
+        };
+        request.body(Full::from(body)).map_err(|error| error.to_string())
+    }
+
+    async fn exchange(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(StatusCode, Bytes), String> {
+        loop {
+            let (mut connection, reused) = self.connection().await?;
+            let answer = match connection.try_send_request(request).await {
+                Ok(answer) => answer,
+                Err(mut failed) => match failed.take_message() {
+                    // The server closed an idle connection before any byte of the request was sent.
+                    Some(unsent) if reused => {
+                        request = unsent;
+                        continue;
+                    }
+                    _ => return Err(root_cause(failed.error())),
+                },
+            };
+            let status = answer.status();
+            let body = answer.into_body().collect().await;
+            let body = body.map_err(|error| root_cause(&error))?.to_bytes();
+            self.keep(connection);
+            return Ok((status, body));
+        }
+    }
+
+    /// A connection that can take a request, and whether it has served one before.
+    async fn connection(&self) -> Result<(Connection, bool), String> {
+        loop {
+            let Some(mut idle) = self.lock().pop() else { break };
+            if idle.ready().await.is_ok() {
+                return Ok((idle, true));
+            }
+        }
+        let connecting =
+            tokio::time::timeout(CONNECT_MAX, TcpStream::connect(self.address.endpoint()));
+        let stream = match connecting.await {
+            Ok(stream) => stream.map_err(|error| error.to_string())?,
+            Err(_) => return Err(format!("no connection within {} s", CONNECT_MAX.as_secs())),
+        };
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let opened = handshake(TokioIo::new(stream)).await;
+        let (connection, driver) = opened.map_err(|error| root_cause(&error))?;
+        // Its errors reach the request that uses the connection; it ends with the connection.
+        tokio::spawn(driver);
+        Ok((connection, false))
+    }
+
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.lock();
+        if idle.len() < IDLE_MAX && !connection.is_closed() {
+            idle.push(connection);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The innermost reason, which is what the system said.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
