@@ -1,15 +1,18 @@
-//! Measuring: the benchmark is a command of the product, this builds it for speed and brings what it is
-//! measured beside.
+//! `cargo xtask bench`: builds the product and the benchmark for speed, installs the other queues, and measures.
 
 use std::path::PathBuf;
 
 use crate::shell;
 use crate::tools;
 
-/// Runs `taskyard bench` in the release profile with these arguments.
+/// Runs the benchmark in the release profile with these arguments.
 pub fn run(args: &[String]) -> Result<(), String> {
-    let mut command = shell::cargo();
-    command.args(["run", "--release", "--package", "taskyard-cli", "--", "bench"]).args(args);
+    // The pool's parts are measured as processes of the product.
+    let mut build = shell::cargo();
+    build.args(["build", "--release", "--package", "taskyard-cli", "--package", "taskyard-bench"]);
+    shell::run(&mut build)?;
+    let mut command = shell::program(&shell::target().join("release/taskyard-bench"));
+    command.args(args);
     if wants_peers(args) {
         match tools::peers() {
             Ok(places) => _ = command.envs(places),

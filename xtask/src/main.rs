@@ -24,7 +24,7 @@ Taskyard's chores.
   cargo xtask tidy --fix           also copy the examples into the documents again
   cargo xtask tools                install what the tests use and print where it is, to run one test by hand:
                                    eval \"$(cargo xtask tools)\" && cargo test -p taskyard-server
-  cargo xtask bench [ARGS]         build for speed, bring the queues to measure beside, run `taskyard bench ARGS`
+  cargo xtask bench [ARGS]         build for speed, install other queues, and measure them and ours (--help lists the parts)
   cargo xtask docs                 write docs/stores.md anew, from what the stores say of themselves and docs/benchmarks.md
   cargo xtask fuzz [SECONDS]       random input for what parses bytes, each target for 60 seconds or as many as you say
 

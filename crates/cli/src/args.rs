@@ -104,7 +104,7 @@ pub enum Verb {
     Manager(ManagerArgs),
     /// Check contracts of typed queues and generate code from them.
     Contract(ContractArgs),
-    /// Measure how fast the queue is on this machine.
+    /// Measure the rate and the latency of a running server.
     Bench(BenchArgs),
     /// Print completions for a shell.
     Completions(CompletionsArgs),

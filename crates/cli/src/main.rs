@@ -37,7 +37,6 @@ mod units;
 use std::process::ExitCode;
 
 use clap::Parser;
-use taskyard_wire::Exit;
 
 use args::{Cli, Verb};
 
@@ -73,7 +72,7 @@ fn main() -> ExitCode {
         Verb::Worker(args) => worker::run(args),
         Verb::Manager(args) => manager::run(args),
         Verb::Contract(args) => contract::run(args),
-        Verb::Bench(args) => bench::run(args).map(|()| Exit::Ok),
+        Verb::Bench(args) => bench::run(args),
         Verb::Completions(args) => completions::run(args),
     };
     done.unwrap_or_else(|error| failure::report(&error)).into()

@@ -161,6 +161,12 @@ const RULES: &[Rule] = &[
         unnamed: &["taskyard-core", "taskyard-engine", "taskyard-store", "taskyard-wire"],
         instead: "an example uses what users have: `taskyard` and `taskyard-contract`",
     },
+    Rule {
+        package: "taskyard-bench",
+        unreachable: &[CLI],
+        unnamed: &[],
+        instead: "the benchmark starts the product as a process, next to its own executable",
+    },
     Rule { package: "xtask", unreachable: &["syn", "serde"], unnamed: &[], instead: "use std" },
 ];
 

@@ -1,5 +1,6 @@
 //! The real binary, as people and scripts use it.
 
+mod bench;
 #[path = "../../../store/tests/postgres/cluster.rs"]
 mod cluster;
 mod contract;

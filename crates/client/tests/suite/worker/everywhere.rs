@@ -219,7 +219,7 @@ fn on_memory_and_sqlite_in_this_process() {
     }
 }
 
-/// Many tasks through sqlite, counted: each is handled once and nothing is left. `taskyard bench` does it with a million.
+/// Many tasks through sqlite, counted: each is handled once and nothing is left. The benchmark does it with a million.
 #[test]
 fn fifty_thousand_tasks() {
     let folder = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ impl Gateway {
         std::fs::create_dir_all(&folder)?;
         let file = folder.join("pool.yaml");
         std::fs::write(&file, config)?;
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = Command::new(crate::product()?)
             .args(["pool", "serve", "--http", "127.0.0.1:0"])
             .arg(file)
             .stdout(Stdio::piped())

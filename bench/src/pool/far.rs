@@ -78,7 +78,7 @@ impl Far {
     }
 
     fn start(&self, role: &str, more: &[&str]) -> Result<Process> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(crate::product()?);
         command.args(["pool", role]).arg(&self.file).args(["--redis", &self.url]).args(more);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(Process(child))

@@ -64,7 +64,7 @@ pub fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
 /// Runs a child and returns the one number it prints.
 fn spawn(child: &str, place: &Path) -> Result<f64> {
     let output = Command::new(std::env::current_exe()?)
-        .args(["bench", "--child", child, "--data"])
+        .args(["--child", child, "--data"])
         .arg(place)
         .output()?;
     if !output.status.success() {

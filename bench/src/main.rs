@@ -1,6 +1,7 @@
-//! `bench`: how fast this is, on this machine, beside what its disk can do.
+//! Measures how fast Taskyard is on this machine, next to its disk and to other queues.
 //!
-//! Everything goes through the public client, and the tasks are counted afterwards.
+//! Every part uses the public client and counts the tasks afterwards. Run it with `cargo xtask bench`, which builds it and
+//! installs the other queues. Start reading at `Part`, then `load` (what is done) and `report` (how it is shown).
 
 mod backlog;
 mod copy;
@@ -21,28 +22,32 @@ mod sql;
 mod tarantool;
 mod workers;
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use clap::Args;
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
 
-use crate::output;
 use postgres::Database;
 use report::Report;
 
 /// What to measure, and where.
-#[derive(Args, Debug)]
-#[command(after_help = "\
+#[derive(Parser, Debug)]
+#[command(
+    name = "cargo xtask bench",
+    after_help = "\
 Examples:
-  taskyard bench --quick                 a look, in about half a minute
-  taskyard bench                         the record, in several minutes
-  taskyard bench --only disk,durable     just these parts
-  taskyard bench --only snapshot         two million tasks while a snapshot of PostgreSQL is held
-  taskyard bench --only sql --postgres postgres://db/test
+  cargo xtask bench --quick                 a look, in about half a minute
+  cargo xtask bench                         the record, in several minutes
+  cargo xtask bench --only disk,durable     just these parts
+  cargo xtask bench --only snapshot         two million tasks while a snapshot of PostgreSQL is held
+  cargo xtask bench --only sql --postgres postgres://db/test
 
-Every figure is of this machine and this minute: compare figures of one run only.")]
-pub struct BenchArgs {
+Every figure is of this machine and this minute: compare figures of one run only."
+)]
+struct Args {
     /// Measure less: a look instead of a record.
     #[arg(long)]
     quick: bool,
@@ -127,23 +132,41 @@ const FULL: Size =
     Size { tasks: 1_000_000, seconds: Duration::from_secs(4), resident: &[1_000_000, 10_000_000] };
 const QUICK: Size = Size { tasks: 200_000, seconds: Duration::from_secs(1), resident: &[200_000] };
 
+/// The same allocator as in the product.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    // A pool in this process starts its sandboxes from this executable.
+    if let Some(end) = taskyard_pool::backend::enter() {
+        return end;
+    }
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Runs the benchmark.
-pub fn run(args: BenchArgs) -> Result<()> {
+fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     if let Some(child) = &args.child {
         return runtime.block_on(resident::run_child(child, &args.data));
     }
     let folder = &args.data;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let report = runtime.block_on(measure(&args, folder));
+    let report = runtime.block_on(measure(args, folder));
     _ = std::fs::remove_dir_all(folder);
     let report = report?;
     let text = if args.json { report.json().to_string() } else { report.table().to_string() };
-    output::line(text)?;
+    println!("{text}");
     Ok(())
 }
 
-async fn measure(args: &BenchArgs, folder: &Path) -> Result<Report> {
+async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     let size = if args.quick { QUICK } else { FULL };
     let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
     let mut report = Report::default();
@@ -216,4 +239,22 @@ fn store_in(folder: &Path, name: &str) -> String {
     let place = folder.join(name);
     _ = std::fs::remove_dir_all(&place);
     format!("sqlite:{}", place.display())
+}
+
+/// The product's binary, which is built next to this one.
+fn product() -> Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("taskyard");
+    ensure!(
+        program.exists(),
+        "{} is missing: run cargo xtask bench, which builds it",
+        program.display()
+    );
+    Ok(program)
+}
+
+/// The runtime that `taskyard serve` uses.
+fn server_runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
+    let workers = cores.saturating_sub(1).max(1);
+    tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()
 }
