@@ -30,7 +30,7 @@ use crate::iproto::IprotoArgs;
 use crate::migrate::shown;
 use crate::output::{note, quoted};
 use crate::units::Size;
-use crate::{iproto, output, pool, sql, units};
+use crate::{iproto, log, output, pool, sql, units};
 
 /// How to serve.
 #[derive(Debug, Args)]
@@ -126,7 +126,7 @@ struct Found {
 
 /// Serves until told to stop.
 pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
-    start_log();
+    log::start();
     // Ten thousand connections need as many open files, and the usual limit is lower.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "cannot raise the limit of open files");
@@ -418,18 +418,4 @@ pub async fn stop_at_first(mut stop: Stop, mut again: Stop) {
         again.asked().await;
         process::exit(130);
     });
-}
-
-/// What the server says about itself goes to stderr.
-pub fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TASKYARD_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    // Who accepts a loss is told how large it is, however quiet the log shall be.
-    let filter = match "taskyard_store::sqlite::salvage=warn".parse() {
-        Ok(salvage) => filter.add_directive(salvage),
-        Err(_) => filter,
-    };
-    let terminal = io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    log.with_ansi(terminal).with_target(false).init();
 }

@@ -13,7 +13,8 @@ use taskyard_wire::Exit;
 
 use super::read;
 use crate::failure::Wrong;
-use crate::serve::{Stop, runtime, start_log, stop_at_first};
+use crate::log;
+use crate::serve::{Stop, runtime, stop_at_first};
 use crate::{output, units};
 
 /// Which pool.
@@ -74,7 +75,7 @@ pub struct BackendArgs {
 
 /// Leads, or waits to lead, until told to stop.
 pub fn scheduler(args: &SchedulerArgs) -> anyhow::Result<Exit> {
-    start_log();
+    log::start();
     let config = read(&args.part.file)?;
     runtime()?.block_on(async {
         let leader = Leader::new(config, &args.part.site("scheduler")?, &place())?;
@@ -87,7 +88,7 @@ pub fn scheduler(args: &SchedulerArgs) -> anyhow::Result<Exit> {
 
 /// Takes tasks until told to stop.
 pub fn backend(args: BackendArgs) -> anyhow::Result<Exit> {
-    start_log();
+    log::start();
     let config = read(&args.part.file)?;
     let lost = args.listen.ip().is_unspecified() && args.advertise.is_none();
     if lost {

@@ -16,8 +16,9 @@ use taskyard_wire::Exit;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Wrong;
+use crate::log;
 use crate::output;
-use crate::serve::{Stop, start_log, stop_at_first};
+use crate::serve::{Stop, stop_at_first};
 use crate::units;
 
 /// How long running tasks may go on when all is stopped.
@@ -207,7 +208,7 @@ pub fn start(database: &str, source: Source, patience: Duration) -> anyhow::Resu
 
 /// Schedules until told to stop.
 async fn schedule(args: &SqlArgs) -> anyhow::Result<Exit> {
-    start_log();
+    log::start();
     let source = match (&args.config, &args.rows) {
         (Some(file), _) => Source::File(file.clone()),
         (None, Some(text)) => {

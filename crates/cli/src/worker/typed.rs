@@ -18,7 +18,7 @@ use tokio::process::Command;
 
 use crate::connect::block_on;
 use crate::failure::Wrong;
-use crate::serve::start_log;
+use crate::log;
 use crate::{contract, output};
 
 use super::command::Running;
@@ -117,7 +117,7 @@ pub fn run(args: &TypedArgs, http: Http, lease: Span) -> anyhow::Result<Exit> {
     }
     let worker = worker.build().map_err(|error| Wrong(error.to_string()))?;
     // All that a worker has to say about its queues and tasks goes to the log.
-    start_log();
+    log::start();
     block_on(async {
         let stop = Stop::listen()?;
         if !begun(&worker, &stop).await? {
