@@ -31,6 +31,7 @@ mod connect;
 mod data;
 mod failure;
 mod iproto;
+mod opening;
 mod output;
 mod units;
 
