@@ -1,8 +1,8 @@
 //! Restart: what a store keeps. One that keeps nothing must show nothing.
 
 use taskyard_core::{
-    Body, Calls, Command, Error, Kind, Lease, NewTask, Outcome, Reply, State, Task, TaskId,
-    TubeName, TubeOptions, TubeStats,
+    Body, Calls, Command, Error, Kind, NewTask, Outcome, Reply, State, Task, TaskId, TubeName,
+    TubeOptions, TubeStats,
 };
 
 use super::Harness;
@@ -70,12 +70,12 @@ pub async fn the_taken_are_ready_again<H: Harness>(queue: H) {
 pub async fn lease_numbers_go_on<H: Harness>(mut queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put(&tube, task("x")).await;
-    let mut last = Lease(0);
+    let mut last = None;
     for _ in 0..3 {
         for _ in 0..3 {
             let taken = queue.take(&tube).await;
-            assert!(lease(&taken) > last, "lease {} was issued after {last}", lease(&taken));
-            last = lease(&taken);
+            let before = last.replace(lease(&taken));
+            assert!(before < last, "{last:?} was issued after {before:?}");
             done(queue.release(&tube, &taken).await);
         }
         let Some(next) = restarted(queue).await else { return };

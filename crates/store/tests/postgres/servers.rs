@@ -118,7 +118,7 @@ fn a_later_delivery_has_a_larger_lease_at_whichever_server() {
         let servers = [database.open(), database.open(), database.open()];
         let tube = make_tube(&servers[0], TubeOptions::new(Kind::Fifo));
         ask(&servers[0], put(&tube, 2)).expect("they are put");
-        let mut last = vec![None; 2];
+        let mut last = [None; 2];
         for round in 0..30 {
             let store = &servers[round * 7 % servers.len()];
             for task in take(store, &tube, 2) {
