@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::failure::Wrong;
 use crate::migrate::shown;
+use crate::opening::{self, STORE_WAIT};
 use crate::output;
 
 /// How often a line says how far it is, where nobody watches a bar.
@@ -35,7 +36,7 @@ Nothing is seen in the target before all is there: until then its tasks are in p
 A copy that was killed goes on where it stopped when the same command is run again. A target that has such tubes with
 other content, or cannot hold something, is refused before anything is written: tasks of temporary tubes, which would not
 outlive the copy, or tubes with a semaphore on a cluster of Redis. A PostgreSQL database is brought to the form of this
-version, as by `taskyard migrate`, even if it is only read.
+version, as by `taskyard migrate`, even if it is only read. A database that is starting is waited for, up to 30 seconds.
 
 Examples:
   taskyard copy --from sqlite:taskyard-data --to postgres://db/queue
@@ -66,8 +67,8 @@ pub struct CopyArgs {
 pub fn run(args: CopyArgs) -> anyhow::Result<Exit> {
     let tubes = args.tube.iter().map(|name| TubeName::new(name)).collect::<Result<Vec<_>, _>>()?;
     refuse_urls(&args)?;
-    let look = OpenOptions { to_look: true, ..OpenOptions::default() };
-    let from = taskyard_store::open(&args.from, &look)
+    let look = OpenOptions { to_look: true, wait: STORE_WAIT, ..OpenOptions::default() };
+    let from = opening::open(&args.from, &look)
         .with_context(|| format!("cannot copy from {}", shown(&args.from)))?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let done = work(&args, &runtime, &*from, &tubes);
@@ -80,8 +81,9 @@ pub fn run(args: CopyArgs) -> anyhow::Result<Exit> {
 
 fn open_target(args: &CopyArgs, url: &str) -> anyhow::Result<Box<dyn Store>> {
     // A look must not change a database.
-    let options = OpenOptions { to_look: args.dry_run, ..OpenOptions::default() };
-    let opened = taskyard_store::open(url, &options);
+    let (to_look, wait) = (args.dry_run, STORE_WAIT);
+    let options = OpenOptions { to_look, wait, ..OpenOptions::default() };
+    let opened = opening::open(url, &options);
     opened.with_context(|| format!("cannot copy to {}", shown(&args.to)))
 }
 

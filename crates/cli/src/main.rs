@@ -32,6 +32,7 @@ mod data;
 mod failure;
 mod iproto;
 mod log;
+mod opening;
 mod output;
 mod units;
 

@@ -8,6 +8,7 @@ use clap::Args;
 use taskyard_store::OpenOptions;
 use taskyard_wire::Exit;
 
+use crate::opening::{self, STORE_WAIT};
 use crate::output;
 
 /// Which database.
@@ -27,7 +28,8 @@ pub struct MigrateArgs {
 
 /// Opens the store, which migrates it, and closes it again.
 pub fn run(args: MigrateArgs) -> anyhow::Result<Exit> {
-    let store = taskyard_store::open(&args.store, &OpenOptions::default())?;
+    let options = OpenOptions { wait: STORE_WAIT, ..OpenOptions::default() };
+    let store = opening::open(&args.store, &options)?;
     let mut closing = pin!(store.close());
     let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
     let closed = loop {

@@ -10,7 +10,6 @@ use std::{env, fs, io, process};
 
 use anyhow::Context;
 use clap::Args;
-use indicatif::ProgressBar;
 use taskyard::worker::ManagerService;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::{PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX};
@@ -28,6 +27,7 @@ use crate::connect::{URL_DEFAULT, misfit};
 use crate::failure::Wrong;
 use crate::iproto::IprotoArgs;
 use crate::migrate::shown;
+use crate::opening::{self, STORE_WAIT};
 use crate::output::{note, quoted};
 use crate::units::Size;
 use crate::{iproto, log, output, pool, sql, units};
@@ -104,9 +104,6 @@ pub struct ServeArgs {
     #[command(flatten)]
     iproto: IprotoArgs,
 }
-
-/// How long to wait for a database that is started together with this server.
-const STORE_WAIT: Duration = Duration::from_secs(30);
 
 /// What to do for a server that shall have no token.
 const WITHOUT_TOKEN: &str = "to go without one, leave out --token and --token-file and unset \
@@ -242,7 +239,7 @@ impl ServeArgs {
         Arc::new(ManagerService::start(engine.clone(), &name))
     }
 
-    /// Opens the store; a person sees that it takes its time.
+    /// Opens the store.
     fn open(&self) -> anyhow::Result<(String, Box<dyn Store>)> {
         let url = match &self.store {
             Some(url) => url.clone(),
@@ -254,15 +251,8 @@ impl ServeArgs {
             wait: STORE_WAIT,
             to_look: false,
         };
-        let progress = if io::stderr().is_terminal() {
-            ProgressBar::new_spinner().with_message(format!("opening {}", shown(&url)))
-        } else {
-            ProgressBar::hidden()
-        };
-        progress.enable_steady_tick(Duration::from_millis(200));
-        let store = taskyard_store::open(&url, &options);
-        progress.finish_and_clear();
-        Ok((shown(&url), store?))
+        let store = opening::open(&url, &options)?;
+        Ok((shown(&url), store))
     }
 }
 

@@ -96,6 +96,8 @@ pub fn judge(yard: &Yard, load: &Load) {
     let ended = Timestamp::from_micros(clock.expect("the database has a clock"));
     let violations = history.check(Unseen { lost_takes: true, ..Unseen::until(ended) });
     assert!(violations.is_empty(), "{}", violations[0]);
+    let disorder = history.check_lease_order();
+    assert!(disorder.is_empty(), "{}", disorder[0]);
     let room = left.iter().filter(|(tube, _)| tube.as_str() == ROOM).count() as u64;
     assert!(room <= CAPACITY, "{room} tasks where {CAPACITY} have room");
     println!("{} tasks were put, {} are left", known.len(), left.len());

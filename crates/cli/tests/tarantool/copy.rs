@@ -31,3 +31,16 @@ fn killed_at_any_moment_it_goes_on() {
     let same = run(&["copy", "--from", &from, "--to", &back]).good();
     assert!(same.contains("already"), "{same}");
 }
+
+// `serve` waited for a database that was starting and `copy` did not: a script that started the database and then copied failed.
+#[test]
+fn one_that_loads_its_data_is_waited_for() {
+    let Some(program) = program() else { return };
+    let (first, second) = (Instance::new(program.clone()), Instance::new(program));
+    // Whoever migrates waits as well.
+    let migrated = run(&["migrate", "--store", &first.loading_url(3)]).good();
+    assert!(migrated.contains("form of this version"), "{migrated}");
+    let (from, to) = (first.loading_url(3), second.loading_url(3));
+    let copied = run(&["copy", "--from", &from, "--to", &to]).good();
+    assert!(copied.contains("0 tasks in 0 tubes"), "{copied}");
+}

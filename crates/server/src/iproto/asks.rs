@@ -1,7 +1,7 @@
 //! Which commands a call means.
 
 use taskyard_core::{
-    Command, Finish, FinishItem, Holder, NewTask, SemaphoreCommand, SessionId, Span, Take, TaskId,
+    Command, Finish, FinishItem, Holder, NewTask, SemaphoreCommand, SessionId, Span, TaskId,
     TubeName,
 };
 use taskyard_wire::iproto::eval::NewTube;
@@ -15,6 +15,7 @@ use super::counters::Verb;
 use super::desk::{Caller, Desk};
 use super::expected::{Size, size_of, size_of_all};
 use super::flights::Patience;
+use super::taking::Taking;
 use super::users;
 
 /// What the queue says of itself: it runs as long as it answers.
@@ -109,9 +110,9 @@ impl Desk {
                 let bodies = tasks.iter().map(|task| task.body.clone()).collect();
                 self.put(caller, tube, tasks, wait, Wanted::PutMany(bodies));
             }
-            Ask::Take { tube, timeout } => self.take(caller, tube, 1, timeout, Wanted::Take),
+            Ask::Take { tube, timeout } => self.take(caller, Taking::new(tube, 1, false, timeout)),
             Ask::TakeMany { tube, count, timeout } => {
-                self.take(caller, tube, count, timeout, Wanted::TakeMany);
+                self.take(caller, Taking::new(tube, count, true, timeout));
             }
             Ask::Finish { tube, id, finish: Finish::Bury } => {
                 let items = vec![FinishItem { id, holder: Holder::Any, finish: Finish::Bury }];
@@ -190,27 +191,28 @@ impl Desk {
         self.submit_as(Patience::Waits);
     }
 
-    fn take(
-        &mut self,
-        caller: Caller,
-        tube: TubeName,
-        count: usize,
-        timeout: Option<Span>,
-        wanted: Wanted,
-    ) {
+    /// Takes in the session of the connection, which begins with the first take.
+    pub(super) fn take(&mut self, caller: Caller, mut taking: Taking) {
         let session = self.sessions.current();
         if let Some(join) = self.sessions.join() {
-            self.add(caller, join, Wanted::Joined(session));
+            self.add(caller, join, Wanted::Joined(session, self.sessions.joins()));
         }
-        let wait = timeout.unwrap_or(Span::FOREVER);
-        let take = Take { tube, count, session: Some(session), lease: None, wait };
-        if wait.is_zero() {
-            return self.push(caller, Command::Take(take), wanted);
+        taking.joins = self.sessions.joins();
+        let take = taking.command(session);
+        let waits = !take.wait.is_zero();
+        if waits {
+            self.submit();
         }
-        self.submit();
-        if self.admit(caller) {
+        // What is asked for once more was admitted before.
+        if !taking.repeated && !self.admit(caller) {
+            return;
+        }
+        let wanted = Wanted::Take(taking);
+        if waits {
             let charge = self.expected.add(Size::Small);
             self.launch_take(take, Tag { caller, wanted, charge });
+        } else {
+            self.add(caller, Command::Take(take), wanted);
         }
     }
 
@@ -244,7 +246,7 @@ impl Desk {
                 if self.admit(caller)
                     && let Some(join) = self.sessions.join()
                 {
-                    self.add(caller, join, Wanted::Session(current));
+                    self.add(caller, join, Wanted::Session(current, self.sessions.joins()));
                 }
             }
         }

@@ -12,6 +12,7 @@ use taskyard_wire::iproto::Fault;
 use super::desk::Caller;
 use super::expected::Charge;
 use super::face::{Face, Of, Share};
+use super::taking::Taking;
 
 /// For how many commands there is room in a batch from the beginning, at most.
 const USUAL_MAX: usize = 1_024;
@@ -30,18 +31,16 @@ pub(super) struct Tag {
 /// What a client is told about the engine's reply.
 #[derive(Debug)]
 pub(super) enum Wanted {
-    /// Nothing: nobody asked. This session was joined along the way.
-    Joined(SessionId),
+    /// Nothing: no client asked. This session was joined along the way, by the join of this number.
+    Joined(SessionId, u32),
     /// Nothing: nobody asked. This session was left along the way.
     Left(SessionId),
     /// The task that was put.
     Put(Body),
     /// The tasks that were put.
     PutMany(Vec<Body>),
-    /// The task that was taken, if there was one.
-    Take,
     /// The tasks that were taken.
-    TakeMany,
+    Take(Taking),
     /// The task that was finished; it must be held by the session.
     Held,
     /// The task that was buried or deleted; it must be there.
@@ -68,8 +67,8 @@ pub(super) enum Wanted {
     Semaphore,
     /// Whether there is such a tube.
     Exists,
-    /// The identity of this session, which was joined along the way.
-    Session(SessionId),
+    /// The identity of this session, which was joined along the way, by the join of this number.
+    Session(SessionId, u32),
     /// The identity of the session that this connection belongs to from now on.
     Switched(SessionId),
     /// The replies to this many commands, as they are; sessions are joined and left among them.

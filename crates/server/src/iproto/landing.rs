@@ -11,6 +11,7 @@ use taskyard_wire::iproto::{Answer, Fault, encode_replies, fault_of, faults, wri
 use super::batch::{Landed, Tag, Wanted};
 use super::desk::{Caller, Desk};
 use super::leaving;
+use super::taking::Taking;
 
 impl Desk {
     /// Answers what has come back, until too many answers are not sent; what is left over then waits.
@@ -110,19 +111,20 @@ impl Desk {
         reply: CoreResult<Reply>,
     ) -> Result<(), Fault> {
         match (&wanted, &reply) {
-            (Wanted::Joined(session), Err(_)) => {
-                self.sessions.not_joined(*session);
+            (Wanted::Joined(session, joins), Err(_)) => {
+                self.sessions.not_joined(*session, *joins);
                 return Ok(());
             }
             (Wanted::Left(session), Err(error)) if leaving::may_pass(error) => {
                 self.face.leave_later(vec![*session]);
                 return Ok(());
             }
-            (Wanted::Joined(_) | Wanted::Left(_), _) => return Ok(()),
-            (Wanted::Session(session), Err(_)) => self.sessions.not_joined(*session),
-            // It ended behind our back, as when this server was taken for dead: the next take begins it anew.
-            (Wanted::Take | Wanted::TakeMany, Err(Error::SessionUnknown(session))) => {
-                self.sessions.not_joined(*session);
+            (Wanted::Joined(..) | Wanted::Left(_), _) => return Ok(()),
+            (Wanted::Session(session, joins), Err(_)) => {
+                self.sessions.not_joined(*session, *joins);
+            }
+            (Wanted::Take(taking), Err(Error::SessionUnknown(session))) => {
+                self.sessions.not_joined(*session, taking.joins);
             }
             (Wanted::Switched(session), Ok(_)) => self.switch(caller, *session),
             (Wanted::Put(_) | Wanted::PutMany(_), Err(Error::TubeFull { .. })) => {
@@ -136,10 +138,21 @@ impl Desk {
             }
             _ => {}
         }
-        match reply {
-            Ok(reply) => self.tell_reply(caller, wanted, reply),
-            Err(error) => Err(self.fault(caller, &error)),
+        match (wanted, reply) {
+            (Wanted::Take(taking), Err(Error::SessionUnknown(_))) if !taking.repeated => {
+                self.take_anew(caller, taking);
+                Ok(())
+            }
+            (wanted, Ok(reply)) => self.tell_reply(caller, wanted, reply),
+            (_, Err(error)) => Err(self.fault(caller, &error)),
         }
+    }
+
+    /// Takes once more, in a session that the queue did not know: it could not be joined while the store was away, or ended while this
+    /// server was taken for dead. Nothing was taken; the session begins anew.
+    fn take_anew(&mut self, caller: Caller, taking: Taking) {
+        self.take(caller, taking.again());
+        self.submit();
     }
 
     fn tell_reply(&mut self, caller: Caller, wanted: Wanted, reply: Reply) -> Result<(), Fault> {
@@ -156,14 +169,14 @@ impl Desk {
                 let put = put.map(|(placed, body)| (placed.id, placed.state, Some(body)));
                 self.told(caller, &Answer::Tasks(put.collect()))
             }
-            (Wanted::Take, Reply::Taken(tasks)) => match tasks.first() {
-                Some(task) => self.told(caller, &shown(task)),
-                None => self.told(caller, &Answer::Nothing),
-            },
-            (Wanted::TakeMany, Reply::Taken(tasks)) => {
+            (Wanted::Take(Taking { many: true, .. }), Reply::Taken(tasks)) => {
                 let tasks = tasks.into_iter().map(listed).collect();
                 self.told(caller, &Answer::Tasks(tasks))
             }
+            (Wanted::Take(_), Reply::Taken(tasks)) => match tasks.first() {
+                Some(task) => self.told(caller, &shown(task)),
+                None => self.told(caller, &Answer::Nothing),
+            },
             (Wanted::Held, Reply::Finished(outcomes)) => {
                 self.told(caller, &shown(done(&outcomes).ok_or_else(faults::not_taken)?))
             }
@@ -196,7 +209,7 @@ impl Desk {
             (Wanted::True, _) => self.told(caller, &Answer::Flag(true)),
             (Wanted::Exists, _) => self.told(caller, &Answer::Flag(true)),
             (Wanted::Nothing, _) => self.told(caller, &Answer::Nothing),
-            (Wanted::Session(_) | Wanted::Switched(_), Reply::Session(session)) => {
+            (Wanted::Session(..) | Wanted::Switched(_), Reply::Session(session)) => {
                 self.told(caller, &Answer::Session(session))
             }
             (Wanted::Statistics, Reply::Tubes(tubes)) => match tubes.first() {

@@ -23,6 +23,7 @@ mod leaving;
 mod pattern;
 mod select;
 mod sessions;
+mod taking;
 mod tls;
 mod users;
 mod waiting;

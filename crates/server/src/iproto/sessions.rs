@@ -16,6 +16,8 @@ pub(super) struct Sessions {
     current: SessionId,
     /// Whether the queue knows of it.
     joined: bool,
+    /// How often the queue was told of a session of this connection.
+    joins: u32,
     /// What else is to be left with the connection.
     native: Vec<SessionId>,
 }
@@ -23,7 +25,7 @@ pub(super) struct Sessions {
 impl Sessions {
     /// A session of this identity, which the queue need not know yet.
     pub fn new(own: SessionId) -> Self {
-        Sessions { current: own, joined: false, native: Vec::new() }
+        Sessions { current: own, joined: false, joins: 0, native: Vec::new() }
     }
 
     /// Who takes and finishes.
@@ -42,12 +44,18 @@ impl Sessions {
             return None;
         }
         self.joined = true;
+        self.joins = self.joins.wrapping_add(1);
         Some(Command::JoinSession { session: self.current, create: true })
     }
 
-    /// Notes that the queue could not be told of this session.
-    pub fn not_joined(&mut self, session: SessionId) {
-        if self.current == session {
+    /// Which join was the last.
+    pub fn joins(&self) -> u32 {
+        self.joins
+    }
+
+    /// Notes that the queue does not know this session, which concerns the join of this number: a later one may be under way.
+    pub fn not_joined(&mut self, session: SessionId, joins: u32) {
+        if self.current == session && self.joins == joins {
             self.joined = false;
         }
     }
@@ -55,6 +63,7 @@ impl Sessions {
     /// Goes over to a session that was joined; answers the one to be left.
     pub fn switch(&mut self, to: SessionId) -> Option<SessionId> {
         let before = std::mem::replace(&mut self.current, to);
+        self.joins = self.joins.wrapping_add(1);
         std::mem::replace(&mut self.joined, true).then_some(before)
     }
 
@@ -73,7 +82,7 @@ impl Sessions {
                     if let Some(place) = self.native.iter().position(|known| known == session) {
                         self.native.swap_remove(place);
                     } else {
-                        self.not_joined(*session);
+                        self.not_joined(*session, self.joins);
                     }
                 }
                 _ => {}

@@ -250,3 +250,103 @@ async fn a_session_that_cannot_be_left_is_left_later() {
     stuck.store(false, Ordering::Relaxed);
     rig.ready("mail", 3).await;
 }
+
+/// A store in memory whose sessions cannot be joined while it is away. Everything else goes on, as if it came back between.
+struct Joinless {
+    store: MemoryStore,
+    away: Arc<AtomicBool>,
+}
+
+impl Store for Joinless {
+    fn execute(&self, now: Timestamp, mut commands: Vec<Command>) -> Pending<'_, Executed> {
+        let joins = |command: &Command| matches!(command, Command::JoinSession { .. });
+        let refused: Vec<_> = match self.away.load(Ordering::Relaxed) {
+            true => (0..commands.len()).filter(|at| joins(&commands[*at])).collect(),
+            false => Vec::new(),
+        };
+        if !refused.is_empty() {
+            commands.retain(|command| !joins(command));
+            self.away.store(false, Ordering::Relaxed);
+        }
+        let others = self.store.execute(now, commands);
+        Box::pin(async move {
+            let mut executed = others.await;
+            for at in refused {
+                executed.replies.insert(at, Err(Error::StoreAway("it is away".into())));
+            }
+            executed
+        })
+    }
+
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
+        self.store.load(keys)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn close(&self) -> Pending<'_, Result<(), Error>> {
+        self.store.close()
+    }
+}
+
+// A take that waited outlived an outage of its store, and the join of its session that was sent before it did not: the take was answered
+// that the UUID is unknown.
+#[tokio::test]
+async fn a_take_outlives_an_outage_in_which_its_session_could_not_begin() {
+    for (take, args) in [("take", json!([0])), ("take", json!([60])), ("take_many", json!([1, 60]))]
+    {
+        let away = Arc::new(AtomicBool::new(false));
+        let store = Joinless { store: MemoryStore::default(), away: away.clone() };
+        let rig = Rig::on(Box::new(store), |config| {
+            // The take that is repeated needs no second place.
+            config.iproto.as_mut().unwrap().in_flight_max = 1;
+        })
+        .await;
+        let mut talk = rig.with_tube("mail", "fifo").await;
+        let mut taker = rig.connect().await;
+        if args[0] == 0 {
+            talk.done("queue.tube.mail:put", json!([1])).await;
+        }
+        away.store(true, Ordering::Relaxed);
+        let taking = taker.post(&format!("queue.tube.mail:{take}"), args.clone()).await;
+        if args[0] != 0 {
+            rig.consumers("mail", 1).await;
+            talk.done("queue.tube.mail:put", json!([1])).await;
+        }
+        let taken = taker.answer_to(taking).await.unwrap();
+        let task = json!([0, "t", 1]);
+        assert_eq!(taken, if take == "take" { json!([task]) } else { json!([[task]]) });
+        // Its session was joined once, so that it ends with the connection.
+        drop(taker);
+        rig.ready("mail", 1).await;
+    }
+}
+
+// Several takes that waited found their session unknown: it was joined once for each of them and left once, and kept what it held.
+#[tokio::test]
+async fn takes_of_an_unknown_session_begin_it_once() {
+    let away = Arc::new(AtomicBool::new(false));
+    let store = Joinless { store: MemoryStore::default(), away: away.clone() };
+    let rig = Rig::on(Box::new(store), |_| {}).await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    let mut taker = rig.connect().await;
+    away.store(true, Ordering::Relaxed);
+    let mut bytes = Vec::new();
+    let mut takes = Vec::new();
+    for _ in 0..5 {
+        let shape = taskyard_wire::iproto::Shape::Call;
+        let (take, more) = taker.call_bytes("queue.tube.mail:take", &json!([60]), shape);
+        takes.push(take);
+        bytes.extend(more);
+    }
+    taker.send(&bytes).await;
+    rig.consumers("mail", 5).await;
+    talk.done("queue.tube.mail:put_many", json!([[[1], [2], [3], [4], [5]]])).await;
+    for take in takes {
+        assert_eq!(taker.answer_to(take).await.unwrap()[0][1], "t");
+    }
+    drop(taker);
+    rig.ready("mail", 5).await;
+}

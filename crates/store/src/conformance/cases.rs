@@ -19,7 +19,8 @@ macro_rules! conformance_suite {
             take: the_oldest_goes_first, order_is_priority_then_id,
                 what_comes_back_goes_to_the_front, a_delivery_has_a_lease,
                 nothing_to_take_is_an_empty_answer, a_batch_gives_at_most_what_was_asked,
-                lease_numbers_are_unique, a_lease_time_replaces_the_ttr,
+                lease_numbers_are_unique, a_later_delivery_has_a_larger_lease,
+                a_lease_time_replaces_the_ttr,
                 a_lease_time_works_in_every_kind, the_expired_is_skipped_before_it_is_removed,
                 an_unknown_session_cannot_take, a_delivery_without_ttr_does_not_end;
             ack: by_lease, by_session, by_anybody_while_taken, others_are_refused,

@@ -7,7 +7,7 @@ use taskyard_core::{
 };
 
 use super::Harness;
-use super::ask::{Ask, ids, lease, secs, session, take, task};
+use super::ask::{Ask, done, ids, lease, secs, session, take, task};
 
 /// Without priorities the lowest id goes first.
 pub async fn the_oldest_goes_first<H: Harness>(queue: H) {
@@ -90,6 +90,34 @@ pub async fn lease_numbers_are_unique<H: Harness>(queue: H) {
         }
     }
     assert_eq!(seen.len(), 18);
+}
+
+/// However a task comes back, its next delivery has a larger lease number than all before: outside of the queue the number tells who
+/// holds it now.
+pub async fn a_later_delivery_has_a_larger_lease<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    queue.put(&tube, task("x")).await;
+    let mut last = None;
+    for way in 0..6 {
+        queue.join(session(1)).await;
+        let taken = match way {
+            0 => queue.take_for(&tube, secs(10)).await,
+            _ => queue.take_as(&tube, session(1)).await,
+        };
+        let before = last.replace(lease(&taken));
+        assert!(before < last, "{last:?} was issued after {before:?}, way {way}");
+        match way {
+            0 => queue.advance(secs(10)),
+            1 => _ = done(queue.release(&tube, &taken).await),
+            2 => queue.release_all(&tube).await,
+            3 => {
+                queue.bury(&tube, taken.id).await;
+                queue.kick(&tube, 1).await;
+            }
+            _ => {}
+        }
+        queue.leave(session(1)).await;
+    }
 }
 
 /// The lease time of a take replaces the ttr, for this delivery only.

@@ -71,6 +71,11 @@ impl Attendance {
         }));
     }
 
+    /// Whether the database does not know a session that is connected here.
+    pub fn has_lost(&self, reply: &Result<Reply, Error>) -> bool {
+        matches!(reply, Err(Error::SessionUnknown(session)) if self.connections.contains_key(session))
+    }
+
     /// Notes that others may have taken this server for dead.
     pub fn doubt(&mut self) {
         self.disorder.get_or_insert_default();
@@ -132,6 +137,16 @@ mod tests {
         assert_eq!(connections(&attendance), Some(1));
         attendance.note(&LEAVE, &[Err(Error::SessionUnknown(SESSION))]);
         assert_eq!(connections(&attendance), None);
+    }
+
+    #[test]
+    fn only_sessions_that_are_connected_here_are_lost() {
+        let mut attendance = Attendance::default();
+        let unknown = Err(Error::SessionUnknown(SESSION));
+        assert!(!attendance.has_lost(&unknown));
+        attendance.note(&JOIN, &[Ok(Reply::Session(SESSION))]);
+        assert!(attendance.has_lost(&unknown));
+        assert!(!attendance.has_lost(&Ok(Reply::Nothing)));
     }
 
     #[test]

@@ -87,7 +87,8 @@ impl Shared {
                 if let Err(error) = back {
                     tracing::error!(%error, "the counters of the database could not be read");
                 }
-                self.read(now, count, &steps, rows)
+                let whole = self.read(now, count, &steps, rows);
+                self.take_anew(lane, now, Part { steps, calls }, whole).await
             }
             Err(Failure::Refused(text)) if calls.len() > 1 + usize::from(asks_moved(&steps)) => {
                 tracing::warn!(%text, "a batch was refused; trying its commands one by one");
@@ -99,6 +100,42 @@ impl Shared {
                 failed(count, &failure)
             }
         }
+    }
+
+    /// Repeats the takes of sessions that are connected here and that the database does not know: others took this server
+    /// for dead, and it has not heard of it yet. It says how things stand first, which begins those sessions anew.
+    async fn take_anew(
+        &self,
+        lane: Lane,
+        now: Timestamp,
+        part: Part,
+        mut whole: Executed,
+    ) -> Executed {
+        let Part { steps, calls } = part;
+        let asked = steps.into_iter().filter(|step| !matches!(step.ask, Ask::Refused(_)));
+        let (steps, calls): (Vec<_>, Vec<_>) = {
+            let known = self.known();
+            let lost = |step: &Step| {
+                let mut replies = step.places.iter().map(|place| &whole.replies[*place]);
+                matches!(step.ask, Ask::Take { .. })
+                    && replies.any(|reply| known.attendance.has_lost(reply))
+            };
+            asked.zip(calls).filter(|(step, _)| lost(step)).unzip()
+        };
+        if steps.is_empty() {
+            return whole;
+        }
+        self.known().attendance.doubt();
+        let count = whole.replies.len();
+        let mut part = match self.transact(lane, &steps, &calls).await {
+            Ok(rows) => self.read(now, count, &steps, rows),
+            Err(failure) => failed(count, &failure),
+        };
+        for place in steps.iter().flat_map(|step| &step.places) {
+            std::mem::swap(&mut whole.replies[*place], &mut part.replies[*place]);
+        }
+        add_effects(&mut whole.effects, part.effects);
+        whole
     }
 
     fn plan(&self, now: Timestamp, commands: Vec<Command>) -> (Part, Option<Part>) {

@@ -225,6 +225,12 @@ pub(super) fn is_elsewhere(failure: &Failure) -> bool {
     }
 }
 
+/// Whether it is worth waiting for: it is not up, still loads, or cannot be written to yet.
+pub(super) fn may_come_up(failure: &Failure) -> bool {
+    let is_idle = matches!(failure, Failure::Refused(fault) if fault.code == code::NOT_RUNNING);
+    is_elsewhere(failure) || is_idle
+}
+
 /// What the caller is told.
 pub(super) fn error_of(failure: &Failure) -> Error {
     let fault = match failure {
@@ -290,6 +296,18 @@ mod tests {
             assert_eq!(is_new_enough(version), good, "{version}");
         }
         assert!(!is_new_enough("1.10.15") && !is_new_enough("") && !is_new_enough("x"));
+    }
+
+    #[test]
+    fn only_what_passes_is_waited_for() {
+        let refused = |code| Failure::Refused(Fault::new(code, "text"));
+        for code in [code::LOADING, code::READ_ONLY, code::NOT_RUNNING] {
+            assert!(may_come_up(&refused(code)), "{code}");
+        }
+        for code in [0, code::PASSWORD, code::NO_USER, code::DENIED, code::MEMORY] {
+            assert!(!may_come_up(&refused(code)), "{code}");
+        }
+        assert!(may_come_up(&Failure::Unreachable("x".into())));
     }
 
     #[test]

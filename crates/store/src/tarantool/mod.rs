@@ -47,7 +47,7 @@ use crate::{
 use durability::Durability;
 use known::Known;
 use library::{FORMAT, Library};
-use link::{Link, Reach, error_of};
+use link::{Link, Reach, error_of, may_come_up};
 use presence::Presence;
 
 pub use presence::HEARTBEAT;
@@ -288,10 +288,14 @@ impl Shared {
         let server = identity();
         let mut link = Link::new(Arc::clone(&reach));
         let until = Instant::now() + wait;
+        let mut waits = false;
         let durability = loop {
             match begin(&mut link, &server, serves).await {
                 Ok(durability) => break durability?,
-                Err(Failure::Unreachable(_) | Failure::Lost(_)) if Instant::now() < until => {
+                Err(failure) if may_come_up(&failure) && Instant::now() < until => {
+                    if !std::mem::replace(&mut waits, true) {
+                        tracing::warn!(why = said(&failure), "waiting for Tarantool");
+                    }
                     tokio::time::sleep(link.pause()).await;
                 }
                 Err(failure) => return Err(unavailable(&said(&failure))),
@@ -337,6 +341,9 @@ async fn begin(
         })
         .await?;
     let (found, wal_mode) = match answer.list() {
+        [_, _, _, read_only, ..] if serves && read_only.is_true() => {
+            return Err(Failure::Unreachable("it has become read-only".into()));
+        }
         [found, wal_mode, ..] => (found.uint(), wal_mode.text().unwrap_or("none")),
         _ => return Err(Failure::Lost("it answered something else".into())),
     };

@@ -13,6 +13,7 @@ use taskyard_store::Store;
 use taskyard_store::conformance::{StoreHarness, block_on};
 use taskyard_store::postgres::{Clock, PostgresStore};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::cluster::{Cluster, programs};
@@ -71,6 +72,7 @@ DELETE FROM taskyard.subqueue;
 DELETE FROM taskyard.session;
 DELETE FROM taskyard.connection;
 DELETE FROM taskyard.server;
+UPDATE taskyard.incarnation SET began = 0;
 UPDATE taskyard.setting SET session_ttr = 0;
 ";
 
@@ -166,6 +168,27 @@ pub fn sql(url: &str, text: &str) -> Option<String> {
     })
 }
 
+/// Kills one process of the database's server, as a system without memory does: the server recovers in place, under the same
+/// postmaster. Answers when it accepts connections again.
+pub fn crash(url: &str) {
+    let (done, recovered) = channel();
+    let at = url.to_owned();
+    runtime().spawn(async move {
+        let [(killed, _), (_other, ended)] = [open(&at).await, open(&at).await]
+            .map(|opened| opened.unwrap_or_else(|error| panic!("{at}: {error}")));
+        let row = killed.query_one("SELECT pg_backend_pid()", &[]).await.expect("it has a number");
+        let process: i32 = row.get(0);
+        let kill =
+            std::process::Command::new("kill").args(["-KILL", &process.to_string()]).status();
+        assert!(kill.expect("there is a program that kills").success());
+        // All other connections end when the recovery begins, and none is accepted before its end.
+        let _ = ended.await;
+        while open(&at).await.is_err() {}
+        done.send(())
+    });
+    recovered.recv().expect("the database recovers");
+}
+
 /// Waits until this is so in the database.
 pub fn wait_until(url: &str, condition: &str) {
     let wait = "PERFORM pg_sleep(0.01)";
@@ -203,10 +226,16 @@ pub fn check_counts(url: &str) {
 
 /// A connection of the test's own.
 pub async fn connect(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("it connects");
-    tokio::spawn(connection);
-    client
+    open(url).await.expect("it connects").0
 }
+
+/// The same, with what runs it until it ends.
+async fn open(url: &str) -> Result<(Client, Driver), tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    Ok((client, tokio::spawn(connection)))
+}
+
+type Driver = JoinHandle<Result<(), tokio_postgres::Error>>;
 
 /// The moment at which the tests of a store alone ask.
 pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);

@@ -163,5 +163,7 @@ fn judge(store: &PostgresStore, tube: &TubeName, recorder: &Recorder, known: &Ha
     let ended = Timestamp::from_micros(NOW.as_micros() + 1);
     let violations = history.check(Unseen { lost_takes: true, ..Unseen::until(ended) });
     assert!(violations.is_empty(), "{}", violations[0]);
+    let disorder = history.check_lease_order();
+    assert!(disorder.is_empty(), "{}", disorder[0]);
     assert!(known.len() > KILLS * STEPS / 4, "only {} tasks were put", known.len());
 }

@@ -8,6 +8,7 @@ mod suite;
 
 mod backlog;
 mod blocked;
+mod crash;
 mod functions;
 mod kill;
 mod lanes;

@@ -88,6 +88,71 @@ fn a_dead_servers_tasks_return() {
     });
 }
 
+// A database that stood still for two or three seconds let the first server that came back take another for dead whose last
+// heartbeat was only a little older than its own.
+#[test]
+fn a_server_is_lost_only_after_two_heartbeats_of_another() {
+    run(async {
+        let database = Database::new();
+        let url = database.url();
+        wait_until(&url, "clock_timestamp() > pg_postmaster_start_time() + '1 second'");
+        // Heartbeats of a second: the database stood still before the third one of server 0b, and server 0a was heard between the first two.
+        sql(
+            &url,
+            "INSERT INTO taskyard.server (id, heartbeat, previous) VALUES
+                ('\\x0a', taskyard.clock() - 3000000, NULL),
+                ('\\x0b', taskyard.clock() - 500000, taskyard.clock() - 3500000)",
+        );
+        let beat = "SELECT lost FROM taskyard.heartbeat('\\x0b', 1000000, NULL)";
+        assert_eq!(sql(&url, beat).as_deref(), Some("0"), "it missed one");
+        assert_eq!(sql(&url, beat).as_deref(), Some("1"), "it missed two");
+    });
+}
+
+// Each connection took a hundred lease numbers ahead: a delivery by one server had a smaller number than an earlier one by another, so
+// that a resource which accepts only growing numbers refused the holder and accepted whoever had held the task before.
+#[test]
+fn a_later_delivery_has_a_larger_lease_at_whichever_server() {
+    run(async {
+        let database = Database::new();
+        let servers = [database.open(), database.open(), database.open()];
+        let tube = make_tube(&servers[0], TubeOptions::new(Kind::Fifo));
+        ask(&servers[0], put(&tube, 2)).expect("they are put");
+        let mut last = [None; 2];
+        for round in 0..30 {
+            let store = &servers[round * 7 % servers.len()];
+            for task in take(store, &tube, 2) {
+                let before = last[task.id.0 as usize].replace(task.lease);
+                assert!(before < Some(task.lease), "{before:?}, then {:?}", task.lease);
+            }
+            ask(store, Command::ReleaseAll { tube: tube.clone() }).expect("they are given back");
+        }
+    });
+}
+
+// Others took this server for dead and it had not heard of that yet: the next take of a session that was connected to it all the time
+// was refused, because the session was unknown.
+#[test]
+fn a_session_that_others_ended_begins_anew_with_its_next_take() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 2)).expect("they are put");
+        join(&store, true);
+        let held = take_as(&store, &tube);
+        sql(&database.url(), "SELECT taskyard.forget_server(v.id, 0) FROM taskyard.server v");
+        let taken = take_as(&store, &tube);
+        assert_eq!(ack(&store, &tube, &held), Outcome::Stale, "it goes on without what it held");
+        assert_eq!(ack(&store, &tube, &taken), Outcome::Done(None));
+        // It is connected once, as its client was told.
+        let leave = Command::LeaveSession { session: SESSION };
+        assert_eq!(ask(&store, leave), Ok(Reply::Nothing));
+        let left = sql(&database.url(), "SELECT count(*) FROM taskyard.connection");
+        assert_eq!(left.as_deref(), Some("0"));
+    });
+}
+
 #[test]
 fn the_last_server_puts_things_in_order() {
     run(async {

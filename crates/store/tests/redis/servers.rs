@@ -102,6 +102,34 @@ fn who_starts_after_a_silence_does_not_take_others_for_dead() {
     });
 }
 
+/// Heartbeats of a second: server b was heard 3.5 and 0.5 seconds ago, and a 3 seconds ago; there is no other.
+const STANDSTILL: &str = "
+local base, time = KEYS[1], redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+redis.call('DEL', base .. ':v')
+redis.call('ZADD', base .. ':v', now - 3000000, 'a', now - 500000, 'b')
+redis.call('HSET', base .. ':p', 'b', now - 3500000)
+redis.call('HSET', base .. ':life', 'since', 0)";
+
+// Redis stood still for two or three seconds: the first server that came back took another for dead whose last heartbeat was only a
+// little older than its own.
+#[test]
+fn a_server_is_lost_only_after_two_heartbeats_of_another() {
+    run(async {
+        let url = own(&instance().url());
+        let base = format!("{{{}}}", url.rsplit_once('=').expect("it has a prefix").1);
+        drop(open(&url));
+        let functions = instance().talk(&["FUNCTION", "LIST"]);
+        let beat = functions.lines().find(|line| line.ends_with("_registry"));
+        let beat =
+            ["FCALL", beat.expect("it is loaded"), "1", &base, "beat", "", "b", "1000000", "0"];
+        instance().talk(&["EVAL", STANDSTILL, "1", &base]);
+        let others = || instance().talk(&beat).lines().take(2).collect::<Vec<_>>().join(" ");
+        assert_eq!(others(), "1 0", "it missed one");
+        assert_eq!(others(), "0 1", "it missed two");
+    });
+}
+
 /// How many seconds Redis has run for.
 const UPTIME: &str = "return string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')";
 /// Nobody was heard for ages.

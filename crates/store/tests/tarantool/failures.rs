@@ -1,7 +1,9 @@
 //! What Tarantool refuses, forgets, and cannot do for a while.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::thread;
+use std::time::Duration;
 
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, TubeName, TubeOptions,
@@ -174,7 +176,6 @@ fn what_is_no_tarantool_is_refused() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it has an address").port();
         thread::spawn(move || {
-            use std::io::Write;
             let greetings = ["HTTP/1.1 400 Bad Request\r\n\r\n", "Tarantool 1.10.15 (Binary) x"];
             for (mut socket, greeting) in listener.incoming().flatten().zip(greetings) {
                 let mut bytes = [b' '; 128];
@@ -191,6 +192,25 @@ fn what_is_no_tarantool_is_refused() {
         let old = refusal();
         assert!(old.as_ref().is_some_and(|text| text.contains("too old")), "{old:?}");
     });
+}
+
+// A server that was started together with a Tarantool of many tasks ended at once: only one that was not there at all was waited for, and
+// not one that loaded its data.
+#[test]
+fn one_that_loads_its_data_is_waited_for() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    let refusal = TarantoolStore::open(&tarantool.loading_url(1), Clock::Database).err();
+    let refusal = refusal.expect("it does not wait").to_string();
+    assert!(refusal.contains("starting"), "{refusal}");
+    let wait = Duration::from_secs(60);
+    let store = TarantoolStore::open_within(&tarantool.loading_url(3), Clock::Caller, wait);
+    let store = store.expect("it is there in the end");
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, 1)).expect("it is put");
+    // To look at it waits as well.
+    let seen = TarantoolStore::open_to_look(&tarantool.loading_url(3), Clock::Caller, wait);
+    assert!(seen.is_ok());
 }
 
 // The runtime of a store that could not be opened was dropped where waiting is forbidden: a program on a runtime of its own

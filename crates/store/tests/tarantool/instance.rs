@@ -1,7 +1,8 @@
 //! A Tarantool of our own, in a temporary folder on a free port, gone with the test process.
 
 use std::fs;
-use std::net::TcpListener;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -170,6 +171,23 @@ impl Instance {
         format!("tarantool://taskyard:se%2Fcret@127.0.0.1:{}", self.port)
     }
 
+    /// The same by a way on which the first connections are answered as by one that loads its data.
+    pub fn loading_url(&self, connections: usize) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it has an address").port();
+        let behind = self.port;
+        thread::spawn(move || {
+            for (number, client) in listener.incoming().flatten().enumerate() {
+                let server = TcpStream::connect(("127.0.0.1", behind)).expect("it is there");
+                match number < connections {
+                    true => answer_loading(client, server),
+                    false => carry(client, server),
+                }
+            }
+        });
+        self.url().replace(&format!(":{behind}"), &format!(":{port}"))
+    }
+
     /// Runs Lua and answers its first result.
     pub fn talk(&self, lua: &str) -> Word {
         self.try_talk(lua).unwrap_or_else(|failure| panic!("{lua}: {failure}"))
@@ -208,6 +226,32 @@ impl Drop for Instance {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// What Tarantool answers to the first request of a connection while it loads its data: error 116.
+const LOADING: &[u8] = b"\xce\x00\x00\x00\x13\x82\x00\xcd\x80\x74\x01\x01\x81\x31\xa9not ready";
+
+/// Greets, refuses the first request and waits until the client has gone.
+fn answer_loading(mut client: TcpStream, mut server: TcpStream) {
+    let mut greeting = [0; 128];
+    server.read_exact(&mut greeting).expect("it greets");
+    // The client may be gone before.
+    let _ = client.write_all(&greeting).and_then(|()| client.write_all(LOADING));
+    let _ = client.read_to_end(&mut Vec::new());
+}
+
+/// Carries what is said, either way.
+fn carry(client: TcpStream, server: TcpStream) {
+    let pair = || (client.try_clone().expect("a socket"), server.try_clone().expect("a socket"));
+    let ((mut asks, mut asked), (mut told, mut tells)) = (pair(), pair());
+    thread::spawn(move || {
+        let _ = io::copy(&mut asks, &mut asked);
+        let _ = asked.shutdown(Shutdown::Both);
+    });
+    thread::spawn(move || {
+        let _ = io::copy(&mut tells, &mut told);
+        let _ = told.shutdown(Shutdown::Both);
+    });
 }
 
 /// A shell that outlives this process for as long as it takes to clean up.

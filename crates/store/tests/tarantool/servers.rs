@@ -119,6 +119,28 @@ fn who_begins_takes_nothing_from_those_who_live() {
     assert_eq!(held_after_a_begin(0, 3600, 0), Some(1), "its clock was set");
 }
 
+// The way to Tarantool was cut for two or three seconds: the first server that came back took another for dead whose last sign of life
+// was only a little older than its own.
+#[test]
+fn a_server_is_lost_only_after_two_heartbeats_of_another() {
+    let Some(program) = program() else { return };
+    let tarantool = Instance::new(program);
+    drop(open(&tarantool.url()));
+    // Heartbeats of a second: server b was heard 3.5 and 0.5 seconds ago, and a 3 seconds ago.
+    let lost = tarantool.talk(&format!(
+        "{CALL}
+        local a, b, news = ('a'):rep(16), ('b'):rep(16), taskyard_news_1
+        for _, one in pairs({{ a, b }}) do call('begin', one, nil, 1000000) end
+        local now = tonumber(require('clock').monotonic64() / 1000)
+        news.since.taskyard, news.awake, news.pulse = 0, 0, now
+        news.last[server] = now + 60000000
+        news.last[a], news.last[b] = now - 3000000, now - 500000
+        news.beats[b] = {{ now - 500000, now - 3500000 }}
+        return {{ call('beat', b, nil, 1000000)[2], call('beat', b, nil, 1000000)[2] }}"
+    ));
+    assert_eq!(lost, Word::List(vec![Word::Int(0), Word::Int(1)]));
+}
+
 #[test]
 fn the_last_server_puts_things_in_order() {
     run(async {

@@ -154,8 +154,35 @@ impl History {
         violations
     }
 
+    /// Deliveries of a task whose lease numbers did not grow, where one was over before the next was asked for.
+    pub fn check_lease_order(&self) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        for ((tube, id), seen) in &self.tasks {
+            let mut takes: Vec<_> = seen.calls.iter().filter_map(delivery).collect();
+            takes.sort_unstable();
+            for (place, (begin, _, lease)) in takes.iter().enumerate() {
+                let earlier = takes[..place].iter().filter(|(_, end, _)| end < begin);
+                if let Some((_, _, before)) =
+                    earlier.max_by_key(|take| take.2).filter(|take| take.2 > *lease)
+                {
+                    let what = format!("lease {lease} was issued after lease {before}");
+                    violations.push(Violation { tube: tube.clone(), id: *id, what });
+                }
+            }
+        }
+        violations
+    }
+
     fn seen(&mut self, tube: &TubeName, id: TaskId) -> &mut Seen {
         self.tasks.entry((tube.clone(), id)).or_default()
+    }
+}
+
+/// When a delivery was asked for and answered, and its number.
+fn delivery(call: &Call) -> Option<(u64, u64, Lease)> {
+    match call.did {
+        Did::Take { lease, .. } => Some((call.begin, call.end?, lease)),
+        _ => None,
     }
 }
 

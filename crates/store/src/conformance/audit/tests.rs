@@ -41,6 +41,23 @@ fn assert_wrong(history: &History, unseen: Unseen) {
 }
 
 #[test]
+fn lease_numbers_must_grow_where_that_is_asked() {
+    let back = |lease| Did::Release(Lease(lease), State::Ready);
+    let grown = sequence(&[PUT, take(1, 0, 60), back(1), take(2, 0, 60)], State::Taken);
+    assert_eq!(grown.check_lease_order(), []);
+    let shrunk = sequence(&[PUT, take(2, 0, 60), back(2), take(1, 0, 60)], State::Taken);
+    assert_fine(&shrunk, Unseen::until(at(100)));
+    assert_eq!(shrunk.check_lease_order().len(), 1);
+    // Which of two that were asked for at the same time came first nobody knows.
+    let calls = [(0, 5, 2), (1, 6, 1)].map(|(begin, end, lease)| Call {
+        begin,
+        end: Some(end),
+        did: take(lease, 0, 60),
+    });
+    assert_eq!(history(&calls, State::Taken).check_lease_order(), []);
+}
+
+#[test]
 fn the_plain_way_is_fine() {
     let unseen = Unseen::until(at(100));
     assert_fine(&sequence(&[PUT, take(1, 0, 60), Did::Ack(Lease(1))], State::Done), unseen);

@@ -64,39 +64,50 @@ BEGIN
     DELETE FROM taskyard.server v WHERE v.id = _server;
 END $$;
 
--- When a server that lives must have been heard after. A database that was away itself heard nobody.
+-- When a server that lives must have been heard after. Nobody is judged before this database has heard servers for _patience: not
+-- after a restart, nor after crash recovery or the promotion of a replica, which leave no row in a table that is not logged. The heartbeats that
+-- are there then may be by another clock.
 CREATE OR REPLACE FUNCTION taskyard.heard_after(_clock bigint, _patience bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT CASE
-        WHEN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint > _clock - _patience
-        THEN -9223372036854775808
-        ELSE _clock - _patience
-    END
-$$;
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _began bigint := (SELECT max(i.began) FROM taskyard.incarnation i);
+BEGIN
+    IF _began IS NULL THEN
+        INSERT INTO taskyard.incarnation VALUES (_clock);
+        UPDATE taskyard.server SET heartbeat = _clock WHERE heartbeat > _clock;
+        _began := _clock;
+    END IF;
+    _began := greatest(_began, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint);
+    RETURN CASE WHEN _began > _clock - _patience THEN -9223372036854775808 ELSE _clock - _patience END;
+END $$;
 
 DROP FUNCTION IF EXISTS taskyard.heartbeat(bytea, bigint, bigint);
 
 -- A server says that it lives, and looks after those that have not said so for _patience: it answers
--- how many other servers live, how many are lost, and whether it was taken for dead itself. Who was away
--- itself does not judge others: perhaps it was the database.
+-- how many other servers live, how many are lost, and whether it was taken for dead itself. A server that was away
+-- itself does not judge others, and a lost one has missed both of its last two heartbeats: perhaps it was the database that was
+-- away.
 CREATE FUNCTION taskyard.heartbeat(
     _server bytea, _patience bigint, _now bigint,
     OUT others bigint, OUT lost bigint, OUT forgotten boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _clock bigint := taskyard.clock();
+    _heard_after bigint;
     _before bigint;
+    _previous bigint;
     _dead bytea;
 BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
+    _heard_after := taskyard.heard_after(_clock, _patience);
     lost := 0;
-    SELECT v.heartbeat INTO _before FROM taskyard.server v WHERE v.id = _server;
+    SELECT v.heartbeat, v.previous INTO _before, _previous FROM taskyard.server v WHERE v.id = _server;
     forgotten := NOT FOUND;
-    INSERT INTO taskyard.server (id, heartbeat) VALUES (_server, _clock)
-        ON CONFLICT (id) DO UPDATE SET heartbeat = excluded.heartbeat;
+    INSERT INTO taskyard.server AS v (id, heartbeat) VALUES (_server, _clock)
+        ON CONFLICT (id) DO UPDATE SET heartbeat = excluded.heartbeat, previous = v.heartbeat;
     IF _before > _clock - _patience THEN
         FOR _dead IN SELECT v.id FROM taskyard.server v
-            WHERE v.heartbeat < taskyard.heard_after(_clock, _patience)
+            WHERE v.heartbeat < least(_heard_after, coalesce(_previous, -9223372036854775808))
         LOOP
             PERFORM taskyard.forget_server(_dead, coalesce(_now, _clock));
             lost := lost + 1;
@@ -110,11 +121,11 @@ CREATE OR REPLACE FUNCTION taskyard.begin_server(_server bytea, _patience bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _clock bigint := taskyard.clock();
+    _heard_after bigint;
 BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
-    IF NOT EXISTS (SELECT 1 FROM taskyard.server v
-        WHERE v.heartbeat >= taskyard.heard_after(_clock, _patience))
-    THEN
+    _heard_after := taskyard.heard_after(_clock, _patience);
+    IF NOT EXISTS (SELECT 1 FROM taskyard.server v WHERE v.heartbeat >= _heard_after) THEN
         DELETE FROM taskyard.server;
         PERFORM taskyard.restart(NULL);
     END IF;
@@ -126,12 +137,12 @@ CREATE OR REPLACE FUNCTION taskyard.end_server(_server bytea, _patience bigint, 
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _clock bigint := taskyard.clock();
+    _heard_after bigint;
 BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
     PERFORM taskyard.forget_server(_server, coalesce(_now, _clock));
-    IF NOT EXISTS (SELECT 1 FROM taskyard.server v
-        WHERE v.heartbeat >= taskyard.heard_after(_clock, _patience))
-    THEN
+    _heard_after := taskyard.heard_after(_clock, _patience);
+    IF NOT EXISTS (SELECT 1 FROM taskyard.server v WHERE v.heartbeat >= _heard_after) THEN
         PERFORM taskyard.restart(coalesce(_now, _clock));
     END IF;
 END $$;

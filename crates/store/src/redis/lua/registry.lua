@@ -1,5 +1,5 @@
 -- What is about all tubes, under a hash tag of its own (names of tubes are in names.lua): s sessions, e when those without
--- connections end, c:SERVER connections at a server, t:SESSION homes of tubes it took from, v servers by their last heartbeat, life in which life
+-- connections end, c:SERVER connections at a server, t:SESSION homes of tubes it took from, v servers by their last heartbeat, p the heartbeat before that of each server, life in which life
 -- of Redis numbers were given and heartbeats heard, and since when, ttr, epoch, lease, number, and format: the version of all this.
 
 -- Connections in all, and when it ends if none comes back (less than nothing: one is there).
@@ -66,6 +66,7 @@ end
 local function forget_server(base, server, now)
     part_sessions(base, server, {}, now)
     redis.call('ZREM', base .. ':v', server)
+    redis.call('HDEL', base .. ':p', server)
     redis.call('DEL', base .. ':c:' .. server)
 end
 
@@ -106,7 +107,7 @@ local function begin_epoch(base)
     for _, id in ipairs(redis.call('HKEYS', base .. ':s')) do
         redis.call('DEL', base .. ':t:' .. id)
     end
-    redis.call('DEL', base .. ':v', base .. ':s', base .. ':e', base .. ':ttr')
+    redis.call('DEL', base .. ':v', base .. ':p', base .. ':s', base .. ':e', base .. ':ttr')
     -- At the clock, so that tubes have never heard of it, also when the last one was lost here.
     raise_epoch(base, math.max(epoch_of(base) + 1, clock()))
 end
@@ -134,16 +135,20 @@ function registry.begin(base, _, server, patience, format)
     return { epoch_of(base), tonumber(format) }
 end
 
--- A server says that it lives and which epoch it knows, and looks after those that have not said so for a while. Who was away itself does not
--- judge others, and nobody does before all could come back: perhaps it was Redis. Answers also of which version all this is by now.
+-- A server says that it lives and which epoch it knows, and looks after those that have not said so for a while. A server that was away itself does
+-- not judge others, a lost one has missed both of its last two heartbeats, and none is lost before all could come back: perhaps it was Redis
+-- that was away. Answers also of which version all this is by now.
 function registry.beat(base, now, server, patience, epoch)
     local moment, lost = clock(), 0
     patience = tonumber(patience)
     local before, since = redis.call('ZSCORE', base .. ':v', server), heard_since(base, moment, patience)
+    local previous = redis.call('HGET', base .. ':p', server)
     redis.call('ZADD', base .. ':v', moment, server)
+    redis.call('HSET', base .. ':p', server, before or 0)
     raise_epoch(base, tonumber(epoch))
     if before and tonumber(before) > moment - patience and moment - since >= patience + TIME_TO_RETURN then
-        for _, dead in ipairs(redis.call('ZRANGEBYSCORE', base .. ':v', '-inf', moment - patience)) do
+        local heard_after = string.format('%.0f', math.min(moment - patience, tonumber(previous or 0) - 1))
+        for _, dead in ipairs(redis.call('ZRANGEBYSCORE', base .. ':v', '-inf', heard_after)) do
             forget_server(base, dead, now)
             lost = lost + 1
         end

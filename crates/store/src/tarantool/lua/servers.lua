@@ -9,6 +9,8 @@ if not news then
 end
 -- The same by a clock that nobody sets: when each server was last heard, since when this instance can be written to for each prefix.
 news.last, news.since = news.last or {}, news.since or {}
+-- The last two heartbeats of each server, by that clock.
+news.beats = news.beats or {}
 
 -- An instance that does not run for so long, in microseconds, hears nobody; it notes every while that it runs.
 local STANDSTILL, PULSE_SECONDS = 1000000, 0.25
@@ -44,7 +46,14 @@ end
 
 local function forget_server(server)
     S.server:delete(server)
-    news.heard[server], news.last[server] = nil, nil
+    news.heard[server], news.last[server], news.beats[server] = nil, nil, nil
+end
+
+-- Notes a heartbeat. Answers the one before the last, if this instance has heard so many.
+local function note_beat(server)
+    local before = news.beats[server] or {}
+    news.beats[server] = { steady(), before[1] }
+    return before[2]
 end
 
 -- All that is kept of one call.
@@ -230,8 +239,9 @@ function api.begin(server, now, patience)
     return { found, box.cfg.wal_mode, _TARANTOOL, false }
 end
 
--- A server says that it lives, and looks after those that have not said so for a while. Who was away itself does not judge
--- others: perhaps it was Tarantool. Answers how many others there are, how many were lost, and whether this one was.
+-- A server says that it lives, and looks after those that have not said so for a while. A server that was away itself does not judge
+-- others, and a lost one has missed both of its last two heartbeats: perhaps it was Tarantool that was away. Answers how many others there are,
+-- how many were lost, and whether this one was.
 function api.beat(server, now, patience)
     return atomically(function()
         local at, lost, row = micros(), 0, S.server:get(server)
@@ -239,13 +249,13 @@ function api.beat(server, now, patience)
             -- It first says how things stand there.
             return { S.server:len(), 0, true }
         end
-        local was_away = silent_for(row) >= patience
+        local was_away, previous = silent_for(row) >= patience, note_beat(server)
         S.server:update(server, { { '=', 2, at } })
         hear(server)
-        if may_judge(patience) and not was_away then
+        if may_judge(patience) and previous and not was_away then
             local c = new_context(server, moment(now))
             for _, other in ipairs(S.server:select()) do
-                if silent_for(other) >= patience then
+                if silent_for(other) >= math.max(patience, steady() - previous) then
                     part_sessions(c, other[1], {})
                     forget_server(other[1])
                     lost = lost + 1
