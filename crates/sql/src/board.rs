@@ -101,7 +101,7 @@ fn task_row(task: Listed) -> Vec<String> {
         task.state,
         short(&task.group),
         shown(task.plan),
-        task.reason.name().to_owned(),
+        task.why.name().to_owned(),
         short(&task.input),
         task.remote.unwrap_or_default(),
         short(&task.output.unwrap_or_default()),

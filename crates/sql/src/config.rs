@@ -17,8 +17,6 @@ const OUTPUT_BYTES_MAX: usize = 128 << 20;
 /// The longest that finished tasks can be kept, in seconds, about 1000 years: no moment of the database is so far back
 /// that it could be this long ago.
 const KEEP_SECONDS_MAX: u64 = 1000 * 365 * 86_400;
-/// How many tasks run at the same time unless a row sets another.
-const RUN_DEFAULT: usize = 1000;
 
 /// One table that is scheduled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +31,8 @@ pub struct Row {
     pub sleep: Duration,
     /// How often to look for tasks that nobody runs any more.
     pub reset: Duration,
-    /// How many tasks may run at the same time.
-    pub run: usize,
+    /// How many tasks may run at the same time; where it is not given, as many as leave enough connections free.
+    pub run: Option<usize>,
     /// For how long finished tasks are kept.
     pub keep: Option<Duration>,
     /// Which states there are.
@@ -141,7 +139,7 @@ impl Written {
             names,
             sleep: Duration::from_millis(sleep),
             reset,
-            run: self.run.map_or(RUN_DEFAULT, |run| usize::try_from(run).unwrap_or(RUN_DEFAULT)),
+            run: self.run.map(|run| usize::try_from(run).unwrap_or(usize::MAX)),
             keep: self
                 .keep
                 .map(|keep| duration(&keep, "keep"))

@@ -20,6 +20,8 @@ const PAUSE_KEPT: Span = Span::from_secs(3600);
 pub struct Session {
     /// The group that it works for.
     pub key: String,
+    /// Whether it is on a remote.
+    pub far: bool,
     /// The process that serves it, once it is there.
     pub pid: Option<i32>,
     /// What it has done.
@@ -43,6 +45,8 @@ pub struct Held {
     pub give_back: bool,
     /// How often connecting was tried.
     pub tries: u32,
+    /// When its time is over, where that includes connecting.
+    pub deadline: Option<Instant>,
 }
 
 impl Session {
@@ -97,10 +101,11 @@ impl Crew {
         self.last += 1;
         let (orders, received) = mpsc::unbounded_channel();
         let teller = Teller { session: self.last, events: self.events.clone() };
-        tokio::spawn(session::serve(how.0, how.1, teller, received));
+        tokio::spawn(session::serve(how, held.deadline, teller, received));
         let worker = Worker { max: held.task.reuse.max, done: 0, since: now };
         self.groups.entry(key.clone()).or_default().running += 1;
-        let session = Session { key, pid: None, worker, held: Some(held), orders };
+        let far = held.task.remote.is_some();
+        let session = Session { key, far, pid: None, worker, held: Some(held), orders };
         self.sessions.insert(self.last, session);
     }
 
@@ -155,6 +160,17 @@ impl Crew {
     /// How many are at work.
     pub fn busy(&self) -> usize {
         self.sessions.values().filter(|session| session.held.is_some()).count()
+    }
+
+    /// How many are in the scheduler's own database.
+    pub fn local(&self) -> Local {
+        let mut local = Local::default();
+        for session in self.sessions.values().filter(|session| !session.far) {
+            local.open += 1;
+            local.busy += usize::from(session.held.is_some());
+            local.unopened += usize::from(session.pid.is_none());
+        }
+        local
     }
 
     /// How long the inputs of the tasks under way are together.
@@ -214,6 +230,17 @@ impl Crew {
         });
         json(idle.collect::<Vec<_>>())
     }
+}
+
+/// How many sessions are in the scheduler's own database.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Local {
+    /// All of them.
+    pub open: usize,
+    /// Those with a task.
+    pub busy: usize,
+    /// Those that do not have a connection yet.
+    pub unopened: usize,
 }
 
 /// A task with a pause that has ended.

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use taskyard_core::Timestamp;
 use taskyard_core::schedule::next_plan_after;
-use taskyard_core::{Reason, Timestamp};
 
+use crate::leader::LIMIT_LOCK;
 use crate::table::{Names, REPEATED};
 use crate::task::{COLUMNS, Task, moment, moment_text};
 use crate::verdict::cron_of;
@@ -34,7 +35,7 @@ pub struct Listed {
     /// When it is to begin, in seconds since 1970.
     pub plan: Timestamp,
     /// Why it does not run now.
-    pub reason: Reason,
+    pub why: Why,
     /// What it runs.
     pub input: String,
     /// Where, without passwords.
@@ -43,6 +44,67 @@ pub struct Listed {
     pub output: Option<String>,
     /// What went wrong.
     pub error: Option<String>,
+}
+
+/// Why a task does not run now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It runs.
+    Running,
+    /// Its session is being opened.
+    SessionOpening,
+    /// Its plan is in the future.
+    NotDue,
+    /// Its `active` is over: it will not run.
+    NotActive,
+    /// As many tasks of its group run as its `max` allows.
+    GroupFull,
+    /// As many tasks run in all as may.
+    RunLimit,
+    /// No scheduler runs the tasks of this table.
+    NoScheduler,
+    /// It may begin at any moment, or when the pause of its group is over.
+    Ready,
+    /// It was stopped.
+    Stopped,
+    /// It has ended.
+    Finished,
+}
+
+impl Why {
+    /// Its name, the same on every face.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Why::Running => "running",
+            Why::SessionOpening => "session_opening",
+            Why::NotDue => "not_due",
+            Why::NotActive => "not_active",
+            Why::GroupFull => "group_full",
+            Why::RunLimit => "run_limit",
+            Why::NoScheduler => "no_scheduler",
+            Why::Ready => "ready",
+            Why::Stopped => "stopped",
+            Why::Finished => "finished",
+        }
+    }
+}
+
+/// What a scheduler says about a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leading {
+    /// Whether one runs its tasks.
+    pub leads: bool,
+    /// How many tasks run where that is as many as may, and others wait for that.
+    pub limit: Option<u64>,
+}
+
+/// Which task is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The one with this id; or, where it has ended and repeats, the one that follows it.
+    Id(i64),
+    /// The one of this group that repeats.
+    Group(String),
 }
 
 /// What came of telling a task to run or to stop.
@@ -80,6 +142,14 @@ pub enum DeskError {
     /// There is no such table.
     #[error("there is no table {0}; taskyard sql makes it when it starts")]
     NoTable(String),
+    /// There are several tasks to choose from.
+    #[error("group '{group}' has several tasks that repeat; say which by its id: {ids}")]
+    Several {
+        /// The group.
+        group: String,
+        /// Their ids.
+        ids: String,
+    },
     /// The database refused.
     #[error("{0}")]
     Refused(AskError),
@@ -109,18 +179,134 @@ impl Desk {
         state: Option<&str>,
         count: usize,
     ) -> Result<Vec<Listed>, DeskError> {
+        let leading = self.leading().await?;
         let sql = format!(
             "SELECT t.id, t.state, t.\"group\", encode(timestamptz_send(t.plan), 'hex'), left(t.input, 1000), \
              t.remote, left(t.error, 1000), encode(timestamptz_send(clock_timestamp()), 'hex'), \
              CASE WHEN t.plan <= clock_timestamp() \
-             THEN clock_timestamp() >= t.plan + least(t.active, '1000 years') ELSE false END, EXISTS (SELECT FROM {table} o WHERE o.state IN ('TAKE', 'WORK') \
-             AND o.hash = t.hash AND o.\"group\" = t.\"group\" AND o.remote IS NOT DISTINCT FROM t.remote), \
+             THEN clock_timestamp() >= t.plan + least(t.active, '1000 years') ELSE false END, \
+             t.state = 'PLAN' AND greatest(t.max, 0) < (SELECT count(*) FROM {table} o WHERE o.state IN ('TAKE', 'WORK') \
+             AND o.\"group\" = t.\"group\" AND o.remote IS NOT DISTINCT FROM t.remote), \
              left(t.output, 1000) FROM {table} t WHERE $1 = '' OR t.state::text = $1 ORDER BY t.id DESC LIMIT $2::bigint",
             table = self.names.quoted()
         );
         let params = [state.unwrap_or_default(), &count.to_string()];
         let rows = self.wire.ask(Ask::new(&sql, params)).await?;
-        Ok(rows.into_iter().filter_map(listed).collect())
+        Ok(rows.into_iter().filter_map(|row| listed(row, leading)).collect())
+    }
+
+    /// What a scheduler says about the table. It is told by the locks it holds, which every role can see.
+    pub async fn leading(&mut self) -> Result<Leading, DeskError> {
+        let table = self.names.quoted();
+        let lock = |class: &str| {
+            format!(
+                "EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = {class} \
+                 AND objid = $1::regclass::oid AND objsubid = 2 AND granted \
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+            )
+        };
+        let sql = format!(
+            "SELECT {}, CASE WHEN {} THEN (SELECT count(*) FROM {table} WHERE state IN ('TAKE', 'WORK')) END",
+            lock("1952543592"),
+            lock(LIMIT_LOCK)
+        );
+        let rows = self.wire.ask(Ask::new(&sql, [&table])).await?;
+        let row = rows.first();
+        let leads = row.is_some_and(|row| row.is_true(0));
+        Ok(Leading { leads, limit: row.and_then(|row| row.parsed(1)) })
+    }
+
+    /// The id of the task that is meant, for a command that is about what is under way or to come. `None` where there is
+    /// none.
+    pub async fn find(&mut self, which: &Which) -> Result<Option<i64>, DeskError> {
+        let table = self.names.quoted();
+        let live = "t.state IN ('PLAN', 'TAKE', 'WORK')";
+        match which {
+            Which::Id(id) => {
+                let id = id.to_string();
+                let sql = format!(
+                    "SELECT t.id FROM {table} t WHERE t.id = $1::bigint OR t.chain = $1::bigint OR t.chain = \
+                     (SELECT f.chain FROM {table} f WHERE f.id = $1::bigint) \
+                     ORDER BY t.id = $1::bigint AND {live} DESC, {live} DESC, t.id = $1::bigint DESC, t.id DESC LIMIT 1"
+                );
+                let rows = self.wire.ask(Ask::new(&sql, [&id])).await?;
+                Ok(rows.first().and_then(|row| row.parsed(0)))
+            }
+            Which::Group(group) => {
+                let sql = format!(
+                    "SELECT max(t.id), {live} FROM {table} t WHERE t.\"group\" = $1 \
+                     AND (t.repeat > '0 sec' OR t.cron IS NOT NULL) \
+                     GROUP BY coalesce(t.chain, t.id), 2 ORDER BY 2 DESC, 1 DESC LIMIT 6"
+                );
+                let rows = self.wire.ask(Ask::new(&sql, [group])).await?;
+                let live = rows.first().is_some_and(|row| row.is_true(1));
+                let found = rows.iter().filter(|row| row.is_true(1) == live);
+                let found: Vec<i64> = found.filter_map(|row| row.parsed(0)).collect();
+                if live && found.len() > 1 {
+                    let ids = found.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+                    return Err(DeskError::Several { group: group.clone(), ids });
+                }
+                Ok(found.first().copied())
+            }
+        }
+    }
+
+    /// The task of this id, or the newest of its repetitions where it is gone.
+    pub async fn exact(&mut self, which: &Which) -> Result<Option<i64>, DeskError> {
+        if let Which::Id(id) = which {
+            let sql = format!("SELECT 1 FROM {} WHERE id = $1::bigint", self.names.quoted());
+            if !self.wire.ask(Ask::new(&sql, [&id.to_string()])).await?.is_empty() {
+                return Ok(Some(*id));
+            }
+        }
+        self.find(which).await
+    }
+
+    /// What gives the roles that may INSERT the right on the sequence that a table of pg_task or of an earlier version needs
+    /// beside it.
+    pub async fn missing_grants(&mut self) -> Result<Vec<String>, DeskError> {
+        let sql = "SELECT DISTINCT format('GRANT USAGE ON SEQUENCE %s TO %s', q.name, r.name) \
+             FROM (SELECT c.oid, c.relowner, c.relacl, a.attnum, pg_get_serial_sequence($1, 'id') AS name FROM pg_class c \
+                 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'id' \
+                 WHERE c.oid = $1::regclass AND coalesce(to_jsonb(a) ->> 'attidentity', '') = '') AS q \
+             CROSS JOIN LATERAL (SELECT e.grantee FROM aclexplode(q.relacl) AS e WHERE e.privilege_type = 'INSERT' \
+                 UNION SELECT e.grantee FROM pg_attribute a CROSS JOIN LATERAL aclexplode(a.attacl) AS e \
+                 WHERE a.attrelid = q.oid AND e.privilege_type = 'INSERT') AS g \
+             CROSS JOIN LATERAL (SELECT CASE WHEN g.grantee = 0 THEN 'PUBLIC' \
+                 ELSE quote_ident(pg_get_userbyid(g.grantee)) END AS name) AS r \
+             WHERE q.name IS NOT NULL AND NOT CASE WHEN g.grantee = 0 THEN has_sequence_privilege('public', q.name, 'USAGE') \
+                 ELSE has_sequence_privilege(g.grantee, q.name, 'USAGE') END ORDER BY 1";
+        let rows = self.wire.ask(Ask::new(sql, [&self.names.quoted()])).await?;
+        Ok(rows.into_iter().filter_map(|mut row| row.take(0)).collect())
+    }
+
+    /// Shows times by the clocks of this machine and lengths of time in words, from now on.
+    pub async fn speak_to_people(&mut self) -> Result<(), DeskError> {
+        let zone = jiff::tz::TimeZone::system();
+        for (name, value) in
+            [("TimeZone", zone.iana_name()), ("IntervalStyle", Some("postgres_verbose"))]
+        {
+            let Some(value) = value else { continue };
+            let set = Ask::new("SELECT set_config($1, $2, false)", [name, value]);
+            match self.wire.ask(set).await {
+                // A zone that the database does not know: it shows its own.
+                Ok(_) | Err(AskError::Refused(_)) => {}
+                Err(lost) => return Err(lost.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// How long a task waited after its plan and how long it ran or has run, as the database writes it.
+    pub async fn lengths(&mut self, id: i64) -> Result<[Option<String>; 2], DeskError> {
+        let sql = format!(
+            "SELECT date_trunc('milliseconds', t.start - t.plan), \
+             date_trunc('milliseconds', coalesce(t.stop, clock_timestamp()) - t.start) \
+             FROM {} t WHERE t.id = $1::bigint",
+            self.names.quoted()
+        );
+        let mut rows = self.wire.ask(Ask::new(&sql, [&id.to_string()])).await?;
+        Ok(rows.first_mut().map_or([None, None], |row| [row.take(0), row.take(1)]))
     }
 
     /// Every column of a task by name, passwords masked.
@@ -146,7 +332,7 @@ impl Desk {
         let (table, id) = (self.names.quoted(), id.to_string());
         let sql = format!(
             "UPDATE {table} SET origin = coalesce(origin, plan), plan = clock_timestamp(), state = 'PLAN', start = NULL, \
-             stop = NULL, pid = NULL \
+             stop = NULL, pid = NULL, output = NULL, error = NULL, attempts = 0 \
              WHERE id = $1::bigint AND (state = 'PLAN' OR (state = 'STOP' AND (pid IS NULL OR stop IS NOT NULL))) \
              RETURNING id"
         );
@@ -211,24 +397,27 @@ impl Desk {
     }
 }
 
-fn listed(mut row: Row) -> Option<Listed> {
+fn listed(mut row: Row, leading: Leading) -> Option<Listed> {
     let state = row.take(1)?;
     let (plan, now) = (moment(row.text(3)?)?, moment(row.text(7)?)?);
-    let reason = match state.as_str() {
-        "TAKE" | "WORK" => Reason::Running,
-        "PLAN" if plan > now => Reason::NotDue(plan),
-        "PLAN" if row.is_true(8) => Reason::Expired,
-        "PLAN" if row.is_true(9) => Reason::SubqueueBusy,
-        "PLAN" => Reason::WaitsForConsumer,
-        "STOP" => Reason::Buried,
-        _ => Reason::Finished,
+    let why = match state.as_str() {
+        "TAKE" => Why::SessionOpening,
+        "WORK" => Why::Running,
+        "PLAN" if plan > now => Why::NotDue,
+        "PLAN" if row.is_true(8) => Why::NotActive,
+        "PLAN" if !leading.leads => Why::NoScheduler,
+        "PLAN" if row.is_true(9) => Why::GroupFull,
+        "PLAN" if leading.limit.is_some() => Why::RunLimit,
+        "PLAN" => Why::Ready,
+        "STOP" => Why::Stopped,
+        _ => Why::Finished,
     };
     Some(Listed {
         id: row.parsed(0)?,
         state,
         group: row.take(2)?,
         plan,
-        reason,
+        why,
         input: row.take(4)?,
         remote: row.take(5).map(|text| masked(&text)),
         error: row.take(6),

@@ -25,7 +25,11 @@ use crate::zone::Named;
 
 mod claims;
 mod ends;
+mod room;
 mod upkeep;
+
+pub use room::LIMIT_LOCK;
+use room::{Allowance, Room, Waiting};
 
 /// How long the database may take for one round trip.
 const ROUND_MAX: Duration = Duration::from_secs(60);
@@ -52,28 +56,18 @@ pub enum Why {
 }
 
 /// Where there may be something to claim.
-#[derive(Debug, PartialEq, Eq)]
-enum Look {
-    /// In these groups, by key; nowhere if there are none.
-    Groups(HashSet<String>),
+#[derive(Debug, Default)]
+struct Look {
     /// In all groups.
-    All,
+    all: bool,
+    /// In these groups, by key.
+    keys: HashSet<String>,
 }
 
 impl Look {
-    fn nowhere() -> Self {
-        Look::Groups(HashSet::new())
-    }
-
-    fn is_any(&self) -> bool {
-        *self != Look::nowhere()
-    }
-
     /// In this group too.
     fn add(&mut self, key: &str) {
-        if let Look::Groups(keys) = self {
-            keys.insert(key.to_owned());
-        }
+        self.keys.insert(key.to_owned());
     }
 }
 
@@ -94,9 +88,16 @@ pub struct Leader {
     unwritten: Vec<Verdict>,
     /// Where there may be something to claim.
     look: Look,
-    /// Whether the last claim was held back because too many tasks ran in all, so that an end in one group lets
-    /// another one go on.
-    short: bool,
+    /// Groups whose tasks could begin if there were room for more tasks in all.
+    waiting: Waiting,
+    /// When all groups were last looked at, and until when that is not done again while groups are known to wait.
+    full_at: Instant,
+    full_after: Instant,
+    /// How many sessions the server has room for, where the configuration does not say it.
+    allowance: Option<Allowance>,
+    /// Whether it was told that tasks wait because of the limit, and when the log said so.
+    limit_told: bool,
+    limit_logged: Option<Instant>,
     /// Whether tasks under way may have been stopped.
     check: bool,
     /// How many more rows to look at, because many are not active any more.
@@ -151,8 +152,13 @@ impl Leader {
             starts: Vec::new(),
             sent: (Vec::new(), Vec::new()),
             unwritten: Vec::new(),
-            look: Look::All,
-            short: false,
+            look: Look { all: true, ..Look::default() },
+            waiting: Waiting::default(),
+            full_at: now,
+            full_after: now,
+            allowance: None,
+            limit_told: false,
+            limit_logged: None,
             check: false,
             spare: 0,
             next_plan: None,
@@ -196,6 +202,7 @@ impl Leader {
     pub async fn lead(&mut self, mut wire: Wire, table: Table) -> Why {
         self.zone = Named::or_utc(&table.zone);
         (self.profile, self.hold) = (table.profile, None);
+        (self.limit_told, self.allowance) = (false, None);
         // What had no answer when the last connection was lost is sent again: it is done once all the same.
         let (ends, starts) = std::mem::take(&mut self.sent);
         self.ends.extend(ends);
@@ -221,7 +228,7 @@ impl Leader {
             }
             if !wire.notified.is_empty() {
                 wire.notified.clear();
-                (self.look, self.check) = (Look::All, true);
+                (self.look.all, self.check) = (true, true);
                 continue;
             }
             if self.has_more() {
@@ -236,9 +243,9 @@ impl Leader {
                 noticed = wire.notification() => if let Err(error) = noticed {
                     return Why::Lost(error.to_string());
                 },
-                () = sleep_until(wake) => self.look = Look::All,
-                Ok(()) = self.settings.changed() => self.look = Look::All,
-                Ok(()) = self.going.changed() => self.look = Look::All,
+                () = sleep_until(wake) => self.look.all = true,
+                Ok(()) = self.settings.changed() => self.look.all = true,
+                Ok(()) = self.going.changed() => self.look.all = true,
             }
             self.gather().await;
         }
@@ -274,18 +281,23 @@ impl Leader {
             return Ok(());
         }
         self.hold = None;
+        self.full_until = self.full_until.filter(|until| *until > now);
         // A moment that has come is seen to however busy some groups keep us.
         if self.next_look.is_some_and(|at| at <= self.clock.now()) {
-            self.look = Look::All;
+            self.look.all = true;
         }
-        let claiming = self.look.is_any() && *self.going.borrow() == Going::On;
+        let mut claiming = self.claims(now);
+        if claiming || self.waiting.is_any() {
+            self.count_connections(wire, now).await?;
+            claiming = self.claims(now);
+        }
         if self.again.is_some_and(|again| again > now) && !claiming {
             return Ok(());
         }
         self.again = None;
         if self.ends.is_empty() && self.starts.is_empty() && !claiming {
             self.crew.close_idle();
-            return Ok(());
+            return self.tell_limit(wire, table).await;
         }
         let portion = ends::portion(&self.ends);
         let finish = self.finish_text(wire, table, &self.ends[..portion]).await?;
@@ -302,18 +314,21 @@ impl Leader {
         }
         let room = self.room(now);
         if claiming {
-            asks.push(self.claim(table, room));
+            asks.push(self.claim(table, room, now));
         }
         let answered = wire.transact(&asks).await;
+        if claiming && self.looks_at_all {
+            self.looked_at_all(now.elapsed());
+        }
         let (ends, starts) = std::mem::take(&mut self.sent);
         match answered {
             Ok(answers) => {
                 self.answered((ends, starts), claiming.then_some(room), answers, table);
-                Ok(())
+                self.tell_limit(wire, table).await
             }
             Err(AskError::Refused(refusal)) if !ends.is_empty() => {
                 tracing::debug!("a round was refused: {}", refusal.line());
-                (self.starts, self.look) = (starts, Look::All);
+                (self.starts, self.look.all) = (starts, true);
                 self.write_alone(wire, table, ends).await
             }
             Err(error) => {
@@ -328,7 +343,7 @@ impl Leader {
     fn answered(
         &mut self,
         (ends, starts): (Vec<Verdict>, Vec<u64>),
-        claimed: Option<usize>,
+        claimed: Option<Room>,
         answers: Vec<Vec<Row>>,
         table: &Table,
     ) {
@@ -342,7 +357,7 @@ impl Leader {
             self.started(starts, &answers.next().unwrap_or_default(), table);
         }
         if let Some(room) = claimed {
-            self.claimed(answers.next().unwrap_or_default(), table, room);
+            self.claimed(answers.next().unwrap_or_default(), room, table);
         }
         self.crew.close_idle();
     }
@@ -352,7 +367,7 @@ impl Leader {
         if self.hold.is_some() {
             return false;
         }
-        let looks = self.look.is_any() && *self.going.borrow() == Going::On;
+        let looks = self.may_claim(Instant::now());
         // What somebody else holds locked is tried again a little later.
         looks || (self.again.is_none() && !(self.ends.is_empty() && self.starts.is_empty()))
     }
@@ -361,14 +376,20 @@ impl Leader {
     fn wake(&self) -> Instant {
         let settings = self.settings.borrow();
         let poll = Instant::now() + settings.sleep;
-        let now = self.clock.now();
         // One that stops claims nothing more, so what it waited for stays past and would wake it for ever.
+        // Neither does one without room, before a task has ended.
+        let (now, clock) = (Instant::now(), self.clock.now());
         let claims = *self.going.borrow() == Going::On && self.hold.is_none();
+        let looks = claims && self.room(now).all > 0;
+        let soon = self.may_look_at_all(now);
         let plans =
-            [self.next_plan, self.next_look, self.crew.next_slot(now)].into_iter().flatten();
-        let plans = plans.filter(|_| claims).map(|at| self.clock.when(at));
+            [self.next_plan, self.next_look, self.crew.next_slot(clock)].into_iter().flatten();
+        let plans = plans.filter(|_| looks && soon).map(|at| self.clock.when(at));
         let full = self.full_until.filter(|_| claims);
-        let others = [full, self.again, self.hold, self.patience].into_iter().flatten();
+        let later = Some(self.full_after).filter(|_| looks && !soon);
+        let room = self.wake_for_room().filter(|_| claims);
+        let others = [full, later, room, self.again, self.hold, self.patience];
+        let others = others.into_iter().flatten();
         let reopen = self.reopen.iter().map(|(at, _)| *at);
         let upkeep = settings.keep.as_ref().map(|_| self.next_upkeep);
         let upkeep = upkeep.into_iter().chain([self.next_reset]);
@@ -411,6 +432,7 @@ impl Leader {
 
     /// Ends what another one left behind, and learns the pauses that are not over.
     async fn take_over(&mut self, wire: &mut Wire, table: &Table) -> Result<(), AskError> {
+        self.restore(wire, table).await?;
         self.end_orphans(wire, table).await?;
         let pauses = wire.ask(Ask::new(&table.statements.pauses, [])).await?;
         for mut row in pauses {
@@ -423,7 +445,7 @@ impl Leader {
                 self.crew.pause(&key, &ended, &self.zone);
             }
         }
-        (self.look, self.check) = (Look::All, true);
+        (self.look.all, self.check) = (true, true);
         Ok(())
     }
 

@@ -19,6 +19,7 @@ pub mod zone;
 mod board;
 mod clock;
 mod crew;
+mod encoding;
 mod leader;
 mod output;
 mod provision;
@@ -27,6 +28,6 @@ mod task;
 mod verdict;
 
 pub use config::{Config, ConfigError};
-pub use desk::{Coming, Desk, DeskError, Listed, Told};
+pub use desk::{Coming, Desk, DeskError, Leading, Listed, Told, Which, Why};
 pub use service::{Source, SqlTasks, StartError};
 pub use taskyard_postgres::{Conninfo, ConninfoError, masked};

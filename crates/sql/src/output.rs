@@ -1,5 +1,7 @@
 //! What a task leaves in the column `output`: rows, headers and command tags as lines of text.
 
+use crate::encoding::Charset;
+
 /// The types whose values are not quoted while `string` is set: bool, int8, int2, int4, oid, tid, xid, cid, float4,
 /// float8, bit, numeric.
 const PLAIN_TYPES: [u32; 12] = [16, 20, 21, 23, 26, 27, 28, 29, 700, 701, 1560, 1700];
@@ -25,8 +27,8 @@ pub struct Format {
 
 /// A column of a result.
 pub struct Column {
-    /// Its name.
-    pub name: String,
+    /// Its name, in the encoding of the session.
+    pub name: Vec<u8>,
     /// The number of its type.
     pub type_oid: u32,
 }
@@ -37,15 +39,31 @@ pub struct Output {
     text: Option<String>,
     columns: Vec<Column>,
     header_due: bool,
+    /// Whether a COPY begins, whose first piece stands on a line of its own.
+    copy_due: bool,
     bytes_max: usize,
     cut: bool,
+    /// What is no UTF-8, until its encoding is known.
+    raw: Vec<Raw>,
+    raw_bytes: usize,
+}
+
+/// A piece in an encoding that is not known yet.
+struct Raw {
+    /// Where in the text it belongs.
+    at: usize,
+    bytes: Vec<u8>,
+    quoted: bool,
 }
 
 impl Output {
     /// Nothing yet, and never more than so many bytes.
     pub fn new(format: Format, bytes_max: usize) -> Self {
         let columns = Vec::new();
-        Output { format, text: None, columns, header_due: false, bytes_max, cut: false }
+        let (header_due, copy_due) = (false, false);
+        let (raw, raw_bytes) = (Vec::new(), 0);
+        let (text, cut) = (None, false);
+        Output { format, text, columns, header_due, copy_due, bytes_max, cut, raw, raw_bytes }
     }
 
     /// A result with these columns begins.
@@ -60,22 +78,30 @@ impl Output {
             return;
         }
         if std::mem::take(&mut self.header_due) {
-            let names = self.columns.iter().map(|column| self.format.quoted(&column.name));
-            let header: Vec<String> = names.collect();
-            self.line(&self.format.joined(&header));
+            self.line("");
+            let columns = std::mem::take(&mut self.columns);
+            for (place, column) in columns.iter().enumerate() {
+                self.between(place);
+                self.piece(&column.name, true);
+            }
+            self.columns = columns;
         }
         self.line("");
         // Piece by piece: together they may be far longer than what is kept of them.
         for (place, value) in values.enumerate() {
-            if place > 0
-                && let Some(between) = self.format.delimiter
-            {
-                self.push(between.encode_utf8(&mut [0; 4]));
-            }
+            self.between(place);
             self.value(place, value);
             if self.cut {
                 return;
             }
+        }
+    }
+
+    fn between(&mut self, place: usize) {
+        if place > 0
+            && let Some(between) = self.format.delimiter
+        {
+            self.push(between.encode_utf8(&mut [0; 4]));
         }
     }
 
@@ -86,13 +112,32 @@ impl Output {
             self.format.null = null;
             return;
         };
-        let value = String::from_utf8_lossy(value);
         let plain = |column: &Column| PLAIN_TYPES.contains(&column.type_oid);
-        if self.format.string && self.columns.get(place).is_some_and(plain) {
-            self.push(&value);
-        } else {
-            let quoted = self.format.quoted(&value);
-            self.push(&quoted);
+        let plain = self.format.string && self.columns.get(place).is_some_and(plain);
+        self.piece(value, !plain);
+    }
+
+    /// A value or a name.
+    fn piece(&mut self, bytes: &[u8], quoted: bool) {
+        match str::from_utf8(bytes) {
+            Err(_) => self.keep(bytes, quoted),
+            Ok(text) if quoted => self.push(&self.format.quoted(text)),
+            Ok(text) => self.push(text),
+        }
+    }
+
+    /// Keeps bytes until their encoding is known.
+    fn keep(&mut self, bytes: &[u8], quoted: bool) {
+        if self.cut {
+            return;
+        }
+        let at = self.text.get_or_insert_default().len();
+        let room = self.bytes_max.saturating_sub(at + self.raw_bytes);
+        let kept = &bytes[..bytes.len().min(room)];
+        self.raw_bytes += kept.len();
+        self.raw.push(Raw { at, bytes: kept.to_owned(), quoted });
+        if kept.len() < bytes.len() {
+            self.cut_here();
         }
     }
 
@@ -101,11 +146,21 @@ impl Output {
         self.line(tag);
     }
 
+    /// A COPY begins.
+    pub fn begin_copy(&mut self) {
+        self.copy_due = true;
+    }
+
     /// A piece of COPY, with the ends of its lines.
     pub fn copied(&mut self, data: &[u8]) {
-        // What no text of PostgreSQL can hold.
-        let data = String::from_utf8_lossy(data).replace('\0', "\u{fffd}");
-        self.push(&data);
+        if std::mem::take(&mut self.copy_due) {
+            self.line("");
+        }
+        match str::from_utf8(data) {
+            // What no text of PostgreSQL can hold.
+            Ok(text) => self.push(&text.replace('\0', "\u{fffd}")),
+            Err(_) => self.keep(data, false),
+        }
     }
 
     /// Something that is longer than any output may be.
@@ -118,15 +173,30 @@ impl Output {
         self.cut
     }
 
-    /// The text; none where nothing was said.
-    pub fn into_text(self) -> Option<String> {
-        self.text
+    /// The text; none where nothing was said. `charset` is what is not UTF-8.
+    pub fn into_text(self, charset: Option<Charset>) -> Option<String> {
+        let text = self.text?;
+        if self.raw.is_empty() {
+            return Some(text);
+        }
+        let mut whole = String::with_capacity(text.len() + self.raw_bytes);
+        let mut from = 0;
+        for Raw { at, bytes, quoted } in self.raw {
+            whole.push_str(&text[from..at]);
+            let piece = Charset::decode(charset, &bytes).replace('\0', "\u{fffd}");
+            whole.push_str(&if quoted { self.format.quoted(&piece) } else { piece });
+            from = at;
+        }
+        whole.push_str(&text[from..]);
+        Some(whole)
     }
 
     fn line(&mut self, line: &str) {
         // Empty lines at the beginning vanish: the first description of this format has it so.
-        let before =
-            self.text.as_ref().is_some_and(|text| !text.is_empty() && !text.ends_with('\n'));
+        let before = self.text.as_ref().is_some_and(|text| match self.raw.last() {
+            Some(raw) if raw.at == text.len() => !raw.bytes.ends_with(b"\n"),
+            _ => !text.is_empty() && !text.ends_with('\n'),
+        });
         if before {
             self.push("\n");
         }
@@ -138,7 +208,7 @@ impl Output {
             return;
         }
         let text = self.text.get_or_insert_default();
-        let room = self.bytes_max.saturating_sub(text.len());
+        let room = self.bytes_max.saturating_sub(text.len() + self.raw_bytes);
         if piece.len() <= room {
             text.push_str(piece);
             return;
@@ -159,11 +229,6 @@ impl Output {
 }
 
 impl Format {
-    fn joined(&self, values: &[String]) -> String {
-        let mut between = [0; 4];
-        values.join(self.delimiter.map_or("", |char| char.encode_utf8(&mut between)))
-    }
-
     fn quoted(&self, value: &str) -> String {
         let Some(quote) = self.quote else { return value.to_owned() };
         let mut quoted = String::with_capacity(value.len() + 2);
@@ -198,8 +263,10 @@ mod tests {
     }
 
     fn begin(output: &mut Output, columns: &[(&str, u32)]) {
-        let column =
-            |(name, type_oid): &(&str, u32)| Column { name: (*name).into(), type_oid: *type_oid };
+        let column = |(name, type_oid): &(&str, u32)| Column {
+            name: name.as_bytes().to_vec(),
+            type_oid: *type_oid,
+        };
         output.begin(columns.iter().map(column).collect());
     }
 
@@ -211,7 +278,7 @@ mod tests {
         let mut output = Output::new(format, 1 << 20);
         begin(&mut output, columns);
         row(&mut output, values);
-        output.into_text().expect("there was a row")
+        output.into_text(None).expect("there was a row")
     }
 
     #[test]
@@ -225,7 +292,7 @@ mod tests {
         output.tag("INSERT 0 2");
         // Without rows there is no header either.
         begin(&mut output, &[("c", 23), ("d", 23)]);
-        assert_eq!(output.into_text().as_deref(), Some("1\na\tb\n1\t2\n3\t\\N\nINSERT 0 2"));
+        assert_eq!(output.into_text(None).as_deref(), Some("1\na\tb\n1\t2\n3\t\\N\nINSERT 0 2"));
     }
 
     #[test]
@@ -265,12 +332,12 @@ mod tests {
 
     #[test]
     fn nothing_is_not_an_empty_text() {
-        assert_eq!(Output::new(format(), 10).into_text(), None);
+        assert_eq!(Output::new(format(), 10).into_text(None), None);
         let mut output = Output::new(format(), 10);
         begin(&mut output, &[("a", 25)]);
         row(&mut output, &[Some("")]);
         row(&mut output, &[Some("")]);
-        assert_eq!(output.into_text().as_deref(), Some(""));
+        assert_eq!(output.into_text(None).as_deref(), Some(""));
     }
 
     #[test]
@@ -282,7 +349,7 @@ mod tests {
         }
         assert!(output.is_cut());
         let expected = "äää\n[output cut after 7 bytes]";
-        assert_eq!(output.into_text().as_deref(), Some(expected));
+        assert_eq!(output.into_text(None).as_deref(), Some(expected));
     }
 
     #[test]
@@ -296,7 +363,7 @@ mod tests {
             None
         }));
         assert!(output.is_cut() && looked.get() == 0, "{}", looked.get());
-        assert!(output.into_text().is_some_and(|text| text.len() < 10_000));
+        assert!(output.into_text(None).is_some_and(|text| text.len() < 10_000));
     }
 
     #[test]
@@ -304,6 +371,34 @@ mod tests {
         let mut output = Output::new(format(), 100);
         begin(&mut output, &[("a", 25)]);
         output.row([Some(&b"\xff\xfe"[..])].into_iter());
-        assert_eq!(output.into_text().as_deref(), Some("\u{fffd}\u{fffd}"));
+        assert_eq!(output.into_text(None).as_deref(), Some("\u{fffd}\u{fffd}"));
+    }
+
+    #[test]
+    fn another_encoding_is_read_as_what_it_is() {
+        // A task that chose LATIN1 left question marks.
+        let quote = Some('\'');
+        let mut output = Output::new(Format { quote, escape: quote, ..format() }, 100);
+        let name = b"Gr\xf6\xdfe".to_vec();
+        let column = |name: Vec<u8>| Column { name, type_oid: 25 };
+        output.begin(vec![column(name.clone()), column(b"b".to_vec())]);
+        output.row([Some(&b"it's \xfc"[..]), Some(b"x")].into_iter());
+        output.tag("SET");
+        let expected = "'Größe'\t'b'\n'it''s ü'\t'x'\nSET";
+        assert_eq!(output.into_text(Some(Charset::Latin1)).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn results_before_a_copy_end_their_line() {
+        let mut output = Output::new(format(), 100);
+        begin(&mut output, &[("a", 23)]);
+        row(&mut output, &[Some("2")]);
+        output.begin_copy();
+        output.copied(b"1\n");
+        output.begin_copy();
+        output.copied(b"2\n");
+        // One that copies nothing leaves nothing.
+        output.begin_copy();
+        assert_eq!(output.into_text(None).as_deref(), Some("2\n1\n2\n"));
     }
 }

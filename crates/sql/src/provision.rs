@@ -20,7 +20,7 @@ pub async fn provision(
     row: &Row,
     refused: &ConnectError,
 ) -> Result<(), String> {
-    let mut wire = connect(database, &Opening::default()).await.map_err(|error| error.line())?;
+    let mut wire = administer(database, row).await?;
     let found = wire.ask(Ask::new(FOUND, [&row.user, &row.data])).await;
     let found = found.map_err(|error| error.line())?;
     let [found] = found.as_slice() else { return Ok(()) };
@@ -38,6 +38,28 @@ pub async fn provision(
         tracing::info!("{}", step.statement);
     }
     Ok(())
+}
+
+/// The databases that are there in every server.
+const ALWAYS: [&str; 2] = ["postgres", "template1"];
+
+/// A connection with the rights of `database`, to another database where that one is itself missing.
+async fn administer(database: &Conninfo, row: &Row) -> Result<Wire, String> {
+    let error = match connect(database, &Opening::default()).await {
+        Ok(wire) => return Ok(wire),
+        Err(error) => error,
+    };
+    if !matches!(&error, ConnectError::Refused(refusal) if refusal.code == "3D000") {
+        return Err(error.line());
+    }
+    for name in ALWAYS {
+        let other = Conninfo { dbname: Some(name.into()), ..database.clone() };
+        if let Ok(wire) = connect(&other, &Opening::default()).await {
+            return Ok(wire);
+        }
+    }
+    let (user, data) = (identifier(&row.user), identifier(&row.data));
+    Err(format!("an administrator can run: CREATE DATABASE {data} OWNER {user}"))
 }
 
 /// What of a row is not there.

@@ -70,8 +70,8 @@ pub struct Settings {
     pub sleep: Duration,
     /// How often to look for tasks that nobody runs any more.
     pub reset: Duration,
-    /// How many tasks may run at the same time.
-    pub run: usize,
+    /// How many tasks may run at the same time; where it is not given, as many as leave enough connections free.
+    pub run: Option<usize>,
     /// For how long finished tasks are kept, as an interval; for ever where it is not given.
     pub keep: Option<String>,
     /// Which states there are.
@@ -214,6 +214,10 @@ async fn open(settings: &Settings) -> Result<Wire, ConnectError> {
             Err(AskError::Lost(why)) => return Err(ConnectError::Unreachable(why)),
         }
     }
+    // What is to be on disk is so however the server is set; the rest is not waited for.
+    let sync = "SELECT set_config('taskyard.sync', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' \
+                ELSE current_setting('synchronous_commit') END, false)";
+    wire.ask(Ask::new(sync, [])).await.map_err(|error| ConnectError::Unreachable(error.line()))?;
     Ok(wire)
 }
 

@@ -249,7 +249,11 @@ impl Running {
             false => "connects",
         };
         let (running, done) = (count(&status.running), count(&status.done));
-        format!("{role}; {running} running, {done} done, {} failed", count(&status.failed))
+        let limit = match count(&status.limit) {
+            0 => String::new(),
+            limit => format!("; limit reached ({limit} running)"),
+        };
+        format!("{role}; {running} running, {done} done, {} failed{limit}", count(&status.failed))
     }
 }
 
@@ -270,7 +274,7 @@ impl Service for SqlTasks {
 
     fn metrics(&self) -> Vec<Metric> {
         type Of = fn(&Status) -> u64;
-        let families: [(&str, &str, bool, Of); 8] = [
+        let families: [(&str, &str, bool, Of); 9] = [
             ("taskyard_sql_claimed_total", "Tasks that were claimed.", true, |s| {
                 s.claimed.load(Ordering::Relaxed)
             }),
@@ -291,6 +295,9 @@ impl Service for SqlTasks {
             }),
             ("taskyard_sql_sessions", "Sessions that are open.", false, |s| {
                 s.sessions.load(Ordering::Relaxed)
+            }),
+            ("taskyard_sql_limit", "The limit that keeps tasks waiting, or 0.", false, |s| {
+                s.limit.load(Ordering::Relaxed)
             }),
             ("taskyard_sql_leads", "Whether it runs the tasks of its table.", false, |s| {
                 s.leads.load(Ordering::Relaxed).into()

@@ -4,19 +4,24 @@ use std::io;
 use std::time::Duration;
 
 use fallible_iterator::FallibleIterator;
-use postgres_protocol::message::backend::{CommandCompleteBody, DataRowBody, Message};
+use postgres_protocol::message::backend::{
+    CommandCompleteBody, DataRowBody, ErrorResponseBody, Message,
+};
 use postgres_protocol::message::frontend;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use crate::encoding::Charset;
 use crate::output::{Format, Output};
-use crate::wire::{Arrived, ConnectError, Opening, Refusal, Wire, connect};
+use crate::wire::{Arrived, ConnectError, Long, Opening, Refusal, Wire, connect};
 use taskyard_postgres::Conninfo;
 
 /// How often a task that was cancelled is told so.
 const CANCEL_AGAIN: Duration = Duration::from_secs(1);
 /// How often it is told before its connection is closed.
 const CANCELS_MAX: u32 = 10;
+/// How many bytes a row has beside its values at most: the length of each of its columns.
+const ROW_HEAD_BYTES: usize = 16 << 10;
 /// Makes a session as if it were new.
 const CLEAN: &str = "DISCARD ALL";
 
@@ -93,15 +98,16 @@ impl Teller {
     }
 }
 
-/// Opens a session and runs what it is told until it is closed or lost.
+/// Opens a session, not after `deadline`, and runs what it is told until it is closed or lost.
 pub async fn serve(
-    conninfo: Conninfo,
-    opening: Opening,
+    (conninfo, opening): (Conninfo, Opening),
+    deadline: Option<Instant>,
     teller: Teller,
     mut orders: mpsc::UnboundedReceiver<Order>,
 ) {
     let opened = tokio::select! {
         opened = connect(&conninfo, &opening) => opened,
+        () = over(deadline) => Err(ConnectError::Unreachable("timeout expired".into())),
         () = closed(&mut orders) => return,
     };
     let mut wire = match opened {
@@ -137,6 +143,14 @@ async fn clean(wire: &mut Wire) -> io::Result<()> {
     wire.flush().await
 }
 
+/// Ready when the time is over; never where there is no end.
+async fn over(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Ready when the session is no longer wanted before it was there.
 async fn closed(orders: &mut mpsc::UnboundedReceiver<Order>) {
     while !matches!(orders.recv().await, None | Some(Order::Close)) {}
@@ -146,6 +160,8 @@ async fn closed(orders: &mut mpsc::UnboundedReceiver<Order>) {
 struct Run {
     output: Output,
     error: Option<Refusal>,
+    /// The error as it came, in whatever encoding.
+    said: Option<ErrorResponseBody>,
     /// Answers to what came before the task.
     before: usize,
     /// How many of them are left while the one is read that may be a refusal.
@@ -167,9 +183,11 @@ async fn run(
     orders: &mut mpsc::UnboundedReceiver<Order>,
 ) -> Outcome {
     let began = Instant::now();
+    wire.head_max = job.output_bytes_max + ROW_HEAD_BYTES;
     let mut run = Run {
         output: Output::new(job.format, job.output_bytes_max),
         error: None,
+        said: None,
         before: unread + usize::from(job.attempt.is_some()) + usize::from(job.before.is_some()),
         attempt: job.attempt.as_ref().map(|_| 1 + usize::from(job.before.is_some())),
         rows: false,
@@ -216,7 +234,8 @@ async fn run(
             tokio::spawn(async move { cancel.send().await });
         }
     };
-    run.outcome(lost, timed_out, cancels > 0)
+    let charset = Charset::named(&wire.encoding).or_else(|| Charset::chosen_in(&job.input));
+    run.outcome(lost, timed_out, cancels > 0, charset)
 }
 
 impl Run {
@@ -230,8 +249,8 @@ impl Run {
                 }
                 return Ok(());
             }
-            Arrived::Skipped(kind) => {
-                self.skipped(kind);
+            Arrived::Skipped(long) => {
+                self.skipped(&long);
                 return Ok(());
             }
         };
@@ -241,8 +260,8 @@ impl Run {
             Message::ErrorResponse(body) => {
                 let refusal = Refusal::read(&body);
                 let fatal = refusal.is_fatal();
-                if fatal || self.attempt != Some(self.before) {
-                    self.error.get_or_insert(refusal);
+                if self.error.is_none() && (fatal || self.attempt != Some(self.before)) {
+                    (self.error, self.said) = (Some(refusal), Some(body));
                 }
                 if fatal {
                     self.ended = true;
@@ -251,7 +270,10 @@ impl Run {
             }
             Message::DataRow(body) if self.before == 0 => row(&mut self.output, &body)?,
             Message::CommandComplete(body) if self.before == 0 => self.complete(&body)?,
-            Message::CopyOutResponse(_) => self.rows = true,
+            Message::CopyOutResponse(_) => {
+                self.rows = true;
+                self.output.begin_copy();
+            }
             Message::CopyData(body) => self.output.copied(body.data()),
             Message::CopyInResponse(_) => {
                 frontend::copy_fail("COPY FROM STDIN is not supported", &mut wire.out)?;
@@ -261,16 +283,22 @@ impl Run {
         Ok(())
     }
 
-    /// A message was too long to be kept.
-    fn skipped(&mut self, kind: u8) {
-        match kind {
-            b'D' | b'd' => self.output.too_long(),
+    /// A message was too long to be kept whole.
+    fn skipped(&mut self, long: &Long) {
+        match long.kind {
+            b'D' | b'd' if self.before > 0 => return,
+            b'D' => self.output.row(long.values().into_iter()),
+            b'd' => self.output.copied(&long.head),
             b'E' => {
                 let said = "what the database says about an error is too long";
                 self.error.get_or_insert_with(|| Refusal::own(said));
+                return;
             }
             // A notice, which is kept nowhere.
-            _ => {}
+            _ => return,
+        }
+        if !long.whole {
+            self.output.too_long();
         }
     }
 
@@ -294,9 +322,18 @@ impl Run {
         Ok(())
     }
 
-    fn outcome(self, lost: Option<io::Error>, timed_out: bool, cancelled: bool) -> Outcome {
+    fn outcome(
+        self,
+        lost: Option<io::Error>,
+        timed_out: bool,
+        cancelled: bool,
+        charset: Option<Charset>,
+    ) -> Outcome {
         let cut = self.output.is_cut();
-        let mut error = self.error;
+        let mut error = match self.said {
+            Some(body) if charset.is_some() => Some(Refusal::read_in(&body, charset)),
+            _ => self.error,
+        };
         if let Some(refusal) = error.as_mut().filter(|refusal| refusal.code == "57014")
             && timed_out
         {
@@ -305,7 +342,8 @@ impl Run {
         if let (Some(lost), None) = (&lost, &error) {
             error = Some(Refusal::detailed("the connection was lost", lost.to_string()));
         }
-        Outcome { output: self.output.into_text(), error, cut, lost: lost.is_some(), cancelled }
+        let output = self.output.into_text(charset);
+        Outcome { output, error, cut, lost: lost.is_some(), cancelled }
     }
 }
 

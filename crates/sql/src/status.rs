@@ -20,6 +20,8 @@ pub struct Status {
     pub sessions: AtomicU64,
     /// Tasks that run.
     pub running: AtomicU64,
+    /// The limit that keeps tasks waiting; zero is none.
+    pub limit: AtomicU64,
     /// Whether it is the one that runs the tasks of its table.
     pub leads: AtomicBool,
     /// Whether it is connected.

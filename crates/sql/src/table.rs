@@ -8,6 +8,11 @@ use crate::wire::{Ask, AskError, Wire};
 const KEY: &str =
     r#"md5(length("group")::text || ':' || "group" || coalesce(':' || remote, ''))::uuid"#;
 
+/// Lets the transaction that claims or starts a task on a remote be on disk before it is answered, whatever the session
+/// set before: `taskyard.sync` is what it was set to by itself.
+const SYNC: &str = "CASE WHEN t.remote IS NOT NULL THEN set_config('synchronous_commit', \
+    coalesce(nullif(current_setting('taskyard.sync', true), ''), 'on'), true) END";
+
 /// How many finished tasks are deleted in one go.
 pub const FORGOTTEN_MAX: usize = 1000;
 
@@ -68,6 +73,8 @@ pub struct Statements {
     pub start: String,
     /// Gives back what nobody runs.
     pub reset: String,
+    /// Writes again what a crash of the database lost.
+    pub restore: String,
     /// Ends sessions of a scheduler that is gone.
     pub orphans: String,
     /// What ran on remotes for a scheduler that is gone.
@@ -91,6 +98,7 @@ impl Statements {
             finish: fill(&include_str!("statements/finish.sql").replace("{again}", "")),
             start: fill(include_str!("statements/start.sql")),
             reset: fill(include_str!("statements/reset.sql")),
+            restore: fill(include_str!("statements/restore.sql")),
             orphans: fill(include_str!("statements/orphans.sql")),
             abandoned: fill(&format!(
                 "SELECT {{columns}}, encode(timestamptz_send(t.start), 'hex'), \
@@ -143,6 +151,7 @@ fn filled(text: &str, names: &Names, version: u32) -> String {
         ("columns", COLUMNS),
         ("nothing", &nothing),
         ("key", KEY),
+        ("sync", SYNC),
     ];
     put_in(&text, &places)
 }
@@ -215,6 +224,7 @@ pub async fn prepare(
         ("table_text", &*literal(&names.table)),
         ("labels", profile.labels()),
         ("key", KEY),
+        ("cron", include_str!("statements/cron.sql")),
     ];
     let make = put_in(include_str!("statements/table.sql"), &places);
     if let Err(error) = wire.run(&make).await {
@@ -286,7 +296,7 @@ mod tests {
         let all = Statements::new(&names, 150_000);
         let again = all.finish_again(", input", ", t.input");
         for text in
-            [&all.claim, &all.finish, &all.start, &all.reset, &all.orphans, &all.pauses, &again]
+            [&all.claim, &all.finish, &all.start, &all.reset, &all.orphans, &all.restore, &again]
         {
             assert!(!text.contains('{'), "{text}");
         }

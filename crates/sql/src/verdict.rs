@@ -49,12 +49,83 @@ impl Verdict {
         texts.map(String::len).sum()
     }
 
-    /// The least that can be said: that it ended, in a state that every table has, and why no more is said.
-    pub fn bare(self, error: String) -> Self {
-        let state = if self.state == "PLAN" { "PLAN" } else { "DONE" };
-        let error = Some(error);
-        Verdict { state, output: None, error, next: None, remove: false, ..self }
+    /// The end in a form that the database may take where it refused the ones before, as `said`; `None` where this form
+    /// says nothing new.
+    pub fn plainer(&self, plainness: Plainness, said: &str) -> Option<Self> {
+        let end = self.clone();
+        let texts = [&self.output, &self.error];
+        match plainness {
+            Plainness::Whole => Some(end),
+            Plainness::Ascii if texts.into_iter().flatten().all(|text| text.is_ascii()) => None,
+            Plainness::Ascii => {
+                let note = "characters that the database cannot store are written as codes";
+                let note = ascii(&Refusal::detailed(note, said).text(None));
+                let error = self.error.as_deref().map(|error| format!("{}\n{note}", ascii(error)));
+                let output = self.output.as_deref().map(ascii);
+                Some(Verdict { output, error: error.or(Some(note)), ..end })
+            }
+            Plainness::Bare => Some(end.bare(said)),
+            // A column of the user may allow one row only: the row itself becomes the next one.
+            Plainness::InPlace => {
+                let plan = Some(self.next.clone()?);
+                Some(Verdict {
+                    state: "PLAN",
+                    plan,
+                    pid: None,
+                    start: None,
+                    stop: None,
+                    next: None,
+                    attempts: 0,
+                    ..end.bare(said)
+                })
+            }
+            Plainness::Last => {
+                self.next.as_ref()?;
+                Some(Verdict { next: None, ..end.bare(said) })
+            }
+        }
     }
+
+    /// The least that can be said: that it ended, in a state that every table has, and why no more is said.
+    fn bare(self, said: &str) -> Self {
+        let state = if self.state == "PLAN" { "PLAN" } else { "DONE" };
+        let refusal = Refusal::detailed("the end of the task cannot be written", said);
+        let error = Some(ascii(&refusal.text(None)));
+        Verdict { state, output: None, error, remove: false, ..self }
+    }
+}
+
+/// How plainly an end is written, where the database refuses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plainness {
+    /// As it is.
+    Whole,
+    /// In characters that every database can store.
+    Ascii,
+    /// Without its output.
+    Bare,
+    /// The row itself runs again, instead of another one like it.
+    InPlace,
+    /// Without the next run.
+    Last,
+}
+
+impl Plainness {
+    /// From the whole to the plainest.
+    pub const ALL: [Self; 5] =
+        [Plainness::Whole, Plainness::Ascii, Plainness::Bare, Plainness::InPlace, Plainness::Last];
+}
+
+/// The text with codes for all characters that a database may not know.
+fn ascii(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            char if char.is_ascii() => plain.push(char),
+            char => plain.extend(char.escape_unicode()),
+        }
+    }
+    plain
 }
 
 /// A run of a task: who ran it, and when.
@@ -118,6 +189,21 @@ impl Judge<'_> {
         let mut verdict = self.failed(task, ran, Some(error), None, task.attempts);
         verdict.error = Some(error.text(None));
         verdict
+    }
+
+    /// A task whose remote could not be reached: tried again as often as it asks for.
+    pub fn unreachable(&self, task: &Task, stop: Timestamp, error: &Refusal) -> Verdict {
+        let attempts = task.attempts.saturating_add(1);
+        if attempts >= task.attempts_max {
+            return self.refused(task, stop, error);
+        }
+        let plan = backoff(stop, task.backoff, attempts, self.zone);
+        Verdict {
+            plan: Some(moment_text(plan)),
+            error: Some(error.text(None)),
+            attempts,
+            ..self.given_back(task, None)
+        }
     }
 
     /// A task whose time was over when its turn came.
@@ -299,6 +385,42 @@ mod tests {
         assert_eq!(ended(&retried, Outcome::default()).next, at(12));
         let cron = Task { cron: Some("* * * * *".into()), ..task };
         assert_eq!(ended(&cron, Outcome::default()).next, at(60));
+    }
+
+    #[test]
+    fn a_remote_that_is_away_is_tried_as_often_as_asked() {
+        // It was tried once, whatever attempts_max said.
+        let judge = Judge { profile: Profile::Seed, zone: &Utc };
+        let (stop, away) = (Timestamp::from_micros(10 * SECOND), Refusal::own("away"));
+        let asked = Task { attempts_max: 2, remote: Some("host=h".into()), ..task() };
+        let again = judge.unreachable(&asked, stop, &away);
+        assert_eq!((again.state, again.attempts, again.plan), ("PLAN", 1, at(11)));
+        assert_eq!(again.error.as_deref(), Some("ERROR:  away"));
+        let last = judge.unreachable(&Task { attempts: 1, ..asked }, stop, &away);
+        assert_eq!((last.state, last.attempts, last.plan), ("DONE", 1, None));
+        assert_eq!(judge.unreachable(&task(), stop, &away).state, "DONE");
+    }
+
+    #[test]
+    fn an_end_is_written_more_and_more_plainly() {
+        // A repeat ended for ever when its end could not be written once.
+        let task = Task { repeat: Interval::from_micros(4 * SECOND), ..task() };
+        let whole = ended(&task, Outcome { output: Some("5 €".into()), ..Outcome::default() });
+        let plainer = |plainness| whole.plainer(plainness, "not so").expect("it says something");
+        let plain = plainer(Plainness::Ascii);
+        assert_eq!((plain.output.as_deref(), plain.next.clone()), (Some("5 \\u{20ac}"), at(12)));
+        let bare = plainer(Plainness::Bare);
+        assert_eq!((bare.output, bare.next), (None, at(12)));
+        let said = "ERROR:  the end of the task cannot be written\nDETAIL:  not so";
+        assert_eq!(bare.error.as_deref(), Some(said));
+        let same = plainer(Plainness::InPlace);
+        assert_eq!((same.state, same.plan, same.next), ("PLAN", at(12), None));
+        assert_eq!(plainer(Plainness::Last).next, None);
+        // What is plain already, and what does not repeat, is not written twice.
+        let once = ended(&Task { repeat: Interval::ZERO, ..task }, Outcome::default());
+        for plainness in [Plainness::Ascii, Plainness::InPlace, Plainness::Last] {
+            assert_eq!(once.plainer(plainness, "no"), None);
+        }
     }
 
     #[test]

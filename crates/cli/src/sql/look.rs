@@ -3,25 +3,43 @@
 use std::path::Path;
 
 use serde_json::json;
+use taskyard_sql::config::Row;
 use taskyard_sql::desk::shown;
-use taskyard_sql::{Desk, Source};
+use taskyard_sql::{Config, Conninfo, Desk, Source, Which};
 use taskyard_wire::Exit;
 
-use super::OneArgs;
+use super::{OneArgs, named};
 use crate::failure::Wrong;
 use crate::output::{self, note, printable};
 
 /// How much of a query stands in a line.
 const INPUT_CHARS: usize = 60;
 
-/// Says what a configuration means.
-pub fn check(file: &Path, as_json: bool) -> anyhow::Result<Exit> {
-    let config = Source::File(file.into()).read().map_err(|error| Wrong(error.to_string()))?;
+/// Says what a configuration means, and which rights are missing in the database if one is given.
+pub async fn check(
+    file: Option<&Path>,
+    database: Option<&Conninfo>,
+    as_json: bool,
+) -> anyhow::Result<Exit> {
+    let config = match (file, database) {
+        (Some(file), _) => {
+            Source::File(file.into()).read().map_err(|error| Wrong(error.to_string()))?
+        }
+        (None, Some(database)) => Config::alone(database),
+        (None, None) => return Err(Wrong("give a file, --database, or both".into()).into()),
+    };
     for warning in &config.warnings {
         note(warning);
     }
+    let mut grants = Vec::new();
+    for row in &config.rows {
+        grants.push(match database {
+            Some(database) => missing_grants(row, database).await,
+            None => Vec::new(),
+        });
+    }
     if as_json {
-        output::json_lines(config.rows.iter().map(|row| {
+        output::json_lines(config.rows.iter().zip(&grants).map(|(row, grants)| {
             json!({
                 "data": row.data,
                 "user": row.user,
@@ -31,10 +49,24 @@ pub fn check(file: &Path, as_json: bool) -> anyhow::Result<Exit> {
                 "reset_seconds": row.reset.as_secs_f64(),
                 "run": row.run,
                 "keep_seconds": row.keep.map(|keep| keep.as_secs_f64()),
+                "missing_grants": grants,
             })
         }))?;
         return Ok(Exit::Ok);
     }
+    output::show(&rows_table(&config))?;
+    if grants.iter().any(|grants| !grants.is_empty()) {
+        output::line("\nRoles that may INSERT need the sequence of the table too; run:")?;
+    }
+    for (row, grants) in config.rows.iter().zip(grants) {
+        for grant in grants {
+            output::line(format!("  {}; -- in {}", printable(&grant), printable(&row.data)))?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn rows_table(config: &Config) -> comfy_table::Table {
     let mut table =
         output::table(&["data", "user", "schema", "table", "sleep", "reset", "run", "keep"]);
     for row in &config.rows {
@@ -45,12 +77,24 @@ pub fn check(file: &Path, as_json: bool) -> anyhow::Result<Exit> {
             printable(&row.names.table),
             format!("{} ms", row.sleep.as_millis()),
             format!("{} s", row.reset.as_secs_f64()),
-            row.run.to_string(),
+            row.run.map_or("by connections".into(), |run| run.to_string()),
             row.keep.map_or("for ever".into(), |keep| format!("{} s", keep.as_secs_f64())),
         ]);
     }
-    output::show(&table)?;
-    Ok(Exit::Ok)
+    table
+}
+
+/// The rights that roles lack in the table of a row; none where it cannot be looked at, which is said.
+async fn missing_grants(row: &Row, database: &Conninfo) -> Vec<String> {
+    let conninfo = row.settings(database).conninfo;
+    let grants = async {
+        let mut desk = Desk::open(&conninfo, row.names.clone()).await?;
+        desk.missing_grants().await
+    };
+    grants.await.unwrap_or_else(|error| {
+        note(format!("{} in {}: {error}", row.names.quoted(), row.data));
+        Vec::new()
+    })
 }
 
 /// Shows the newest tasks.
@@ -61,6 +105,7 @@ pub async fn list(
     as_json: bool,
 ) -> anyhow::Result<Exit> {
     let tasks = desk.list(state, count).await?;
+    let leading = desk.leading().await?;
     if as_json {
         output::json_lines(tasks.iter().map(|task| {
             json!({
@@ -68,7 +113,7 @@ pub async fn list(
                 "state": task.state,
                 "group": task.group,
                 "plan": shown(task.plan),
-                "reason": task.reason.name(),
+                "why": task.why.name(),
                 "input": task.input,
                 "remote": task.remote,
                 "output": task.output,
@@ -85,20 +130,32 @@ pub async fn list(
             task.state.clone(),
             printable(&task.group),
             shown(task.plan),
-            task.reason.name().to_owned(),
+            task.why.name().to_owned(),
             short(&task.input),
             task.output.as_deref().map(short).unwrap_or_default(),
             task.error.as_deref().map(short).unwrap_or_default(),
         ]);
     }
     output::show(&table)?;
+    if let Some(limit) = leading.limit {
+        note(format!("limit reached: {limit} tasks running; others wait"));
+    }
     Ok(Exit::Ok)
 }
 
 /// Shows every column of a task.
 pub async fn show(desk: &mut Desk, one: &OneArgs) -> anyhow::Result<Exit> {
-    let Some(columns) = desk.show(one.id).await? else {
-        note(format!("taskyard: there is no task {}", one.id));
+    let which = one.which();
+    let id = desk.exact(&which).await?;
+    if !one.table.json {
+        desk.speak_to_people().await?;
+    }
+    let columns = match id {
+        Some(id) => desk.show(id).await?.map(|columns| (id, columns)),
+        None => None,
+    };
+    let Some((id, mut columns)) = columns else {
+        note(format!("taskyard: there is {}", named(&which)));
         return Ok(Exit::NotFound);
     };
     if one.table.json {
@@ -107,22 +164,51 @@ pub async fn show(desk: &mut Desk, one: &OneArgs) -> anyhow::Result<Exit> {
         output::json(&object)?;
         return Ok(Exit::Ok);
     }
+    let [waited, ran] = desk.lengths(id).await?;
+    let follower = desk.find(&Which::Id(id)).await?.filter(|follower| *follower != id);
+    columns.push(("waited".into(), waited));
+    columns.push(("ran".into(), ran));
+    columns.push(("repeated by".into(), follower.map(|follower| follower.to_string())));
     for (name, value) in columns {
-        let value = value.as_deref().map_or("".into(), |value| {
-            value.lines().map(printable).collect::<Vec<_>>().join("\n             ")
-        });
+        let value = value.as_deref().map_or(String::new(), |value| shown_value(&name, value));
         output::line(format!("{name:<12} {value}").trim_end())?;
     }
     Ok(Exit::Ok)
 }
 
+/// A value as a person reads it.
+fn shown_value(name: &str, value: &str) -> String {
+    match name {
+        "plan" | "start" | "stop" | "origin" => printable(&value.replacen('T', " ", 1)),
+        "active" | "live" | "repeat" | "timeout" | "backoff" | "waited" | "ran" => {
+            let length = value.strip_prefix("@ ").unwrap_or(value);
+            printable(if length == "0" { "0 secs" } else { length })
+        }
+        _ => {
+            // Tabs stand between columns, and are no way to steer a terminal.
+            let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t");
+            value.lines().map(line).collect::<Vec<_>>().join("\n             ")
+        }
+    }
+}
+
 /// Shows the coming runs.
 pub async fn next(
     desk: &mut Desk,
-    id: Option<i64>,
+    which: Option<Which>,
     count: usize,
     as_json: bool,
 ) -> anyhow::Result<Exit> {
+    let id = match &which {
+        Some(which) => match desk.find(which).await? {
+            Some(id) => Some(id),
+            None => {
+                note(format!("taskyard: there is {}", named(which)));
+                return Ok(Exit::NotFound);
+            }
+        },
+        None => None,
+    };
     let runs = desk.next(id, count).await?;
     if as_json {
         output::json_lines(runs.iter().map(|run| {

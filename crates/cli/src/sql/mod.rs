@@ -11,13 +11,13 @@ use clap::{Args, Subcommand};
 use taskyard_core::Span;
 use taskyard_core::service::Service;
 use taskyard_sql::table::Names;
-use taskyard_sql::{Config, Conninfo, Desk, Source, SqlTasks};
+use taskyard_sql::{Config, Conninfo, Desk, Source, SqlTasks, Which};
 use taskyard_wire::Exit;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Wrong;
 use crate::log;
-use crate::output;
+use crate::output::{self, printable};
 use crate::serve::{Stop, stop_at_first};
 use crate::units;
 
@@ -31,12 +31,13 @@ Examples:
   taskyard sql --database postgres://db/shop                  the table public.task of shop
   taskyard sql --database postgres://db/shop --config tasks.json
   psql postgres://db/shop -c \"INSERT INTO task (input) VALUES ('SELECT now()')\"
-  taskyard sql check tasks.json                               what the file means, without a database
+  taskyard sql check tasks.json                               what the file means
   export TASKYARD_DATABASE=postgres://db/shop
   taskyard sql list --state done                              the newest tasks
   taskyard sql show 5                                         everything about one
   taskyard sql run 5                                          now; one that has ended, again
-  taskyard sql stop 5
+  taskyard sql stop 5                                         also where 5 has ended and repeats
+  taskyard sql stop --group reports                           the task of this group that repeats
   taskyard sql next                                           the coming twenty runs
 
 The file is an array such as [{\"data\": \"shop\", \"user\": \"shop\", \"schema\": \"public\", \"table\": \"task\",
@@ -85,11 +86,15 @@ struct TableArgs {
 /// What to do with SQL tasks.
 #[derive(Debug, Subcommand)]
 enum SqlVerb {
-    /// Say whether a file of tables can be used, and what is missing in it is filled with.
-    #[command(after_help = "Example:\n  taskyard sql check tasks.json")]
+    /// Say whether a file of tables can be used, what is missing in it is filled with, and, with a database, which
+    /// rights are missing there.
+    #[command(after_help = "Examples:
+  taskyard sql check tasks.json
+  taskyard sql check tasks.json --database postgres://db/shop
+  taskyard sql check --database postgres://db/shop")]
     Check {
-        /// The file.
-        file: PathBuf,
+        /// The file; without it the table public.task of the database.
+        file: Option<PathBuf>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -111,21 +116,31 @@ enum SqlVerb {
         count: usize,
     },
     /// Show everything about a task.
-    #[command(after_help = "Example:\n  taskyard sql show 5 --database postgres://db/shop")]
+    #[command(after_help = "Examples:
+  taskyard sql show 5 --database postgres://db/shop
+  taskyard sql show --group reports --database postgres://db/shop")]
     Show(OneArgs),
     /// Let a task run now; one that has ended runs again as another.
-    #[command(after_help = "Example:\n  taskyard sql run 5 --database postgres://db/shop")]
+    #[command(after_help = "Examples:
+  taskyard sql run 5 --database postgres://db/shop
+  taskyard sql run --group reports --database postgres://db/shop")]
     Run(OneArgs),
     /// Stop a task: one that runs is cancelled, one that is planned never begins.
-    #[command(after_help = "Example:\n  taskyard sql stop 5 --database postgres://db/shop")]
+    #[command(after_help = "Examples:
+  taskyard sql stop 5 --database postgres://db/shop
+  taskyard sql stop --group reports --database postgres://db/shop")]
     Stop(OneArgs),
     /// Show the coming runs, of all tasks or of one.
     #[command(after_help = "Examples:
   taskyard sql next --database postgres://db/shop
-  taskyard sql next 5 --count 3 --database postgres://db/shop")]
+  taskyard sql next 5 --count 3 --database postgres://db/shop
+  taskyard sql next --group reports --database postgres://db/shop")]
     Next {
-        /// The task.
+        /// The task, or the first of its repetitions.
         id: Option<i64>,
+        /// Instead of an id: the task of this group that repeats.
+        #[arg(long, value_name = "NAME", conflicts_with = "id")]
+        group: Option<String>,
         #[command(flatten)]
         table: TableArgs,
         /// At most how many.
@@ -137,10 +152,34 @@ enum SqlVerb {
 /// Which task.
 #[derive(Debug, Args)]
 struct OneArgs {
-    /// The task.
-    id: i64,
+    /// The task, or the first of its repetitions.
+    #[arg(required_unless_present = "group")]
+    id: Option<i64>,
+    /// Instead of an id: the task of this group that repeats.
+    #[arg(long, value_name = "NAME", conflicts_with = "id")]
+    group: Option<String>,
     #[command(flatten)]
     table: TableArgs,
+}
+
+impl OneArgs {
+    /// The task that is meant.
+    fn which(&self) -> Which {
+        // One of the two is there: the parser has seen to it.
+        which(self.id, self.group.as_deref()).unwrap_or(Which::Id(0))
+    }
+}
+
+fn which(id: Option<i64>, group: Option<&str>) -> Option<Which> {
+    id.map(Which::Id).or_else(|| group.map(|group| Which::Group(group.to_owned())))
+}
+
+/// A task as a person named it.
+fn named(which: &Which) -> String {
+    match which {
+        Which::Id(id) => format!("no task {id}"),
+        Which::Group(group) => format!("no task that repeats in the group {}", printable(group)),
+    }
 }
 
 /// Runs the scheduler or one of the other commands.
@@ -150,7 +189,10 @@ pub fn run(args: SqlArgs) -> anyhow::Result<Exit> {
         let at = &args.at;
         match &args.verb {
             None => schedule(&args).await,
-            Some(SqlVerb::Check { file, json }) => look::check(file, *json),
+            Some(SqlVerb::Check { file, json }) => {
+                let database = at.database.as_ref().map(|_| at.conninfo()).transpose()?;
+                look::check(file.as_deref(), database.as_ref(), *json).await
+            }
             Some(SqlVerb::List { table, state, count }) => {
                 // Accepted in either case, and kept as it was written.
                 let state = state.as_deref().map(str::to_uppercase);
@@ -159,8 +201,9 @@ pub fn run(args: SqlArgs) -> anyhow::Result<Exit> {
             Some(SqlVerb::Show(one)) => look::show(&mut at.desk(&one.table).await?, one).await,
             Some(SqlVerb::Run(one)) => tell::run(&mut at.desk(&one.table).await?, one).await,
             Some(SqlVerb::Stop(one)) => tell::stop(&mut at.desk(&one.table).await?, one).await,
-            Some(SqlVerb::Next { id, table, count }) => {
-                look::next(&mut at.desk(table).await?, *id, *count, table.json).await
+            Some(SqlVerb::Next { id, group, table, count }) => {
+                let which = which(*id, group.as_deref());
+                look::next(&mut at.desk(table).await?, which, *count, table.json).await
             }
         }
     })

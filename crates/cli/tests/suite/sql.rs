@@ -114,6 +114,8 @@ fn tasks_are_listed_shown_run_and_stopped() {
     assert!(list.contains("not_due") && list.contains("finished"), "{list}");
     let shown = database.sql(&["show", "1"]) + &database.sql(&["list", "--json"]);
     assert!(shown.contains("password=***") && !shown.contains("hidden"), "{shown}");
+    assert!(shown.contains("repeat       1 day\n"), "{shown}");
+    assert!(shown.contains("\"why\":\"not_due\""), "{shown}");
     let next = database.sql(&["next"]);
     assert_eq!(next.lines().count(), 21, "{next}");
     assert!(
@@ -132,6 +134,21 @@ fn tasks_are_listed_shown_run_and_stopped() {
     assert_eq!(again, "task 2 has ended; task 3 runs in its place\n");
     database.until("EXISTS (SELECT FROM task WHERE id = 3 AND output = 'two' AND parent = 2)");
     run(&["sql", "show", "99", "--database", &database.url]).ends(4);
+    database.get("INSERT INTO task (input, repeat, \"group\") VALUES ('select 1 as a, 2 as b', '1 day', 'daily')");
+    database.until("EXISTS (SELECT FROM task WHERE parent = 4)");
+    // Tabs are tabs, lengths of time are words, times are those of this machine.
+    let url = ["--database", database.url.as_str()];
+    let shown = run_in_zone(&[&["sql", "show", "4"], &url[..]].concat(), "Asia/Tokyo");
+    assert!(shown.contains("output       a\tb\n             1\t2\n"), "{shown}");
+    assert!(shown.contains("+09:00\n") && shown.contains("repeated by  5\n"), "{shown}");
+    assert!(shown.lines().any(|line| line.starts_with("ran ") && line.contains("sec")), "{shown}");
+    // The first of them has ended; what follows it is stopped.
+    assert_eq!(database.sql(&["stop", "4"]), "task 5 is stopped\n");
+    assert_eq!(
+        database.sql(&["run", "--group", "daily"]),
+        "task 5 runs as soon as its group has room\n"
+    );
+    run(&["sql", "stop", "--group", "none", "--database", &database.url]).ends(4);
     let metrics = http_get(&serving.url, "/metrics");
     assert!(metrics.contains("taskyard_sql_done_total{database=\"postgres\""), "{metrics}");
     assert!(http_get(&serving.url, "/healthz").contains("\"sql\":\"ok\""));
@@ -169,6 +186,13 @@ fn a_file_is_read_again_at_sighup() {
     assert_eq!(scheduler.ended().exit, 0);
 }
 
+/// What a command says where clocks show the time of this zone.
+fn run_in_zone(args: &[&str], zone: &str) -> String {
+    let output = binary().args(args).env("TZ", zone).output().expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
 /// An answer of the server, as it comes.
 fn http_get(url: &str, path: &str) -> String {
     let address = url.trim_start_matches("http://");
@@ -197,6 +221,7 @@ fn a_file_of_tables_can_be_checked() {
     let refused = run(&["sql", "check", name]).ends(2);
     assert!(refused.err.contains("row 1"), "{refused:?}");
     run(&["sql", "check", "not/there.json"]).ends(2);
+    run(&["sql", "check"]).ends(2);
     let refused = run(&["sql", "list"]).ends(2);
     assert!(refused.err.contains("--database"), "{refused:?}");
 }

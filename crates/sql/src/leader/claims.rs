@@ -7,7 +7,8 @@ use taskyard_core::Timestamp;
 use taskyard_core::schedule::Interval;
 use tokio::time::Instant;
 
-use super::{Leader, Look};
+use super::Leader;
+use super::room::{Claim, INPUT_BYTES_MAX, Room, Waiter};
 use crate::clock::Clock;
 use crate::crew::{Held, array, json};
 use crate::scheduler::{CHECK_CLIENT, KEEPALIVES};
@@ -21,49 +22,38 @@ use taskyard_postgres::Conninfo;
 
 /// How many more rows are looked at once some were not active any more.
 const SPARE: usize = 1000;
-/// How many tasks one claim brings at most.
-const CLAIM_MAX: usize = 1000;
-
-/// How many bytes of input are kept for tasks under way, before no more are claimed.
-const INPUT_BYTES_MAX: usize = 128 << 20;
-
 /// The longest group that a session is opened with: the server takes only so many bytes then, and a longer one is told
 /// once it is there.
 const GROUP_OPENING_BYTES_MAX: usize = 1000;
 
 impl Leader {
-    /// How many tasks may begin.
-    pub(super) fn room(&mut self, now: Instant) -> usize {
-        if self.full_until.is_some_and(|until| until <= now) {
-            self.full_until = None;
-        }
-        let busy = self.crew.busy();
-        let most = self.settings.borrow().run;
-        // Where the server has no room, those that are there may go on.
-        let idle = self.crew.sessions.len() - busy;
-        let room = if self.full_until.is_some() { idle } else { most.saturating_sub(busy) };
-        room.min(CLAIM_MAX)
-    }
-
-    pub(super) fn claim<'a>(&mut self, table: &'a Table, room: usize) -> Ask<'a> {
+    /// The claim that fits in this much room.
+    pub(super) fn claim<'a>(&mut self, table: &'a Table, room: Room, now: Instant) -> Ask<'a> {
         let busy = self.crew.busy_json(self.clock.now());
         let idle = self.crew.idle_json();
-        self.looks_at_all = matches!(self.look, Look::All);
-        let keys = match std::mem::replace(&mut self.look, Look::nowhere()) {
-            Look::All => None,
-            Look::Groups(keys) => Some(array(keys)),
+        self.looks_at_all = self.look.all && self.may_look_at_all(now);
+        let mut keys = std::mem::take(&mut self.look.keys);
+        let keys = if self.looks_at_all {
+            self.look.all = false;
+            None
+        } else {
+            keys.iter().for_each(|key| self.waiting.remove(key));
+            keys.extend(self.waiting.take(room));
+            Some(array(keys))
         };
-        let others = [busy, idle, room.to_string(), self.spare.to_string()].map(Some);
+        let others = [busy, idle, room.all.to_string(), self.spare.to_string()].map(Some);
         let bytes = INPUT_BYTES_MAX.saturating_sub(self.crew.input_bytes()).to_string();
-        let params = others.into_iter().chain([keys, Some(bytes)]).collect();
-        Ask { sql: &table.statements.claim, params }
+        let more = [keys, Some(bytes), Some(room.local.to_string())];
+        Ask { sql: &table.statements.claim, params: others.into_iter().chain(more).collect() }
     }
 
     /// Takes what a claim brought.
-    pub(super) fn claimed(&mut self, rows: Vec<Row>, table: &Table, room: usize) {
-        let (key, expired, at, next) =
-            (COLUMNS_COUNT, COLUMNS_COUNT + 1, COLUMNS_COUNT + 2, COLUMNS_COUNT + 3);
+    pub(super) fn claimed(&mut self, rows: Vec<Row>, room: Room, table: &Table) {
+        // Between these is what makes the claim wait for the disk.
+        let (key, expired, at) = (COLUMNS_COUNT, COLUMNS_COUNT + 1, COLUMNS_COUNT + 3);
+        let (next, left) = (at + 1, at + 2);
         let mut found = 0;
+        let mut waiters: Vec<Waiter> = Vec::new();
         self.spare = 0;
         let escapes = self.profile == Profile::Extended;
         for mut row in rows {
@@ -75,6 +65,8 @@ impl Leader {
                 let before = self.next_look.filter(|_| !self.looks_at_all);
                 let pause = self.crew.next_slot(self.clock.now());
                 self.next_look = [before, self.next_plan, pause].into_iter().flatten().min();
+                let text = row.text(left).unwrap_or("[]");
+                waiters = serde_json::from_str(text).unwrap_or_default();
                 continue;
             };
             let late = row.is_true(expired);
@@ -96,10 +88,9 @@ impl Leader {
         if found == 0 && self.full_until.is_none() && self.crew.busy() == 0 {
             self.unopened = (0, String::new());
         }
-        // A full claim may have left something behind.
-        self.short = found >= room || self.crew.input_bytes() >= INPUT_BYTES_MAX;
-        if self.spare > 0 || (found > 0 && self.short) {
-            self.look = Look::All;
+        self.waiting.left(waiters, Claim { all: self.looks_at_all, room, found: found > 0 });
+        if self.spare > 0 {
+            self.look.all = true;
         }
     }
 
@@ -114,12 +105,13 @@ impl Leader {
             let verdict = self.judged(|judge, now| judge.refused(&task, now, &refusal));
             self.ends.push(crate::verdict::Verdict { old_pid: task.pid, ..verdict });
             // It took the place of another.
-            self.look = Look::All;
+            self.look.add(&key);
             return;
         }
         let held = |task: Task, start| {
             let shown_pid = task.pid;
-            Held { task, start, shown_pid, ran: None, give_back: false, tries: 0 }
+            let deadline = None;
+            Held { task, start, shown_pid, ran: None, give_back: false, tries: 0, deadline }
         };
         if let Some(pid) = task.pid {
             match self.crew.idle(&key, pid) {
@@ -138,7 +130,10 @@ impl Leader {
         match self.opening(&task, table) {
             Ok(how) => {
                 let now = self.clock.now();
-                self.crew.open(key, held(task, None), now, how);
+                // Of a task on a remote, connecting takes a part of its time.
+                let limit = timeout(task.timeout).filter(|_| task.remote.is_some());
+                let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+                self.crew.open(key, Held { deadline, ..held(task, None) }, now, how);
             }
             Err(refusal) => {
                 let verdict = self.judged(|judge, now| judge.refused(&task, now, &refusal));
@@ -201,6 +196,8 @@ impl Leader {
             // What was set when the session was opened is back after it was cleaned.
             let all = identity(task, &settings, table);
             let own = all.into_iter().filter(|(name, _)| anew || name == "pg_task.id");
+            // What a task before left behind must not change how this one is read.
+            let own = own.chain(again.then(|| ("client_encoding".into(), "UTF8".into())));
             let set = own.map(|(name, value)| {
                 let (name, value) = (crate::table::literal(&name), crate::table::literal(&value));
                 format!("set_config({name}, {value}, false)")
@@ -209,7 +206,10 @@ impl Leader {
         }
         let job = Job {
             input: task.input.clone(),
-            timeout: timeout(task.timeout),
+            timeout: match held.deadline {
+                Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
+                None => timeout(task.timeout),
+            },
             format,
             output_bytes_max: settings.output_bytes_max,
             attempt: task.remote.as_ref().map(|_| watchful()),

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Leader, Look};
+use super::Leader;
 use crate::crew::{Ended, Held, json};
 use crate::session::{Event, Outcome};
 use crate::status::Status;
 use crate::table::{REPEATED, Table};
-use crate::verdict::{Ran, Verdict};
+use crate::verdict::{Plainness, Ran, Verdict};
 use crate::wire::{Ask, AskError, ConnectError, Refusal, Row, Wire};
 
 /// For how long no session is opened when the server has no room for it.
@@ -50,10 +50,7 @@ impl Leader {
 
     fn ended(&mut self, number: u64, outcome: Outcome) {
         let Some(session) = self.crew.sessions.get(&number) else { return };
-        match self.short {
-            true => self.look = Look::All,
-            false => self.look.add(&session.key),
-        }
+        self.look.add(&session.key);
         let (key, over) = (session.key.clone(), outcome.lost || outcome.cancelled);
         let Some(Held { task, start, shown_pid, give_back, .. }) = self.crew.take(number) else {
             return;
@@ -82,16 +79,18 @@ impl Leader {
 
     /// There is no session for a task.
     fn not_opened(&mut self, number: u64, error: ConnectError) {
-        self.look = Look::All;
-        let Some(held) = self.crew.sessions.get_mut(&number).and_then(|s| s.held.as_mut()) else {
-            return;
-        };
+        let Some(session) = self.crew.sessions.get_mut(&number) else { return };
+        self.look.add(&session.key);
+        let Some(held) = session.held.as_mut() else { return };
         let full = matches!(&error, ConnectError::Refused(refusal) if refusal.is_full());
         if held.task.remote.is_some() && full && !held.give_back {
             held.tries = held.tries.saturating_add(1);
             let wait = FULL.saturating_mul(1 << held.tries.min(8)).min(REMOTE_FULL_MAX);
-            self.reopen.push((Instant::now() + wait, number));
-            return;
+            let again = Instant::now() + wait;
+            if held.deadline.is_none_or(|deadline| again < deadline) {
+                self.reopen.push((again, number));
+                return;
+            }
         }
         let Some(held) = self.crew.take(number) else { return };
         self.crew.close(number);
@@ -110,7 +109,7 @@ impl Leader {
             Some(_) => {
                 Status::count(&self.status.failed);
                 let refusal = remote_refusal(&error);
-                self.judged(|judge, now| judge.refused(&held.task, now, &refusal))
+                self.judged(|judge, now| judge.unreachable(&held.task, now, &refusal))
             }
         };
         self.ends.push(verdict);
@@ -200,20 +199,17 @@ impl Leader {
         Ok(())
     }
 
-    /// Writes one; answers no where nothing can be written now.
+    /// Writes one, in a plainer form each time the database refuses it; answers no where nothing can be written now.
     async fn write_one(
         &mut self,
         wire: &mut Wire,
         table: &Table,
         end: Verdict,
     ) -> Result<bool, AskError> {
-        let mut end = end;
         let mut said = String::new();
-        for bare in [false, true] {
-            if bare {
-                let refusal = Refusal::detailed("the end of the task cannot be written", &said);
-                end = end.bare(refusal.text(None));
-            }
+        let mut last = end.clone();
+        for plainness in Plainness::ALL {
+            let Some(end) = end.plainer(plainness, &said) else { continue };
             let sql = self.finish_text(wire, table, std::slice::from_ref(&end)).await?;
             let ask = Ask { sql: &sql, params: vec![Some(json([&end]))] };
             match wire.ask(ask).await {
@@ -234,10 +230,11 @@ impl Leader {
                 Err(AskError::Refused(refusal)) => said = refusal.line(),
                 Err(lost) => return Err(lost),
             }
+            last = end;
         }
         tracing::error!("the end of a task cannot be written: {said}");
         // It has run, so it is not given to anybody else.
-        self.unwritten.push(end);
+        self.unwritten.push(last);
         Ok(true)
     }
 }

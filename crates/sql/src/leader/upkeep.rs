@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Leader, Look};
+use super::Leader;
 use crate::clock::Clock;
-use crate::crew::array;
+use crate::crew::{array, json};
 use crate::session::{Order, Outcome};
 use crate::status::Status;
 use crate::table::{FORGOTTEN_MAX, Table};
-use crate::task::{self, COLUMNS_COUNT, Task};
+use crate::task::{self, COLUMNS_COUNT, Task, moment_text};
 use crate::verdict::Ran;
 use crate::wire::{Ask, AskError, Refusal, Wire};
 
@@ -38,7 +38,7 @@ impl Leader {
         if self.next_reset <= now {
             self.next_reset = now + reset;
             self.reset(wire, table).await?;
-            self.look = Look::All;
+            self.look.all = true;
         }
         if self.next_unwritten <= now && !self.unwritten.is_empty() {
             self.next_unwritten = now + UNWRITTEN;
@@ -52,6 +52,25 @@ impl Leader {
             // Where there may be more, it goes on with the next round.
             let more = gone >= FORGOTTEN_MAX;
             self.next_upkeep = if more { now } else { now + FORGET };
+        }
+        Ok(())
+    }
+
+    /// Writes again which tasks are under way here. A database that crashed may have lost the claim and the start of a
+    /// task, which are not on disk when they are answered: without this the row would wait for an end that names a process
+    /// it does not show, or the task would begin a second time.
+    pub(super) async fn restore(&mut self, wire: &mut Wire, table: &Table) -> Result<(), AskError> {
+        let held = self.crew.sessions.values().filter_map(|session| session.held.as_ref());
+        let held = held.map(|held| (held.task.id, held.shown_pid, held.start.map(moment_text)));
+        let ends = self.ends.iter().chain(&self.unwritten).chain(&self.sent.0);
+        let ends = ends.map(|end| (end.id, end.old_pid, end.start.clone()));
+        let mine: Vec<_> = held
+            .chain(ends)
+            .map(|(id, pid, start)| serde_json::json!({ "id": id, "pid": pid, "start": start }))
+            .collect();
+        if !mine.is_empty() {
+            let params = vec![Some(json(mine))];
+            wire.ask(Ask { sql: &table.statements.restore, params }).await?;
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
 -- Says that tasks run now. $1: the tasks and the sessions that they got. Answers those that are still to run.
+-- That of a task on a remote is on disk before it is answered.
 WITH item AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1::json) AS i(id bigint, pid integer)),
 mine AS MATERIALIZED (
@@ -11,4 +12,4 @@ mine AS MATERIALIZED (
 UPDATE {table} t SET state = 'WORK', pid = i.pid,
     start = CASE WHEN t.state = 'WORK' AND t.start IS NOT NULL THEN t.start ELSE clock_timestamp() END
 FROM item i JOIN mine m ON m.id = i.id WHERE t.id = i.id
-RETURNING t.id, encode(timestamptz_send(t.start), 'hex')
+RETURNING t.id, encode(timestamptz_send(t.start), 'hex'), {sync}

@@ -37,8 +37,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 pub struct Wire {
     stream: Box<dyn Stream>,
     received: BytesMut,
-    /// Bytes of a message too long to be kept that are still to come, and its kind.
-    skipping: (usize, u8),
+    /// A message too long to be kept, while it comes.
+    skipping: Option<Skipping>,
+    /// How many bytes are kept of a row that is too long.
+    pub head_max: usize,
+    /// The encoding of what the server sends, as it last said.
+    pub encoding: String,
     /// What is to be sent before the next message is read.
     pub out: BytesMut,
     /// The process that serves this connection.
@@ -58,8 +62,59 @@ pub enum Arrived {
     Message(Message),
     /// The columns of a result.
     Columns(Vec<Column>),
-    /// A message that is too long, by its kind: a row is `D`.
-    Skipped(u8),
+    /// A message that is too long.
+    Skipped(Long),
+}
+
+/// A message that is too long to be kept whole.
+pub struct Long {
+    /// Its kind: a row is `D`, a piece of COPY is `d`.
+    pub kind: u8,
+    /// How it begins; of most kinds nothing is kept.
+    pub head: BytesMut,
+    /// Whether that is all of it.
+    pub whole: bool,
+}
+
+/// A message too long to be kept, while it comes.
+struct Skipping {
+    left: usize,
+    head_left: usize,
+    long: Long,
+}
+
+impl Skipping {
+    /// Takes what has come; whether the message is through.
+    fn take(&mut self, received: &mut BytesMut) -> bool {
+        let head = self.head_left.min(self.left).min(received.len());
+        self.long.head.extend_from_slice(&received.split_to(head));
+        self.head_left -= head;
+        let rest = (self.left - head).min(received.len());
+        received.advance(rest);
+        self.left -= head + rest;
+        received.reserve(8192);
+        self.left == 0
+    }
+}
+
+impl Long {
+    /// The values of a row, as far as they are kept.
+    pub fn values(&self) -> Vec<Option<&[u8]>> {
+        let mut values = Vec::new();
+        let mut rest = self.head.get(2..).unwrap_or_default();
+        while let Some((length, after)) = rest.split_first_chunk::<4>() {
+            let length = i32::from_be_bytes(*length);
+            let Ok(length) = usize::try_from(length) else {
+                values.push(None);
+                rest = after;
+                continue;
+            };
+            let (value, after) = after.split_at(length.min(after.len()));
+            values.push(Some(value));
+            rest = after;
+        }
+        values
+    }
 }
 
 /// Why a question has no answer.
@@ -150,7 +205,9 @@ impl Wire {
         Wire {
             stream,
             received: BytesMut::with_capacity(8192),
-            skipping: (0, 0),
+            skipping: None,
+            head_max: 0,
+            encoding: String::new(),
             out: BytesMut::new(),
             pid: 0,
             cancel: None,
@@ -184,24 +241,33 @@ impl Wire {
     }
 
     fn take_received(&mut self) -> io::Result<Option<Arrived>> {
-        if let (left @ 1.., kind) = self.skipping {
-            let skipped = left.min(self.received.len());
-            self.received.advance(skipped);
-            self.skipping.0 -= skipped;
-            return Ok((skipped == left).then_some(Arrived::Skipped(kind)));
+        if let Some(skipping) = &mut self.skipping {
+            if !skipping.take(&mut self.received) {
+                return Ok(None);
+            }
+            return Ok(self.skipping.take().map(|skipping| Arrived::Skipped(skipping.long)));
         }
         if let [kind, a, b, c, d, ..] = self.received[..] {
             let length = u32::from_be_bytes([a, b, c, d]) as usize;
             if length > MESSAGE_BYTES_MAX {
-                self.skipping = (length + 1, kind);
-                self.received.reserve(8192);
+                self.received.advance(5);
+                let (left, kept) = (length - 4, matches!(kind, b'D' | b'd'));
+                let head_left = if kept { self.head_max } else { 0 };
+                let long = Long { kind, head: BytesMut::new(), whole: head_left >= left };
+                self.skipping = Some(Skipping { left, head_left, long });
                 return self.take_received();
             }
             if kind == b'T' {
                 return self.take_columns(length);
             }
         }
-        Ok(Message::parse(&mut self.received)?.map(Arrived::Message))
+        let message = Message::parse(&mut self.received)?;
+        if let Some(Message::ParameterStatus(body)) = &message
+            && body.name()? == "client_encoding"
+        {
+            self.encoding = body.value()?.to_owned();
+        }
+        Ok(message.map(Arrived::Message))
     }
 
     /// The columns of a result. Their names need not be UTF-8: a task may choose another encoding.
@@ -302,7 +368,7 @@ impl Wire {
         loop {
             let message = match self.next().await? {
                 Arrived::Message(message) => message,
-                Arrived::Skipped(b'E') => {
+                Arrived::Skipped(Long { kind: b'E', .. }) => {
                     refusal = Some(Refusal::own("what the database says is too long"));
                     continue;
                 }
@@ -342,7 +408,7 @@ fn columns(mut text: &[u8]) -> Option<Vec<Column>> {
         let end = text.iter().position(|byte| *byte == 0)?;
         let numbers = text.get(end + 1..end + 19)?;
         let type_oid = u32::from_be_bytes(numbers[6..10].try_into().ok()?);
-        columns.push(Column { name: String::from_utf8_lossy(&text[..end]).into_owned(), type_oid });
+        columns.push(Column { name: text[..end].to_owned(), type_oid });
         text = &text[end + 19..];
     }
     Some(columns)

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorResponseBody;
 
+use crate::encoding::Charset;
+
 /// What a database says when it refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Refusal {
@@ -38,11 +40,16 @@ impl Refusal {
     }
 
     pub(crate) fn read(body: &ErrorResponseBody) -> Self {
+        Self::read_in(body, None)
+    }
+
+    /// The same where the session may have chosen another encoding.
+    pub(crate) fn read_in(body: &ErrorResponseBody, charset: Option<Charset>) -> Self {
         let mut refusal = Refusal { severity: "ERROR".into(), ..Refusal::default() };
         let mut fields = body.fields();
         // What cannot be read further is left out.
         while let Ok(Some(field)) = fields.next() {
-            let value = String::from_utf8_lossy(field.value_bytes()).into_owned();
+            let value = Charset::decode(charset, field.value_bytes());
             match field.type_() {
                 b'S' if refusal.severity == "ERROR" => refusal.severity = value,
                 // The one that is not translated.

@@ -38,7 +38,9 @@ fn an_output_without_end_is_cut() {
             let (output, error) = rig.output(", input", &format!(", '{input}'")).await;
             let output = output.unwrap_or_default();
             assert!(output.ends_with("[output cut after 1000 bytes]"), "{input}");
-            assert!(output.len() < 1100 && output.len() > 20, "{input}: {}", output.len());
+            // A row of more than 64 MiB left nothing but the mark.
+            assert!(output.starts_with("xxxxxxxxxx"), "{input}");
+            assert!(output.len() < 1100 && output.len() > 900, "{input}: {}", output.len());
             assert_eq!(
                 error.map(|error| error.starts_with("ERROR:  output is too long and was cut")),
                 Some(true)
@@ -128,9 +130,87 @@ fn a_name_that_is_no_text_is_no_reason_to_run_again() {
         );
         let (output, error) = rig.output(", input", &format!(", '{input}'")).await;
         assert_eq!(error, None);
-        let expected = "SET\nINSERT 0 1\nGr\u{fffd}\u{fffd}e\tb\n1\t2";
+        let expected = "SET\nINSERT 0 1\nGröße\tb\n1\t2";
         assert_eq!(output.as_deref(), Some(expected));
         assert_eq!(rig.get("SELECT count(*) FROM paid").await.as_deref(), Some("1"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn another_encoding_changes_how_bytes_travel_and_nothing_else() {
+    // What a task said after SET client_encoding could not be read any more, its errors neither.
+    run(async {
+        let rig = Rig::new().await;
+        let input = "SET client_encoding = ''WIN1251''; SELECT ''Привет''";
+        let (output, error) = rig.output(", input", &format!(", '{input}'")).await;
+        assert_eq!((output.as_deref(), error), (Some("SET\nПривет"), None));
+        let input = "SET client_encoding = ''LATIN1''; SELECT ''Größe''::int";
+        let (_, error) = rig.output(", input", &format!(", '{input}'")).await;
+        let error = error.unwrap_or_default();
+        assert!(error.contains("integer: \"Größe\""), "{error}");
+        // The next task of the session is read in our own encoding.
+        let save = "INSERT INTO task (input, count, save) VALUES";
+        rig.run(&format!(
+            "{save} ('SET client_encoding = ''LATIN1''', 2, true), ('SELECT length(''Größe'')', 2, true)"
+        ))
+        .await;
+        rig.until("EXISTS (SELECT FROM task WHERE output = '5')").await;
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn an_end_that_this_encoding_cannot_hold_is_written_in_codes() {
+    // A database in LATIN1 cannot store what a remote says: the end was written without the next run, and the repeat
+    // ended for ever.
+    run(async {
+        let admin = crate::rig::Client::new(&crate::rig::database("postgres", "postgres")).await;
+        let name = Rig::name();
+        admin
+            .run(&format!("CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"))
+            .await;
+        let config = format!("[{{\"data\": \"{name}\", \"user\": \"postgres\"}}]");
+        let config = taskyard_sql::Config::parse(&config).expect("a configuration");
+        let source = taskyard_sql::Source::Given(config);
+        let patience = std::time::Duration::from_secs(40);
+        let tasks = taskyard_sql::SqlTasks::start(
+            crate::rig::database("postgres", "postgres"),
+            source,
+            patience,
+        );
+        let client = crate::rig::Client::new(&crate::rig::database(&name, "postgres")).await;
+        client.until("to_regclass('task') IS NOT NULL").await;
+        let url = crate::rig::cluster().url("postgres");
+        client
+            .run(&format!(
+                "INSERT INTO task (input, remote, repeat) VALUES ('select ''5 '' || chr(8364)', '{url}', '1 day')"
+            ))
+            .await;
+        client.until("EXISTS (SELECT FROM task WHERE state = 'DONE')").await;
+        let row = client.get("SELECT concat_ws('|', t.output, split_part(t.error, chr(10), 1), n.state) FROM task t JOIN task n ON n.parent = t.id").await;
+        let expected = "5 \\u{20ac}|ERROR:  characters that the database cannot store are written as codes|PLAN";
+        assert_eq!(row.as_deref(), Some(expected));
+        taskyard_core::service::Service::stop(&tasks.expect("it starts")).await;
+    });
+}
+
+#[test]
+fn a_repeat_goes_on_where_no_second_row_is_allowed() {
+    // A unique column of the user's own refused the next row, and with it the repeat ended for ever.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run("ALTER TABLE task ADD COLUMN job text UNIQUE").await;
+        rig.run("INSERT INTO task (input, repeat, job) VALUES ('select 1', '1 day', 'daily')")
+            .await;
+        rig.until("EXISTS (SELECT FROM task WHERE error IS NOT NULL)").await;
+        let row = rig
+            .get(
+                "SELECT concat_ws(' ', id, state, job, plan > now() + '23 hours'::interval, \
+            error LIKE '%duplicate key%') FROM task",
+            )
+            .await;
+        assert_eq!(row.as_deref(), Some("1 PLAN daily t t"));
         rig.stop().await;
     });
 }

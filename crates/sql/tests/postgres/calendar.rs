@@ -1,10 +1,10 @@
 //! The core's calendar beside the database's.
 
 use taskyard_core::Timestamp;
-use taskyard_core::schedule::Interval;
+use taskyard_core::schedule::{Cron, Interval};
 use taskyard_sql::zone::Named;
 
-use crate::rig::{Client, database, run};
+use crate::rig::{Client, Rig, database, run};
 
 /// Random sums as numbers: the moment, the parts of the interval, and what the database makes of them.
 const SUMS: &str = "SELECT string_agg(concat_ws(' ', at, months, days, micros, round(extract(epoch FROM \
@@ -30,5 +30,41 @@ fn moments_and_intervals_add_up_as_in_the_database() {
                 assert_eq!(got, expected, "{name}: {sum}");
             }
         }
+    });
+}
+
+/// Moments around changes of clocks and elsewhere, in microseconds: every 17 minutes for two days, then every 11 days.
+const MOMENTS: &str = "SELECT string_agg(concat_ws(' ', at, round(extract(epoch FROM {schema}.taskyard_cron_next('{cron}', '{zone}', \
+    to_timestamp(at / 1000000.0))) * 1000000)::bigint), ',') FROM (SELECT start + i::bigint * 1020000000 AS at FROM \
+    unnest(ARRAY[1774656000000000, 1792800000000000]) AS start, generate_series(1, 170) AS i \
+    UNION ALL SELECT 1767225600000001 + i::bigint * 950400000000 FROM generate_series(1, 40) AS i) x";
+
+#[test]
+fn the_database_finds_the_same_next_time_of_cron() {
+    // The first run of a row is planned in the database, all that follow by the scheduler.
+    run(async {
+        let rig = Rig::new().await;
+        for (cron, name) in [
+            ("30 2 * * *", "Europe/Berlin"),
+            ("*/20 * * * *", "Europe/Berlin"),
+            ("15 1-3 * * *", "Australia/Lord_Howe"),
+            ("30 0 2 29 2 *", "America/New_York"),
+            ("0 12 13 * fri", "UTC"),
+            ("10/25 9 */7 jan-mar,oct mon", "Europe/Berlin"),
+        ] {
+            let zone = Named::find(name).expect("it is in every table");
+            let rule = Cron::parse(cron).expect("a rule");
+            let sql = MOMENTS.replace("{schema}", &rig.schema);
+            let sql = sql.replace("{cron}", cron).replace("{zone}", name);
+            let pairs = rig.get(&sql).await.expect("times");
+            for pair in pairs.split(',') {
+                let numbers: Vec<i64> =
+                    pair.split(' ').map(|word| word.parse().expect(pair)).collect();
+                let next = rule.next(Timestamp::from_micros(numbers[0]), &zone);
+                let next = next.map(Timestamp::as_micros);
+                assert_eq!(next, numbers.get(1).copied(), "{cron} in {name} after {}", numbers[0]);
+            }
+        }
+        rig.stop().await;
     });
 }

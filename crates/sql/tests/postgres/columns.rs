@@ -2,6 +2,7 @@
 
 use crate::rig::{Rig, run, start};
 use taskyard_core::service::Service;
+use taskyard_sql::Which;
 
 #[test]
 fn every_column_has_its_type_default_and_comment() {
@@ -19,7 +20,7 @@ fn every_column_has_its_type_default_and_comment() {
              timeout interval, count integer, hash integer, max integer, pid integer, state state, delete boolean, \
              drift boolean, header boolean, string boolean, delimiter \"char\", escape \"char\", quote \"char\", data text, \
              error text, group text, input text, null text, output text, remote text, cron text, zone text, attempts integer, \
-             attempts_max integer, backoff interval, save boolean, origin timestamp with time zone"
+             attempts_max integer, backoff interval, save boolean, origin timestamp with time zone, chain bigint"
         );
         assert_eq!(columns, Some(expected));
         let silent = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0 \
@@ -95,7 +96,8 @@ CREATE TABLE task (id bigserial PRIMARY KEY, parent bigint, plan timestamptz NOT
     \"null\" text NOT NULL DEFAULT current_setting('pg_task.null'), output text, remote text, mine text DEFAULT 'kept');
 CREATE FUNCTION wake_up() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''permission denied''; END';
 INSERT INTO task (input, state) VALUES ('old', 'DONE');
-CREATE TRIGGER wake_up AFTER INSERT ON task FOR EACH STATEMENT EXECUTE PROCEDURE wake_up();";
+CREATE TRIGGER wake_up AFTER INSERT ON task FOR EACH STATEMENT EXECUTE PROCEDURE wake_up();
+CREATE INDEX ON task (input); CREATE INDEX mine ON task (mine);";
 
 #[test]
 fn a_table_of_pg_task_is_upgraded_in_place() {
@@ -112,6 +114,14 @@ fn a_table_of_pg_task_is_upgraded_in_place() {
             .get("SELECT concat_ws(' ', state, mine, count, delete) FROM task WHERE input = 'old'")
             .await;
         assert_eq!(old.as_deref(), Some("DONE kept 0 t"));
+        // Its index on input let no long input in that does not compress; other indexes stay.
+        let long = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 1000) AS i)";
+        fresh
+            .run(&format!("INSERT INTO task (input) SELECT 'select length(''' || {long} || ''')'"))
+            .await;
+        client.until("EXISTS (SELECT FROM task WHERE output = '32000')").await;
+        let kept = client.get("SELECT count(*) FROM pg_indexes WHERE indexname = 'mine' AND schemaname = current_schema()").await;
+        assert_eq!(kept.as_deref(), Some("1"));
         tasks.stop().await;
     });
 }
@@ -122,7 +132,7 @@ fn partitions_are_kept() {
         let rig = Rig::new().await;
         rig.stop().await;
         rig.run(
-            "ALTER TABLE task RENAME TO plain; CREATE TABLE task (LIKE plain INCLUDING DEFAULTS INCLUDING GENERATED) \
+            "ALTER TABLE task RENAME TO plain; CREATE TABLE task (LIKE plain INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING IDENTITY) \
              PARTITION BY RANGE (id); CREATE TABLE low PARTITION OF task FOR VALUES FROM (0) TO (5); \
              CREATE TABLE high PARTITION OF task FOR VALUES FROM (5) TO (MAXVALUE); ALTER TABLE task ADD PRIMARY KEY (id)",
         )
@@ -218,6 +228,66 @@ fn a_run_by_hand_begins_no_second_chain() {
         assert_eq!(rig.get(planned).await.as_deref(), Some("1"));
         rig.stop().await;
     });
+}
+
+#[test]
+fn a_run_by_hand_leaves_nothing_of_the_run_before() {
+    // A stopped task that was run again still showed the error of the last time, and had no attempts left.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run(
+            "INSERT INTO task (input, state, error, output, attempts, plan) \
+             VALUES ('select 1', 'STOP', 'ERROR:  old', 'old', 3, '2100-01-01')",
+        )
+        .await;
+        let mut desk = desk(&rig.schema).await;
+        rig.stop().await;
+        assert_eq!(desk.run(1).await.expect("it runs"), taskyard_sql::Told::Done);
+        let row = rig.get("SELECT concat_ws(' ', state, error, output, attempts) FROM task").await;
+        assert_eq!(row.as_deref(), Some("PLAN 0"));
+    });
+}
+
+#[test]
+fn what_repeats_is_found_by_its_first_id_and_by_its_group() {
+    // After the first run only the newest id could be stopped, and that changes with every run.
+    run(async {
+        let rig = Rig::new().await;
+        // Nothing is left of a run without output, so the rows do not lead from one to the next.
+        rig.run(
+            "INSERT INTO task (input, repeat, \"group\") VALUES ('select 1 where false', '10 ms', 'chain'), \
+             ('select 2', '1 day', 'day')",
+        )
+        .await;
+        rig.until("EXISTS (SELECT FROM task WHERE \"group\" = 'chain' AND id > 6)").await;
+        rig.until("EXISTS (SELECT FROM task WHERE \"group\" = 'day' AND state = 'PLAN')").await;
+        rig.stop().await;
+        let mut desk = desk(&rig.schema).await;
+        let newest = async |group: &str| {
+            let id =
+                rig.get(&format!("SELECT max(id) FROM task WHERE \"group\" = '{group}'")).await;
+            id.and_then(|id| id.parse::<i64>().ok())
+        };
+        for (first, group) in [(1, "chain"), (2, "day")] {
+            let found = desk.find(&Which::Id(first)).await.expect("it looks");
+            assert_eq!(found, newest(group).await);
+            assert_eq!(desk.find(&Which::Group(group.into())).await.expect("it looks"), found);
+        }
+        assert_eq!(desk.exact(&Which::Id(2)).await.expect("it looks"), Some(2));
+        assert_eq!(desk.find(&Which::Id(99_999)).await.expect("it looks"), None);
+        assert_eq!(desk.find(&Which::Group("none".into())).await.expect("it looks"), None);
+        rig.run("INSERT INTO task (input, repeat, \"group\") VALUES ('select 3', '1 day', 'day')")
+            .await;
+        let several = desk.find(&Which::Group("day".into())).await;
+        let said = several.expect_err("there are two").to_string();
+        assert!(said.contains("say which by its id"), "{said}");
+    });
+}
+
+async fn desk(schema: &str) -> taskyard_sql::Desk {
+    let names = taskyard_sql::table::Names { schema: schema.into(), table: "task".into() };
+    let desk = taskyard_sql::Desk::open(&crate::rig::database("postgres", "postgres"), names).await;
+    desk.expect("it opens")
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn every_example_runs() {
             rig.get("SELECT count(DISTINCT pid) <= 4 FROM task WHERE \"group\" = 'many'").await;
         assert_eq!(sessions.as_deref(), Some("t"));
         let waiting = rig.get("SELECT count(*) FROM task WHERE state = 'PLAN'").await;
-        // The two of later, and the repetitions of the two that repeat.
+        // The two of later, the repetition of the one that repeats, and the first run by cron.
         assert_eq!(waiting.as_deref(), Some("4"));
         let csv = rig.get("SELECT output FROM task WHERE quote = '\"'").await.unwrap_or_default();
         assert!(csv.starts_with("\"relname\",\"relpages\",\"reloptions\"\n\""), "{csv}");

@@ -217,7 +217,11 @@ fn groups_with_nothing_due_cost_a_claim_nothing() {
             .await
             .expect("it can be set");
         let explain = format!("EXPLAIN (ANALYZE, BUFFERS, TIMING off) {}", table.statements.claim);
-        let given = ["{}", "[]", "100", "0"].into_iter().map(Some).chain([None, Some("1000000")]);
+        let given = ["{}", "[]", "100", "0"].into_iter().map(Some).chain([
+            None,
+            Some("1000000"),
+            Some("100"),
+        ]);
         let params = given.map(|param| param.map(str::to_owned)).collect();
         let lines = wire.ask(Ask { sql: &explain, params }).await.expect("it is explained");
         let buffers = lines.iter().filter_map(|line| line.text(0)?.trim().strip_prefix("Buffers:"));

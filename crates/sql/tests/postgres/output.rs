@@ -37,6 +37,7 @@ const OUTPUTS: &[(&str, Option<&str>)] = &[
     ),
     ("select 1; begin; select 2; rollback; select 3", Some("1/BEGIN/2/ROLLBACK/3")),
     ("copy (select generate_series(1, 3)) to stdout", Some("1/2/3/")),
+    ("select 2; copy (select 1) to stdout; select 3", Some("2/1/3")),
     ("do $$ begin raise notice 'not kept'; end $$; select 'kept'", Some("DO/kept")),
     ("select 'line' || chr(10) || 'break'", Some("line/break")),
     (

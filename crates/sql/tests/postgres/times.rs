@@ -87,7 +87,6 @@ fn what_does_not_run_is_written_down_at_once() {
         .await;
         rig.idle().await;
         rig.run("INSERT INTO task (input, delimiter) VALUES ('select 1', '→')").await;
-        rig.run("INSERT INTO task (input, cron) VALUES ('select 1', 'never')").await;
         rig.run("INSERT INTO task (input, \"group\") SELECT 'select 1', n::text FROM generate_series(1, 20) AS n").await;
         rig.idle().await;
         rig.stop().await;
@@ -131,20 +130,62 @@ fn a_timeout_counts_the_whole_task_in_milliseconds() {
 fn cron_with_a_time_zone() {
     run(async {
         let rig = Rig::new().await;
+        // With a plan the first run is then, the next one by cron.
         rig.run(
-            "INSERT INTO task (cron, zone, input) VALUES ('0 3 * * *', 'America/New_York', 'select 1'), \
-             ('* * * * *', NULL, 'select 2'), ('61 * * * *', NULL, 'select 3'), ('* * * * *', 'Nowhere', 'select 4')",
+            "INSERT INTO task (cron, zone, input, plan) \
+             VALUES ('0 3 * * *', 'America/New_York', 'select 1', now() - '1 sec'::interval)",
         )
         .await;
-        rig.until("4 = (SELECT count(*) FROM task WHERE stop IS NOT NULL)").await;
+        rig.until("EXISTS (SELECT FROM task WHERE stop IS NOT NULL)").await;
         let next = "SELECT b.plan > a.stop AND b.plan <= a.stop + '25 hours'::interval AND b.cron = a.cron AND \
                     (b.plan AT TIME ZONE 'America/New_York')::time = '03:00' FROM task a JOIN task b ON b.parent = a.id \
                     WHERE a.id = 1";
         assert_eq!(rig.get(next).await.as_deref(), Some("t"));
-        let wrong =
-            rig.get("SELECT string_agg(error, '|' ORDER BY id) FROM task WHERE id IN (3, 4)").await;
-        let expected = "ERROR:  '61' is no minute of a cron expression (0-59)|ERROR:  time zone \"Nowhere\" is not known";
-        assert_eq!(wrong.as_deref(), Some(expected));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn cron_without_a_plan_begins_at_its_next_time() {
+    // It ran when it was inserted: a report of every Monday came on the Thursday it was written.
+    run(async {
+        let rig = Rig::new().await;
+        rig.run("SET TimeZone = 'Asia/Tokyo'").await;
+        rig.run(
+            "INSERT INTO task (cron, zone, input) VALUES ('0 3 1 1 *', 'America/New_York', 'select 1'), \
+             ('0 3 1 1 *', NULL, 'select 2')",
+        )
+        .await;
+        rig.settle().await;
+        let rows = "SELECT string_agg(concat_ws(' ', state, to_char(plan AT TIME ZONE coalesce(zone, 'UTC'), \
+                    'MM-DD HH24:MI')), '|' ORDER BY id) FROM task WHERE plan > now()";
+        // Without a zone the clocks of the database count, not those of the inserting session.
+        assert_eq!(rig.get(rows).await.as_deref(), Some("PLAN 01-01 03:00|PLAN 01-01 03:00"));
+        rig.stop().await;
+    });
+}
+
+#[test]
+fn cron_and_zone_are_checked_when_they_are_inserted() {
+    // They were read when the task was to begin: an error in a row that was written long before.
+    run(async {
+        let rig = Rig::new().await;
+        for (cron, zone, said) in [
+            ("61 * * * *", "UTC", "'61' is no minute of a cron expression (0-59)"),
+            ("* * * *", "UTC", "five fields (minute hour day month weekday) or six, not 4"),
+            ("0 0 30 2 *", "UTC", "'0 0 30 2 *' names no day that comes"),
+            ("@never", "UTC", "'@never' is none of @yearly"),
+            ("* * * * *", "Nowhere", "time zone \"Nowhere\" not recognized"),
+        ] {
+            let insert =
+                format!("INSERT INTO task (input, cron, zone) VALUES ('x', '{cron}', '{zone}')");
+            let refused = rig.client.try_run(&insert).await;
+            let error = refused.expect_err(cron).to_string();
+            assert!(error.contains(said), "{cron}: {error}");
+        }
+        rig.run("INSERT INTO task (input, cron) VALUES ('x', '@daily')").await;
+        let refused = rig.client.try_run("UPDATE task SET cron = 'often'").await;
+        assert!(refused.is_err());
         rig.stop().await;
     });
 }
