@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::{Command, Effects, Error, News, Reply, Timestamp, TubeName, check_tasks};
+use taskyard_core::{
+    Command, Effects, Error, News, Reply, Timestamp, TubeName, check_names, check_tasks,
+};
 use taskyard_tarantool::{ANSWER_MAX, Batch as Answered, Failure, Fault, decode_batch};
 
 use super::known::Disorder;
@@ -448,6 +450,9 @@ fn refusal(command: &Command) -> Option<Error> {
         };
         Some(Error::Invalid(message.into()))
     };
+    if let Err(refused) = check_names(command) {
+        return Some(refused);
+    }
     match command {
         Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max),
         Command::AlterTube { change, .. } => {

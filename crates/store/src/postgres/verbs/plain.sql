@@ -140,6 +140,10 @@ BEGIN
         RAISE EXCEPTION 'a priority for a semaphore must be a finite number, not %', semaphore_priority
             USING ERRCODE = 'check_violation';
     END IF;
+    IF at IS NOT NULL AND delay IS NOT NULL THEN
+        RAISE EXCEPTION 'a task has a start time (at) or a delay, not both; leave one of them out'
+            USING ERRCODE = 'check_violation';
+    END IF;
     IF payload IS NULL OR octet_length(payload) = 0 THEN
         RAISE EXCEPTION 'a payload must be one value, and NULL is none' USING
             ERRCODE = 'check_violation', HINT = 'for a task without data put ''null''';
