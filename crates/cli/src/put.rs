@@ -55,8 +55,8 @@ pub struct PutArgs {
     /// Not ready before this time has passed.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     delay: Option<Span>,
-    /// Not ready before this moment, such as 2030-01-31T08:00:00Z; not together with --delay.
-    #[arg(long, value_name = "MOMENT", value_parser = units::moment, conflicts_with = "delay")]
+    /// Not ready before this moment, such as 2030-01-31T08:00:00Z; wins over --delay.
+    #[arg(long, value_name = "MOMENT", value_parser = units::moment)]
     at: Option<Timestamp>,
     /// The sub-queue, in tubes that have them: one task of each runs at a time.
     #[arg(long, value_name = "NAME")]

@@ -15,6 +15,7 @@ pub mod execute;
 pub mod lease;
 pub mod limits;
 pub mod machine;
+pub mod names;
 pub mod reason;
 pub mod record;
 pub mod schedule;
@@ -34,7 +35,6 @@ extern crate self as taskyard_core;
 
 mod index;
 mod journal;
-mod names;
 mod order;
 mod slots;
 mod subqueue;
@@ -48,7 +48,6 @@ pub use execute::Execute;
 pub use journal::{Changes, TubeRecord};
 pub use lease::Lease;
 pub use machine::{Machine, check_tasks, no_semaphore, refuse_priorities};
-pub use names::{check_names, is_bidi_control, unfit_char};
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
 pub use semaphore::{

@@ -89,8 +89,6 @@ fn options_of_a_put_arrive() {
     assert!(shown.contains("; due in ") && shown.contains("(2100-01-01T00:00:00Z)"), "{shown}");
     rig.run(&["put", "mail", "x", "--meta", "7"]).ends(2);
     rig.run(&["put", "mail", "x", "--ttl", "soon"]).ends(2);
-    // One of the two was ignored.
-    rig.run(&["put", "mail", "x", "--at", "2100-01-01T00:00:00Z", "--delay", "5s"]).ends(2);
 }
 
 #[test]

@@ -142,8 +142,8 @@ impl Steps {
             pri: self.some(|steps| steps.rng.u64(..3)),
             ttl: self.some(Self::span),
             ttr: self.some(Self::span),
-            // A task with both is refused.
-            delay: self.some(Self::span).filter(|_| self.rng.bool() && at.is_none()),
+            // Both are refused.
+            delay: self.some(Self::span).filter(|_| at.is_none() && self.rng.bool()),
             at,
             subqueue: self.some(|steps| Arc::from(["x", "y", "nil"][steps.rng.usize(..3)])),
             semaphore_priority: None,

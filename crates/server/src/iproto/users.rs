@@ -7,7 +7,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use taskyard_core::{TubeName, unfit_char};
+use taskyard_core::TubeName;
+use taskyard_core::names::unfit_char;
 use taskyard_wire::iproto::auth;
 
 use super::pattern::Pattern;

@@ -62,7 +62,7 @@ macro_rules! conformance_suite {
             capacity: every_state_counts, a_batch_goes_in_whole_or_not_at_all, what_goes_makes_room,
                 it_can_be_changed, every_kind_heeds_it, without_a_number_there_is_no_limit;
             delay: a_delayed_task_waits, no_time_is_no_delay, a_start_time_is_a_delay,
-                a_start_time_wins_over_a_delay, a_start_time_and_a_delay_are_refused, a_past_start_time_is_now, due_tasks_stand_in_order,
+                a_start_time_excludes_a_delay, a_past_start_time_is_now, due_tasks_stand_in_order,
                 many_may_end_at_once;
             limits: tasks_in_a_put, items_in_other_commands, ids_in_a_peek, bytes_in_a_meta,
                 bytes_in_a_subqueue_key, tubes_in_a_store;

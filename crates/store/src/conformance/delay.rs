@@ -45,29 +45,19 @@ pub async fn a_start_time_is_a_delay<H: Harness>(queue: H) {
     assert_eq!(queue.take(&tube).await.id, id);
 }
 
-/// A start time wins over the delay of the tube.
-pub async fn a_start_time_wins_over_a_delay<H: Harness>(queue: H) {
+/// A start time wins over the delay of the tube; together with a delay of the put it is refused, whatever the two say.
+pub async fn a_start_time_excludes_a_delay<H: Harness>(queue: H) {
     let options = TubeOptions { delay: Some(secs(99)), ..TubeOptions::new(Kind::FifoTtl) };
     let tube = queue.tube_with(options).await;
     let at = queue.now() + secs(7);
     let id = queue.put(&tube, NewTask { at: Some(at), ..task("x") }).await;
     assert_eq!(queue.look(&tube, id).await.due, Some(at));
-}
-
-/// A task with both was taken with the start time alone, and its delay was lost without a word: it is refused, in every
-/// kind and with all tasks of its put.
-pub async fn a_start_time_and_a_delay_are_refused<H: Harness>(queue: H) {
-    for kind in Kind::ALL {
-        let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
-        let at = Some(queue.now() + secs(7));
-        for delay in [secs(50), Span::ZERO] {
-            let both = NewTask { at, delay: Some(delay), ..task("x") };
-            let refused = queue.refused(put(&tube, vec![task("y"), both])).await;
-            let told = matches!(&refused, Error::Invalid(text) if text.contains("not both"));
-            assert!(told, "{refused}");
-        }
-        assert_eq!(queue.info(&tube).await.stats.tasks.total(), 0);
+    for delay in [secs(50), Span::ZERO] {
+        let both = NewTask { at: Some(at), delay: Some(delay), ..task("x") };
+        let refused = queue.refused(put(&tube, vec![task("fine"), both])).await;
+        assert!(matches!(&refused, Error::Invalid(why) if why.contains("not both")), "{refused:?}");
     }
+    assert_eq!(queue.stats(&tube).await.tasks.total(), 1, "nothing of such a put is kept");
 }
 
 /// A start time that is not in the future is now.

@@ -6,9 +6,10 @@
 use std::collections::HashSet;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
+use taskyard_core::names::check_names;
 use taskyard_core::{
     Command, Error, Finish, FinishItem, NewTask, SemaphoreKey, SessionId, Span, TaskId, TubeChange,
-    TubeName, check_names, check_tasks, refuse_priorities,
+    TubeName, check_tasks, refuse_priorities,
 };
 
 use super::gather::OpenGroups;

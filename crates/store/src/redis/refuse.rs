@@ -1,7 +1,8 @@
 //! What can be refused without asking Redis.
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::{Command, Error, TubeOptions, check_names, check_tasks};
+use taskyard_core::names::check_names;
+use taskyard_core::{Command, Error, TubeOptions, check_tasks};
 
 use super::execute::tasks_in;
 

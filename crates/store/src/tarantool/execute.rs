@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::{
-    Command, Effects, Error, News, Reply, Timestamp, TubeName, check_names, check_tasks,
-};
+use taskyard_core::names::check_names;
+use taskyard_core::{Command, Effects, Error, News, Reply, Timestamp, TubeName, check_tasks};
 use taskyard_tarantool::{ANSWER_MAX, Batch as Answered, Failure, Fault, decode_batch};
 
 use super::known::Disorder;

@@ -197,10 +197,10 @@ impl Script {
         if self.one_in(4) {
             task.delay = Some(self.span(0..=15));
         }
-        // A task with both is refused.
-        if task.delay.is_none() && self.one_in(10) {
+        if self.one_in(10) {
             let moved = self.rng.i64(-5_000_000..20_000_000);
-            task.at = Some(Timestamp::from_micros(now.as_micros() + moved));
+            // Both are refused.
+            (task.delay, task.at) = (None, Some(Timestamp::from_micros(now.as_micros() + moved)));
         }
         // Where no tube has a semaphore, such a put is refused.
         if self.one_in(if self.gated { 3 } else { 100 }) {
