@@ -5,9 +5,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use taskyard_core::Kind;
 use taskyard_wire::iproto::{
-    Operation, Query, RecentTubes, Rows, Space, encode_request, next_frame, parse_call_with,
-    parse_eval, parse_request, write_fault, write_rows,
+    Ask, Operation, Query, RecentTubes, Rows, Space, encode_request, next_frame, parse_call_with,
+    parse_eval, parse_method_of, parse_request, write_fault, write_rows,
 };
 
 const LIMIT: usize = 1 << 20;
@@ -35,7 +36,10 @@ fn serve(recent: &mut RecentTubes, out: &mut Vec<u8>, body: &[u8]) {
             let _ = parse_call_with(recent, "queue", name, args);
             // Most names are wrong; the arguments get their chance with good ones.
             for name in ["queue.tube.t:put", "queue.create_tube", "taskyard.execute"] {
-                let _ = parse_call_with(recent, "queue", name, args);
+                let asked = parse_call_with(recent, "queue", name, args);
+                if let Ok(Ask::Unclear { tube, method, args }) = asked {
+                    let _ = parse_method_of(Kind::UtubeTtl, tube, method, &args);
+                }
             }
         }
         Operation::Eval { expression, args } => {
@@ -43,7 +47,7 @@ fn serve(recent: &mut RecentTubes, out: &mut Vec<u8>, body: &[u8]) {
         }
         &Operation::Select { index, limit, offset, iterator, key, .. } => {
             let query = Query { index, limit, offset, iterator, key };
-            let _ = write_rows(out, Space::Indexes, &query, Rows::Schema);
+            let _ = write_rows(out, Space::Indexes, &query, Rows::Schema { queue: true });
         }
         _ => {}
     }

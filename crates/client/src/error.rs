@@ -2,6 +2,7 @@
 
 use taskyard_core::{Error as Refusal, TaskId, TubeName};
 use taskyard_wire::iproto::Fault;
+use taskyard_wire::iproto::faults::OUTCOME_UNKNOWN;
 
 /// What the client's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -96,7 +97,8 @@ pub enum IprotoError {
         /// What the system said.
         why: String,
     },
-    /// The server refused it; nothing was done.
+    /// The server refused it; nothing was done, unless the code is
+    /// [`OUTCOME_UNKNOWN`](taskyard_wire::iproto::faults::OUTCOME_UNKNOWN).
     #[error("{} (code {})", .0.text, .0.code)]
     Refused(Fault),
     /// Something answers there, but not as Taskyard does.
@@ -113,6 +115,9 @@ impl From<IprotoError> for Refusal {
     fn from(error: IprotoError) -> Self {
         match error {
             IprotoError::Unreachable { .. } => Refusal::OutcomeUnknown(error.to_string()),
+            IprotoError::Refused(fault) if fault.code == OUTCOME_UNKNOWN => {
+                Refusal::OutcomeUnknown(fault.text.into_owned())
+            }
             other => Refusal::Store(other.to_string()),
         }
     }
@@ -125,5 +130,20 @@ impl From<HttpError> for Refusal {
             lost @ HttpError::Unreachable { .. } => Refusal::OutcomeUnknown(lost.to_string()),
             other => Refusal::Store(other.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A server that did not know whether a put was done said so in a text only, and the client took it for refused.
+    #[test]
+    fn an_unknown_outcome_stays_one() {
+        let lost = Fault::new(OUTCOME_UNKNOWN, "the store was lost");
+        let lost = Refusal::from(IprotoError::Refused(lost));
+        assert_eq!(lost, Refusal::OutcomeUnknown("the store was lost".into()));
+        let refused = Refusal::from(IprotoError::Refused(Fault::new(32, "no")));
+        assert_eq!(refused, Refusal::Store("no (code 32)".into()));
     }
 }

@@ -15,6 +15,7 @@ pub mod execute;
 pub mod lease;
 pub mod limits;
 pub mod machine;
+pub mod names;
 pub mod reason;
 pub mod record;
 pub mod schedule;

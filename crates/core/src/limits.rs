@@ -30,6 +30,8 @@ pub const PENDING_COMMANDS_MAX: usize = 100_000;
 pub const PENDING_ITEMS_MAX: usize = 100 * BATCH_TASKS_MAX;
 /// Most payload bytes waiting before the writer.
 pub const PENDING_BYTES_MAX: usize = 256 << 20;
+/// Most peer addresses whose failed logins are remembered.
+pub const LOGIN_PEERS_MAX: usize = 10_000;
 /// Longest key of a semaphore, in bytes.
 pub const SEMAPHORE_KEY_BYTES_MAX: usize = 128;
 /// Most semaphores in one store.

@@ -8,6 +8,7 @@
 
 mod app;
 mod auth;
+mod auth_throttle;
 mod body;
 mod config;
 mod connections;

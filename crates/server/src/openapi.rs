@@ -60,7 +60,8 @@ fn describe(routes: &[Route]) -> OpenApi {
 }
 
 /// What the name of a tube or the key of a semaphore looks like.
-const NAME: &str = r"^[^/:\u0000-\u001f\u007f-\u009f]+$";
+const NAME: &str =
+    r"^[^/:\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+$";
 
 fn method(route: &Route) -> HttpMethod {
     match route.method.as_str() {

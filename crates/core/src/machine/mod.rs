@@ -26,6 +26,7 @@ use crate::effects::Effects;
 use crate::error::{Error, Result};
 use crate::index::Shared;
 use crate::journal::{Entry, Journal};
+use crate::names::check_names;
 use crate::semaphore::Semaphores;
 use crate::session::{Session, SessionId};
 use crate::task::TaskId;
@@ -72,6 +73,7 @@ impl Machine {
         if self.is_loose() {
             self.regate_loose(now);
         }
+        check_names(&command)?;
         match command {
             Command::CreateTube { tube, options, if_not_exists } => {
                 self.create_tube(tube, options, if_not_exists)

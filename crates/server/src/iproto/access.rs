@@ -33,7 +33,11 @@ pub(super) fn allows(grants: &Grants, ask: &Ask) -> bool {
         Ask::Statistics { tube: Some(tube) } => return grants.sees(tube.as_str()),
         Ask::TubeExists { name } => return grants.sees(name),
         Ask::Statistics { tube: None } | Ask::TubeNames => return grants.sees_everything(),
-        Ask::Identify { .. } | Ask::State => return grants.sees_something(),
+        Ask::Identify { .. } | Ask::State | Ask::BoxInfo => return grants.sees_something(),
+        Ask::Unclear { method, .. } => match Verb::of_method(method) {
+            Some(verb) => verb,
+            None => return false,
+        },
     };
     ask.tube().is_some_and(|tube| grants.allows(verb, tube.as_str()))
 }

@@ -10,10 +10,11 @@ use taskyard_wire::iproto::{
 };
 
 use super::access;
-use super::batch::{Joins, Tag, Wanted};
+use super::batch::{Joins, Tag, Unclear, Wanted};
 use super::counters::Verb;
 use super::desk::{Caller, Desk};
 use super::expected::{Size, size_of, size_of_all};
+use super::face::{Of, Share};
 use super::flights::Patience;
 use super::taking::Taking;
 use super::users;
@@ -99,7 +100,7 @@ impl Desk {
     }
 
     /// Serves what was asked, in whichever way.
-    fn ask(&mut self, caller: Caller, ask: Ask) {
+    pub(super) fn ask(&mut self, caller: Caller, ask: Ask) {
         let caller = Caller { verb: Verb::of(ask.verb()), ..caller };
         match ask {
             Ask::Put { tube, task, wait } => {
@@ -128,6 +129,8 @@ impl Desk {
             }
             Ask::Identify { session } => self.identify(caller, session),
             Ask::State => self.tell(caller, &Answer::Text(RUNNING)),
+            Ask::BoxInfo => self.box_info(caller),
+            Ask::Unclear { tube, method, args } => self.find_kind(caller, tube, method, args),
             Ask::Cfg { ttr: None } => self.tell(caller, &Answer::Nothing),
             Ask::TubeExists { name } => match TubeName::new(&name) {
                 Ok(tube) => self.push(caller, Command::Tubes { tube: Some(tube) }, Wanted::Exists),
@@ -214,6 +217,28 @@ impl Desk {
         } else {
             self.add(caller, Command::Take(take), wanted);
         }
+    }
+
+    /// Asks for the kind of a tube on which the meaning of a call depends. What comes after the call waits, so that it
+    /// keeps its place.
+    fn find_kind(&mut self, caller: Caller, tube: TubeName, method: &'static str, args: Vec<u8>) {
+        let mut kept = Share::new(self.face.clone(), Of::Arriving);
+        if !kept.grow(args.len()) {
+            let text = "overloaded: too many bytes of large requests are on their way";
+            return self.deny(caller, &faults::lua(text));
+        }
+        self.submit();
+        if self.admit(caller) {
+            let wanted = Wanted::Unclear(Unclear { method, args, kept });
+            self.add(caller, Command::Tubes { tube: Some(tube) }, wanted);
+            self.launch_joining();
+        }
+    }
+
+    fn box_info(&mut self, caller: Caller) {
+        let uptime = self.face.started.elapsed().as_secs();
+        let info = Answer::Info { instance: self.face.instance, pid: std::process::id(), uptime };
+        self.tell(caller, &info);
     }
 
     fn semaphore(&mut self, caller: Caller, command: Command) {

@@ -71,8 +71,22 @@ pub(super) enum Wanted {
     Session(SessionId, u32),
     /// The identity of the session that this connection belongs to from now on.
     Switched(SessionId),
+    /// What the arguments of this method mean for a tube of the kind that was found.
+    Unclear(Unclear),
     /// The replies to this many commands, as they are; sessions are joined and left among them.
     Native(Vec<Joins>),
+}
+
+/// A call whose meaning depends on the kind of its tube, which is asked for first.
+#[derive(Debug)]
+pub(super) struct Unclear {
+    /// The method.
+    pub method: &'static str,
+    /// Its arguments, a MessagePack list.
+    pub args: Vec<u8>,
+    /// The memory that they take of what arriving frames may have.
+    #[expect(dead_code, reason = "it is kept until it is dropped, and gives the memory back then")]
+    pub kept: Share,
 }
 
 /// What a native command does to the sessions of its connection.

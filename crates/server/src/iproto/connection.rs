@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::arrival::{Arrival, Brought};
-use super::desk::Desk;
+use super::desk::{Desk, Random};
 use super::face::{Face, Of, Share};
 use super::farewell::{FAREWELL_MAX, say_goodbye, turn_away};
 use crate::connections::told;
@@ -31,21 +32,26 @@ pub(crate) async fn serve(stream: TcpStream, face: Arc<Face>, mut closing: watch
         let most = face.connections_max;
         return turn_away(stream, face, most).await;
     }
-    let Some(tls) = &face.tls else { return serve_stream(stream, face, closing).await };
+    let peer = stream.peer_addr().ok().map(|peer| peer.ip());
+    let Some(tls) = &face.tls else { return serve_stream(stream, peer, face, closing).await };
     let accepted = tokio::select! {
         accepted = tls.accept(stream) => accepted,
         () = told(&mut closing) => None,
     };
     if let Some(stream) = accepted {
-        serve_stream(stream, face.clone(), closing).await;
+        serve_stream(stream, peer, face.clone(), closing).await;
     }
 }
 
-async fn serve_stream<S>(stream: S, face: Arc<Face>, mut closing: watch::Receiver<bool>)
-where
+async fn serve_stream<S>(
+    stream: S,
+    peer: Option<IpAddr>,
+    face: Arc<Face>,
+    mut closing: watch::Receiver<bool>,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut connection = match Connection::new(stream, face) {
+    let mut connection = match Connection::new(stream, peer, face) {
         Ok(connection) => connection,
         Err(error) => return tracing::error!(%error, "no random bytes for a greeting"),
     };
@@ -84,7 +90,7 @@ struct Connection<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    fn new(stream: S, face: Arc<Face>) -> io::Result<Self> {
+    fn new(stream: S, peer: Option<IpAddr>, face: Arc<Face>) -> io::Result<Self> {
         let mut random = [0; 48];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let (salt, session) = random.split_at(32);
@@ -95,7 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Connection {
             stream,
             arrival: Arrival::new(face.clone()),
-            desk: Desk::new(face, salt, session, &greeting),
+            desk: Desk::new(face, peer, Random { salt, session }, &greeting),
             sent: 0,
             unflushed: false,
             stopping: false,
@@ -119,7 +125,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Poll::Ready(Ok(()));
             }
             if self.poll_introduction(cx).is_ready() {
-                let error = "nobody said who they are in time";
+                let error = "authentication timed out";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, error)));
             }
             let may_read = self.may_read();

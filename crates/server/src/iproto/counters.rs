@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Every verb that is counted, and one for everything else.
-const VERBS: [&str; 33] = [
+const VERBS: [&str; 34] = [
     "call",
     "put",
     "put_many",
@@ -25,6 +25,7 @@ const VERBS: [&str; 33] = [
     "statistics",
     "identify",
     "state",
+    "info",
     "cfg",
     "create_tube",
     "tube",

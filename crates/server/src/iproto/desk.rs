@@ -1,6 +1,8 @@
 //! Where frames become commands and replies become answers; knows no socket.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use taskyard_core::SessionId;
 use taskyard_wire::iproto::eval::Returns;
@@ -17,7 +19,7 @@ use super::expected::Expected;
 use super::face::{Face, Of, Share};
 use super::flights::Flights;
 use super::sessions::Sessions;
-use super::users::{GUEST, Grants, NotKnown};
+use super::users::{GUEST, Grants, LoginFailed};
 
 /// When this many bytes of answers are not sent yet, no more are made and nothing more is read.
 pub(super) const UNSENT_BYTES_MAX: usize = 1 << 20;
@@ -50,10 +52,20 @@ pub(super) struct Desk {
     /// Whether frames have arrived that must wait.
     held: bool,
     salt: [u8; 32],
+    /// Where the client is, as far as that is known.
+    peer: Option<IpAddr>,
     pub(super) user: String,
     pub(super) grants: Grants,
     introduced: bool,
     closing: bool,
+}
+
+/// What is made anew for each connection.
+pub(super) struct Random {
+    /// What passwords are scrambled with.
+    pub salt: [u8; 32],
+    /// The identity of the session that begins with the first take.
+    pub session: [u8; 16],
 }
 
 /// Who asks, and how to answer.
@@ -71,7 +83,8 @@ pub(super) struct Caller {
 
 impl Desk {
     /// The desk of a new connection, which begins with the greeting.
-    pub fn new(face: Arc<Face>, salt: [u8; 32], session: [u8; 16], greeting: &[u8]) -> Self {
+    pub fn new(face: Arc<Face>, peer: Option<IpAddr>, random: Random, greeting: &[u8]) -> Self {
+        let Random { salt, session } = random;
         Desk {
             answers: greeting.to_vec(),
             sessions: Sessions::new(SessionId(session)),
@@ -83,6 +96,7 @@ impl Desk {
             unsent: Share::new(face.clone(), Of::Unsent),
             held: false,
             salt,
+            peer,
             user: GUEST.into(),
             grants: face.users.guest(),
             introduced: false,
@@ -213,16 +227,33 @@ impl Desk {
     }
 
     fn authenticate(&mut self, caller: Caller, user: &str, scramble: Option<&[u8; 20]>) {
+        let (face, now) = (self.face.clone(), Instant::now());
+        let throttle = &face.throttle;
+        if let Some(peer) = self.peer
+            && let Err(wait) = throttle.admit(peer, now)
+        {
+            let failures = throttle.failures();
+            tracing::debug!(%peer, user = ?faults::shown(user), failures, "a login was not looked at");
+            return self.deny(caller, &faults::too_many_logins(wait.as_secs().max(1)));
+        }
         match self.face.users.authenticate(user, scramble, &self.salt) {
             Ok(grants) => {
+                if let Some(peer) = self.peer.filter(|_| user != GUEST) {
+                    throttle.succeeded(peer, now);
+                }
                 self.user = user.into();
                 // Whoever may do nothing has not become anybody.
                 self.introduced = grants.sees_something();
                 self.grants = grants;
                 self.empty(caller);
             }
-            Err(NotKnown::User) => self.deny(caller, &faults::no_user(user)),
-            Err(NotKnown::Password) => self.deny(caller, &faults::incorrect_password(user)),
+            Err(LoginFailed) => {
+                if let Some(peer) = self.peer {
+                    tracing::debug!(%peer, user = ?faults::shown(user), "a login over iproto failed");
+                    throttle.failed(peer, now);
+                }
+                self.deny(caller, &faults::login_failed());
+            }
         }
     }
 
@@ -288,7 +319,8 @@ mod tests {
         let mut config = IprotoConfig::new(([127, 0, 0, 1], 0).into());
         config.users = Users::new(vec![User::new("boss", "secret", Grants::All)]);
         let face = Arc::new(Face::new(config, engine, [0; 16]));
-        let mut desk = Desk::new(face, [0; 32], [1; 16], &[]);
+        let random = Random { salt: [0; 32], session: [1; 16] };
+        let mut desk = Desk::new(face, None, random, &[]);
         let mut bytes = Vec::new();
         encode_request(&mut bytes, 1, &Operation::Auth { user: GUEST, scramble: None });
         desk.eat(&bytes);

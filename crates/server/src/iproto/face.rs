@@ -1,9 +1,10 @@
 //! What all iproto connections share.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use taskyard_core::TubeName;
 use taskyard_core::limits::PENDING_BYTES_MAX;
@@ -15,6 +16,7 @@ use super::counters::Counters;
 use super::leaving::Leaving;
 use super::tls::Tls;
 use super::users::Users;
+use crate::auth_throttle::AuthThrottle;
 
 /// Most tubes that expressions may remember by name.
 const REMEMBERED_MAX: usize = 1_000;
@@ -47,6 +49,10 @@ pub(crate) struct Face {
     pub farewells: Semaphore,
     /// Sessions that could not be left yet.
     pub leaving: Leaving,
+    /// Whose logins failed too often.
+    pub throttle: AuthThrottle,
+    /// When it began to serve.
+    pub started: Instant,
     connections: Quota,
     in_flight: Quota,
     arriving: Quota,
@@ -97,6 +103,8 @@ impl Face {
             connections_max: config.connections_max,
             farewells: Semaphore::new(FAREWELLS_MAX),
             leaving: Leaving::default(),
+            throttle: AuthThrottle::new(),
+            started: Instant::now(),
             connections: quota(config.connections_max),
             in_flight: quota(config.in_flight_total_max),
             arriving: quota(config.arriving_bytes_max.max(config.frame_bytes_max)),
@@ -177,6 +185,12 @@ impl Share {
     pub fn split(&mut self) -> Share {
         let amount = std::mem::take(&mut self.amount);
         Share { face: self.face.clone(), of: self.of, amount }
+    }
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Share").field("amount", &self.amount).finish_non_exhaustive()
     }
 }
 

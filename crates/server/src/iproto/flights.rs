@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::iproto::config::IprotoConfig;
-    use crate::iproto::desk::UNSENT_BYTES_MAX;
+    use crate::iproto::desk::{Random, UNSENT_BYTES_MAX};
     use crate::iproto::face::{Face, Of, Share};
 
     /// How large the data of the task is that is looked at.
@@ -210,7 +210,8 @@ mod tests {
         let store = Box::new(MemoryStore::default());
         let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
         let config = IprotoConfig::new(([127, 0, 0, 1], 0).into());
-        Desk::new(Arc::new(Face::new(config, engine, [0; 16])), [0; 32], [1; 16], &[])
+        let random = Random { salt: [0; 32], session: [1; 16] };
+        Desk::new(Arc::new(Face::new(config, engine, [0; 16])), None, random, &[])
     }
 
     fn call(name: &str, args: &[u8]) -> Vec<u8> {

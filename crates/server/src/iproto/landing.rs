@@ -2,13 +2,16 @@
 
 use std::vec;
 
+use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Command, Error, Outcome, Placed, Reply, Result as CoreResult, SessionId, State, Task,
     TaskId, TubeName,
 };
-use taskyard_wire::iproto::{Answer, Fault, encode_replies, fault_of, faults, write_ok};
+use taskyard_wire::iproto::{
+    Answer, Fault, encode_replies, fault_of, faults, parse_method_of, write_ok,
+};
 
-use super::batch::{Landed, Tag, Wanted};
+use super::batch::{Landed, Tag, Unclear, Wanted};
 use super::desk::{Caller, Desk};
 use super::leaving;
 use super::taking::Taking;
@@ -193,8 +196,28 @@ impl Desk {
             (Wanted::Peeked(id), Reply::Tasks(tasks)) => {
                 self.told(caller, &shown(tasks.first().ok_or_else(|| faults::not_found(id))?))
             }
+            (Wanted::Unclear(unclear), Reply::Tubes(tubes)) => {
+                self.ask_again(caller, &unclear, tubes)
+            }
             (wanted, reply) => self.tell_simply(caller, wanted, reply),
         }
+    }
+
+    /// Serves a call now that the kind of its tube is known.
+    fn ask_again(
+        &mut self,
+        caller: Caller,
+        unclear: &Unclear,
+        tubes: Vec<TubeInfo>,
+    ) -> Result<(), Fault> {
+        let Some(tube) = tubes.into_iter().next() else {
+            return Err(self.fault(caller, &misfit()));
+        };
+        let Unclear { method, args, .. } = unclear;
+        let ask = parse_method_of(tube.options.kind, tube.name, method, args)?;
+        self.ask(caller, ask);
+        self.submit();
+        Ok(())
     }
 
     /// The answers that are no tasks.

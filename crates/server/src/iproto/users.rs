@@ -8,6 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use taskyard_core::TubeName;
+use taskyard_core::names::unfit_char;
 use taskyard_wire::iproto::auth;
 
 use super::pattern::Pattern;
@@ -38,6 +39,9 @@ impl TryFrom<List> for Users {
         for User { name, .. } in &list.users {
             if name.is_empty() {
                 return Err("a user has an empty name".into());
+            }
+            if let Some(bad) = unfit_char(name) {
+                return Err(format!("the name of user {name:?} must not contain {bad:?}"));
             }
             if !names.insert(name.as_str()) {
                 return Err(format!("user '{name}' is listed twice; keep one of the two"));
@@ -104,16 +108,30 @@ pub enum Verb {
     Execute,
 }
 
-/// Why somebody is not who they say.
+/// There is no such user, or the password is another one. Which of the two is told to no client and takes no other time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotKnown {
-    /// Nobody of this name.
-    User,
-    /// The password is another one.
-    Password,
-}
+pub(crate) struct LoginFailed;
 
 impl Verb {
+    /// What the method of this name needs.
+    pub(crate) fn of_method(method: &str) -> Option<Verb> {
+        Some(match method {
+            "put" | "put_many" => Verb::Put,
+            "take" | "take_many" => Verb::Take,
+            "ack" | "ack_many" => Verb::Ack,
+            "release" => Verb::Release,
+            "touch" => Verb::Touch,
+            "bury" => Verb::Bury,
+            "kick" => Verb::Kick,
+            "peek" => Verb::Peek,
+            "delete" => Verb::Delete,
+            "truncate" => Verb::Truncate,
+            "release_all" => Verb::ReleaseAll,
+            "drop" => Verb::Drop,
+            _ => return None,
+        })
+    }
+
     /// What a producer or a consumer needs.
     fn everyday() -> Vec<Verb> {
         use Verb::{Ack, Bury, Delete, Kick, Peek, Put, Release, Take, Touch};
@@ -141,22 +159,25 @@ impl Users {
         }
     }
 
-    /// What somebody may do who says to be `name` and shows this scramble of the salt.
+    /// What a user may do who shows this scramble of the salt as a proof of the password. An unknown user costs the same
+    /// time as a wrong password.
     pub(crate) fn authenticate(
         &self,
         name: &str,
         scramble: Option<&[u8; 20]>,
         salt: &[u8],
-    ) -> Result<Grants, NotKnown> {
-        let Some(user) = self.find(name) else {
-            return if name == GUEST { Ok(self.guest()) } else { Err(NotKnown::User) };
+    ) -> Result<Grants, LoginFailed> {
+        let (stored, grants) = match self.find(name) {
+            Some(User { password: Some(stored), grants, .. }) => (&stored.0, Some(grants)),
+            Some(User { password: None, grants, .. }) => return Ok(grants.clone()),
+            None if name == GUEST => return Ok(self.guest()),
+            None => (&[0; 20], None),
         };
-        let known = match (&user.password, scramble) {
-            (None, _) => true,
-            (Some(stored), Some(scramble)) => auth::check(scramble, salt, &stored.0),
-            (Some(_), None) => false,
-        };
-        if known { Ok(user.grants.clone()) } else { Err(NotKnown::Password) }
+        let proven = auth::check(scramble.unwrap_or(&[0; 20]), salt, stored);
+        match grants {
+            Some(grants) if proven && scramble.is_some() => Ok(grants.clone()),
+            _ => Err(LoginFailed),
+        }
     }
 
     fn find(&self, name: &str) -> Option<&User> {
@@ -328,9 +349,9 @@ mod tests {
         let copy = users.authenticate("copy", Some(&shown), &salt).unwrap();
         assert!(copy.allows(Verb::Take, "any") && !copy.allows(Verb::Drop, "any"));
         let wrong = users.authenticate("lim", Some(&shown), &salt);
-        assert_eq!(wrong, Err(NotKnown::Password));
-        assert_eq!(users.authenticate("lim", None, &salt), Err(NotKnown::Password));
-        assert_eq!(users.authenticate("who", Some(&shown), &salt), Err(NotKnown::User));
+        assert_eq!(wrong, Err(LoginFailed));
+        assert_eq!(users.authenticate("lim", None, &salt), Err(LoginFailed));
+        assert_eq!(users.authenticate("who", Some(&shown), &salt), Err(LoginFailed));
         let shown = auth::scramble("x", &salt);
         let lim = users.authenticate("lim", Some(&shown), &salt).unwrap();
         assert!(lim.allows(Verb::Put, "mails") && lim.allows(Verb::Drop, "mail"));
@@ -369,6 +390,17 @@ mod tests {
         let refused = users(json!([user("a"), user("b"), user("a")])).unwrap_err();
         assert!(refused.contains("'a' is listed twice"), "{refused}");
         assert!(users(json!([user("")])).unwrap_err().contains("empty"));
+    }
+
+    // A name with a character that turns the direction of writing shows as another one in the log.
+    #[test]
+    fn a_name_shows_as_it_is_written() {
+        let user = |name| json!([{ "name": name, "password": "x", "grants": "all" }]);
+        assert!(users(user("пользователь")).is_ok());
+        for name in ["ssob\u{202e}", "a\u{2066}b", "\u{200f}a", "a\nb"] {
+            let refused = users(user(name)).unwrap_err();
+            assert!(refused.contains("must not contain"), "{refused}");
+        }
     }
 
     #[test]

@@ -30,6 +30,15 @@ async fn python() {
     Program::new(&python, "python_sync.py").cannot(&[Ability::Pipelining]).play().await;
 }
 
+/// The pool of PyPI's `tarantool` found no server in which a connection could be used, because `box.info` was not defined;
+/// and without grants for the guest a client could not even connect, because it reads the schema first.
+#[tokio::test(flavor = "multi_thread")]
+async fn python_pool() {
+    let Some(python) = PYTHON.find() else { return };
+    let site = site::Site::with(taskyard_server::Grants::List(Vec::new())).await;
+    Program::new(&python, "python_pool.py").says(&site, "pooled").await;
+}
+
 /// PyPI's `asynctnt` and `asynctnt-queue`.
 #[tokio::test(flavor = "multi_thread")]
 async fn python_async() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::process::Command;
 
-use crate::scenario::{self, Ability, Case};
+use crate::scenario::{self, Ability, Case, PASSWORD, USER};
 use crate::site::Site;
 
 /// How long a program may take for the whole scenario.
@@ -83,6 +83,12 @@ impl Program {
         }
     }
 
+    /// Runs it against this server, where it must end well and say this.
+    pub async fn says(self, site: &Site, line: &str) {
+        let Said { success, text } = self.run(site, &[]).await;
+        assert!(success && text.lines().any(|said| said == line), "{}: {text}", self.name);
+    }
+
     async fn run(&self, site: &Site, cases: &[Case]) -> Said {
         // Whatever a program leaves where it is started goes away with the folder.
         let folder = tempfile::tempdir().unwrap();
@@ -92,6 +98,7 @@ impl Program {
         let mut command = Command::new(&self.interpreter);
         command.current_dir(folder.path()).arg(programs.join(self.name)).arg(&scenario);
         command.arg(site.address().ip().to_string()).arg(site.address().port().to_string());
+        command.env("USER", USER).env("PASSWORD", PASSWORD);
         command.envs(self.env.clone()).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let running = command.spawn().expect("the program starts");

@@ -19,9 +19,14 @@ pub struct Site {
 
 impl Site {
     pub async fn new() -> Self {
+        Site::with(Grants::All).await
+    }
+
+    /// The same where clients that give no name may do this.
+    pub async fn with(guest: Grants) -> Self {
         let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut iproto = IprotoConfig::new(any_port);
-        iproto.users = users();
+        iproto.users = users(guest);
         let mut config = Config::new(any_port);
         config.iproto = Some(iproto);
         let store = Box::new(MemoryStore::default());
@@ -38,10 +43,10 @@ impl Site {
     }
 }
 
-fn users() -> Users {
+fn users(guest: Grants) -> Users {
     let limited = Grants::List(vec![Grant::new(LIMITED_TUBE, &[Verb::Put])]);
     Users::new(vec![
-        User::guest(Grants::All),
+        User::guest(guest),
         User::new(USER, PASSWORD, Grants::All),
         User::new(LIMITED_USER, PASSWORD, limited),
     ])

@@ -105,6 +105,36 @@ async fn what_is_not_known_is_refused_and_the_connection_goes_on() {
     talk.ping().await;
 }
 
+// A request in a good frame whose body is wrong was answered with error 20 and then lost its connection, with all that
+// the client had under way on it. Tarantool goes on.
+#[tokio::test]
+async fn a_wrong_body_does_not_cost_the_connection() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    let bodies: [(u8, &[u8]); 7] = [
+        // Arguments that are a number, a map and nil.
+        (10, &[0x82, 0x22, 0xa1, b'f', 0x21, 0x05]),
+        (10, &[0x82, 0x22, 0xa1, b'f', 0x21, 0x80]),
+        (8, &[0x82, 0x27, 0xa1, b'f', 0x21, 0xc0]),
+        // A key that is a number.
+        (1, &[0x82, 0x10, 0xcd, 0x01, 0x19, 0x20, 0x05]),
+        // A function that is a number, a body that is a list, a body that ends early.
+        (10, &[0x81, 0x22, 0x05]),
+        (10, &[0x91, 0x05]),
+        (10, &[0x82, 0x22, 0xa1, b'f', 0x21]),
+    ];
+    for (number, (kind, body)) in (1..).zip(bodies) {
+        let mut frame = vec![5 + body.len() as u8, 0x82, 0x00, kind, 0x01, number];
+        frame.extend_from_slice(body);
+        talk.send(&frame).await;
+        let (sync, answer) = talk.next().await.expect("the connection goes on");
+        let fault = answer.unwrap_err();
+        assert_eq!((sync, fault.code), (number.into(), 20), "{body:02x?}");
+        assert_eq!(fault.text, "Invalid MsgPack - packet body");
+    }
+    talk.ping().await;
+}
+
 #[tokio::test]
 async fn the_version_of_the_protocol_is_told_and_nothing_can_be_watched() {
     let rig = Rig::new().await;

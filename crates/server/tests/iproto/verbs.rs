@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use taskyard_store::OpenOptions;
+use taskyard_wire::iproto::Shape;
 
 use crate::rig::Rig;
 
@@ -76,6 +77,63 @@ async fn what_is_not_there_is_named() {
     talk.refused("queue.create_tube", json!(["mail", "fifo"]), 32, "already exists").await;
     talk.refused("queue.create_tube", json!(["a", "lifo"]), 32, "Unknown tube type lifo").await;
     talk.refused("queue.tube.mail:put", json!([]), 39, "Tuple field 3").await;
+    // Whatever is wrong with a call, a tube that is not there comes first.
+    talk.refused("queue.tube.post:ack", json!(["x"]), 33, "'queue.tube.post:ack'").await;
+}
+
+// What a kind makes of wrong arguments was decided before the kind was known.
+#[tokio::test]
+async fn the_kind_of_a_tube_decides_what_is_wrong() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    for (kind, field) in
+        [("fifo", 3), ("fifottl", 8), ("limfifottl", 8), ("utube", 4), ("utubettl", 9)]
+    {
+        talk.done("queue.create_tube", json!([kind, kind])).await;
+        let put = format!("queue.tube.{kind}:put");
+        let text = format!("Tuple field {field} required by space format is missing");
+        talk.refused(&put, json!([]), 39, &text).await;
+        let wrong = json!(["x", { "pri": "x" }]);
+        if kind.ends_with("ttl") {
+            talk.refused(&put, wrong, 23, "Tuple field 6").await;
+        } else {
+            assert_eq!(talk.done(&put, wrong).await, json!([[0, "r", "x"]]));
+        }
+    }
+    let eval = talk.eval("return queue.tube.utube:put('y', {ttl = 'x'})", json!([])).await;
+    assert_eq!(eval.unwrap(), json!([[1, "r", "y"]]));
+}
+
+// The put that waits for the kind of its tube keeps its place before what was sent after it.
+#[tokio::test]
+async fn an_unclear_call_keeps_its_place() {
+    let rig = Rig::new().await;
+    let mut talk = rig.with_tube("mail", "fifo").await;
+    let mut bytes = Vec::new();
+    for args in [json!([0]), json!([1, { "pri": "x" }]), json!([2]), json!([3, { "ttl": [] }])] {
+        bytes.extend(talk.call_bytes("queue.tube.mail:put", &args, Shape::Call).1);
+    }
+    talk.send(&bytes).await;
+    let mut answers = Vec::new();
+    for _ in 0..4 {
+        answers.push(talk.next().await.unwrap());
+    }
+    answers.sort_by_key(|answer| answer.0);
+    for (id, (_, answer)) in answers.into_iter().enumerate() {
+        assert_eq!(answer, Ok(json!([[id, "r", id]])));
+    }
+}
+
+// Connection pools of the Go and Python clients use no server that does not answer this.
+#[tokio::test]
+async fn pools_are_told_that_it_runs_and_can_be_written_to() {
+    let rig = Rig::new().await;
+    let mut talk = rig.connect().await;
+    let info = talk.done("box.info", json!([])).await;
+    let info = &info[0];
+    assert_eq!((&info["status"], &info["ro"]), (&json!("running"), &json!(false)), "{info}");
+    assert_eq!(info["version"], talk.greeting.version.as_str());
+    assert_eq!(talk.call_16("box.info", json!([])).await.unwrap()[0][0]["ro"], false);
 }
 
 #[tokio::test]

@@ -85,7 +85,9 @@ def mended_options(options):
 
 
 def mended_task(task):
-    """Base64 holds one MessagePack value, and integers have at most 64 bits."""
+    """Base64 holds one MessagePack value, integers have at most 64 bits, and a start time excludes a delay."""
+    if task.get("at") is not None:
+        task.pop("delay", None)
     for name, value in (("data_base64", ONE), ("meta_base64", EMPTY_MAP)):
         if isinstance(task.get(name), str):
             task[name] = value

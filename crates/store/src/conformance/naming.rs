@@ -89,3 +89,20 @@ pub async fn a_queue_number_is_permanent<H: Harness>(queue: H) {
     let numbers: Vec<_> = queue.tubes().await.iter().map(|tube| tube.options.queue_num).collect();
     assert_eq!(numbers, [Some(1), Some(u32::MAX)]);
 }
+
+/// A tube called "liam", a character that turns the direction of text, "x" was shown like another one in lists and logs.
+/// Such a name is refused where it is given; a tube without it is not touched.
+pub async fn a_name_that_turns_text_around_is_refused<H: Harness>(queue: H) {
+    let tube = queue.tube_named("emails", TubeOptions::new(Kind::FifoTtl)).await;
+    for bad in ["liam\u{202e}x", "\u{2066}emails", "emails\u{200f}", "a\u{61c}b"] {
+        for command in [create(bad, None), rename(&tube, bad, None)] {
+            let refused = queue.refused(command).await;
+            let told =
+                matches!(&refused, Error::Invalid(text) if text.contains("direction of text"));
+            assert!(told, "{bad:?}: {refused}");
+        }
+        let gone = queue.refused(put(&name(bad), vec![task("x")])).await;
+        assert_eq!(gone, Error::TubeNotFound(name(bad)));
+    }
+    assert_eq!(queue.put(&tube, task("x")).await, TaskId(0));
+}

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
+use taskyard_core::names::check_names;
 use taskyard_core::{
     Command, Error, Finish, FinishItem, NewTask, SemaphoreKey, SessionId, Span, TaskId, TubeChange,
     TubeName, check_tasks, refuse_priorities,
@@ -203,6 +204,9 @@ impl Part {
 
 /// What can be refused without asking the database.
 fn refusal(command: &Command) -> Option<Error> {
+    if let Err(refused) = check_names(command) {
+        return Some(refused);
+    }
     match command {
         Command::CreateTube { options, .. } => {
             refuse_options(options.capacity, options.attempts_max)

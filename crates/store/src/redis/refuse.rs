@@ -1,6 +1,7 @@
 //! What can be refused without asking Redis.
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::names::check_names;
 use taskyard_core::{Command, Error, TubeOptions, check_tasks};
 
 use super::execute::tasks_in;
@@ -17,6 +18,9 @@ pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
         };
         Some(Error::Invalid(message.into()))
     };
+    if let Err(refused) = check_names(command) {
+        return Some(refused);
+    }
     match command {
         Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
             .or_else(|| refuse_queue_num(o.queue_num))

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::names::check_names;
 use taskyard_core::{Command, Effects, Error, News, Reply, Timestamp, TubeName, check_tasks};
 use taskyard_tarantool::{ANSWER_MAX, Batch as Answered, Failure, Fault, decode_batch};
 
@@ -448,6 +449,9 @@ fn refusal(command: &Command) -> Option<Error> {
         };
         Some(Error::Invalid(message.into()))
     };
+    if let Err(refused) = check_names(command) {
+        return Some(refused);
+    }
     match command {
         Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max),
         Command::AlterTube { change, .. } => {

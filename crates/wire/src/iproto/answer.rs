@@ -2,6 +2,7 @@
 
 use taskyard_core::{Body, SemaphoreReply, SessionId, State, TaskId, TubeName, TubeStats};
 
+use super::greeting::{self, VERSION};
 use super::pack::{self, Out};
 use super::reply::{Shape, write_ok};
 use super::semaphores;
@@ -40,6 +41,15 @@ pub enum Answer<'a> {
     Names(&'a [TubeName]),
     /// What a semaphore says.
     Semaphore(&'a SemaphoreReply),
+    /// What is known of the server.
+    Info {
+        /// Its identity, as in the greeting.
+        instance: [u8; 16],
+        /// The number of its process.
+        pid: u32,
+        /// How long it runs, in seconds.
+        uptime: u64,
+    },
 }
 
 /// Writes the reply with this answer.
@@ -99,6 +109,7 @@ fn write_value(out: &mut Out, answer: &Answer<'_>) {
             }
         }
         Answer::Semaphore(reply) => semaphores::write(out, reply),
+        Answer::Info { instance, pid, uptime } => write_info(out, *instance, *pid, *uptime),
         Answer::Names(names) => {
             pack::array(out, names.len());
             names.iter().for_each(|name| pack::str(out, name.as_str()));
@@ -122,6 +133,22 @@ fn write_task(out: &mut Out, id: TaskId, state: State, data: &[u8]) {
     } else {
         out.extend_from_slice(data);
     }
+}
+
+/// What of `box.info` has a meaning here. Connection pools use a server that is `running` and not `ro`.
+fn write_info(out: &mut Out, instance: [u8; 16], pid: u32, uptime: u64) {
+    pack::map(out, 8);
+    let uuid = greeting::identity(instance);
+    for (name, text) in [("version", VERSION), ("uuid", &uuid), ("status", "running")] {
+        pack::str(out, name);
+        pack::str(out, text);
+    }
+    for (name, number) in [("id", 1), ("lsn", 0), ("pid", pid.into()), ("uptime", uptime)] {
+        pack::str(out, name);
+        pack::uint(out, number);
+    }
+    pack::str(out, "ro");
+    pack::bool(out, false);
 }
 
 fn write_stats(out: &mut Out, stats: &TubeStats) {

@@ -1,6 +1,6 @@
 //! The arguments of a call, one after the other.
 
-use taskyard_core::{Body, Span, TaskId};
+use taskyard_core::{Body, Kind, Span, TaskId};
 
 use super::faults::{lua, malformed, missing_data, missing_key, wrong_key};
 use super::reader::{Reader, Value};
@@ -22,6 +22,11 @@ impl<'a> Args<'a> {
         Ok(Args { reader, left })
     }
 
+    /// Whether there are no more.
+    pub const fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+
     /// The bytes of the next argument; `None` when there are no more.
     pub fn raw(&mut self) -> Result<Option<&'a [u8]>, Fault> {
         if !self.advance() {
@@ -39,12 +44,13 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// The number of a task; `key_parts` is how many the upstream key has, for the text of the error.
+    /// The number of a task; `key_parts` is how many the upstream key has, for the text of the error: its last part is the
+    /// number. A number that is nil is not one that is missing.
     pub fn id(&mut self, key_parts: u32) -> Result<TaskId, Fault> {
-        match self.value()? {
-            Value::Nil => Err(missing_key(key_parts)),
-            value => task_id(&value),
+        if self.is_empty() {
+            return Err(missing_key(key_parts));
         }
+        task_id(&self.value()?, key_parts)
     }
 
     /// A number of seconds; `None` for nil.
@@ -52,10 +58,10 @@ impl<'a> Args<'a> {
         seconds(&self.value()?)
     }
 
-    /// The payload of a task, byte for byte.
-    pub fn body(&mut self) -> Result<Body, Fault> {
+    /// The payload of a task for a tube of this kind, byte for byte.
+    pub fn body(&mut self, kind: Kind) -> Result<Body, Fault> {
         if !self.advance() {
-            return Err(missing_data());
+            return Err(missing_data(kind));
         }
         let (raw, nested) = self.reader.raw_nested().map_err(|_| malformed())?;
         // Plain values have no depth; the second look is only for what may be too deep.
@@ -91,20 +97,26 @@ pub(super) fn list<'a>(
     Ok((args, count))
 }
 
-/// A task's number, if the value is one.
-pub(super) fn task_id(value: &Value<'_>) -> Result<TaskId, Fault> {
-    value.unsigned().map(TaskId).ok_or_else(wrong_key)
+/// A task's number, if the value is one; the key of the index has `key_parts` parts.
+pub(super) fn task_id(value: &Value<'_>, key_parts: u32) -> Result<TaskId, Fault> {
+    value.unsigned().map(TaskId).ok_or_else(|| wrong_key(key_parts - 1, "unsigned"))
 }
 
 /// Seconds as a span: negative is none, more than a century is for ever. `None` for nil.
 pub(super) fn seconds(value: &Value<'_>) -> Result<Option<Span>, Fault> {
+    span(value).ok_or_else(|| lua(format!("attempt to compare {} with number", value.lua_type())))
+}
+
+/// The same for a delay, which upstream compares the other way round.
+pub(super) fn delay(value: &Value<'_>) -> Result<Option<Span>, Fault> {
+    span(value).ok_or_else(|| lua(format!("attempt to compare number with {}", value.lua_type())))
+}
+
+/// Seconds as a span, or nil; `None` for what is neither.
+fn span(value: &Value<'_>) -> Option<Option<Span>> {
     if *value == Value::Nil {
-        return Ok(None);
+        return Some(None);
     }
-    let Some(seconds) = value.number() else {
-        let text = format!("attempt to compare {} with number", value.lua_type());
-        return Err(lua(text));
-    };
     // Not a number compares as neither more nor less; zero is the harmless reading.
-    Ok(Some(Span::from_secs_f64(seconds).unwrap_or_default()))
+    value.number().map(|seconds| Some(Span::from_secs_f64(seconds).unwrap_or_default()))
 }

@@ -7,12 +7,21 @@ use taskyard_core::{
 };
 
 use super::args::{Args, list, task_id};
-use super::faults::{lua, missing_key, no_statistics, not_defined, shown};
+use super::faults::{MALFORMED, lua, no_statistics, not_defined, shown, wrong_key};
 use super::native::{EXECUTE, decode_commands};
 use super::options::{read_cfg, read_create, read_put, read_release};
 use super::reader::Value;
 use super::reply::Fault;
+use super::schema::is_system_space;
 use super::semaphores;
+
+/// How many parts the key has by which upstream finds who took a task: tube and id.
+const TAKEN_KEY_PARTS: u32 = 2;
+/// How many parts the key has by which upstream finds a task.
+const TASK_KEY_PARTS: u32 = 1;
+
+/// What the server says of itself to connection pools.
+pub const BOX_INFO: &str = "box.info";
 
 /// What is asked of the queue.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,6 +129,18 @@ pub enum Ask {
     },
     /// Does the queue run?
     State,
+    /// What is known of the server: connection pools ask whether it runs and can be written to.
+    BoxInfo,
+    /// A method of a tube with arguments that are wrong, at least for some kinds. What it asks, or why it is refused,
+    /// depends on whether the tube is there and on its kind: see [`parse_method_of`].
+    Unclear {
+        /// Which tube.
+        tube: TubeName,
+        /// The method.
+        method: &'static str,
+        /// Its arguments, a MessagePack list.
+        args: Vec<u8>,
+    },
     /// Settings of the queue.
     Cfg {
         /// How long a session without connections keeps its tasks, if that is to change.
@@ -169,6 +190,8 @@ impl Ask {
             Ask::Statistics { .. } => "statistics",
             Ask::Identify { .. } => "identify",
             Ask::State => "state",
+            Ask::BoxInfo => "info",
+            Ask::Unclear { method, .. } => method,
             Ask::Cfg { .. } => "cfg",
             Ask::CreateTube { .. } => "create_tube",
             Ask::TubeNames | Ask::TubeExists { .. } => "tube",
@@ -193,10 +216,12 @@ impl Ask {
             | Ask::Truncate { tube }
             | Ask::ReleaseAll { tube }
             | Ask::Drop { tube }
+            | Ask::Unclear { tube, .. }
             | Ask::CreateTube { tube, .. } => Some(tube),
             Ask::Statistics { tube } => tube.as_ref(),
             Ask::Identify { .. }
             | Ask::State
+            | Ask::BoxInfo
             | Ask::Cfg { .. }
             | Ask::TubeNames
             | Ask::TubeExists { .. }
@@ -243,21 +268,45 @@ pub fn parse_call_with(
     let undefined = || not_defined(name);
     let inside = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('.'));
     if let Some(method) = inside.and_then(|rest| rest.strip_prefix("tube.")) {
-        let (tube, method) = method.rsplit_once(':').ok_or_else(undefined)?;
-        let tube = recent.name(tube).ok_or_else(undefined)?;
-        return on_tube(tube, method, Args::new(args)?).unwrap_or_else(|| Err(undefined()));
+        let (tube_name, method) = method.rsplit_once(':').ok_or_else(undefined)?;
+        let method = method_named(method).ok_or_else(undefined)?;
+        let tube = recent.name(tube_name).ok_or_else(undefined)?;
+        return on_tube(tube, method, None, Args::new(args)?).or_else(|fault| {
+            let tube = recent.name(tube_name).ok_or_else(undefined)?;
+            unclear(tube, method, args, fault)
+        });
     }
-    if name == EXECUTE {
-        return execute(args);
+    match name {
+        EXECUTE => execute(args),
+        BOX_INFO => Ok(Ask::BoxInfo),
+        _ => parse_function(prefix, inside.ok_or_else(undefined)?, args),
     }
-    parse_function(prefix, inside.ok_or_else(undefined)?, args)
 }
 
 /// What a call of a tube's method with these arguments asks.
 pub fn parse_method(prefix: &str, tube: TubeName, method: &str, args: &[u8]) -> Result<Ask, Fault> {
-    let name = tube.clone();
-    let undefined = || not_defined(&format!("{prefix}.tube.{name}:{}", shown(method)));
-    on_tube(tube, method, Args::new(args)?).unwrap_or_else(|| Err(undefined()))
+    let undefined = || not_defined(&format!("{prefix}.tube.{tube}:{}", shown(method)));
+    let method = method_named(method).ok_or_else(undefined)?;
+    on_tube(tube.clone(), method, None, Args::new(args)?)
+        .or_else(|fault| unclear(tube, method, args, fault))
+}
+
+/// What a call asks that was unclear as long as the kind of its tube was not known.
+pub fn parse_method_of(
+    kind: Kind,
+    tube: TubeName,
+    method: &'static str,
+    args: &[u8],
+) -> Result<Ask, Fault> {
+    on_tube(tube, method, Some(kind), Args::new(args)?)
+}
+
+/// Whether a wrong call is refused for what it says depends on the tube; bytes that cannot be read are refused at once.
+fn unclear(tube: TubeName, method: &'static str, args: &[u8], fault: Fault) -> Result<Ask, Fault> {
+    if fault.code == MALFORMED {
+        return Err(fault);
+    }
+    Ok(Ask::Unclear { tube, method, args: args.into() })
 }
 
 /// What a call of a function of the queue asks: the name without the prefix.
@@ -266,26 +315,58 @@ pub(super) fn parse_function(prefix: &str, function: &str, args: &[u8]) -> Resul
     on_queue(function, Args::new(args)?).unwrap_or_else(|| Err(undefined()))
 }
 
-/// The methods of a tube; `None` for one that it does not have.
-fn on_tube(tube: TubeName, method: &str, mut args: Args<'_>) -> Option<Result<Ask, Fault>> {
-    Some(match method {
-        "put" => put(tube, &mut args),
+/// The methods of a tube.
+const METHODS: [&str; 15] = [
+    "put",
+    "take",
+    "ack",
+    "release",
+    "touch",
+    "bury",
+    "kick",
+    "peek",
+    "delete",
+    "truncate",
+    "release_all",
+    "drop",
+    "put_many",
+    "take_many",
+    "ack_many",
+];
+
+/// The method of this name, if tubes have it.
+fn method_named(name: &str) -> Option<&'static str> {
+    METHODS.into_iter().find(|method| *method == name)
+}
+
+/// What a method asks of a tube of this kind, or of any while that is not known.
+fn on_tube(
+    tube: TubeName,
+    method: &'static str,
+    kind: Option<Kind>,
+    mut args: Args<'_>,
+) -> Result<Ask, Fault> {
+    match method {
+        "put" => put(tube, kind, &mut args),
         "take" => args.seconds().map(|timeout| Ask::Take { tube, timeout }),
         "ack" => finish(tube, &mut args, Finish::Ack),
-        "release" => release(tube, &mut args),
+        "release" => release(tube, kind, &mut args),
         "touch" => touch(tube, &mut args),
-        "bury" => args.id(1).map(|id| Ask::Finish { tube, id, finish: Finish::Bury }),
+        "bury" => {
+            let id = args.id(TASK_KEY_PARTS)?;
+            Ok(Ask::Finish { tube, id, finish: Finish::Bury })
+        }
         "kick" => kick(tube, &mut args),
-        "peek" => args.id(1).map(|id| Ask::Peek { tube, id }),
-        "delete" => args.id(1).map(|id| Ask::Delete { tube, id }),
+        "peek" => args.id(TASK_KEY_PARTS).map(|id| Ask::Peek { tube, id }),
+        "delete" => args.id(TASK_KEY_PARTS).map(|id| Ask::Delete { tube, id }),
         "truncate" => Ok(Ask::Truncate { tube }),
         "release_all" => Ok(Ask::ReleaseAll { tube }),
         "drop" => Ok(Ask::Drop { tube }),
-        "put_many" => put_many(tube, &mut args),
+        "put_many" => put_many(tube, kind, &mut args),
         "take_many" => take_many(tube, &mut args),
         "ack_many" => ack_many(tube, &mut args),
-        _ => return None,
-    })
+        _ => Err(not_defined(method)),
+    }
 }
 
 /// The functions of the queue; `None` for one that it does not have.
@@ -304,19 +385,19 @@ fn on_queue(function: &str, mut args: Args<'_>) -> Option<Result<Ask, Fault>> {
     })
 }
 
-fn put(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
-    let (task, wait) = new_task(args)?;
+fn put(tube: TubeName, kind: Option<Kind>, args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let (task, wait) = new_task(kind, args)?;
     Ok(Ask::Put { tube, task, wait })
 }
 
-fn put_many(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
+fn put_many(tube: TubeName, kind: Option<Kind>, args: &mut Args<'_>) -> Result<Ask, Fault> {
     let (mut items, count) =
         list(args.raw()?.unwrap_or_default(), "the argument of put_many", BATCH_TASKS_MAX)?;
     let mut tasks = Vec::with_capacity(count);
     let mut longest = Span::ZERO;
     while let Some(item) = items.raw()? {
         let (mut item, _) = list(item, "each task of put_many", usize::MAX)?;
-        let (task, wait) = new_task(&mut item)?;
+        let (task, wait) = new_task(kind, &mut item)?;
         tasks.push(task);
         longest = longest.max(wait);
     }
@@ -324,9 +405,9 @@ fn put_many(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
 }
 
 /// The data of a task and its options, and how long its put may wait.
-fn new_task(args: &mut Args<'_>) -> Result<(NewTask, Span), Fault> {
-    let mut task = NewTask::new(args.body()?);
-    let wait = read_put(args.raw()?, &mut task)?;
+fn new_task(kind: Option<Kind>, args: &mut Args<'_>) -> Result<(NewTask, Span), Fault> {
+    let mut task = NewTask::new(args.body(kind.unwrap_or(Kind::Fifo))?);
+    let wait = read_put(args.raw()?, kind, &mut task)?;
     Ok((task, wait))
 }
 
@@ -340,17 +421,18 @@ fn take_many(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
 fn ack_many(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
     let (mut items, count) =
         list(args.raw()?.unwrap_or_default(), "the argument of ack_many", BATCH_TASKS_MAX)?;
-    let ids = (0..count).map(|_| task_id(&items.value()?)).collect::<Result<_, _>>()?;
+    let ids =
+        (0..count).map(|_| task_id(&items.value()?, TAKEN_KEY_PARTS)).collect::<Result<_, _>>()?;
     Ok(Ask::AckMany { tube, ids })
 }
 
 fn finish(tube: TubeName, args: &mut Args<'_>, finish: Finish) -> Result<Ask, Fault> {
-    Ok(Ask::Finish { tube, id: args.id(2)?, finish })
+    Ok(Ask::Finish { tube, id: args.id(TAKEN_KEY_PARTS)?, finish })
 }
 
-fn release(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
-    let id = args.id(2)?;
-    let delay = read_release(args.raw()?)?;
+fn release(tube: TubeName, kind: Option<Kind>, args: &mut Args<'_>) -> Result<Ask, Fault> {
+    let id = args.id(TAKEN_KEY_PARTS)?;
+    let delay = read_release(args.raw()?, kind)?;
     Ok(Ask::Finish { tube, id, finish: Finish::Release { delay, counted: true } })
 }
 
@@ -358,20 +440,24 @@ fn touch(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
     let id = args.value()?;
     let more = args.seconds()?.filter(|more| !more.is_zero());
     let Some(more) = more else { return Ok(Ask::Nothing { tube }) };
-    if id == Value::Nil {
-        return Err(missing_key(2));
-    }
-    Ok(Ask::Finish { tube, id: task_id(&id)?, finish: Finish::Touch(more) })
+    let id = task_id(&id, TAKEN_KEY_PARTS)?;
+    Ok(Ask::Finish { tube, id, finish: Finish::Touch(more) })
 }
 
 fn kick(tube: TubeName, args: &mut Args<'_>) -> Result<Ask, Fault> {
+    if args.is_empty() {
+        return Ok(Ask::Kick { tube, count: 1 });
+    }
     let count = match args.value()? {
-        Value::Nil => 1,
         Value::Uint(count) => i64::try_from(count).unwrap_or(i64::MAX),
         Value::Int(count) => count,
         // The cast cuts to what fits, and makes zero of what is not a number.
         Value::Float(count) => count as i64,
-        _ => return Err(lua("'for' limit must be a number")),
+        // Lua counts up to a text that is a number.
+        value => {
+            let number = text(&value).and_then(|text| text.trim().parse::<f64>().ok());
+            number.ok_or_else(|| lua("'for' limit must be a number"))? as i64
+        }
     };
     Ok(Ask::Kick { tube, count })
 }
@@ -400,9 +486,18 @@ fn create_tube(args: &mut Args<'_>) -> Result<Ask, Fault> {
     let kind_name = text(&kind).unwrap_or(kind.lua_type());
     let known = Kind::from_name(kind_name);
     let kind = known.ok_or_else(|| lua(format!("Unknown tube type {}", shown(kind_name))))?;
-    let name = text(&name).ok_or_else(|| lua("a tube name must be text"))?;
-    let tube = TubeName::new(name).map_err(|error| lua(error.to_string()))?;
-    let (options, if_not_exists) = read_create(args.raw()?, kind)?;
+    let name = text(&name).ok_or_else(|| wrong_key(0, "string"))?;
+    let tube = TubeName::new(name).map_err(|error| {
+        Fault::new(70, format!("Invalid identifier '{}': {error}", shown(name)))
+    })?;
+    let (options, if_not_exists) = read_create(args.raw()?, kind, name)?;
+    if is_system_space(name) {
+        return Err(lua(if if_not_exists {
+            format!("space \"{name}\" does not have \"task_id\" index")
+        } else {
+            format!("Space '{name}' already exists")
+        }));
+    }
     Ok(Ask::CreateTube { tube, options, if_not_exists })
 }
 

@@ -2,12 +2,19 @@
 
 use std::borrow::Cow;
 
-use taskyard_core::{Error, TaskId};
+use taskyard_core::{Error, Kind, TaskId};
 
 use super::reply::Fault;
 
 /// The number of errors that the queue's own code raises.
 pub const LUA: u32 = 32;
+
+/// The number of an error after which it is not known whether the request was done. Tarantool has no number for that; its
+/// own are far below.
+pub const OUTCOME_UNKNOWN: u32 = 20_001;
+
+/// The number of errors about bytes that are not well-formed.
+pub(super) const MALFORMED: u32 = 20;
 
 /// How much of what somebody sent is repeated in a text, in bytes.
 const SHOWN_BYTES_MAX: usize = 200;
@@ -36,6 +43,7 @@ pub fn fault_of(error: &Error, function: &str) -> Fault {
         Error::TaskNotFound(_, id) => not_found(*id),
         Error::Unsupported { kind, verb } => lua(format!("{kind} queue does not support {verb}")),
         Error::SessionUnknown(session) => lua(format!("The UUID {session} is unknown.")),
+        Error::OutcomeUnknown(_) => Fault::new(OUTCOME_UNKNOWN, error.to_string()),
         other => lua(other.to_string()),
     }
 }
@@ -74,14 +82,17 @@ pub fn read_denied(space: &str, user: &str) -> Fault {
     Fault::new(42, format!("Read access to space '{space}' is denied for user '{user}'"))
 }
 
-/// The password is not this user's, as older servers tell it.
-pub fn incorrect_password(user: &str) -> Fault {
-    Fault::new(47, format!("Incorrect password supplied for user '{}'", shown(user)))
+/// There is no such user, or its password is another one: which of the two is not told. So Tarantool answers since 2.11.
+pub fn login_failed() -> Fault {
+    Fault::new(47, "User not found or supplied credentials are invalid")
 }
 
-/// There is no such user, as older servers tell it.
-pub fn no_user(user: &str) -> Fault {
-    Fault::new(45, format!("User '{}' is not found", shown(user)))
+/// Too many logins from the same address failed; the password was not looked at.
+pub fn too_many_logins(seconds: u64) -> Fault {
+    let text = format!(
+        "too many failed logins from this address; correct the user or the password and try again in {seconds} s"
+    );
+    Fault::new(47, text)
 }
 
 /// A type of request that we do not serve.
@@ -99,9 +110,11 @@ pub fn no_statistics() -> Fault {
     lua("attempt to index a nil value")
 }
 
-/// An id of another type than a number that is whole and not negative.
-pub(super) fn wrong_key() -> Fault {
-    let text = "Supplied key type of part 0 does not match index part type: expected unsigned";
+/// Part `part` of a key, counted from zero, is of another type than its index: `expected` names that one.
+pub(super) fn wrong_key(part: u32, expected: &str) -> Fault {
+    let text = format!(
+        "Supplied key type of part {part} does not match index part type: expected {expected}"
+    );
     Fault::new(18, text)
 }
 
@@ -118,12 +131,38 @@ pub(super) fn wrong_pri() -> Fault {
     Fault::new(23, text)
 }
 
-/// A put without data.
-pub(super) fn missing_data() -> Fault {
-    Fault::new(39, "Tuple field 3 required by space format is missing")
+/// A put without data, which stand in another field of each kind's tuples.
+pub(super) fn missing_data(kind: Kind) -> Fault {
+    let field = match kind {
+        Kind::Fifo => 3,
+        Kind::Utube => 4,
+        Kind::FifoTtl | Kind::LimFifoTtl => 8,
+        Kind::UtubeTtl => 9,
+    };
+    Fault::new(39, format!("Tuple field {field} required by space format is missing"))
+}
+
+/// An option of a space that must be of another type.
+pub(super) fn wrong_option(name: &str, expected: &str) -> Fault {
+    let text =
+        format!("Illegal parameters, options parameter '{name}' should be of type {expected}");
+    Fault::new(1, text)
+}
+
+/// A way to walk through rows that does not exist.
+pub(super) fn no_iterator() -> Fault {
+    Fault::new(1, "Illegal parameters, Invalid iterator type")
+}
+
+/// A way to walk through rows that an index of this kind does not have.
+pub(super) fn unsupported_iterator(index: &str, space: &str) -> Fault {
+    let text = format!(
+        "Index '{index}' (TREE) of space '{space}' (memtx) does not support requested iterator type"
+    );
+    Fault::new(112, text)
 }
 
 /// Arguments that are not well-formed.
 pub(super) fn malformed() -> Fault {
-    Fault::new(20, "Invalid MsgPack - packet body")
+    Fault::new(MALFORMED, "Invalid MsgPack - packet body")
 }

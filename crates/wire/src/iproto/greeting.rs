@@ -28,10 +28,8 @@ pub struct Greeting {
 impl Greeting {
     /// A greeting with our version. Any bytes will do: those that tell the version and the variant of a
     /// uuid are set, because Tarantool's own client refuses to connect to what is none.
-    pub fn new(mut instance: [u8; 16], salt: [u8; 32]) -> Self {
-        instance[6] = instance[6] & 0x0f | 0x40;
-        instance[8] = instance[8] & 0x3f | 0x80;
-        Greeting { version: VERSION.into(), instance, salt }
+    pub fn new(instance: [u8; 16], salt: [u8; 32]) -> Self {
+        Greeting { version: VERSION.into(), instance: marked(instance), salt }
     }
 
     /// The bytes to send. A version too long for its line is cut.
@@ -65,6 +63,18 @@ impl Greeting {
         let salt = salt.ok_or(IprotoError::Greeting("no salt of 32 bytes"))?;
         Ok(Greeting { version, instance, salt })
     }
+}
+
+/// The identity of a server as its greetings show it.
+pub(super) fn identity(instance: [u8; 16]) -> String {
+    uuid(&marked(instance))
+}
+
+/// Sets the bits that tell the version and the variant of a uuid.
+const fn marked(mut instance: [u8; 16]) -> [u8; 16] {
+    instance[6] = instance[6] & 0x0f | 0x40;
+    instance[8] = instance[8] & 0x3f | 0x80;
+    instance
 }
 
 fn uuid(bytes: &[u8; 16]) -> String {

@@ -27,7 +27,9 @@ mod schema;
 mod semaphores;
 
 pub use answer::{Answer, write_answer};
-pub use call::{Ask, RecentTubes, parse_call, parse_call_with, parse_method};
+pub use call::{
+    Ask, BOX_INFO, RecentTubes, parse_call, parse_call_with, parse_method, parse_method_of,
+};
 pub use eval::{Eval, EvalAsk, parse_eval};
 pub use faults::fault_of;
 pub use frame::{BadFrame, Frame, next_frame};

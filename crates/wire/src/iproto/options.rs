@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use taskyard_core::{Kind, NewTask, Priority, SemaphoreKey, Span, TubeOptions};
 
-use super::args::seconds;
-use super::faults::{lua, malformed, shown, wrong_pri};
+use super::args::{delay, seconds};
+use super::faults::{lua, malformed, shown, wrong_option, wrong_pri};
 use super::reader::{Reader, Value};
 use super::reply::Fault;
 
@@ -13,6 +13,15 @@ use super::reply::Fault;
 /// none: an empty table of PHP arrives as an empty list.
 pub(super) fn pairs<'a>(
     table: Option<&'a [u8]>,
+    each: impl FnMut(&'a [u8], Value<'a>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    pairs_unless(table, |_| false, each)
+}
+
+/// The same, but what is no table has no pairs either where `passes` says so.
+fn pairs_unless<'a>(
+    table: Option<&'a [u8]>,
+    passes: impl FnOnce(&Value<'a>) -> bool,
     mut each: impl FnMut(&'a [u8], Value<'a>) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let Some(table) = table else { return Ok(()) };
@@ -20,6 +29,7 @@ pub(super) fn pairs<'a>(
     let count = match reader.value().map_err(|_| malformed())? {
         Value::Nil | Value::Array(_) => return Ok(()),
         Value::Map(count) => count,
+        other if passes(&other) => return Ok(()),
         other => {
             let kind = other.lua_type();
             return Err(lua(format!("attempt to index local 'opts' (a {kind} value)")));
@@ -40,18 +50,33 @@ pub(super) fn pairs<'a>(
     Ok(())
 }
 
-/// Reads the options of a put into the task; answers how long to wait for room.
-pub(super) fn read_put(table: Option<&[u8]>, task: &mut NewTask) -> Result<Span, Fault> {
+/// Lua looks for options in a text without complaint, and finds none.
+const fn is_text(value: &Value<'_>) -> bool {
+    matches!(value, Value::Str(_) | Value::Bin(_))
+}
+
+/// Reads the options of a put into the task; answers how long to wait for room. What a tube of this kind does not look at
+/// may be anything; while the kind is not known, every kind's options must be right.
+pub(super) fn read_put(
+    table: Option<&[u8]>,
+    kind: Option<Kind>,
+    task: &mut NewTask,
+) -> Result<Span, Fault> {
+    let times = kind.is_none_or(Kind::has_times);
+    let subqueues = kind.is_none_or(Kind::has_subqueues);
     let mut wait = Span::ZERO;
-    pairs(table, |name, value| {
+    let passes = |value: &Value<'_>| is_text(value) || kind == Some(Kind::Fifo);
+    pairs_unless(table, passes, |name, value| {
         match name {
-            b"pri" => task.pri = Some(value.unsigned().ok_or_else(wrong_pri)?),
-            b"ttl" => task.ttl = seconds(&value)?,
-            b"ttr" => task.ttr = seconds(&value)?,
-            b"delay" => task.delay = seconds(&value)?,
-            b"utube" => task.subqueue = Some(to_text(&value)?),
+            b"pri" if times => task.pri = Some(value.unsigned().ok_or_else(wrong_pri)?),
+            b"ttl" if times => task.ttl = seconds(&value)?,
+            b"ttr" if times => task.ttr = seconds(&value)?,
+            b"delay" if times => task.delay = delay(&value)?,
+            b"utube" if subqueues => task.subqueue = Some(to_text(&value)?),
             b"semaphore_priority" => task.semaphore_priority = Some(priority(&value)?),
-            b"timeout" => wait = seconds(&value)?.unwrap_or_default(),
+            // Upstream looks at it when the tube is full, and at no other time.
+            b"timeout" if kind.is_none() => wait = seconds(&value)?.unwrap_or_default(),
+            b"timeout" => wait = seconds(&value).ok().flatten().unwrap_or_default(),
             _ => {}
         }
         Ok(())
@@ -59,31 +84,43 @@ pub(super) fn read_put(table: Option<&[u8]>, task: &mut NewTask) -> Result<Span,
     Ok(wait)
 }
 
-/// Reads the delay of a release. Other options are passed over, as upstream does.
-pub(super) fn read_release(table: Option<&[u8]>) -> Result<Span, Fault> {
-    let mut delay = Span::ZERO;
-    pairs(table, |name, value| {
+/// Reads the delay of a release in a tube of this kind. Other options are passed over, as upstream does.
+pub(super) fn read_release(table: Option<&[u8]>, kind: Option<Kind>) -> Result<Span, Fault> {
+    if kind.is_some_and(|kind| !kind.has_times()) {
+        return Ok(Span::ZERO);
+    }
+    let mut later = Span::ZERO;
+    pairs_unless(table, is_text, |name, value| {
         if name == b"delay" {
-            delay = seconds(&value)?.unwrap_or_default();
+            later = delay(&value)?.unwrap_or_default();
         }
         Ok(())
     })?;
-    Ok(delay)
+    Ok(later)
 }
 
-/// Reads what a tube is to do; answers also whether an existing one may stay.
+/// Reads what a tube of this name is to do; answers also whether an existing one may stay.
 ///
-/// A `delay` is not among the options of a tube upstream, and passed over like all it does not know.
-pub(super) fn read_create(table: Option<&[u8]>, kind: Kind) -> Result<(TubeOptions, bool), Fault> {
+/// A `delay` is not among the options of a tube upstream, and passed over like all it does not know and all that its kind
+/// does not look at.
+pub(super) fn read_create(
+    table: Option<&[u8]>,
+    kind: Kind,
+    tube: &str,
+) -> Result<(TubeOptions, bool), Fault> {
     let mut options = TubeOptions::new(kind);
     let mut if_not_exists = false;
+    let (mut vinyl, mut buffered) = (false, false);
+    let times = kind.has_times();
     pairs(table, |name, value| {
         match name {
-            b"temporary" => options.temporary = is_true(&value),
+            b"temporary" => options.temporary = flag("temporary", &value)?,
             b"if_not_exists" => if_not_exists = is_true(&value),
-            b"ttl" => options.ttl = seconds(&value)?,
-            b"ttr" => options.ttr = seconds(&value)?,
-            b"pri" => options.pri = value.unsigned().ok_or_else(wrong_pri)?,
+            b"engine" => vinyl = is_vinyl(&value)?,
+            b"storage_mode" => buffered = matches!(value, Value::Str(b"ready_buffer")),
+            b"ttl" if times => options.ttl = seconds(&value)?,
+            b"ttr" if times => options.ttr = seconds(&value)?,
+            b"pri" if times => options.pri = value.unsigned().ok_or_else(wrong_pri)?,
             b"capacity" if kind == Kind::LimFifoTtl => options.capacity = capacity(&value)?,
             b"ttl_kills_taken" => options.ttl_kills_taken = is_true(&value),
             b"attempts_max" => options.attempts_max = attempts_max(&value)?,
@@ -92,7 +129,48 @@ pub(super) fn read_create(table: Option<&[u8]>, kind: Kind) -> Result<(TubeOptio
         }
         Ok(())
     })?;
+    if vinyl {
+        refuse_vinyl(&options, buffered, tube)?;
+    }
     Ok((options, if_not_exists))
+}
+
+/// Where tasks are kept is the operator's choice, so that an engine changes nothing; a name that is none is refused all
+/// the same. Answers whether it is the one that cannot do everything.
+fn is_vinyl(value: &Value<'_>) -> Result<bool, Fault> {
+    match *value {
+        Value::Str(b"memtx") => Ok(false),
+        Value::Str(b"vinyl") => Ok(true),
+        Value::Str(name) => {
+            let name = String::from_utf8_lossy(name);
+            Err(Fault::new(57, format!("Space engine '{}' does not exist", shown(&name))))
+        }
+        _ => Err(wrong_option("engine", "string")),
+    }
+}
+
+/// Refuses what upstream's engine on disk cannot do.
+fn refuse_vinyl(options: &TubeOptions, buffered: bool, tube: &str) -> Result<(), Fault> {
+    if options.kind == Kind::LimFifoTtl {
+        return Err(lua("limfifottl queue does not support vinyl engine"));
+    }
+    if buffered && options.kind.has_subqueues() {
+        return Err(lua("\"ready_buffer\" storage mode cannot be used with vinyl engine"));
+    }
+    if options.temporary {
+        let text =
+            format!("Can't modify space '{}': engine does not support temporary flag", shown(tube));
+        return Err(Fault::new(12, text));
+    }
+    Ok(())
+}
+
+/// An option of a space that must be yes or no.
+fn flag(name: &str, value: &Value<'_>) -> Result<bool, Fault> {
+    match value {
+        Value::Bool(flag) => Ok(*flag),
+        _ => Err(wrong_option(name, "boolean")),
+    }
 }
 
 /// Reads what `cfg` sets: how long a session without connections keeps its tasks.
@@ -128,12 +206,19 @@ pub(super) fn is_true(value: &Value<'_>) -> bool {
     !matches!(value, Value::Bool(false) | Value::Nil)
 }
 
-/// Most tasks of a tube; zero is no limit.
+/// Most tasks of a tube; zero is no limit. Upstream makes a tube with a negative one and refuses every put.
 fn capacity(value: &Value<'_>) -> Result<Option<u64>, Fault> {
     let count = value
         .number()
-        .ok_or_else(|| lua(format!("attempt to compare {} with number", value.lua_type())))?;
-    Ok(if count >= 1.0 { Some(count as u64) } else { None })
+        .ok_or_else(|| lua(format!("attempt to compare number with {}", value.lua_type())))?;
+    if count == 0.0 {
+        Ok(None)
+    } else if count > 0.0 {
+        // A tube takes more as long as it has fewer.
+        Ok(Some(count.ceil() as u64))
+    } else {
+        Err(invalid_value("capacity", value))
+    }
 }
 
 fn attempts_max(value: &Value<'_>) -> Result<Option<u32>, Fault> {

@@ -88,8 +88,9 @@ pub struct BadRequest {
     pub sync: u64,
     /// What to answer.
     pub fault: Fault,
-    /// Whether its bytes make no sense at all. Whoever sends such speaks another protocol, perhaps by
-    /// the hand of somebody else; after any other bad request the connection goes on.
+    /// Whether not even its header can be read: the bytes are of another protocol, perhaps of a page in a browser, and
+    /// nothing behind them may be taken for a request. After any other bad request the connection goes on, as with
+    /// Tarantool.
     pub broken: bool,
 }
 
@@ -97,16 +98,17 @@ pub struct BadRequest {
 /// not know passed over.
 pub fn parse_request(frame: &[u8]) -> Result<Request<'_>, BadRequest> {
     let mut reader = Reader::new(frame);
-    let broken = |sync, what| BadRequest { sync, fault: invalid(what), broken: true };
-    let header = Header::read(&mut reader).map_err(|_| broken(0, "packet header"))?;
-    let sync = header.sync;
-    let Some(kind) = header.kind else { return Err(broken(sync, "packet header")) };
+    let header = Header::read(&mut reader).map_err(|_| {
+        let fault = invalid("packet header");
+        BadRequest { sync: 0, fault, broken: true }
+    })?;
+    let Header { kind, sync } = header;
     if !SERVED.contains(&kind) {
         // What its body should hold is not known either.
         return Ok(Request { sync, operation: Operation::Other(kind) });
     }
-    let fields = Fields::read(&mut reader).map_err(|_| broken(sync, "packet body"))?;
     let bad = |fault| BadRequest { sync, fault, broken: false };
+    let fields = Fields::read(&mut reader).map_err(|_| bad(invalid("packet body")))?;
     Ok(Request { sync, operation: fields.operation(kind).map_err(bad)? })
 }
 
@@ -120,7 +122,8 @@ fn invalid(what: &str) -> Fault {
 
 #[derive(Default)]
 struct Header {
-    kind: Option<u64>,
+    /// The type of the request; one that does not name it asks for type 0, which is not served.
+    kind: u64,
     sync: u64,
 }
 
@@ -129,7 +132,7 @@ impl Header {
         let mut header = Header::default();
         for _ in 0..reader.map()? {
             match reader.uint()? {
-                0x00 => header.kind = Some(reader.uint()?),
+                0x00 => header.kind = reader.uint()?,
                 0x01 => header.sync = reader.uint()?,
                 _ => reader.skip()?,
             }

@@ -1,9 +1,12 @@
 //! The spaces that can be read: the schema, the tubes, who waits and who holds what.
 
+use std::cmp::Ordering;
+use std::ops::Range;
+
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{SessionId, TaskId, Timestamp, TubeOptions};
 
-use super::faults::{lua, malformed};
+use super::faults::{malformed, no_iterator, unsupported_iterator, wrong_key};
 use super::pack::{self, Out};
 use super::reader::{Reader, Value};
 use super::reply::Fault;
@@ -80,7 +83,8 @@ pub struct Query<'a> {
     pub limit: u64,
     /// How many to leave out first.
     pub offset: u64,
-    /// Which way to walk: 0 and 1 are equal, 2 is all.
+    /// Which way to walk: 0 is equal and 1 the same backwards, 2 is all, 3 less, 4 less or equal, 5 greater or equal,
+    /// 6 greater.
     pub iterator: u64,
     /// The key, a MessagePack list; it may be shorter than the index.
     pub key: &'a [u8],
@@ -90,7 +94,10 @@ pub struct Query<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum Rows<'a> {
     /// What is known here already: collations, spaces and indexes.
-    Schema,
+    Schema {
+        /// Whether the spaces of the queue are among them: only to users who may read them.
+        queue: bool,
+    },
     /// The tubes.
     Tubes(&'a [TubeInfo]),
     /// The waiting consumers.
@@ -109,15 +116,16 @@ pub fn write_rows(
 ) -> Result<u64, Fault> {
     let mut page = Page::begin(out, space, query)?;
     match rows {
-        Rows::Schema => match space {
-            Space::Spaces => SPACES.iter().for_each(|one| page.row(|out| one.write_space(out))),
-            Space::Indexes => {
-                for one in SPACES {
+        Rows::Schema { queue } => {
+            let shown = SPACES.iter().filter(|one| queue || one.is_schema());
+            match space {
+                Space::Spaces => shown.for_each(|one| page.row(|out| one.write_space(out))),
+                Space::Indexes => shown.for_each(|one| {
                     (0..one.indexes.len()).for_each(|at| page.row(|out| one.write_index(out, at)));
-                }
+                }),
+                _ => {}
             }
-            _ => {}
-        },
+        }
         Rows::Tubes(tubes) => tubes.iter().for_each(|tube| page.row(|out| write_tube(out, tube))),
         Rows::Consumers(all) => all.iter().for_each(|one| page.row(|out| write_consumer(out, one))),
         Rows::Taken(all) => all.iter().for_each(|one| page.row(|out| write_taken(out, one))),
@@ -139,16 +147,133 @@ pub struct TakenKey {
 impl TakenKey {
     /// What the key of this query says.
     pub fn of(query: &Query<'_>) -> Result<Self, Fault> {
-        let mut found = TakenKey::default();
-        for (field, value) in read_key(Space::Taken, query)? {
-            found.narrows = true;
-            match field {
-                1 => found.tube_id = value.unsigned(),
-                2 => found.task_id = value.unsigned().map(TaskId),
-                _ => {}
+        let wanted = Wanted::new(Space::Taken, query)?;
+        // The first rows are not the wanted ones when there is a key, or when the last ones come first.
+        let narrows = !wanted.key.is_empty() || wanted.backwards;
+        let mut found = TakenKey { narrows, ..TakenKey::default() };
+        if wanted.relation == Relation::Equal {
+            for (field, value) in wanted.key {
+                match field {
+                    1 => found.tube_id = value.unsigned(),
+                    2 => found.task_id = value.unsigned().map(TaskId),
+                    _ => {}
+                }
             }
         }
         Ok(found)
+    }
+}
+
+/// How the wanted rows stand to the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relation {
+    Equal,
+    Less,
+    AtMost,
+    AtLeast,
+    Greater,
+}
+
+impl Relation {
+    /// Whether a row that compares like this to the key is wanted.
+    fn holds(self, found: Ordering) -> bool {
+        match self {
+            Relation::Equal => found.is_eq(),
+            Relation::Less => found.is_lt(),
+            Relation::AtMost => found.is_le(),
+            Relation::AtLeast => found.is_ge(),
+            Relation::Greater => found.is_gt(),
+        }
+    }
+}
+
+/// What a query wants, checked against the index.
+struct Wanted<'q> {
+    /// The values of the key, and in which field each; it may be shorter than the index.
+    key: Vec<(usize, Value<'q>)>,
+    relation: Relation,
+    /// Whether the largest row comes first.
+    backwards: bool,
+    /// The fields that the rows are ordered by.
+    order: &'static [usize],
+}
+
+impl<'q> Wanted<'q> {
+    fn new(space: Space, query: &Query<'q>) -> Result<Self, Fault> {
+        let definition = schema::of(space);
+        let mut reader = Reader::new(query.key);
+        let parts = reader.array().map_err(|_| malformed())?;
+        let index = definition.indexes.iter().find(|index| u64::from(index.id) == query.index);
+        let Some(index) = index else {
+            let text =
+                format!("No index #{} is defined in space '{}'", query.index, definition.name);
+            return Err(Fault::new(35, text));
+        };
+        let (relation, backwards) = match query.iterator {
+            0 => (Relation::Equal, false),
+            1 => (Relation::Equal, true),
+            2 | 5 => (Relation::AtLeast, false),
+            3 => (Relation::Less, true),
+            4 => (Relation::AtMost, true),
+            6 => (Relation::Greater, false),
+            7..=11 => return Err(unsupported_iterator(index.name, definition.name)),
+            _ => return Err(no_iterator()),
+        };
+        if parts as usize > index.parts.len() {
+            let most = index.parts.len();
+            let text = format!("Invalid key part count (expected [0..{most}], got {parts})");
+            return Err(Fault::new(31, text));
+        }
+        let mut key = Vec::with_capacity(parts as usize);
+        for (part, field) in (0..parts).zip(index.parts) {
+            let value = reader.value().map_err(|_| malformed())?;
+            let expected = definition.fields[*field].1;
+            let fits = match value {
+                Value::Uint(_) => expected == "unsigned",
+                Value::Str(_) => expected == "string",
+                _ => false,
+            };
+            if !fits {
+                return Err(wrong_key(part, expected));
+            }
+            key.push((*field, value));
+        }
+        Ok(Wanted { key, relation, backwards, order: index.parts })
+    }
+
+    /// Whether this row is one. Without a key all are.
+    fn is(&self, row: &[u8]) -> bool {
+        let mut parts =
+            self.key.iter().map(|(field, wanted)| compare(&value_of(row, *field), wanted));
+        let found = parts.find(|order| order.is_ne()).unwrap_or(Ordering::Equal);
+        self.key.is_empty() || self.relation.holds(found)
+    }
+
+    /// Which of two rows comes first.
+    fn first(&self, one: &[u8], other: &[u8]) -> Ordering {
+        let fields = self.order.iter();
+        let mut parts = fields.map(|at| compare(&value_of(one, *at), &value_of(other, *at)));
+        let order = parts.find(|order| order.is_ne()).unwrap_or(Ordering::Equal);
+        if self.backwards { order.reverse() } else { order }
+    }
+}
+
+/// The value of a field in a row.
+fn value_of(row: &[u8], field: usize) -> Value<'_> {
+    let mut reader = Reader::new(row);
+    let value = reader.array().and_then(|_| {
+        (0..field).try_for_each(|_| reader.skip())?;
+        reader.value()
+    });
+    value.unwrap_or(Value::Nil)
+}
+
+/// Fields of an index are numbers or text, and all rows have them.
+fn compare(one: &Value<'_>, other: &Value<'_>) -> Ordering {
+    match (one, other) {
+        (Value::Uint(one), Value::Uint(other)) => one.cmp(other),
+        (Value::Str(one), Value::Str(other)) => one.cmp(other),
+        _ => Ordering::Equal,
     }
 }
 
@@ -156,78 +281,54 @@ impl TakenKey {
 struct Page<'p> {
     out: &'p mut Out,
     start: usize,
-    /// The values to look for, and in which field each.
-    key: Vec<(usize, Value<'p>)>,
+    wanted: Wanted<'p>,
     offset: u64,
     limit: u64,
-    count: u32,
+    /// Where the wanted rows stand, behind the start.
+    rows: Vec<Range<usize>>,
 }
 
 impl<'p> Page<'p> {
     fn begin(out: &'p mut Out, space: Space, query: &Query<'p>) -> Result<Self, Fault> {
-        let key = read_key(space, query)?;
-        let start = out.len();
-        pack::array32(out, 0);
-        Ok(Page { out, start, key, offset: query.offset, limit: query.limit, count: 0 })
+        let wanted = Wanted::new(space, query)?;
+        let (offset, limit) = (query.offset, query.limit);
+        Ok(Page { start: out.len(), out, wanted, offset, limit, rows: Vec::new() })
     }
 
     /// Writes a row, and takes it back when it is not wanted.
     fn row(&mut self, write: impl FnOnce(&mut Out)) {
-        if u64::from(self.count) >= self.limit {
-            return;
-        }
         let start = self.out.len();
         write(self.out);
-        if !self.matches(start) {
-            self.out.truncate(start);
-        } else if self.offset > 0 {
-            self.offset -= 1;
-            self.out.truncate(start);
+        if self.wanted.is(&self.out[start..]) {
+            self.rows.push(start - self.start..self.out.len() - self.start);
         } else {
-            self.count += 1;
+            self.out.truncate(start);
         }
     }
 
-    fn matches(&self, start: usize) -> bool {
-        self.key.iter().all(|(field, wanted)| {
-            let mut reader = Reader::new(&self.out[start..]);
-            let found = reader.array().and_then(|_| {
-                (0..*field).try_for_each(|_| reader.skip())?;
-                reader.value()
-            });
-            found.as_ref() == Ok(wanted)
-        })
-    }
-
+    /// Leaves those rows that are on the page, in their order, and answers how many these are.
     fn end(self) -> u64 {
-        let count = self.count.to_be_bytes();
-        self.out[self.start + 1..self.start + 5].copy_from_slice(&count);
-        self.count.into()
+        let Page { out, start, wanted, offset, limit, mut rows } = self;
+        let written = out.split_off(start);
+        let first = |one: &Range<usize>, other: &Range<usize>| {
+            wanted.first(&written[one.clone()], &written[other.clone()])
+        };
+        // Most come in their order.
+        if !rows.is_sorted_by(|one, other| first(one, other).is_le()) {
+            rows.sort_by(first);
+        }
+        let place = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        let page = rows.into_iter().skip(place(offset)).take(place(limit));
+        let count_at = out.len() + 1;
+        pack::array32(out, 0);
+        let mut count = 0_u32;
+        for row in page {
+            out.extend_from_slice(&written[row]);
+            count += 1;
+        }
+        out[count_at..count_at + 4].copy_from_slice(&count.to_be_bytes());
+        count.into()
     }
-}
-
-/// The key's values with the fields of the index they belong to.
-fn read_key<'q>(space: Space, query: &Query<'q>) -> Result<Vec<(usize, Value<'q>)>, Fault> {
-    let definition = schema::of(space);
-    let index = definition.indexes.iter().find(|index| u64::from(index.id) == query.index);
-    let mut reader = Reader::new(query.key);
-    let parts = reader.array().map_err(|_| malformed())?;
-    let Some(index) = index else {
-        let text = format!("No index #{} is defined in space '{}'", query.index, definition.name);
-        return Err(Fault::new(35, text));
-    };
-    if parts as usize > index.parts.len() {
-        let most = index.parts.len();
-        let text = format!("Invalid key part count (expected [0..{most}], got {parts})");
-        return Err(Fault::new(31, text));
-    }
-    if parts > 0 && query.iterator > 2 {
-        return Err(lua("only rows equal to a key can be selected; leave the key out for all"));
-    }
-    // With the iterator for all rows a key says nothing.
-    let parts = if query.iterator == 2 { 0 } else { parts as usize };
-    let fields = index.parts.iter().take(parts);
-    fields.map(|field| Ok((*field, reader.value().map_err(|_| malformed())?))).collect()
 }
 
 fn write_tube(out: &mut Out, tube: &TubeInfo) {

@@ -10,6 +10,43 @@ pub(super) struct Definition {
     pub name: &'static str,
     pub fields: &'static [(&'static str, &'static str)],
     pub indexes: &'static [Index],
+    /// Whether what it holds is gone when the server stops.
+    pub temporary: bool,
+}
+
+/// Spaces of the original that are not readable here. A tube of such a name could not be made there.
+const ELSEWHERE: [&str; 25] = [
+    "_ck_constraint",
+    "_cluster",
+    "_collation",
+    "_fk_constraint",
+    "_func",
+    "_func_index",
+    "_index",
+    "_priv",
+    "_queue_session_ids",
+    "_queue_shared_sessions",
+    "_queue_taken_2",
+    "_schema",
+    "_sequence",
+    "_sequence_data",
+    "_session_settings",
+    "_space",
+    "_space_sequence",
+    "_trigger",
+    "_truncate",
+    "_user",
+    "_vfunc",
+    "_vinyl_deferred_delete",
+    "_vpriv",
+    "_vsequence",
+    "_vuser",
+];
+
+/// Whether the name is that of a space which is not a tube's.
+pub(super) fn is_system_space(name: &str) -> bool {
+    name.starts_with('_')
+        && (ELSEWHERE.contains(&name) || SPACES.iter().any(|space| space.name == name))
 }
 
 /// An index: the fields it orders by, counted from zero.
@@ -32,6 +69,7 @@ pub(super) const SPACES: &[Definition] = &[
         name: "_vcollation",
         fields: &[("id", "unsigned"), ("name", "string")],
         indexes: &[primary(&[0])],
+        temporary: false,
     },
     Definition {
         space: Space::Spaces,
@@ -47,6 +85,7 @@ pub(super) const SPACES: &[Definition] = &[
             ("format", "array"),
         ],
         indexes: &[primary(&[0]), Index { id: 2, name: "name", unique: true, parts: &[2] }],
+        temporary: false,
     },
     Definition {
         space: Space::Indexes,
@@ -61,6 +100,7 @@ pub(super) const SPACES: &[Definition] = &[
             ("parts", "array"),
         ],
         indexes: &[primary(&[0, 1]), Index { id: 2, name: "name", unique: true, parts: &[0, 2] }],
+        temporary: false,
     },
     Definition {
         space: Space::Tubes,
@@ -74,6 +114,7 @@ pub(super) const SPACES: &[Definition] = &[
             ("opts", "map"),
         ],
         indexes: &[primary(&[0]), Index { id: 1, name: "tube_id", unique: true, parts: &[1] }],
+        temporary: false,
     },
     Definition {
         space: Space::Consumers,
@@ -87,6 +128,7 @@ pub(super) const SPACES: &[Definition] = &[
             ("time", "unsigned"),
         ],
         indexes: &[primary(&[0, 1]), Index { id: 1, name: "tube", unique: false, parts: &[2] }],
+        temporary: true,
     },
     Definition {
         space: Space::Taken,
@@ -102,6 +144,7 @@ pub(super) const SPACES: &[Definition] = &[
             primary(&[0, 1, 2]),
             Index { id: 1, name: "task", unique: true, parts: &[1, 2] },
         ],
+        temporary: true,
     },
 ];
 
@@ -112,6 +155,11 @@ pub(super) fn of(space: Space) -> &'static Definition {
 }
 
 impl Definition {
+    /// Whether it describes the schema, which every client reads; the others tell what the queue does.
+    pub const fn is_schema(&self) -> bool {
+        self.id < 512
+    }
+
     /// Its row in `_vspace`.
     pub fn write_space(&self, out: &mut Out) {
         pack::array(out, 7);
@@ -119,9 +167,13 @@ impl Definition {
         // The owner: the administrator.
         pack::uint(out, 1);
         pack::str(out, self.name);
-        pack::str(out, if self.id < 512 { "sysview" } else { "memtx" });
+        pack::str(out, if self.is_schema() { "sysview" } else { "memtx" });
         pack::uint(out, 0);
-        pack::map(out, 0);
+        pack::map(out, usize::from(self.temporary));
+        if self.temporary {
+            pack::str(out, "temporary");
+            pack::bool(out, true);
+        }
         pack::array(out, self.fields.len());
         for (name, kind) in self.fields {
             pack::map(out, 2);

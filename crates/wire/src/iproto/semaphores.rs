@@ -164,7 +164,7 @@ fn release_many(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
             Err(_) => {
                 let value = super::reader::Reader::new(entry).value();
                 let value = value.map_err(|_| super::faults::malformed())?;
-                (task_id(&value)?, None)
+                (task_id(&value, 1)?, None)
             }
         };
         items.push(GrantItem { task, grant, finish: GrantFinish::Release });
@@ -175,7 +175,7 @@ fn release_many(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
 fn look(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
     let key = key(args)?;
     let (mut items, count) = many(args, "the second argument of look")?;
-    let tasks = (0..count).map(|_| task_id(&items.value()?)).collect::<Result<_, _>>()?;
+    let tasks = (0..count).map(|_| task_id(&items.value()?, 1)).collect::<Result<_, _>>()?;
     Ok(SemaphoreCommand::Look { key, tasks })
 }
 

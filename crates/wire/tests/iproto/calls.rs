@@ -271,8 +271,8 @@ fn a_capacity_of_nothing_is_none() {
     };
     assert_eq!(capacity("7"), Some(7));
     assert_eq!(capacity("7.0"), Some(7));
+    assert_eq!(capacity("1.5"), Some(2), "while it has fewer it takes one more");
     assert_eq!(capacity("0"), None);
-    assert_eq!(capacity("-1"), None);
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn serve(body: &[u8]) {
                 Operation::Select { index, limit, offset, iterator, key, .. } => {
                     let (index, limit) = (*index, *limit);
                     let query = Query { index, limit, offset: *offset, iterator: *iterator, key };
-                    drop(write_rows(&mut out, Space::Spaces, &query, Rows::Schema));
+                    drop(write_rows(&mut out, Space::Spaces, &query, Rows::Schema { queue: true }));
                 }
                 _ => {}
             }

@@ -68,13 +68,26 @@ fn spaces_are_known_by_number_and_name() {
 
 #[test]
 fn the_schema_says_what_can_be_read() {
-    assert_eq!(shown(Space::Collations, &ALL, Rows::Schema), "[]");
-    let spaces = shown(Space::Spaces, &ALL, Rows::Schema);
+    assert_eq!(shown(Space::Collations, &ALL, Rows::Schema { queue: true }), "[]");
+    let spaces = shown(Space::Spaces, &ALL, Rows::Schema { queue: true });
     let queue = r#"[512,1,"_queue","memtx",0,{},[{"name":"tube","type":"string"},{"name":"tube_id","type":"unsigned"},{"name":"space","type":"string"},{"name":"type","type":"string"},{"name":"opts","type":"map"}]]"#;
     assert!(spaces.contains(queue), "{spaces}");
-    let indexes = shown(Space::Indexes, &ALL, Rows::Schema);
+    // They were told to be on disk like all others.
+    for temporary in ["_queue_consumers", "_queue_taken"] {
+        let row = format!(r#""{temporary}","memtx",0,{{"temporary":true}},"#);
+        assert!(spaces.contains(&row), "{spaces}");
+    }
+    let indexes = shown(Space::Indexes, &ALL, Rows::Schema { queue: true });
     let task = r#"[514,1,"task","tree",{"unique":true},[[1,"unsigned"],[2,"unsigned"]]]"#;
     assert!(indexes.contains(task), "{indexes}");
+}
+
+#[test]
+fn the_schema_hides_what_cannot_be_read() {
+    for (space, row) in [(Space::Spaces, "[281,"), (Space::Indexes, "[289,")] {
+        let rows = shown(space, &ALL, Rows::Schema { queue: false });
+        assert!(rows.contains(row) && !rows.contains("[512,"), "{rows}");
+    }
 }
 
 #[test]
@@ -105,7 +118,7 @@ fn rows_of_those_who_wait_and_hold() {
     ];
     assert_eq!(
         shown(Space::Taken, &ALL, Rows::Taken(&taken)),
-        r#"[["00000000-0000-0000-0000-000000000000",1,7,5],["",2,8,5]]"#
+        r#"[["",2,8,5],["00000000-0000-0000-0000-000000000000",1,7,5]]"#
     );
 }
 
@@ -122,17 +135,48 @@ fn rows_are_found_by_key() {
     assert_eq!(names(0, 0, "[]"), [true, true]);
     assert_eq!(names(1, 1, "[0]"), [true, false]);
     assert_eq!(names(1, 0, "[7]"), [false, false]);
-    assert_eq!(names(1, 0, r#"["0"]"#), [false, false]);
-    assert_eq!(names(0, 2, r#"["b"]"#), [true, true], "all means all");
+    assert_eq!(names(0, 2, r#"["b"]"#), [false, true], "all begins at the key");
     assert_eq!(names(0, 5, "[]"), [true, true]);
     // The way clients look up a space by its name.
     let key = args(r#"["_queue_taken"]"#);
     let query = Query { index: 2, iterator: 0, key: &key, ..ALL };
-    assert!(shown(Space::Spaces, &query, Rows::Schema).starts_with("[[514,"));
+    assert!(shown(Space::Spaces, &query, Rows::Schema { queue: true }).starts_with("[[514,"));
     let key = args("[512]");
     let query = Query { iterator: 0, key: &key, ..ALL };
-    let indexes = shown(Space::Indexes, &query, Rows::Schema);
+    let indexes = shown(Space::Indexes, &query, Rows::Schema { queue: true });
     assert_eq!(indexes.matches("[512,").count(), 2, "the first part of a key is enough");
+}
+
+// Only rows equal to a key could be selected; the original walks from a key in both directions.
+#[test]
+fn rows_are_walked_from_a_key() {
+    let kinds = TubeOptions::new(Kind::Fifo);
+    let tubes =
+        [("c", 7), ("a", 9), ("b", 8)].map(|(name, number)| info(name, number, kinds.clone()));
+    let names = |index, iterator, key: &str| {
+        let key = args(key);
+        let query = Query { index, iterator, key: &key, ..ALL };
+        let mut out = Vec::new();
+        write_rows(&mut out, Space::Tubes, &query, Rows::Tubes(&tubes)).unwrap();
+        let rows: Vec<(String, u32, String, String, serde_json::Value)> =
+            serde_json::from_str(&msgpack_to_json(&out).unwrap()).unwrap();
+        rows.into_iter().map(|row| row.0).collect::<String>()
+    };
+    for (iterator, all, from_b) in [
+        (0, "abc", "b"),
+        (1, "cba", "b"),
+        (2, "abc", "bc"),
+        (3, "cba", "a"),
+        (4, "cba", "ba"),
+        (5, "abc", "bc"),
+        (6, "abc", "c"),
+    ] {
+        assert_eq!(names(0, iterator, "[]"), all, "{iterator}");
+        assert_eq!(names(0, iterator, r#"["b"]"#), from_b, "{iterator}");
+    }
+    assert_eq!((names(1, 5, "[8]"), names(1, 4, "[8]")), ("ba".into(), "bc".into()));
+    let query = Query { iterator: 4, limit: 1, offset: 1, ..ALL };
+    assert!(shown(Space::Tubes, &query, Rows::Tubes(&tubes)).starts_with(r#"[["b",8,"#));
 }
 
 #[test]
@@ -160,7 +204,11 @@ fn wrong_queries_write_nothing() {
     assert_eq!(refused(&Query { key: &[0x92, 1, 2], ..ALL }), 31);
     assert_eq!(refused(&Query { key: &[0x05], ..ALL }), 20);
     assert_eq!(refused(&Query { key: &[0x91], iterator: 0, ..ALL }), 20);
-    assert_eq!(refused(&Query { key: &[0x91, 0xa1, 0x61], iterator: 6, ..ALL }), 32);
+    assert_eq!(refused(&Query { key: &[0x91, 0x05], iterator: 0, ..ALL }), 18);
+    assert_eq!(refused(&Query { key: &[0x91, 0xc0], iterator: 2, ..ALL }), 18);
+    assert_eq!(refused(&Query { key: &[0x91, 0xa1, 0x61], index: 1, iterator: 5, ..ALL }), 18);
+    assert_eq!(refused(&Query { iterator: 7, ..ALL }), 112);
+    assert_eq!(refused(&Query { iterator: 12, ..ALL }), 1);
 }
 
 #[test]
@@ -169,7 +217,11 @@ fn a_key_says_where_to_look() {
         TakenKey::of(&Query { index, iterator, key: &args(key), ..ALL }).unwrap()
     };
     assert_eq!(key(1, 0, "[]"), TakenKey::default());
-    assert_eq!(key(1, 2, "[3]"), TakenKey::default(), "all rows are wanted");
+    let all = TakenKey { narrows: true, ..TakenKey::default() };
+    for iterator in [2, 3, 4, 5, 6] {
+        assert_eq!(key(1, iterator, "[3]"), all, "rows of other tubes are wanted too");
+    }
+    assert_eq!((key(1, 5, "[]"), key(1, 4, "[]")), (TakenKey::default(), all));
     let tube = TakenKey { narrows: true, tube_id: Some(3), task_id: None };
     assert_eq!(key(1, 0, "[3]"), tube);
     let task = TakenKey { task_id: Some(TaskId(7)), ..tube };

@@ -34,7 +34,7 @@ macro_rules! semaphore_suite {
                 a_task_may_have_a_priority_of_its_own, a_priority_of_its_own_needs_a_semaphore,
                 sub_queues_work_behind_one, a_sub_queue_goes_on_without_who_lost_its_place,
                 a_temporary_tube_leaves_no_places_behind, a_restart_keeps_the_line;
-            input: priorities_must_be_numbers, limits_must_make_sense, an_absent_key_is_an_error,
+            input: priorities_must_be_numbers, limits_must_make_sense, an_absent_key_is_an_error, a_key_that_turns_text_around_is_refused,
                 a_command_has_its_limit;
             pairs: two_calls_in_both_orders, two_calls_in_one_batch;
         }

@@ -65,6 +65,20 @@ pub async fn an_absent_key_is_an_error<H: Harness>(queue: H) {
     }
 }
 
+/// A key with a character that turns the direction of text around was shown like another one.
+pub async fn a_key_that_turns_text_around_is_refused<H: Harness>(queue: H) {
+    for bad in ["gnay\u{202e}", "\u{2067}yang"] {
+        let (key, change) = (key(bad), Box::new(SemaphoreChange::limits(5, 5)));
+        let make = SemaphoreCommand::Configure { key: key.clone(), change, only_new: false };
+        let refused = queue.semaphore(make).await;
+        let told =
+            matches!(&refused, Err(Error::Invalid(text)) if text.contains("direction of text"));
+        assert!(told, "{refused:?}");
+        let look = SemaphoreCommand::List { key: Some(key.clone()) };
+        assert_eq!(queue.semaphore(look).await, Err(Error::SemaphoreNotFound(key)));
+    }
+}
+
 /// A command has its limit.
 pub async fn a_command_has_its_limit<H: Harness>(queue: H) {
     queue.limits(5, 5).await;

@@ -1,0 +1,62 @@
+//! Which characters the names of new things may have.
+//!
+//! A name that is kept already is read whatever it has, so that a store of an earlier version opens; it can be used,
+//! renamed and dropped. [`check_names`] refuses only what would make a new one.
+
+use crate::command::Command;
+use crate::error::{Error, Result};
+use crate::semaphore::SemaphoreCommand;
+
+/// Whether the character changes the direction of the text around it and is not seen itself. With such a character one
+/// name can be shown as another one.
+pub const fn is_bidi_control(char: char) -> bool {
+    matches!(
+        char,
+        '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
+}
+
+/// The first character that no name may have: a control character, or one that changes the direction of text.
+pub fn unfit_char(name: &str) -> Option<char> {
+    name.chars().find(|char| char.is_control() || is_bidi_control(*char))
+}
+
+/// Refuses a command that would give a tube or a semaphore a name with a character that changes the direction of text.
+/// Stores that decide in a database ask this before they ask it.
+pub fn check_names(command: &Command) -> Result<()> {
+    let (what, name) = match command {
+        Command::CreateTube { tube, .. } => ("a tube name", tube.as_str()),
+        Command::NameTube { tube, name, .. } if name != tube => ("a tube name", name.as_str()),
+        Command::Semaphore(SemaphoreCommand::Configure { key, .. }) => {
+            ("the key of a semaphore", key.as_str())
+        }
+        _ => return Ok(()),
+    };
+    match name.chars().find(|char| is_bidi_control(*char)) {
+        Some(bad) => Err(Error::Invalid(format!(
+            "{what} must not contain {bad:?}, which changes the direction of text; leave it out"
+        ))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_turns_text_around_is_unfit() {
+        for name in ["mail", "почта", "דואר", "بريد", "a b", "e\u{301}", "👩\u{200d}🚀"]
+        {
+            assert_eq!(unfit_char(name), None, "{name:?}");
+        }
+        let marks =
+            ['\u{061c}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}'];
+        for bad in marks.into_iter().chain(['\n', '\u{7f}', '\u{85}']) {
+            assert_eq!(unfit_char(&format!("ma{bad}il")), Some(bad), "{bad:?}");
+        }
+        for good in ['\u{202f}', '\u{2065}', '\u{206a}', '\u{200d}'] {
+            assert!(!is_bidi_control(good), "{good:?}");
+        }
+    }
+}
