@@ -17,6 +17,17 @@ pub struct Context {
     traces: Arc<HashMap<u64, Trace>>,
 }
 
+/// Why a handler is to end now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancel {
+    /// The worker stops.
+    Stopping,
+    /// All tasks that were not settled yet are lost.
+    Lost,
+    /// The handler ran longer than `run_max`. What it does not settle now returns as failed.
+    RunMax,
+}
+
 impl Context {
     pub(super) fn new(queue_num: u32, hold: Arc<Hold>, traces: HashMap<u64, Trace>) -> Self {
         Context { queue_num, hold, traces: Arc::new(traces) }
@@ -32,10 +43,15 @@ impl Context {
         self.queue_num
     }
 
-    /// Whether the handler is to end now, with what it has: the worker stops, or all that it has not settled yet
-    /// is lost.
+    /// Whether the handler is to end now, with what it has: the worker stops, all that it has not settled yet
+    /// is lost, or it ran longer than `run_max`.
     pub fn is_cancelled(&self) -> bool {
         self.hold.is_cancelled()
+    }
+
+    /// Why the handler is to end now, if it is.
+    pub fn cancel(&self) -> Option<Cancel> {
+        self.hold.cancel()
     }
 
     /// Ready when the handler is to end now.
@@ -54,9 +70,14 @@ impl Context {
         self.hold.lost(task_id).await;
     }
 
-    /// When the tasks will be given to somebody else. It moves on as long as the worker can prolong it.
+    /// When the tasks will be given to another consumer. It moves on as long as the worker can prolong it.
     pub fn lease_deadline(&self) -> Timestamp {
         self.hold.deadline()
+    }
+
+    /// When the handler is cancelled because it ran for `run_max`. It does not move.
+    pub fn run_deadline(&self) -> Timestamp {
+        self.hold.run_until()
     }
 
     pub(super) fn hold(&self) -> &Arc<Hold> {
