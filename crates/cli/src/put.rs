@@ -25,7 +25,8 @@ use crate::{data, output, units};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 DATA is JSON when it parses as JSON, text otherwise; --as json refuses what does not parse, --as text
-stores everything as text. @FILE reads a file, - the standard input. One line end at the end of what is read is left out of a text; what is not UTF-8 is kept byte for byte.
+stores everything as text. @FILE reads a file, - the standard input. One
+line end at the end of what is read is left out of a text; what is not UTF-8 is kept byte for byte.
 A tube that does not exist is made as fifottl, unless the server runs with --strict-tubes.
 
 Examples:
@@ -60,8 +61,8 @@ pub struct PutArgs {
     /// Not ready before this time has passed.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     delay: Option<Span>,
-    /// Not ready before this moment, such as 2030-01-31T08:00:00Z, or 2030-01-31 for midnight UTC; wins over --delay.
-    #[arg(long, value_name = "MOMENT", value_parser = units::moment)]
+    /// Not ready before this moment, such as 2030-01-31T08:00:00Z, or 2030-01-31 for midnight UTC.
+    #[arg(long, value_name = "MOMENT", value_parser = units::moment, conflicts_with = "delay")]
     at: Option<Timestamp>,
     /// The sub-queue, in tubes that have them: one task of each runs at a time.
     #[arg(long, value_name = "NAME")]

@@ -154,7 +154,7 @@ pub struct NewTask {
     pub ttr: Option<Span>,
     /// Not ready before this time has passed.
     pub delay: Option<Span>,
-    /// Not ready before this moment; wins over `delay`.
+    /// Not ready before this moment; refused together with `delay`, and wins over the tube's.
     pub at: Option<Timestamp>,
     /// Its sub-queue, in tubes that have them.
     pub subqueue: Option<Arc<str>>,

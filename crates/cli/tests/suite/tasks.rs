@@ -18,6 +18,8 @@ fn a_task_goes_its_way() {
     assert_eq!(task["id"], 0);
     assert_eq!(task["attempts"], 0);
     assert_eq!(task["data"], json!({"to": "ann"}));
+    assert_eq!(task["due"], task["created"], "since when it was ready");
+    assert_eq!(rig.run(&["peek", "mail", "0", "--json"]).json()[0]["due"], task["due"]);
     let name = format!("0:{}", task["lease"]);
     assert_eq!(rig.run(&["ack", "mail", &name]).good(), "acked 0\n");
     rig.run(&["ack", "mail", &name]).ends(4);
@@ -89,6 +91,7 @@ fn options_of_a_put_arrive() {
     assert!(shown.contains("; due in ") && shown.contains("(2100-01-01T00:00:00Z)"), "{shown}");
     rig.run(&["put", "mail", "x", "--meta", "7"]).ends(2);
     rig.run(&["put", "mail", "x", "--ttl", "soon"]).ends(2);
+    rig.run(&["put", "mail", "x", "--delay", "5s", "--at", "2100-01-01"]).ends(2);
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub struct Context {
     hold: Arc<Hold>,
     /// The traces of the tasks that have one.
     traces: Arc<HashMap<u64, Trace>>,
+    /// Since when each task was ready.
+    dues: Arc<[(u64, Timestamp)]>,
 }
 
 /// Why a handler is to end now.
@@ -29,8 +31,20 @@ pub enum Cancel {
 }
 
 impl Context {
-    pub(super) fn new(queue_num: u32, hold: Arc<Hold>, traces: HashMap<u64, Trace>) -> Self {
-        Context { queue_num, hold, traces: Arc::new(traces) }
+    pub(super) fn new(
+        queue_num: u32,
+        hold: Arc<Hold>,
+        traces: HashMap<u64, Trace>,
+        mut dues: Vec<(u64, Timestamp)>,
+    ) -> Self {
+        dues.sort_unstable();
+        Context { queue_num, hold, traces: Arc::new(traces), dues: dues.into() }
+    }
+
+    /// When a task of the batch became ready for this attempt: how long it has waited is what has passed since.
+    pub fn due(&self, task_id: u64) -> Option<Timestamp> {
+        let place = self.dues.binary_search_by_key(&task_id, |(id, _)| *id).ok()?;
+        Some(self.dues[place].1)
     }
 
     /// The trace that a task of the batch belongs to, if it was put with one.

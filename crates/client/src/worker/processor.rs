@@ -132,20 +132,19 @@ impl<'a> Cycle<'a> {
         let mut counts = Vec::with_capacity(batch.tasks.len());
         let mut raw = Vec::with_capacity(batch.tasks.len());
         let mut ledger = Vec::with_capacity(batch.tasks.len());
+        let mut dues = Vec::with_capacity(batch.tasks.len());
         let mut traces = HashMap::new();
         for task in batch.tasks {
-            let Task { id, attempts, previous_start, lease: Some(lease), body: Some(body), .. } =
-                task
-            else {
-                continue;
-            };
+            let Task { id, attempts, previous_start, due, lease, body, .. } = task;
+            let (Some(lease), Some(body)) = (lease, body) else { continue };
             let task_id = task_id(tube, id);
-            let delivery = Delivery { task_id, attempts, prev_start_time: previous_start };
+            let delivery = Delivery { task_id, attempts, prev_start_time: previous_start, due };
             if let Some(trace) = body.meta().and_then(Trace::from_meta) {
                 traces.insert(task_id, trace);
             }
             held.push((task_id, lease));
             counts.push(attempts);
+            dues.extend(due.map(|due| (task_id, due)));
             ledger.push((task_id, Held { queue: batch.queue, id, lease }));
             raw.push(RawTask { delivery, body });
         }
@@ -153,7 +152,7 @@ impl<'a> Cycle<'a> {
         let Batch { began, lease, .. } = batch;
         let run_until = began + Span::from(settings.run_max_of(lease.into()));
         let hold = Hold::new(began + lease, run_until, inner.kill.subscribe());
-        let ctx = Context::new(lane.num, Arc::new(hold), traces);
+        let ctx = Context::new(lane.num, Arc::new(hold), traces, dues);
         Cycle { inner, lane, settings, began, lease, ctx, held, attempts: counts, raw }
     }
 

@@ -138,7 +138,7 @@ pub fn no_semaphore(tube: &TubeName) -> Error {
     Error::NoSemaphore(tube.clone())
 }
 
-/// Refuses tasks that no store keeps: too many at once, or with too large a part. Stores that decide in a
+/// Refuses tasks that no store keeps: too many at once, with too large a part, or with two times to begin at. Stores that decide in a
 /// database ask this before they ask it.
 pub fn check_tasks(tasks: &[NewTask]) -> Result<()> {
     if tasks.len() > BATCH_TASKS_MAX {
@@ -150,6 +150,10 @@ pub fn check_tasks(tasks: &[NewTask]) -> Result<()> {
         });
     }
     for task in tasks {
+        if task.at.is_some() && task.delay.is_some() {
+            let why = "a task has a start time (at) or a delay, not both; leave one of them out";
+            return Err(Error::Invalid(why.into()));
+        }
         let meta = task.body.meta().map_or(0, <[u8]>::len);
         if meta > META_BYTES_MAX {
             return Err(Error::TooLarge {

@@ -135,14 +135,16 @@ impl Steps {
 
     fn new_task(&mut self) -> NewTask {
         let size = self.rng.usize(..4);
+        let at =
+            (self.rng.u8(..8) == 0).then(|| Timestamp::from_micros(self.now + self.rng.i64(-3..8)));
         NewTask {
             body: Body::new(&vec![0xc0; size]),
             pri: self.some(|steps| steps.rng.u64(..3)),
             ttl: self.some(Self::span),
             ttr: self.some(Self::span),
-            delay: self.some(Self::span).filter(|_| self.rng.bool()),
-            at: (self.rng.u8(..8) == 0)
-                .then(|| Timestamp::from_micros(self.now + self.rng.i64(-3..8))),
+            // Both are refused.
+            delay: self.some(Self::span).filter(|_| at.is_none() && self.rng.bool()),
+            at,
             subqueue: self.some(|steps| Arc::from(["x", "y", "nil"][steps.rng.usize(..3)])),
             semaphore_priority: None,
         }

@@ -55,13 +55,13 @@ macro_rules! conformance_suite {
                 a_name_that_is_taken_is_refused, a_queue_number_is_permanent;
             batch: commands_run_in_order, a_refusal_is_alone, an_empty_batch_is_fine,
                 an_empty_command_is_fine;
-            attempts: every_return_counts, the_previous_start_is_when_it_became_ready, the_last_failure_buries, a_delayed_release_buries_too,
+            attempts: every_return_counts, the_previous_start_is_when_it_became_ready, a_taken_task_tells_since_when_it_was_ready, the_last_failure_buries, a_delayed_release_buries_too,
                 an_uncounted_release_uses_nothing_up, a_kick_gives_one_more,
                 a_plain_bury_is_told_apart, the_limit_can_be_set_later;
             capacity: every_state_counts, a_batch_goes_in_whole_or_not_at_all, what_goes_makes_room,
                 it_can_be_changed, every_kind_heeds_it, without_a_number_there_is_no_limit;
             delay: a_delayed_task_waits, no_time_is_no_delay, a_start_time_is_a_delay,
-                a_start_time_wins_over_a_delay, a_past_start_time_is_now, due_tasks_stand_in_order,
+                a_start_time_excludes_a_delay, a_past_start_time_is_now, due_tasks_stand_in_order,
                 many_may_end_at_once;
             limits: tasks_in_a_put, items_in_other_commands, ids_in_a_peek, bytes_in_a_meta,
                 bytes_in_a_subqueue_key, tubes_in_a_store;

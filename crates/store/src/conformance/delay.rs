@@ -1,9 +1,9 @@
 //! Delay and start time: tasks for later.
 
-use taskyard_core::{Kind, NewTask, Reason, Span, State, Timestamp, TubeOptions};
+use taskyard_core::{Error, Kind, NewTask, Reason, Span, State, Timestamp, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, ids, secs, task};
+use super::ask::{Ask, ids, put, secs, task};
 
 /// A delayed task waits for its time, in every kind that has times; the end is counted as `delay`.
 pub async fn a_delayed_task_waits<H: Harness>(queue: H) {
@@ -45,15 +45,19 @@ pub async fn a_start_time_is_a_delay<H: Harness>(queue: H) {
     assert_eq!(queue.take(&tube).await.id, id);
 }
 
-/// A start time wins over a delay, also over the tube's.
-pub async fn a_start_time_wins_over_a_delay<H: Harness>(queue: H) {
+/// A start time wins over the delay of the tube; together with a delay of the put it is refused, whatever the two say.
+pub async fn a_start_time_excludes_a_delay<H: Harness>(queue: H) {
     let options = TubeOptions { delay: Some(secs(99)), ..TubeOptions::new(Kind::FifoTtl) };
     let tube = queue.tube_with(options).await;
     let at = queue.now() + secs(7);
-    for delay in [None, Some(secs(50)), Some(Span::ZERO)] {
-        let id = queue.put(&tube, NewTask { at: Some(at), delay, ..task("x") }).await;
-        assert_eq!(queue.look(&tube, id).await.due, Some(at), "{delay:?}");
+    let id = queue.put(&tube, NewTask { at: Some(at), ..task("x") }).await;
+    assert_eq!(queue.look(&tube, id).await.due, Some(at));
+    for delay in [secs(50), Span::ZERO] {
+        let both = NewTask { at: Some(at), delay: Some(delay), ..task("x") };
+        let refused = queue.refused(put(&tube, vec![task("fine"), both])).await;
+        assert!(matches!(&refused, Error::Invalid(why) if why.contains("not both")), "{refused:?}");
     }
+    assert_eq!(queue.stats(&tube).await.tasks.total(), 1, "nothing of such a put is kept");
 }
 
 /// A start time that is not in the future is now.
@@ -61,7 +65,7 @@ pub async fn a_past_start_time_is_now<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let past = Timestamp::from_micros(queue.now().as_micros() - 1);
     for at in [queue.now(), past, Timestamp::EPOCH] {
-        let timed = NewTask { at: Some(at), delay: Some(secs(5)), ttl: Some(secs(9)), ..task("x") };
+        let timed = NewTask { at: Some(at), ttl: Some(secs(9)), ..task("x") };
         let id = queue.put(&tube, timed).await;
         let seen = queue.look(&tube, id).await;
         assert_eq!((seen.state, seen.due), (State::Ready, None), "{at:?}");

@@ -41,7 +41,7 @@ pub struct PutRequest {
     /// Seconds before the task becomes ready. The tube's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
-    /// When the task becomes ready, in seconds since the epoch; wins over `delay`.
+    /// When the task becomes ready, in seconds since the epoch; refused together with `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
     /// The sub-queue, in tubes that have them; `utube` is accepted too.
@@ -81,7 +81,7 @@ pub struct PutTask {
     /// Seconds before the task becomes ready. The tube's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
-    /// When the task becomes ready, in seconds since the epoch; wins over `delay`.
+    /// When the task becomes ready, in seconds since the epoch; refused together with `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
     /// The sub-queue, in tubes that have them; `utube` is accepted too.

@@ -65,7 +65,7 @@ fn a_handler_is_told_why_it_is_cancelled() {
     block_on(async {
         let (send, mut contexts) = unbounded_channel();
         let handler = Handler::raw(move |ctx: Context, store: Store, tasks: Vec<RawTask>| {
-            let _ = send.send(ctx.clone());
+            let _ = send.send((ctx.clone(), tasks[1].delivery));
             async move {
                 ctx.cancelled().await;
                 store.done(&[tasks[0].delivery.task_id]).await?;
@@ -78,8 +78,12 @@ fn a_handler_is_told_why_it_is_cancelled() {
         let worker = kit.worker(handlers).settings(settings).build().unwrap();
         worker.init().await.unwrap();
         kit.client().put_many("mail", &["a", "b"]).await.unwrap();
+        let put = worker.store().now();
+        kit.advance(Duration::from_secs(3));
         let running = kit.start(&worker).await;
-        let ctx = contexts.recv().await.unwrap();
+        let (ctx, delivery) = contexts.recv().await.unwrap();
+        assert_eq!((ctx.due(delivery.task_id), delivery.due), (Some(put), Some(put)));
+        assert_eq!(ctx.due(77), None);
         assert_eq!(ctx.run_deadline(), worker.store().now() + taskyard::Span::from_secs(30));
         kit.advance(BEAT);
         kit.until("mail", |tube| tube.stats.calls.touch == 2).await;

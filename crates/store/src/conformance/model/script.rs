@@ -199,7 +199,8 @@ impl Script {
         }
         if self.one_in(10) {
             let moved = self.rng.i64(-5_000_000..20_000_000);
-            task.at = Some(Timestamp::from_micros(now.as_micros() + moved));
+            // Both are refused.
+            (task.delay, task.at) = (None, Some(Timestamp::from_micros(now.as_micros() + moved)));
         }
         // Where no tube has a semaphore, such a put is refused.
         if self.one_in(if self.gated { 3 } else { 100 }) {

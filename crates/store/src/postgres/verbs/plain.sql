@@ -136,6 +136,10 @@ BEGIN
     IF pri < 0 THEN
         RAISE EXCEPTION 'a priority must not be negative' USING ERRCODE = 'check_violation';
     END IF;
+    IF at IS NOT NULL AND delay IS NOT NULL THEN
+        RAISE EXCEPTION 'a task has a start time (at) or a delay, not both; leave one of them out'
+            USING ERRCODE = 'check_violation';
+    END IF;
     IF semaphore_priority IN ('NaN', 'infinity', '-infinity') THEN
         RAISE EXCEPTION 'a priority for a semaphore must be a finite number, not %', semaphore_priority
             USING ERRCODE = 'check_violation';
