@@ -249,7 +249,7 @@ impl<E: Execute> Client<E> {
             Err(Error::Refused(Refusal::TubeNotFound(tube))) => {
                 return Err(Refusal::TubeNotFound(tube).into());
             }
-            // Who may only put is not told what a tube is; what else is wrong the put itself says.
+            // A user that may only put is not told what a tube is; what else is wrong the put itself says.
             Err(_) => return Ok(()),
         }
         let mut known = self.known_subqueues();

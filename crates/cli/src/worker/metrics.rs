@@ -30,7 +30,7 @@ pub struct MetricsArgs {
     /// Serve the worker's counters in the format of Prometheus at http://ADDR/metrics; a port alone is on this machine.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     metrics: Option<SocketAddr>,
-    /// Serve them outside this machine, to everybody who can connect.
+    /// Serve them outside this machine, to every machine that can connect.
     #[arg(long, requires = "metrics")]
     insecure: bool,
 }

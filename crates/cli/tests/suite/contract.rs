@@ -256,7 +256,7 @@ fn settings_that_mean_nothing_are_refused() {
     let lacking = "{shop: {worker: {queue: {mailer: {queue: {7: {batch_size: 3}}}}}}}";
     for (text, wanted) in [
         (lacking, "the worker has no queue 7; its queues are 1, 2"),
-        ("", "the file of the settings is empty"),
+        ("", "the settings file is empty"),
     ] {
         fs::write(&config, text).unwrap();
         let args = ["worker", "--name", "shop/mailer", "--contract", contract.to_str().unwrap()];

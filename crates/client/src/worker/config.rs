@@ -171,7 +171,7 @@ fn apply(text: &str, told: &Told<'_>, unsaid: &Settings, now: Settings) -> (Sett
     let Told { service, name, .. } = *told;
     let root: Node = match serde_saphyr::from_str(text) {
         _ if text.trim().is_empty() => {
-            return (now, vec!["the file of the settings is empty".into()]);
+            return (now, vec!["the settings file is empty".into()]);
         }
         Ok(root) => root,
         Err(error) => return (now, vec![format!("the settings are no YAML: {error}")]),
