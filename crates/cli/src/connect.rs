@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::env;
 use std::future::Future;
+use std::net::Ipv6Addr;
 
 use clap::Args;
 use taskyard::{Http, HttpError};
@@ -12,11 +13,13 @@ use crate::output::quoted;
 
 /// Where a server listens unless told otherwise.
 pub const URL_DEFAULT: &str = "http://127.0.0.1:7070";
+/// The port of an address that names none.
+const PORT_DEFAULT: u16 = 7070;
 
 /// Where the server is.
 #[derive(Clone, Debug, Args)]
 pub struct ConnectArgs {
-    /// Where the server is; http:// may be left out.
+    /// Where the server is; http:// may be left out, and with it the port 7070.
     #[arg(long, env = "TASKYARD_URL", default_value = URL_DEFAULT, value_name = "URL")]
     #[arg(value_parser = with_scheme)]
     #[arg(help_heading = "Server")]
@@ -54,9 +57,18 @@ impl ConnectArgs {
     }
 }
 
-/// The address with its scheme: people write `localhost:7071`.
+/// The address with its scheme and, where it had neither, its port: people write `localhost:7071` or `10.0.0.7`.
 fn with_scheme(url: &str) -> Result<String, Infallible> {
-    Ok(if url.contains("://") { url.to_owned() } else { format!("http://{url}") })
+    if url.contains("://") {
+        return Ok(url.to_owned());
+    }
+    if url.parse::<Ipv6Addr>().is_ok() {
+        return Ok(format!("http://[{url}]:{PORT_DEFAULT}"));
+    }
+    let (host, path) = url.split_at(url.find('/').unwrap_or(url.len()));
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+    let port = if has_port || host.is_empty() { String::new() } else { format!(":{PORT_DEFAULT}") };
+    Ok(format!("http://{host}{port}{path}"))
 }
 
 /// This program as the person called it, for lines to paste.
@@ -73,4 +85,29 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
 /// What is said of an answer that does not fit the question.
 pub fn misfit(verb: &str) -> anyhow::Error {
     anyhow::anyhow!("the server answered something else to {verb}; is it the same version?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host alone meant port 80, where no taskyard is.
+    #[test]
+    fn a_host_alone_is_at_the_usual_port() {
+        for (written, wanted) in [
+            ("127.0.0.1", "http://127.0.0.1:7070"),
+            ("box7.example", "http://box7.example:7070"),
+            ("box7/", "http://box7:7070/"),
+            ("localhost:7071", "http://localhost:7071"),
+            ("::1", "http://[::1]:7070"),
+            ("[::1]", "http://[::1]:7070"),
+            ("[::1]:7071", "http://[::1]:7071"),
+            ("http://127.0.0.1", "http://127.0.0.1"),
+            ("https://box7", "https://box7"),
+            (":7071", "http://:7071"),
+            ("", "http://"),
+        ] {
+            assert_eq!(with_scheme(written).as_deref(), Ok(wanted), "{written}");
+        }
+    }
 }

@@ -11,10 +11,15 @@ use crate::output;
 /// How many to bring back.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A kicked task keeps its attempts. In a tube with attempts_max a task that was buried because they were
+used up gets one more delivery: when that fails, it is buried again. To give such tasks more attempts,
+raise the limit before the kick.
+
 Examples:
   taskyard kick mail               the first one
   taskyard kick mail --count 10
-  taskyard kick mail --all")]
+  taskyard kick mail --all
+  taskyard tube alter mail --attempts-max 20 && taskyard kick mail --all")]
 pub struct KickArgs {
     /// The tube.
     tube: String,

@@ -30,6 +30,7 @@ mod worker;
 mod connect;
 mod data;
 mod failure;
+mod internal;
 mod iproto;
 mod log;
 mod opening;

@@ -17,13 +17,15 @@ use taskyard_wire::http::PutAnswer;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::connect::{ConnectArgs, block_on, misfit};
+use crate::data::Form;
 use crate::failure::{NoTube, Wrong};
 use crate::{data, output, units};
 
 /// What to add.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-DATA is JSON when it parses as JSON, text otherwise. @FILE reads a file, - the standard input. One
+DATA is JSON when it parses as JSON, text otherwise; --as json refuses what does not parse, --as text
+stores everything as text. @FILE reads a file, - the standard input. One
 line end at the end of what is read is left out of a text; what is not UTF-8 is kept byte for byte.
 A tube that does not exist is made as fifottl, unless the server runs with --strict-tubes.
 
@@ -32,6 +34,7 @@ Examples:
   taskyard put mail hello --delay 10s --pri 5
   taskyard put mail @letter.txt --ttl 1h
   taskyard put mail news --at 2030-01-31T08:00:00Z
+  taskyard put mail '[draft]' --as text
   taskyard put checks '{\"page\": 17}' --semaphore-priority 2.5
   seq 1000000 | taskyard put numbers --lines")]
 pub struct PutArgs {
@@ -43,8 +46,11 @@ pub struct PutArgs {
     /// Read the standard input, one task a line; empty lines are skipped.
     #[arg(long, conflicts_with = "data")]
     lines: bool,
+    /// Take DATA for JSON or for text, whatever it looks like.
+    #[arg(long = "as", value_name = "TYPE")]
+    form: Option<Form>,
     /// Priority: smaller goes first.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::pri, allow_negative_numbers = true)]
     pri: Option<u64>,
     /// Remove the task if nobody took it in this time.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
@@ -55,8 +61,8 @@ pub struct PutArgs {
     /// Not ready before this time has passed.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     delay: Option<Span>,
-    /// Not ready before this moment, such as 2030-01-31T08:00:00Z; wins over --delay.
-    #[arg(long, value_name = "MOMENT", value_parser = units::moment)]
+    /// Not ready before this moment, such as 2030-01-31T08:00:00Z, or 2030-01-31 for midnight UTC.
+    #[arg(long, value_name = "MOMENT", value_parser = units::moment, conflicts_with = "delay")]
     at: Option<Timestamp>,
     /// The sub-queue, in tubes that have them: one task of each runs at a time.
     #[arg(long, value_name = "NAME")]
@@ -88,7 +94,11 @@ pub fn run(args: PutArgs) -> anyhow::Result<Exit> {
     let tasks: Vec<NewTask> = args
         .data
         .iter()
-        .map(|argument| Ok(with_payload(&template, &data::read(argument)?)))
+        .map(|argument| {
+            let (payload, hint) = data::read(argument, args.form)?;
+            hint.iter().for_each(output::note);
+            Ok(with_payload(&template, &payload))
+        })
         .collect::<anyhow::Result<_>>()?;
     let placed = block_on(put(&http, &tube, tasks, args.timeout))?;
     print(&args, &placed)?;
@@ -151,12 +161,17 @@ async fn put_lines(
     let mut count = 0;
     // A million ids are for a program; a person gets the sum below.
     let mut printing = args.json || !output::is_for_people();
+    let mut hinted = false;
     while let Some(batch) = next_batch(&mut lines).await {
         let stopped = || format!("stopped after {count} tasks");
         let mut tasks = Vec::with_capacity(batch.len());
         for line in batch {
             let line = line.context("cannot read the standard input").with_context(stopped)?;
-            let payload = data::from_text(&line).with_context(stopped)?;
+            let (payload, hint) = data::from_text(&line, args.form).with_context(stopped)?;
+            // The others are most often of the same sort.
+            if let Some(hint) = hint.filter(|_| !std::mem::replace(&mut hinted, true)) {
+                output::note(hint);
+            }
             tasks.push(with_payload(template, &payload));
         }
         let placed = put(http, tube, tasks, args.timeout).await.with_context(stopped)?;

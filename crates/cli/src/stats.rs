@@ -10,6 +10,7 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::TubeAnswer;
 
 use crate::connect::{ConnectArgs, block_on};
+use crate::internal::InternalArgs;
 use crate::{output, units};
 
 /// What to show.
@@ -23,6 +24,8 @@ Examples:
 pub struct StatsArgs {
     /// The tube; all of them when absent.
     tube: Option<String>,
+    #[command(flatten)]
+    internal: InternalArgs,
     /// Print one JSON object a line for each tube.
     #[arg(long)]
     json: bool,
@@ -49,7 +52,10 @@ pub fn run(args: StatsArgs) -> anyhow::Result<Exit> {
     block_on(async {
         let mut before = None;
         loop {
-            let seen = see(&http, tube.as_ref(), args.json).await?;
+            let mut seen = see(&http, tube.as_ref(), args.json).await?;
+            if tube.is_none() {
+                args.internal.hide(&mut seen.tubes);
+            }
             print(&args, &seen, before.as_ref())?;
             let Some(every) = args.watch else { return Ok(Exit::Ok) };
             let stop = tokio::signal::ctrl_c();

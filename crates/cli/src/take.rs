@@ -54,7 +54,7 @@ pub fn run(args: TakeArgs) -> anyhow::Result<Exit> {
     };
     if tasks.is_empty() {
         if !args.json {
-            output::note(format!("nothing to take from {tube}"));
+            output::note(why_nothing(&args, &tube)?);
         }
         return Ok(Exit::Nothing);
     }
@@ -64,6 +64,20 @@ pub fn run(args: TakeArgs) -> anyhow::Result<Exit> {
         print(&args, &tube, &tasks)?;
     }
     Ok(Exit::Ok)
+}
+
+/// Why nothing came: a paused tube gives nothing out, whatever it has.
+fn why_nothing(args: &TakeArgs, tube: &TubeName) -> anyhow::Result<String> {
+    let asked = args.connect.ask(Command::Tubes { tube: Some(tube.clone()) })?;
+    let Reply::Tubes(tubes) = asked else { return Err(misfit("tubes")) };
+    let Some(found) = tubes.iter().find(|found| found.options.paused) else {
+        return Ok(format!("nothing to take from {tube}"));
+    };
+    let (program, flags) = (program(), args.connect.flags());
+    let (ready, name) = (found.stats.tasks.ready, output::quoted(tube.as_str()));
+    Ok(format!(
+        "tube {tube} is paused, {ready} ready; let deliveries go on: {program} tube resume {name}{flags}"
+    ))
 }
 
 /// A line for each task, and how to go on.

@@ -92,9 +92,20 @@ pub fn size(text: &str) -> Result<Size, String> {
     Ok(Size((number * factor as f64) as usize))
 }
 
-/// A moment: `2030-01-31T08:00:00Z`, with an offset or a fraction, or seconds since 1970.
+/// A priority.
+pub fn pri(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("write a whole number from 0 to {}; smaller goes first", u64::MAX))
+}
+
+/// A moment: `2030-01-31T08:00:00Z`, with an offset or a fraction, a date alone for its midnight in UTC, or seconds since
+/// 1970.
 pub fn moment(text: &str) -> Result<Timestamp, String> {
-    let wrong = || "write a moment such as 2030-01-31T08:00:00Z, or seconds since 1970".to_owned();
+    let wrong = || {
+        "write a date such as 2030-01-31 (midnight UTC), a moment with its zone such as \
+         2030-01-31T08:00:00Z or 2030-01-31T08:00:00+03:00, or seconds since 1970"
+            .to_owned()
+    };
     if let Ok(seconds) = text.parse::<f64>() {
         return Timestamp::from_secs_f64(seconds).ok_or_else(wrong);
     }
@@ -168,9 +179,9 @@ fn unit_micros(unit: &str) -> Option<f64> {
     })
 }
 
-/// Seconds since 1970 of a date and time with a zone.
+/// Seconds since 1970 of a date and time with a zone, or of the beginning of a date in UTC.
 fn calendar_seconds(text: &str) -> Option<f64> {
-    let (date, rest) = text.split_once(['T', 't', ' '])?;
+    let (date, rest) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00:00Z"));
     let zone = rest.find(['Z', 'z', '+', '-'])?;
     let (clock, zone) = rest.split_at(zone);
     let [year, month, day] = numbers(date, '-')?;
@@ -286,9 +297,12 @@ mod tests {
         for text in ["", "-5", "tomorrow", "2023-02-29T00:00:00Z", "2023-13-01T00:00:00Z"] {
             assert!(moment(text).is_err(), "{text}");
         }
-        for text in ["2023-11-14", "2023-11-14T22:13:20", "2023-11-14T25:00:00Z", "1-2-3T4:5:6Z"] {
+        for text in ["2023-11-31", "2023-11", "2023-11-14T22:13:20", "2023-11-14T25:00:00Z"] {
             assert!(moment(text).is_err(), "{text}");
         }
+        assert_eq!(moment("2023-11-14"), moment("2023-11-14T00:00:00Z"), "midnight in UTC");
+        assert_eq!(moment("2023-11-14T03:00:00+03:00"), moment("2023-11-14"));
+        assert!(moment("1-2-3T4:5:6Z").is_err());
     }
 
     #[test]

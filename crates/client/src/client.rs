@@ -1,15 +1,18 @@
 //! What users call.
 
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
 use taskyard_core::command::TubeInfo;
+use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::{
     Command, Error as Refusal, Execute, NewTask, Placed, Reply, Span, Take, TaskId, TubeChange,
-    TubeName, TubeOptions, TubeStats,
+    TubeName, TubeOptions, TubeStats, refuse_subqueues,
 };
 
-use crate::error::{HttpError, IprotoError, Result};
+use crate::error::{Error, HttpError, IprotoError, Result};
 use crate::http::Http;
 use crate::iproto::Iproto;
 use crate::task::{Task, bytes_task, in_subqueue, new_task};
@@ -25,6 +28,8 @@ const LEASE_DEFAULT: Span = Span::from_secs(60);
 pub struct Client<E> {
     pub(crate) queue: E,
     lease: Span,
+    /// Tubes that are known to have sub-queues.
+    subqueue_tubes: Arc<Mutex<HashSet<TubeName>>>,
 }
 
 impl Client<Http> {
@@ -50,7 +55,7 @@ impl Client<Iproto> {
 impl<E: Execute> Client<E> {
     /// A client of whatever runs commands.
     pub fn new(queue: E) -> Self {
-        Client { queue, lease: LEASE_DEFAULT }
+        Client { queue, lease: LEASE_DEFAULT, subqueue_tubes: Arc::default() }
     }
 
     /// The same client whose deliveries last this long. A task that is not finished in that time is
@@ -69,7 +74,7 @@ impl<E: Execute> Client<E> {
         self.put_task(tube, new_task(data)?).await
     }
 
-    /// Adds a task to a sub-queue: of those in one sub-queue only one runs at a time.
+    /// Adds a task to a sub-queue: of those in one sub-queue only one runs at a time. Refused where the tube has none.
     pub async fn put_in<T: Serialize + ?Sized>(
         &self,
         tube: &str,
@@ -104,7 +109,11 @@ impl<E: Execute> Client<E> {
         tasks: Vec<NewTask>,
         wait: Duration,
     ) -> Result<Vec<Placed>> {
-        let put = Command::Put { tube: TubeName::new(tube)?, tasks, wait: wait.into() };
+        let tube = TubeName::new(tube)?;
+        if tasks.iter().any(|task| task.subqueue.is_some()) {
+            self.check_subqueues(&tube).await?;
+        }
+        let put = Command::Put { tube, tasks, wait: wait.into() };
         match self.ask(put).await? {
             Reply::Put(placed) => Ok(placed),
             _ => Err(unexpected("put").into()),
@@ -208,7 +217,9 @@ impl<E: Execute> Client<E> {
 
     /// Removes a tube with its tasks; refused while tasks are taken or consumers wait.
     pub async fn drop_tube(&self, tube: &str) -> Result<()> {
-        self.silent(Command::DropTube { tube: TubeName::new(tube)? }).await
+        let tube = TubeName::new(tube)?;
+        self.known_subqueues().remove(&tube);
+        self.silent(Command::DropTube { tube }).await
     }
 
     /// Removes all tasks of a tube, taken ones too.
@@ -226,6 +237,31 @@ impl<E: Execute> Client<E> {
         let verb = command.verb();
         let reply = self.queue.execute(vec![command]).await.pop();
         Ok(reply.unwrap_or_else(|| Err(unexpected(verb)))?)
+    }
+
+    /// Refuses sub-queues for a tube that has none, or that a put would make without them: the store would ignore them.
+    async fn check_subqueues(&self, tube: &TubeName) -> Result<()> {
+        if self.known_subqueues().contains(tube) {
+            return Ok(());
+        }
+        match self.tube(tube.as_str()).await {
+            Ok(found) => refuse_subqueues(tube, found.options.kind)?,
+            Err(Error::Refused(Refusal::TubeNotFound(tube))) => {
+                return Err(Refusal::TubeNotFound(tube).into());
+            }
+            // A user that may only put is not told what a tube is; what else is wrong the put itself says.
+            Err(_) => return Ok(()),
+        }
+        let mut known = self.known_subqueues();
+        if known.len() >= TUBES_MAX {
+            known.clear();
+        }
+        known.insert(tube.clone());
+        Ok(())
+    }
+
+    fn known_subqueues(&self) -> MutexGuard<'_, HashSet<TubeName>> {
+        self.subqueue_tubes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn make(&self, tube: &str, options: TubeOptions, if_not_exists: bool) -> Result<bool> {

@@ -47,7 +47,7 @@ pub use estimate::Estimate;
 pub use execute::Execute;
 pub use journal::{Changes, TubeRecord};
 pub use lease::Lease;
-pub use machine::{Machine, check_tasks, no_semaphore, refuse_priorities};
+pub use machine::{Machine, check_tasks, no_semaphore, refuse_priorities, refuse_subqueues};
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
 pub use semaphore::{

@@ -89,7 +89,8 @@ pub struct Task {
     pub pri: u64,
     /// When it was put.
     pub created: Timestamp,
-    /// When it becomes ready, for a delayed task.
+    /// When it becomes ready, for a delayed task. Since when it was ready, for a taken one: a take, a peek and the list of
+    /// deliveries tell that.
     pub due: Option<Timestamp>,
     /// When it dies if nobody takes it.
     pub expires: Timestamp,

@@ -1,9 +1,11 @@
 //! What every request needs.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use axum::body::Bytes;
+use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::service::Service;
 use taskyard_core::{Command, Error, Execute, Reply, TubeName};
 use taskyard_engine::Engine;
@@ -30,6 +32,8 @@ pub(crate) struct App {
     pub program: String,
     /// Whether a put to an unknown tube is refused.
     pub strict_tubes: bool,
+    /// Tubes that are known to have sub-queues.
+    pub subqueue_tubes: SubqueueTubes,
     /// Where events of semaphores go.
     pub events_tube: Option<TubeName>,
     /// The longest anybody may wait, in seconds.
@@ -78,6 +82,7 @@ impl App {
             hosts,
             program: config.program,
             strict_tubes: config.strict_tubes,
+            subqueue_tubes: SubqueueTubes::default(),
             events_tube: config.events_tube,
             wait_seconds_max: config.wait_seconds_max,
             intake: Intake::new(config.body_bytes_max),
@@ -95,6 +100,9 @@ impl App {
 
     /// Runs one command.
     pub async fn ask(&self, command: Command) -> Result<Reply, Error> {
+        if let Command::DropTube { tube } | Command::NameTube { tube, .. } = &command {
+            self.subqueue_tubes.forget(tube);
+        }
         let reply = self.engine.execute(vec![command]).await.pop();
         reply.unwrap_or_else(|| Err(Error::Store("the engine did not answer".into())))
     }
@@ -112,6 +120,33 @@ impl App {
     /// How many connections are open, of every kind.
     pub fn connections(&self) -> usize {
         self.connections_max.saturating_sub(self.room.available_permits())
+    }
+}
+
+/// Tubes that are known to have sub-queues, so that a put need not ask each time. A tube that another server has dropped and
+/// made anew may be here in error: then a sub-queue is ignored, as it is over iproto.
+#[derive(Debug, Default)]
+pub(crate) struct SubqueueTubes(Mutex<HashSet<TubeName>>);
+
+impl SubqueueTubes {
+    pub fn knows(&self, tube: &TubeName) -> bool {
+        self.lock().contains(tube)
+    }
+
+    pub fn note(&self, tube: &TubeName) {
+        let mut tubes = self.lock();
+        if tubes.len() >= TUBES_MAX {
+            tubes.clear();
+        }
+        tubes.insert(tube.clone());
+    }
+
+    fn forget(&self, tube: &TubeName) {
+        self.lock().remove(tube);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<TubeName>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

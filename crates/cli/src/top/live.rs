@@ -15,6 +15,7 @@ use super::sample::{Tracker, look};
 use super::screen::draw;
 use super::stop::Stop;
 use super::view::{Asked, View};
+use crate::internal::InternalArgs;
 
 /// Keys that were pressed and not yet heeded.
 const KEYS_MAX: usize = 64;
@@ -22,7 +23,7 @@ const KEYS_MAX: usize = 64;
 const OVERDUE: Duration = Duration::from_secs(1);
 
 /// Shows the server until a key or a signal ends it.
-pub async fn run(http: Http, mut view: View) -> anyhow::Result<()> {
+pub async fn run(http: Http, internal: InternalArgs, mut view: View) -> anyhow::Result<()> {
     let mut stop = Stop::with_hangup()?;
     let mut ticks = super::ticks(view.interval);
     let mut screen = Screen::open()?;
@@ -42,7 +43,7 @@ pub async fn run(http: Http, mut view: View) -> anyhow::Result<()> {
             Some(answer) = asking.join_next() => view.see(tracker.note(answer?)?),
             _ = ticks.tick() => if asking.is_empty() {
                 asked = Instant::now();
-                asking.spawn(look(http.clone()));
+                asking.spawn(look(http.clone(), internal));
             } else {
                 view.overdue = Some(asked.elapsed()).filter(|time| *time > OVERDUE);
             },

@@ -20,6 +20,7 @@ use taskyard_wire::Exit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::connect::{ConnectArgs, block_on};
+use crate::internal::InternalArgs;
 use crate::{output, units};
 
 use columns::{Column, Order};
@@ -67,6 +68,8 @@ pub struct TopArgs {
     /// Show only tubes with this in their name, in capitals or not.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     filter: String,
+    #[command(flatten)]
+    internal: InternalArgs,
     /// Print one table, measured over one interval, and end.
     #[arg(long)]
     once: bool,
@@ -83,14 +86,15 @@ pub fn run(args: TopArgs) -> anyhow::Result<Exit> {
     let interval = Duration::from(args.interval).clamp(INTERVAL_MIN, INTERVAL_MAX);
     let order = Order { column: args.sort, reversed: args.reverse };
     let choice = Choice { order, filter: args.filter };
+    let source = |http| Source::new(http, args.internal, ticks(interval));
     block_on(async {
         if args.json {
-            print::json(Source::new(http, ticks(interval)), &choice, args.once).await?;
+            print::json(source(http), &choice, args.once).await?;
         } else if args.once || !output::is_for_people() {
-            print::table(Source::new(http, ticks(interval)), &choice).await?;
+            print::table(source(http), &choice).await?;
         } else {
             let view = View::new(http.url(), interval, choice);
-            live::run(http, view).await?;
+            live::run(http, args.internal, view).await?;
         }
         Ok(Exit::Ok)
     })

@@ -12,26 +12,28 @@ use super::sample::{Report, Row, Seen, Total, Tracker, look};
 use super::stop::Stop;
 use super::text;
 use super::view::Choice;
+use crate::internal::InternalArgs;
 use crate::output;
 
 /// A server that is looked at again and again.
 pub struct Source {
     http: Http,
+    internal: InternalArgs,
     ticks: Interval,
     tracker: Tracker,
 }
 
 impl Source {
     /// Not yet looked at.
-    pub fn new(http: Http, ticks: Interval) -> Self {
-        Source { http, ticks, tracker: Tracker::default() }
+    pub fn new(http: Http, internal: InternalArgs, ticks: Interval) -> Self {
+        Source { http, internal, ticks, tracker: Tracker::default() }
     }
 
     /// The next look that has rates, or that found nobody.
     async fn next(&mut self) -> Result<Seen, HttpError> {
         loop {
             self.ticks.tick().await;
-            match self.tracker.note(look(self.http.clone()).await)? {
+            match self.tracker.note(look(self.http.clone(), self.internal).await)? {
                 Seen::Here(report) if report.seconds.is_none() => {}
                 seen => return Ok(seen),
             }

@@ -8,6 +8,8 @@ use taskyard::{Http, HttpError};
 use taskyard_core::{Error, Kind};
 use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
 
+use crate::internal::InternalArgs;
+
 /// How long an answer may take before the server counts as away.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Two answers closer than this say nothing about a second.
@@ -27,13 +29,14 @@ pub struct Sample {
 }
 
 /// Asks the server once.
-pub async fn look(http: Http) -> Result<Sample, HttpError> {
+pub async fn look(http: Http, internal: InternalArgs) -> Result<Sample, HttpError> {
     let asked = Instant::now();
     let answer = tokio::time::timeout(ANSWER_MAX, http.tubes(None)).await;
-    let tubes = answer.unwrap_or_else(|_| {
+    let mut tubes = answer.unwrap_or_else(|_| {
         let why = format!("nothing came in {} s", ANSWER_MAX.as_secs());
         Err(HttpError::Unreachable { url: http.url(), why })
     })?;
+    internal.hide(&mut tubes);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     Ok(Sample { at: Instant::now(), time, latency: asked.elapsed(), tubes })
 }

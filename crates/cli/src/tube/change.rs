@@ -44,7 +44,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     delay: Option<Span>,
     /// Priority of a task whose put names none; smaller goes first.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = units::pri, allow_negative_numbers = true)]
     pri: u64,
     /// Bury a task when this many deliveries have failed.
     #[arg(long, value_name = "N")]
@@ -93,7 +93,7 @@ pub struct AlterArgs {
     #[arg(long, value_name = "TIME", value_parser = units::span_or_none)]
     delay: Option<OrNone<Span>>,
     /// Default priority; smaller goes first.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::pri, allow_negative_numbers = true)]
     pri: Option<u64>,
     /// Deliveries before a task is buried, or none.
     #[arg(long, value_name = "N", value_parser = units::number_or_none::<u32>)]

@@ -3,12 +3,15 @@
 mod change;
 mod show;
 
+use std::io::{self, IsTerminal};
+
 use clap::{Args, Subcommand};
-use taskyard_core::{Command, TubeName};
+use taskyard_core::{Command, Reply, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::NothingAnswer;
 
-use crate::connect::ConnectArgs;
+use crate::connect::{ConnectArgs, misfit};
+use crate::failure::Wrong;
 use crate::output;
 
 use change::{AlterArgs, CreateArgs};
@@ -44,7 +47,7 @@ enum TubeVerb {
     /// Remove a tube with its tasks; refused while tasks are taken or consumers wait.
     Drop(NameArgs),
     /// Remove all tasks of a tube, taken ones too.
-    Truncate(NameArgs),
+    Truncate(TruncateArgs),
     /// Give back every taken task of a tube.
     ReleaseAll(NameArgs),
     /// Show all tubes.
@@ -68,6 +71,20 @@ struct NameArgs {
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
+}
+
+/// Which tube to empty.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard tube truncate mail            asks first
+  taskyard tube truncate mail --yes      for scripts")]
+struct TruncateArgs {
+    #[command(flatten)]
+    name: NameArgs,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
 }
 
 /// Which tube, and its new name.
@@ -98,7 +115,7 @@ pub fn run(args: TubeArgs) -> anyhow::Result<Exit> {
         TubeVerb::Pause(args) => change::pause(&args, true),
         TubeVerb::Resume(args) => change::pause(&args, false),
         TubeVerb::Drop(args) => silent(&args, |tube| Command::DropTube { tube }, "dropped"),
-        TubeVerb::Truncate(args) => silent(&args, |tube| Command::Truncate { tube }, "emptied"),
+        TubeVerb::Truncate(args) => truncate(&args),
         TubeVerb::ReleaseAll(args) => {
             silent(&args, |tube| Command::ReleaseAll { tube }, "released all of")
         }
@@ -107,6 +124,33 @@ pub fn run(args: TubeArgs) -> anyhow::Result<Exit> {
         TubeVerb::Deliveries(args) => show::deliveries(&args),
         TubeVerb::Consumers(args) => show::consumers(&args),
     }
+}
+
+/// Removes all tasks of a tube, when that is really wanted.
+fn truncate(args: &TruncateArgs) -> anyhow::Result<Exit> {
+    if !args.yes && !confirmed(&args.name)? {
+        output::note("nothing was removed");
+        return Ok(Exit::Ok);
+    }
+    silent(&args.name, |tube| Command::Truncate { tube }, "emptied")
+}
+
+/// Asks at the terminal.
+fn confirmed(args: &NameArgs) -> anyhow::Result<bool> {
+    if !io::stdin().is_terminal() {
+        let why = "truncate removes every task of the tube and asks before; there is no terminal to ask \
+                   at, so say --yes";
+        return Err(Wrong(why.into()).into());
+    }
+    let tube = TubeName::new(&args.tube)?;
+    let Reply::Tubes(tubes) = args.connect.ask(Command::Tubes { tube: Some(tube.clone()) })? else {
+        return Err(misfit("tubes"));
+    };
+    let tasks: u64 = tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
+    eprint!("remove all {tasks} tasks of {tube}, taken ones too? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
 }
 
 /// A command that answers nothing.

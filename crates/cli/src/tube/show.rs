@@ -7,11 +7,14 @@ use taskyard_wire::http::TubeAnswer;
 
 use super::NameArgs;
 use crate::connect::{ConnectArgs, block_on};
+use crate::internal::InternalArgs;
 use crate::{output, units};
 
 /// How to show all tubes.
 #[derive(Debug, Args)]
 pub struct ListArgs {
+    #[command(flatten)]
+    internal: InternalArgs,
     /// Print one JSON object a line for each tube.
     #[arg(long)]
     json: bool,
@@ -37,7 +40,8 @@ pub struct WhoArgs {
 /// Shows all tubes.
 pub fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     let http = args.connect.http()?;
-    let tubes = block_on(async { Ok(http.tubes(None).await?) })?;
+    let mut tubes = block_on(async { Ok(http.tubes(None).await?) })?;
+    args.internal.hide(&mut tubes);
     if args.json {
         output::json_lines(&tubes)?;
         return Ok(Exit::Ok);

@@ -2,15 +2,19 @@
 
 mod command;
 mod fields;
+mod metrics;
 mod server;
 mod stop;
 mod typed;
 
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use taskyard::Http;
+use taskyard::worker::{Boxed, Metrics, Settings, SystemTimer, TaskEnd, Timer, TubeMetrics};
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, Outcome, Reply, Span, Take, Task, TubeName,
 };
@@ -18,9 +22,11 @@ use taskyard_wire::Exit;
 use tokio::time::{Instant, sleep_until};
 
 use crate::connect::{ConnectArgs, block_on, misfit};
+use crate::failure::Wrong;
 use crate::{data, output, units};
 
 use command::Running;
+use metrics::MetricsArgs;
 use server::{Answered, Server};
 use stop::Stop;
 
@@ -29,7 +35,12 @@ use stop::Stop;
 #[command(after_help = "\
 With --exec each task runs the command with the payload on its standard input: a text as it is, the
 rest as JSON. TASKYARD_TUBE, TASKYARD_ID, TASKYARD_LEASE and TASKYARD_ATTEMPTS are set. Exit code 0
-acks the task, any other releases it; a long command keeps its task, the lease is prolonged.
+acks the task, any other releases it. A long command keeps its task, the lease is prolonged, until
+--run-max is over: then it is killed and its task released.
+
+With --contract the program after -- runs for each task of the contract's queues, without a shell, with the
+task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_ID, TASKYARD_TASK_ID (unique in the store)
+and TASKYARD_ATTEMPTS are set. A task whose program fails is tried again after one second, then two, four, up to an hour.
 
 Ctrl-C or SIGTERM lets the command that runs finish and takes no more; a second one kills it, with
 everything it started, and gives its task back. A server that is away is waited for, except that
@@ -38,34 +49,40 @@ everything it started, and gives its task back. A server that is away is waited 
 Examples:
   taskyard worker mail                             print and ack
   taskyard worker mail --exec 'jq -r .to'
-  taskyard worker mail --exec ./send.sh --retry 30s
+  taskyard worker mail --exec ./send.sh --retry 30s --run-max 5m
   taskyard worker mail --drain                     stop when nothing is left
-  taskyard worker --contract queues.yaml -- ./send --fast
-
-With --contract the program after -- runs for each task of the contract's queues, without a shell, with the
-task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_ID, TASKYARD_TASK_ID (unique in the store)
-and TASKYARD_ATTEMPTS are set. A task whose program fails is tried again after one second, then two, four, up to an hour.")]
+  taskyard worker mail --exec ./send.sh --metrics 9100
+  taskyard worker --contract queues.yaml -- ./send --fast")]
 pub struct WorkerArgs {
     /// The tube.
     #[arg(required_unless_present = "contract", conflicts_with = "contract")]
     tube: Option<String>,
-    /// Run this for each task, by `sh -c`.
-    #[arg(long, value_name = "CMD", conflicts_with = "contract")]
-    exec: Option<String>,
-    #[command(flatten)]
-    typed: typed::TypedArgs,
     /// How long a task is ours before it must be prolonged.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "60s")]
     lease: Span,
+    /// How long the work on a task may take, however often it is prolonged; then it has failed. Ten times --lease unless set.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    run_max: Option<Span>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
+    /// Run this for each task, by `sh -c`.
+    #[arg(long, value_name = "CMD", conflicts_with = "contract", help_heading = FOR_TUBE)]
+    exec: Option<String>,
     /// How long a task rests after the command failed.
-    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5s", conflicts_with = "contract")]
+    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5s")]
+    #[arg(conflicts_with = "contract", help_heading = FOR_TUBE)]
     retry: Span,
     /// Stop when there is nothing to take.
-    #[arg(long, conflicts_with = "contract")]
+    #[arg(long, conflicts_with = "contract", help_heading = FOR_TUBE)]
     drain: bool,
+    #[command(flatten)]
+    typed: typed::TypedArgs,
     #[command(flatten)]
     connect: ConnectArgs,
 }
+
+/// What belongs to a worker of one tube.
+const FOR_TUBE: &str = "With a tube";
 
 /// How long one take waits. A worker that stops waits for its last take, because what the server gave it
 /// meanwhile would stay taken until its lease is over: so this is also how long a stop may take.
@@ -79,6 +96,8 @@ const KEEP_MIN: Duration = Duration::from_millis(10);
 enum Ended {
     Done,
     Failed(String),
+    /// It took longer than it may.
+    Overrun,
     Interrupted,
     Lost,
 }
@@ -86,21 +105,50 @@ enum Ended {
 /// Works until told to stop.
 pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
     args.typed.check()?;
+    args.metrics.check()?;
+    let settings = Settings {
+        visibility_timeout: args.lease.into(),
+        run_max: args.run_max.map(Into::into),
+        ..Settings::default()
+    };
     if args.typed.is_asked() {
-        return typed::run(&args.typed, args.connect.http()?, args.lease);
+        return typed::run(&args.typed, args.connect.http()?, settings, &args.metrics);
     }
+    if args.run_max == Some(Span::ZERO) {
+        return Err(Wrong("--run-max must be longer than nothing".into()).into());
+    }
+    let run_max = settings.run_max_of(args.lease.into());
     let tube = TubeName::new(args.tube.as_deref().unwrap_or_default())?;
-    let server = Server::new(args.connect.http()?, !args.drain);
+    let http = args.connect.http()?;
+    let metrics = Arc::new(Metrics::default().tube(tube.clone()));
     block_on(async {
         let stop = Stop::listen()?;
-        Worker { server, stop, tube, args: &args }.run().await
+        let (asked, counted, of) = (http.clone(), metrics.clone(), tube.clone());
+        let text = move || -> Boxed<'static, String> {
+            Box::pin(metrics_text(asked.clone(), counted.clone(), of.clone()))
+        };
+        args.metrics.serve(Arc::new(text)).await?;
+        let server = Server::new(http, !args.drain, metrics.clone());
+        Worker { server, stop, tube, run_max, metrics, args: &args }.run().await
     })
+}
+
+/// All that is counted, and what the server says about the tube; without an answer what it said last.
+async fn metrics_text(http: Http, metrics: Arc<TubeMetrics>, tube: TubeName) -> String {
+    let asked = http.ask(Command::Tubes { tube: Some(tube) });
+    if let Ok(Ok(Reply::Tubes(tubes))) = tokio::time::timeout(FAREWELL, asked).await {
+        tubes.iter().for_each(|tube| metrics.observe(tube, SystemTimer.now()));
+    }
+    metrics.text()
 }
 
 struct Worker<'a> {
     server: Server,
     stop: Stop,
     tube: TubeName,
+    /// How long the work on a task may take.
+    run_max: Duration,
+    metrics: Arc<TubeMetrics>,
     args: &'a WorkerArgs,
 }
 
@@ -115,8 +163,11 @@ impl Worker<'_> {
             };
             match taken {
                 Some(task) => {
+                    let began = Instant::now();
+                    self.metrics.begin();
                     let ended = self.work(&task).await?;
-                    self.finish(&task, ended).await?;
+                    let end = self.finish(&task, ended).await?;
+                    self.metrics.end(end, began.elapsed());
                 }
                 None if self.args.drain => return Ok(Exit::Ok),
                 None => {}
@@ -170,6 +221,7 @@ impl Worker<'_> {
                 status => return Ok(Ended::Failed(status.to_string())),
             },
             lost = self.keep(task) => lost?,
+            () = tokio::time::sleep(self.run_max) => Ended::Overrun,
             () = self.insisted(task) => Ended::Interrupted,
         };
         running.kill().await?;
@@ -201,20 +253,23 @@ impl Worker<'_> {
         }
     }
 
-    async fn finish(&self, task: &Task, ended: Ended) -> anyhow::Result<()> {
-        let (finish, news) = match ended {
-            Ended::Done => (Finish::Ack, None),
-            Ended::Failed(why) => {
-                let release = Finish::Release { delay: self.args.retry, counted: true };
-                (release, Some(format!("{why}; released")))
+    async fn finish(&self, task: &Task, ended: Ended) -> anyhow::Result<TaskEnd> {
+        let failed = Finish::Release { delay: self.args.retry, counted: true };
+        let (finish, end, news) = match ended {
+            Ended::Done => (Finish::Ack, TaskEnd::Done, None),
+            Ended::Failed(why) => (failed, TaskEnd::Failed, Some(format!("{why}; released"))),
+            Ended::Overrun => {
+                let seconds = self.run_max.as_secs_f64();
+                let news = format!("ran longer than {seconds} s (--run-max); killed and released");
+                (failed, TaskEnd::TimedOut, Some(news))
             }
             Ended::Interrupted => {
                 let release = Finish::Release { delay: Span::ZERO, counted: false };
-                (release, Some("killed; given back".into()))
+                (release, TaskEnd::GivenBack, Some("killed; given back".into()))
             }
             Ended::Lost => {
                 output::note(format!("task {} is no longer ours; left alone", task.id));
-                return Ok(());
+                return Ok(TaskEnd::Lost);
             }
         };
         let (outcome, again) = tokio::select! {
@@ -227,10 +282,12 @@ impl Worker<'_> {
         let done_before = again && finish == Finish::Ack && outcome == Outcome::Missing;
         if !matches!(outcome, Outcome::Done(_)) && !done_before {
             output::note(format!("task {} was no longer ours when it ended", task.id));
-        } else if let Some(news) = news {
+            return Ok(TaskEnd::Lost);
+        }
+        if let Some(news) = news {
             output::note(format!("task {}: {news}", task.id));
         }
-        Ok(())
+        Ok(end)
     }
 
     /// Ends or prolongs the delivery; also says whether that was asked more than once.

@@ -1,8 +1,10 @@
 //! The server as a worker needs it: away for a while is no reason to give up.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
+use taskyard::worker::TubeMetrics;
 use taskyard::{Http, HttpError};
 use taskyard_core::{Command, Reply};
 
@@ -20,6 +22,7 @@ pub struct Server {
     waits_for_first: bool,
     reached: Cell<bool>,
     away: Cell<bool>,
+    metrics: Arc<TubeMetrics>,
 }
 
 /// A reply, and whether the same thing was asked before without getting one.
@@ -30,8 +33,9 @@ pub struct Answered {
 
 impl Server {
     /// Not yet spoken to.
-    pub fn new(http: Http, waits_for_first: bool) -> Self {
-        Server { http, waits_for_first, reached: Cell::new(false), away: Cell::new(false) }
+    pub fn new(http: Http, waits_for_first: bool, metrics: Arc<TubeMetrics>) -> Self {
+        let (reached, away) = (Cell::new(false), Cell::new(false));
+        Server { http, waits_for_first, reached, away, metrics }
     }
 
     /// Asks until there is an answer, with growing pauses. Says once that the server is away and
@@ -75,6 +79,7 @@ impl Server {
     }
 
     fn note_away(&self, error: &HttpError) {
+        self.metrics.store_error();
         if !self.away.replace(true) {
             note(format!("the server is away ({error}); trying again until it is back"));
         }

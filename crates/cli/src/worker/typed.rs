@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::Args;
 use taskyard::Http;
 use taskyard::worker::{
-    ConfigFile, Context, Dispatcher, Handler, HandlerResult, InitError, RawTask, Settings, Store,
-    Tally, Worker,
+    Boxed, Cancel, ConfigFile, Context, Dispatcher, Handler, HandlerResult, InitError, RawTask,
+    Settings, Store, Tally, Worker,
 };
 use taskyard_contract::Queue;
-use taskyard_core::{Span, TaskId};
+use taskyard_core::TaskId;
 use taskyard_wire::Exit;
 use tokio::process::Command;
 
@@ -23,34 +23,39 @@ use crate::{contract, output};
 
 use super::command::Running;
 use super::fields::Fields;
+use super::metrics::MetricsArgs;
 use super::stop::Stop;
 
 /// The first pause before a server that is not there is asked again; each one is twice as long as the one before.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
+/// How long the metrics wait for what the server says about the queues.
+const METRICS_TIME: Duration = Duration::from_secs(5);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// What belongs to a worker of a contract.
+const FOR_CONTRACT: &str = "With a contract";
+
 /// A contract and the program for its tasks.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "With --contract")]
 pub struct TypedArgs {
     /// Work on the queues of this contract.
-    #[arg(long, value_name = "FILE", requires = "program")]
+    #[arg(long, value_name = "FILE", requires = "program", help_heading = FOR_CONTRACT)]
     contract: Option<PathBuf>,
     /// How many tasks may be worked on at once.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "contract")]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "contract", help_heading = FOR_CONTRACT)]
     processors: usize,
     /// Read settings from this file, again whenever it changes.
-    #[arg(long, value_name = "FILE", requires = "contract")]
+    #[arg(long, value_name = "FILE", requires = "contract", help_heading = FOR_CONTRACT)]
     config: Option<PathBuf>,
     /// Do not report to the server's manager: go round robin over the queues.
-    #[arg(long, requires = "contract")]
+    #[arg(long, requires = "contract", help_heading = FOR_CONTRACT)]
     unmanaged: bool,
     /// The worker's name in the settings, {service}/{name}.
-    #[arg(long, value_name = "NAME", default_value = "taskyard/worker", requires = "contract")]
+    #[arg(long, value_name = "NAME", default_value = "taskyard/worker", requires = "contract", help_heading = FOR_CONTRACT)]
     name: String,
     /// The program and its arguments.
-    #[arg(last = true, value_name = "PROGRAM")]
+    #[arg(last = true, value_name = "PROGRAM", help_heading = FOR_CONTRACT)]
     program: Vec<String>,
 }
 
@@ -102,15 +107,15 @@ fn is_found(program: &str) -> bool {
 }
 
 /// Works until told to stop.
-pub fn run(args: &TypedArgs, http: Http, lease: Span) -> anyhow::Result<Exit> {
+pub fn run(
+    args: &TypedArgs,
+    http: Http,
+    settings: Settings,
+    metrics: &MetricsArgs,
+) -> anyhow::Result<Exit> {
     let (service, name) = args.name.split_once('/').unwrap_or(("taskyard", &args.name));
     // A program runs for each task alone, so a batch is one task: the others are free for others.
-    let settings = Settings {
-        max_processors: args.processors,
-        visibility_timeout: lease.into(),
-        batch_size: 1,
-        ..Settings::default()
-    };
+    let settings = Settings { max_processors: args.processors, batch_size: 1, ..settings };
     let mut worker = Worker::builder(name, http, args.dispatcher()?).settings(settings);
     if !args.unmanaged {
         worker = worker.managed();
@@ -123,6 +128,9 @@ pub fn run(args: &TypedArgs, http: Http, lease: Span) -> anyhow::Result<Exit> {
         if !begun(&worker, &stop).await? {
             return Ok(Exit::Ok);
         }
+        let counted = worker.clone();
+        let text = move || -> Boxed<'static, String> { Box::pin(metrics_text(counted.clone())) };
+        metrics.serve(Arc::new(text)).await?;
         if let Some(path) = &args.config {
             let mut config = ConfigFile::new(path, service);
             let wrong = config.load(&worker);
@@ -146,6 +154,12 @@ pub fn run(args: &TypedArgs, http: Http, lease: Span) -> anyhow::Result<Exit> {
         stopped?;
         Ok(Exit::Ok)
     })
+}
+
+/// All that is counted, and what the server says about the queues; without an answer what it said last.
+async fn metrics_text(worker: Worker) -> String {
+    let asked = tokio::time::timeout(METRICS_TIME, worker.metrics_text()).await;
+    asked.unwrap_or_else(|_| worker.metrics().text())
 }
 
 /// Begins, as soon as the server is there; `false` when somebody wants to stop before.
@@ -248,6 +262,9 @@ async fn handle(
                 running.kill().await?;
                 if ctx.is_lost(task_id) {
                     note(queue, id, "no longer ours; killed");
+                } else if ctx.cancel() == Some(Cancel::RunMax) {
+                    note(queue, id, "ran longer than run_max; killed, tried again later");
+                    tally.retry(task_id, attempts, "ran longer than run_max");
                 } else {
                     note(queue, id, "killed; given back");
                     tally.give_back(task_id);

@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::rig::{Rig, Running, Serving, binary, run};
+use crate::worker::{fetch, metrics_address};
 
 const GOOD: &str = include_str!("../../../contract/tests/reference.yaml");
 
@@ -218,4 +219,49 @@ fn a_program_whose_task_is_lost_is_killed() {
     complained(&mut working, "stopping when the programs");
     working.signal("TERM");
     working.ended();
+}
+
+/// A program that hung kept its task for ever. A limit of attempts in the tube, which buries what a handler would retry, was
+/// passed over in silence.
+#[test]
+fn a_program_that_runs_too_long_is_killed_and_its_task_tried_again() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (contract, gate) = (folder.path().join("queues.yaml"), folder.path().join("gate"));
+    fs::write(&contract, GOOD).unwrap();
+    assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
+    rig.run(&["tube", "create", "emails", "--queue-num", "1", "--attempts-max", "9"]).good();
+    rig.run(&["put", "emails", r#"["ann"]"#]).good();
+    let mut command = binary();
+    command.args(["worker", "--lease", "1s", "--run-max", "2s", "--metrics", "127.0.0.1:0"]);
+    command.arg("--contract").arg(&contract).args(["--", "cat"]).arg(&gate);
+    let mut working = Running::start(command.env("TASKYARD_URL", &rig.serving.url));
+    complained(&mut working, "the tube has attempts_max");
+    let address = metrics_address(&complained(&mut working, "metrics: "));
+    complained(&mut working, "the handler ran longer than run_max");
+    complained(&mut working, "emails 0: ran longer than run_max; killed, tried again later");
+    let counted = "queue_handler_timeouts_total{queue_num=\"1\"} 1";
+    assert!(fetch(&address, "/metrics").lines().any(|line| line == counted));
+    while rig.run(&["peek", "emails", "0", "--json"]).json()[0]["attempts"] == 0 {}
+    working.signal("TERM");
+    working.signal("TERM");
+    working.ended();
+}
+
+/// A number of a queue that the contract lacks stood in the settings for nothing, and an empty file set nothing.
+#[test]
+fn settings_that_mean_nothing_are_refused() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (contract, config) = (folder.path().join("queues.yaml"), folder.path().join("conf.yaml"));
+    fs::write(&contract, GOOD).unwrap();
+    let lacking = "{shop: {worker: {queue: {mailer: {queue: {7: {batch_size: 3}}}}}}}";
+    for (text, wanted) in [
+        (lacking, "the worker has no queue 7; its queues are 1, 2"),
+        ("", "the settings file is empty"),
+    ] {
+        fs::write(&config, text).unwrap();
+        let args = ["worker", "--name", "shop/mailer", "--contract", contract.to_str().unwrap()];
+        let args = [&args[..], &["--config", config.to_str().unwrap(), "--", "cat"]].concat();
+        let refused = rig.run(&args).ends(2);
+        assert!(refused.err.contains(wanted), "{refused:?}");
+    }
 }

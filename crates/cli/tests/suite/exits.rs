@@ -91,4 +91,7 @@ fn an_address_needs_no_scheme() {
     assert_eq!(put.good(), "0\n");
     let port = address.rsplit(':').next().unwrap();
     run(&["take", "mail", "--url", &format!("localhost:{port}")]).ends(0);
+    // A host alone meant port 80.
+    let ran = run(&["take", "mail", "--url", "127.70.70.70"]).ends(7);
+    assert!(ran.err.contains("http://127.70.70.70:7070"), "{}", ran.err);
 }

@@ -18,6 +18,8 @@ fn a_task_goes_its_way() {
     assert_eq!(task["id"], 0);
     assert_eq!(task["attempts"], 0);
     assert_eq!(task["data"], json!({"to": "ann"}));
+    assert_eq!(task["due"], task["created"], "since when it was ready");
+    assert_eq!(rig.run(&["peek", "mail", "0", "--json"]).json()[0]["due"], task["due"]);
     let name = format!("0:{}", task["lease"]);
     assert_eq!(rig.run(&["ack", "mail", &name]).good(), "acked 0\n");
     rig.run(&["ack", "mail", &name]).ends(4);
@@ -89,6 +91,7 @@ fn options_of_a_put_arrive() {
     assert!(shown.contains("; due in ") && shown.contains("(2100-01-01T00:00:00Z)"), "{shown}");
     rig.run(&["put", "mail", "x", "--meta", "7"]).ends(2);
     rig.run(&["put", "mail", "x", "--ttl", "soon"]).ends(2);
+    rig.run(&["put", "mail", "x", "--delay", "5s", "--at", "2100-01-01"]).ends(2);
 }
 
 #[test]
@@ -138,4 +141,74 @@ fn the_other_verbs() {
     assert_eq!(deleted, expected);
     let peeked = rig.run(&["peek", "mail", "2", "9"]).ends(4);
     assert!(peeked.out.contains("waits for a consumer"), "{peeked:?}");
+}
+
+// What was meant as JSON was stored as text without a word.
+#[test]
+fn what_looks_like_json_and_is_none_is_told() {
+    let rig = Rig::new();
+    let put = rig.run(&["put", "mail", r#"{"to": ann}"#]).ends(0);
+    assert!(
+        put.err.contains("looks like JSON but is not") && put.err.contains("--as text"),
+        "{put:?}"
+    );
+    assert_eq!(put.out, "0\n");
+    let refused = rig.run(&["put", "mail", r#"{"to": ann}"#, "--as", "json"]).ends(2);
+    assert!(refused.err.contains("is no JSON"), "{refused:?}");
+    assert_eq!(rig.run(&["put", "mail", "[draft]", "--as", "text"]).ends(0).err, "");
+    assert_eq!(rig.run(&["put", "mail", "17", "--as", "text"]).ends(0).err, "");
+    let lines = rig.serving.run_with(&["put", "mail", "--lines"], "[a\n[b\n").ends(0);
+    assert_eq!(lines.err.matches("looks like JSON").count(), 1, "{lines:?}");
+    let data = rig.run(&["take", "mail", "--count", "9", "--json"]).json();
+    let data: Vec<_> = data.iter().map(|task| task["data"].clone()).collect();
+    assert_eq!(json!(data), json!([r#"{"to": ann}"#, "[draft]", "17", "[a", "[b"]));
+}
+
+// A paused tube was said to be empty.
+#[test]
+fn a_paused_tube_says_that_it_is_paused() {
+    let rig = Rig::new();
+    rig.run(&["put", "my mail", "x"]).good();
+    rig.run(&["tube", "pause", "my mail"]).good();
+    let taken = rig.run(&["take", "my mail"]).ends(3);
+    assert!(
+        taken.err.contains("is paused, 1 ready") && taken.err.contains("tube resume 'my mail'"),
+        "{taken:?}"
+    );
+    rig.run(&["tube", "resume", "my mail"]).good();
+    rig.run(&["take", "my mail"]).ends(0);
+    assert!(rig.run(&["take", "my mail"]).ends(3).err.contains("nothing to take"));
+}
+
+// --pri -1 was an invalid digit, and a date was no moment.
+#[test]
+fn numbers_and_moments_say_what_they_may_be() {
+    let rig = Rig::new();
+    for args in [&["put", "mail", "x", "--pri", "-1"][..], &["tube", "create", "x", "--pri", "-1"]]
+    {
+        let wrong = rig.run(args).ends(2);
+        assert!(wrong.err.contains("a whole number from 0 to 18446744073709551615"), "{wrong:?}");
+    }
+    rig.run(&["put", "mail", "x", "--at", "2100-01-01"]).good();
+    let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+    assert_eq!(task["due"], 4_102_444_800.0, "midnight in UTC");
+    let wrong = rig.run(&["put", "mail", "x", "--at", "2100-01-01T08:00:00"]).ends(2);
+    assert!(wrong.err.contains("with its zone such as 2030-01-31T08:00:00Z"), "{wrong:?}");
+}
+
+// The attempts of a kicked task were a surprise: after --all the next failure buried each again.
+#[test]
+fn a_kicked_task_keeps_its_attempts() {
+    let rig = Rig::new();
+    rig.run(&["tube", "create", "mail", "--attempts-max", "1"]).good();
+    rig.run(&["put", "mail", "x"]).good();
+    for attempts in 1..3 {
+        rig.run(&["take", "mail"]).ends(0);
+        rig.run(&["release", "mail", "0"]).good();
+        let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+        assert_eq!((&task["state"], &task["attempts"]), (&json!("buried"), &json!(attempts)));
+        assert_eq!(rig.run(&["kick", "mail", "--all"]).good(), "kicked 1\n");
+    }
+    let help = rig.run(&["kick", "--help"]).good();
+    assert!(help.contains("A kicked task keeps its attempts"), "{help}");
 }

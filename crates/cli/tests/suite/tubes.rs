@@ -1,5 +1,8 @@
 //! tube and stats.
 
+use std::io::Write;
+use std::process::Stdio;
+
 use serde_json::json;
 
 use crate::rig::Rig;
@@ -24,7 +27,7 @@ fn tubes_are_made_changed_and_dropped() {
     rig.run(&["take", "inbox"]).ends(0);
     rig.run(&["tube", "drop", "inbox"]).ends(6);
     rig.run(&["tube", "release-all", "inbox"]).good();
-    rig.run(&["tube", "truncate", "inbox"]).good();
+    rig.run(&["tube", "truncate", "inbox", "--yes"]).good();
     assert_eq!(rig.run(&["tube", "drop", "inbox"]).good(), "dropped inbox\n");
     rig.run(&["tube", "show", "inbox"]).ends(4);
 }
@@ -39,6 +42,72 @@ fn sub_queues_need_a_tube_that_has_them() {
     assert!(rig.run(&["stats", "--json"]).json().is_empty(), "and no tube was made");
     rig.run(&["tube", "create", "orders", "--kind", "utubettl"]).good();
     rig.run(&put).good();
+}
+
+// A sub-queue was accepted by a tube that has none and ignored: two tasks of one sub-queue ran at a time.
+#[test]
+fn a_tube_without_sub_queues_refuses_them() {
+    let rig = Rig::new();
+    rig.run(&["put", "mail", "x"]).good();
+    for _ in 0..2 {
+        let refused = rig.run(&["put", "mail", "y", "--subqueue", "ann"]).ends(2);
+        assert!(refused.err.contains("'mail' is fifottl, which has no sub-queues"), "{refused:?}");
+    }
+    assert_eq!(rig.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"], 1);
+    // A tube that was made anew under the name is looked at again.
+    rig.run(&["tube", "create", "lanes", "--kind", "utube"]).good();
+    rig.run(&["put", "lanes", "x", "--subqueue", "ann"]).good();
+    rig.run(&["tube", "drop", "lanes"]).good();
+    rig.run(&["tube", "create", "lanes"]).good();
+    rig.run(&["put", "lanes", "x", "--subqueue", "ann"]).ends(2);
+}
+
+// A script that had the wrong name in it emptied a tube without a word.
+#[test]
+fn a_tube_is_not_emptied_unasked() {
+    let rig = Rig::new();
+    rig.run(&["put", "mail", "x"]).good();
+    let refused = rig.run(&["tube", "truncate", "mail"]).ends(2);
+    assert!(refused.err.contains("say --yes"), "{}", refused.err);
+    let count = || rig.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"].clone();
+    for (answer, left) in [("n", 1), ("", 1), ("y", 0)] {
+        let line = format!("'{}' tube truncate mail", env!("CARGO_BIN_EXE_taskyard"));
+        let mut script = std::process::Command::new("script");
+        script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+        script.env("TASKYARD_URL", &rig.serving.url).env("SHELL", "/bin/sh");
+        script.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut script = script.spawn().unwrap();
+        script.stdin.take().unwrap().write_all(format!("{answer}\n").as_bytes()).unwrap();
+        let said = script.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(said.contains("remove all 1 tasks of mail, taken ones too? [y/N]"), "{said}");
+        assert_eq!(count(), left, "{answer:?}: {said}");
+    }
+    rig.run(&["put", "mail", "x"]).good();
+    assert_eq!(rig.run(&["tube", "truncate", "mail", "--yes"]).good(), "emptied mail\n");
+}
+
+// The three tubes of the manager stood among a user's own in every list.
+#[test]
+fn tubes_of_taskyard_itself_are_shown_when_asked_for() {
+    let rig = Rig::new();
+    rig.run(&["tube", "create", "taskyard.manager.seat"]).good();
+    assert!(rig.run(&["stats"]).good().contains("no tubes yet"));
+    rig.run(&["put", "mail", "x"]).good();
+    let names = |args: &[&str]| {
+        let shown = rig.run(args).good();
+        (shown.contains("mail"), shown.contains("taskyard.manager.seat"))
+    };
+    for list in [
+        &["stats"][..],
+        &["tube", "list"],
+        &["tube", "list", "--json"],
+        &["top", "--once", "--interval", "100ms"],
+    ] {
+        assert_eq!(names(list), (true, false), "{list:?}");
+        assert_eq!(names(&[list, &["--internal"]].concat()), (true, true), "{list:?}");
+    }
+    assert_eq!(names(&["stats", "taskyard.manager.seat"]), (false, true), "it was named");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The demo worker.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -177,5 +179,80 @@ fn a_long_command_keeps_its_task() {
         open(&gate);
         worker.ended().ends(0);
         assert_eq!(rig.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 1);
+    }
+}
+
+// A command that hung kept its task for ever: the lease was prolonged without limit.
+#[test]
+fn a_command_that_runs_too_long_is_killed_and_has_failed() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let gate = gate(folder.path());
+    rig.run(&["put", "mail", "a"]).good();
+    let exec = format!("echo started; (cat {0}; cat {0}) & wait", gate.display());
+    let flags = ["--exec", &exec, "--lease", "1s", "--run-max", "2s", "--retry", "1h", "--drain"];
+    let ran = worker(&rig.serving, &flags).ended().ends(0);
+    assert_eq!(ran.out, "started\n");
+    assert!(
+        ran.err.contains("task 0: ran longer than 2 s (--run-max); killed and released"),
+        "{ran:?}"
+    );
+    let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+    assert_eq!((&task["state"], &task["attempts"]), (&json!("delayed"), &json!(1)));
+    rig.run(&["worker", "mail", "--run-max", "0"]).ends(2);
+}
+
+/// The answer to a request for this path.
+pub fn fetch(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Where a worker serves its metrics, as it says it.
+pub fn metrics_address(line: &str) -> String {
+    let address =
+        line.strip_prefix("metrics: http://").and_then(|rest| rest.strip_suffix("/metrics\n"));
+    address.unwrap_or_else(|| panic!("{line}")).to_owned()
+}
+
+// What a worker of the command line did was not counted anywhere.
+#[test]
+fn it_serves_its_metrics() {
+    let rig = Rig::new();
+    rig.run(&["put", "mail", "a", "b"]).good();
+    rig.run(&["put", "mail", "late", "--delay", "1h"]).good();
+    let mut worker = worker(&rig.serving, &["--metrics", "127.0.0.1:0"]);
+    let address = metrics_address(&worker.complaint());
+    let shows = |line: &str| fetch(&address, "/metrics").lines().any(|found| found == line);
+    while !shows("queue_tasks_processed_total{tube=\"mail\"} 2") {}
+    assert!(shows("queue_tasks_delayed{tube=\"mail\"} 1"), "as the server says");
+    assert!(shows("queue_running_workers 1") && shows("queue_tasks_in_progress{tube=\"mail\"} 0"));
+    assert!(fetch(&address, "/").starts_with("HTTP/1.1 404 "));
+    worker.signal("TERM");
+    worker.ended().ends(0);
+    let refused = rig.run(&["worker", "mail", "--metrics", "0.0.0.0:0"]).ends(2);
+    assert!(refused.err.contains("--insecure"), "{refused:?}");
+}
+
+// --lease, --retry and --drain stood under the options of a contract, where two of them are refused.
+#[test]
+fn help_groups_options_by_what_they_belong_to() {
+    let help = run(&["worker", "--help"]).good();
+    let group = |option: &str| {
+        let before = &help[..help.find(&format!("      {option}")).expect(option)];
+        before.lines().rev().find(|line| line.ends_with(':') && !line.starts_with(' ')).unwrap()
+    };
+    for (heading, options) in [
+        ("Options:", &["--lease", "--run-max", "--metrics"][..]),
+        ("With a tube:", &["--exec", "--retry", "--drain"]),
+        ("With a contract:", &["--contract", "--processors", "--config", "--unmanaged", "--name"]),
+        ("Server:", &["--url", "--token"]),
+    ] {
+        for option in options {
+            assert_eq!(group(option), heading, "{option}\n{help}");
+        }
     }
 }

@@ -15,11 +15,36 @@ pub struct Context {
     hold: Arc<Hold>,
     /// The traces of the tasks that have one.
     traces: Arc<HashMap<u64, Trace>>,
+    /// Since when each task was ready.
+    dues: Arc<[(u64, Timestamp)]>,
+}
+
+/// Why a handler is to end now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancel {
+    /// The worker stops.
+    Stopping,
+    /// All tasks that were not settled yet are lost.
+    Lost,
+    /// The handler ran longer than `run_max`. What it does not settle now returns as failed.
+    RunMax,
 }
 
 impl Context {
-    pub(super) fn new(queue_num: u32, hold: Arc<Hold>, traces: HashMap<u64, Trace>) -> Self {
-        Context { queue_num, hold, traces: Arc::new(traces) }
+    pub(super) fn new(
+        queue_num: u32,
+        hold: Arc<Hold>,
+        traces: HashMap<u64, Trace>,
+        mut dues: Vec<(u64, Timestamp)>,
+    ) -> Self {
+        dues.sort_unstable();
+        Context { queue_num, hold, traces: Arc::new(traces), dues: dues.into() }
+    }
+
+    /// When a task of the batch became ready for this attempt: how long it has waited is what has passed since.
+    pub fn due(&self, task_id: u64) -> Option<Timestamp> {
+        let place = self.dues.binary_search_by_key(&task_id, |(id, _)| *id).ok()?;
+        Some(self.dues[place].1)
     }
 
     /// The trace that a task of the batch belongs to, if it was put with one.
@@ -32,10 +57,15 @@ impl Context {
         self.queue_num
     }
 
-    /// Whether the handler is to end now, with what it has: the worker stops, or all that it has not settled yet
-    /// is lost.
+    /// Whether the handler is to end now, with what it has: the worker stops, all that it has not settled yet
+    /// is lost, or it ran longer than `run_max`.
     pub fn is_cancelled(&self) -> bool {
         self.hold.is_cancelled()
+    }
+
+    /// Why the handler is to end now, if it is.
+    pub fn cancel(&self) -> Option<Cancel> {
+        self.hold.cancel()
     }
 
     /// Ready when the handler is to end now.
@@ -54,9 +84,14 @@ impl Context {
         self.hold.lost(task_id).await;
     }
 
-    /// When the tasks will be given to somebody else. It moves on as long as the worker can prolong it.
+    /// When the tasks will be given to another consumer. It moves on as long as the worker can prolong it.
     pub fn lease_deadline(&self) -> Timestamp {
         self.hold.deadline()
+    }
+
+    /// When the handler is cancelled because it ran for `run_max`. It does not move.
+    pub fn run_deadline(&self) -> Timestamp {
+        self.hold.run_until()
     }
 
     pub(super) fn hold(&self) -> &Arc<Hold> {

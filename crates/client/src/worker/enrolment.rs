@@ -20,7 +20,9 @@ pub(super) async fn enrol(store: &Store, lane: &Lane) -> Result<u32, InitError> 
         tries += 1;
         let own = find(store, &lane.tube).await?;
         if let Some(own) = own.as_ref().filter(|own| own.options.queue_num == Some(lane.num)) {
-            return check(own);
+            let number = check(own)?;
+            warn_of_limits(own);
+            return Ok(number);
         }
         let mut before = Vec::new();
         for name in &lane.was {
@@ -85,6 +87,18 @@ fn check(tube: &TubeInfo) -> Result<u32, InitError> {
         return Err(unfit("its tasks die by their ttl, and typed tasks are never lost"));
     }
     Ok(tube.number)
+}
+
+/// Says what the tube does that a handler would not expect: retries are otherwise without limit.
+fn warn_of_limits(tube: &TubeInfo) {
+    if let Some(attempts_max) = tube.options.attempts_max {
+        tracing::warn!(
+            queue = %tube.name,
+            "the tube has attempts_max: a task whose attempts have failed {attempts_max} times is buried, whatever its \
+             handler decides; taskyard tube alter {} --attempts-max none takes the limit away",
+            tube.name
+        );
+    }
 }
 
 /// The tube of this name, if there is one.

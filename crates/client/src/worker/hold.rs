@@ -6,10 +6,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use taskyard_core::Timestamp;
 use tokio::sync::watch;
 
+use super::context::Cancel;
+
 /// What handler, store and processor of one batch know in common.
 #[derive(Debug)]
 pub(super) struct Hold {
     deadline_micros: AtomicI64,
+    /// When the handler is cancelled, however long the worker could prolong the batch.
+    run_until: Timestamp,
     losses: watch::Sender<Losses>,
     /// The worker wants its handlers to end.
     killed: watch::Receiver<bool>,
@@ -20,12 +24,18 @@ struct Losses {
     tasks: BTreeSet<u64>,
     /// Nothing is left that could be settled.
     all: bool,
+    /// The handler ran longer than `run_max`.
+    overrun: bool,
 }
 
 impl Hold {
-    pub fn new(until: Timestamp, killed: watch::Receiver<bool>) -> Self {
+    pub fn new(until: Timestamp, run_until: Timestamp, killed: watch::Receiver<bool>) -> Self {
         let deadline_micros = AtomicI64::new(until.as_micros());
-        Hold { deadline_micros, losses: watch::Sender::default(), killed }
+        Hold { deadline_micros, run_until, losses: watch::Sender::default(), killed }
+    }
+
+    pub fn run_until(&self) -> Timestamp {
+        self.run_until
     }
 
     pub fn deadline(&self) -> Timestamp {
@@ -50,6 +60,11 @@ impl Hold {
         self.losses.send_modify(|losses| losses.all = true);
     }
 
+    /// The handler ran longer than `run_max`.
+    pub fn overrun(&self) {
+        self.losses.send_modify(|losses| losses.overrun = true);
+    }
+
     pub fn is_lost(&self, task: u64) -> bool {
         self.losses.borrow().tasks.contains(&task)
     }
@@ -60,7 +75,17 @@ impl Hold {
     }
 
     pub fn is_cancelled(&self) -> bool {
-        *self.killed.borrow() || self.losses.borrow().all
+        self.cancel().is_some()
+    }
+
+    /// Why the handler is to end now, if it is.
+    pub fn cancel(&self) -> Option<Cancel> {
+        let losses = self.losses.borrow();
+        match *losses {
+            Losses { all: true, .. } => Some(Cancel::Lost),
+            Losses { overrun: true, .. } => Some(Cancel::RunMax),
+            _ => self.killed.borrow().then_some(Cancel::Stopping),
+        }
     }
 
     /// Ready when the handler is to end now.
@@ -73,7 +98,7 @@ impl Hold {
         };
         tokio::select! {
             () = killed => {}
-            () = self.until(|losses| losses.all) => {}
+            () = self.until(|losses| losses.all || losses.overrun) => {}
         }
     }
 

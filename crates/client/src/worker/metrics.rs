@@ -1,13 +1,13 @@
 //! Counters of workers, in the text format of Prometheus.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::command::TubeInfo;
-use taskyard_core::{Span, Timestamp};
+use taskyard_core::{Span, Timestamp, TubeName};
 
 /// The upper ends of the histogram's buckets, in milliseconds.
 const BUCKETS_MS: [u64; 14] =
@@ -25,7 +25,26 @@ struct Set {
     workers: AtomicI64,
     processors: AtomicI64,
     config_errors: AtomicU64,
-    queues: Mutex<BTreeMap<u32, Arc<QueueMetrics>>>,
+    queues: Mutex<BTreeMap<Key, Arc<QueueMetrics>>>,
+}
+
+/// What is counted apart: a queue of a contract by its number, any other tube by its name.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Queue(u32),
+    Tube(TubeName),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Queue(num) => write!(f, "queue_num=\"{num}\""),
+            Key::Tube(tube) => {
+                let name = tube.as_str().replace('\\', "\\\\").replace('"', "\\\"");
+                write!(f, "tube=\"{name}\"")
+            }
+        }
+    }
 }
 
 /// What is counted for one queue.
@@ -38,6 +57,7 @@ pub(super) struct QueueMetrics {
     pub handler_errors: AtomicU64,
     pub retried: AtomicU64,
     pub panics: AtomicU64,
+    pub timeouts: AtomicU64,
     pub poison: AtomicU64,
     pub unsettled: AtomicU64,
     pub slow_cycles: AtomicU64,
@@ -64,13 +84,20 @@ impl Metrics {
     }
 
     pub(super) fn queue(&self, num: u32) -> Arc<QueueMetrics> {
-        self.set
-            .queues
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(num)
-            .or_default()
-            .clone()
+        self.of(Key::Queue(num))
+    }
+
+    /// For a program that works on one tube without a [`Worker`](super::Worker): counts as one worker with one processor until
+    /// it is dropped.
+    pub fn tube(&self, tube: TubeName) -> TubeMetrics {
+        self.workers().fetch_add(1, Ordering::Relaxed);
+        self.processors().fetch_add(1, Ordering::Relaxed);
+        TubeMetrics { all: self.clone(), tube: self.of(Key::Tube(tube)) }
+    }
+
+    fn of(&self, key: Key) -> Arc<QueueMetrics> {
+        let mut queues = self.set.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.entry(key).or_default().clone()
     }
 
     pub(super) fn workers(&self) -> &AtomicI64 {
@@ -93,8 +120,8 @@ impl Metrics {
         self.histogram(&mut text, &queues);
         let name = "queue_tasks_in_progress";
         self.head(&mut text, name, "gauge", "Tasks that a handler works on.");
-        for (num, queue) in &*queues {
-            self.line(&mut text, name, *num, queue.in_progress.load(Ordering::Relaxed));
+        for (key, queue) in &*queues {
+            self.line(&mut text, name, key, queue.in_progress.load(Ordering::Relaxed));
         }
         for (name, help, value) in [
             ("queue_running_workers", "Workers that run.", &self.set.workers),
@@ -110,8 +137,8 @@ impl Metrics {
         let _ = writeln!(text, "{}{name} {value}", self.set.namespace);
         for (name, help, of) in GAUGES {
             self.head(&mut text, name, "gauge", help);
-            for (num, queue) in &*queues {
-                self.line(&mut text, name, *num, of(queue).load(Ordering::Relaxed));
+            for (key, queue) in &*queues {
+                self.line(&mut text, name, key, of(queue).load(Ordering::Relaxed));
             }
         }
         let name = "queue_oldest_ready_age_seconds";
@@ -121,34 +148,32 @@ impl Metrics {
             "gauge",
             "For how long the oldest task that could be taken has been ready.",
         );
-        for (num, queue) in &*queues {
+        for (key, queue) in &*queues {
             let seconds = queue.oldest_micros.load(Ordering::Relaxed) as f64 / 1e6;
-            self.line(&mut text, name, *num, seconds);
+            self.line(&mut text, name, key, seconds);
         }
         for (name, help, of) in COUNTERS {
             self.head(&mut text, name, "counter", help);
-            for (num, queue) in &*queues {
-                self.line(&mut text, name, *num, of(queue).load(Ordering::Relaxed));
+            for (key, queue) in &*queues {
+                self.line(&mut text, name, key, of(queue).load(Ordering::Relaxed));
             }
         }
         text
     }
 
-    fn histogram(&self, text: &mut String, queues: &BTreeMap<u32, Arc<QueueMetrics>>) {
+    fn histogram(&self, text: &mut String, queues: &BTreeMap<Key, Arc<QueueMetrics>>) {
         let name = "queue_job_processor_cycle_duration_seconds";
         self.head(text, name, "histogram", "From taking a batch to the end of its handler.");
         let namespace = &self.set.namespace;
-        for (num, queue) in queues {
+        for (labels, queue) in queues {
             let cycles = &queue.cycles;
             let mut below = 0;
             for (end, bucket) in BUCKETS_MS.iter().zip(&cycles.buckets) {
                 below += bucket.load(Ordering::Relaxed);
                 let end = *end as f64 / 1000.0;
-                let labels = format!("queue_num=\"{num}\",le=\"{end}\"");
-                let _ = writeln!(text, "{namespace}{name}_bucket{{{labels}}} {below}");
+                let _ = writeln!(text, "{namespace}{name}_bucket{{{labels},le=\"{end}\"}} {below}");
             }
             let count = cycles.count.load(Ordering::Relaxed);
-            let labels = format!("queue_num=\"{num}\"");
             let seconds = cycles.sum_micros.load(Ordering::Relaxed) as f64 / 1e6;
             let _ = writeln!(text, "{namespace}{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
             let _ = writeln!(text, "{namespace}{name}_sum{{{labels}}} {seconds}");
@@ -161,8 +186,73 @@ impl Metrics {
         let _ = writeln!(text, "# HELP {namespace}{name} {help}\n# TYPE {namespace}{name} {kind}");
     }
 
-    fn line(&self, text: &mut String, name: &str, num: u32, value: impl std::fmt::Display) {
-        let _ = writeln!(text, "{}{name}{{queue_num=\"{num}\"}} {value}", self.set.namespace);
+    fn line(&self, text: &mut String, name: &str, key: &Key, value: impl fmt::Display) {
+        let _ = writeln!(text, "{}{name}{{{key}}} {value}", self.set.namespace);
+    }
+}
+
+/// What is counted for one tube that a program works on without a [`Worker`](super::Worker).
+#[derive(Debug)]
+pub struct TubeMetrics {
+    all: Metrics,
+    tube: Arc<QueueMetrics>,
+}
+
+/// How the work on a task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskEnd {
+    /// Done.
+    Done,
+    /// Gone wrong, and given back for another attempt.
+    Failed,
+    /// The same because it took longer than it may.
+    TimedOut,
+    /// Given to another consumer meanwhile.
+    Lost,
+    /// Given back as if it had never been taken.
+    GivenBack,
+}
+
+impl TubeMetrics {
+    /// A task was taken.
+    pub fn begin(&self) {
+        self.tube.in_progress.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The work on it has ended so, after this time.
+    pub fn end(&self, end: TaskEnd, took: Duration) {
+        self.tube.in_progress.fetch_sub(1, Ordering::Relaxed);
+        self.tube.cycle(took);
+        let counters: &[&AtomicU64] = match end {
+            TaskEnd::Done => &[&self.tube.processed],
+            TaskEnd::Failed => &[&self.tube.errors, &self.tube.retried],
+            TaskEnd::TimedOut => &[&self.tube.errors, &self.tube.retried, &self.tube.timeouts],
+            TaskEnd::Lost => &[&self.tube.fenced],
+            TaskEnd::GivenBack => &[],
+        };
+        counters.iter().for_each(|counter| count(counter, 1));
+    }
+
+    /// The server could not answer.
+    pub fn store_error(&self) {
+        count(&self.tube.store_errors, 1);
+    }
+
+    /// What the server says about the tube.
+    pub fn observe(&self, tube: &TubeInfo, now: Timestamp) {
+        self.tube.observe(tube, now);
+    }
+
+    /// All counters as text, in the format of Prometheus.
+    pub fn text(&self) -> String {
+        self.all.text()
+    }
+}
+
+impl Drop for TubeMetrics {
+    fn drop(&mut self) {
+        self.all.workers().fetch_sub(1, Ordering::Relaxed);
+        self.all.processors().fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -174,7 +264,7 @@ const GAUGES: [(&str, &str, Of); 2] = [
     ("queue_tasks_delayed", "Tasks that wait for their time.", |queue| &queue.delayed),
 ];
 
-const COUNTERS: [(&str, &str, Of); 11] = [
+const COUNTERS: [(&str, &str, Of); 12] = [
     ("queue_tasks_expired_total", "Deliveries whose time ran out, of any worker.", |queue| {
         &queue.expired
     }),
@@ -183,6 +273,9 @@ const COUNTERS: [(&str, &str, Of); 11] = [
     ("queue_tasks_retried_total", "Tasks given back for another attempt.", |queue| &queue.retried),
     ("queue_handler_errors_total", "Batches whose handler failed.", |queue| &queue.handler_errors),
     ("queue_handler_panics_total", "Batches whose handler panicked.", |queue| &queue.panics),
+    ("queue_handler_timeouts_total", "Batches that were cancelled at run_max.", |queue| {
+        &queue.timeouts
+    }),
     ("queue_tasks_poison_total", "Tasks that nobody could read.", |queue| &queue.poison),
     ("queue_tasks_unsettled_total", "Tasks that a handler forgot.", |queue| &queue.unsettled),
     ("queue_slow_cycles_total", "Cycles that took too long.", |queue| &queue.slow_cycles),
@@ -273,5 +366,29 @@ mod tests {
         assert!(text.contains("\nshop_queue_running_workers 1\n"), "{text}");
         let names = text.lines().filter(|line| !line.starts_with('#'));
         assert!(names.into_iter().all(|line| line.starts_with("shop_")), "{text}");
+    }
+
+    #[test]
+    fn a_tube_without_a_number_has_its_name() {
+        let metrics = Metrics::default();
+        let tube = metrics.tube(TubeName::new("my \"mail\"").unwrap());
+        for end in [TaskEnd::Done, TaskEnd::Failed, TaskEnd::TimedOut, TaskEnd::Lost] {
+            tube.begin();
+            tube.end(end, Duration::from_millis(1));
+        }
+        tube.begin();
+        let text = tube.text();
+        for line in [
+            r#"queue_job_processor_cycle_duration_seconds_bucket{tube="my \"mail\"",le="0.005"} 4"#,
+            r#"queue_tasks_in_progress{tube="my \"mail\""} 1"#,
+            r#"queue_tasks_processed_total{tube="my \"mail\""} 1"#,
+            r#"queue_tasks_errors_total{tube="my \"mail\""} 2"#,
+            r#"queue_handler_timeouts_total{tube="my \"mail\""} 1"#,
+            "queue_running_workers 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        drop(tube);
+        assert!(metrics.text().contains("\nqueue_running_workers 0\n"));
     }
 }

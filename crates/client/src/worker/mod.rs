@@ -33,10 +33,10 @@ mod worker;
 
 #[cfg(feature = "config")]
 pub use config::ConfigFile;
-pub use context::Context;
+pub use context::{Cancel, Context};
 pub use dispatcher::{Dispatcher, Handler, RawTask};
 pub use manager::{Demand, Manager, ManagerService, Planner};
-pub use metrics::Metrics;
+pub use metrics::{Metrics, TaskEnd, TubeMetrics};
 pub use report::QueueReport;
 pub use roster::Plan;
 pub use settings::{Poison, Settings, SettingsError};

@@ -12,7 +12,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument;
 use tracing::field::{Empty, display};
 
-use super::context::Context;
+use super::context::{Cancel, Context};
 use super::desk::{Batch, Work};
 use super::dispatcher::{Prepared, RawTask};
 use super::hold::Hold;
@@ -29,6 +29,9 @@ use super::typed::Delivery;
 const BEAT_AGAIN: Span = Span::from_secs(1);
 /// The shortest pause between two requests for more time.
 const BEAT_MIN: Span = Span::from_micros(10_000);
+/// How long a handler that is cancelled at `run_max` gets to end by itself, at most a third of its lease: its tasks are
+/// still its own when they are given back.
+const RUN_MAX_NOTICE: Span = Span::from_secs(1);
 
 /// Works until the worker stops or has too many processors.
 pub(super) async fn run(inner: Arc<Inner>, slot: usize) {
@@ -105,6 +108,8 @@ struct Cycle<'a> {
     ctx: Context,
     /// The deliveries that were not yet known to be over.
     held: Vec<(u64, Lease)>,
+    /// How often each of them was given back before.
+    attempts: Vec<u32>,
     raw: Vec<RawTask>,
 }
 
@@ -112,6 +117,8 @@ struct Cycle<'a> {
 enum Ended {
     Answered(HandlerResult),
     Panicked,
+    /// It ran longer than `run_max` and did not end by itself when it was cancelled.
+    TimedOut,
     /// The worker did not wait for it any longer.
     Abandoned,
 }
@@ -122,29 +129,31 @@ impl<'a> Cycle<'a> {
         let settings = inner.settings.borrow().clone();
         let tube = inner.tube_number(batch.queue);
         let mut held = Vec::with_capacity(batch.tasks.len());
+        let mut counts = Vec::with_capacity(batch.tasks.len());
         let mut raw = Vec::with_capacity(batch.tasks.len());
         let mut ledger = Vec::with_capacity(batch.tasks.len());
+        let mut dues = Vec::with_capacity(batch.tasks.len());
         let mut traces = HashMap::new();
         for task in batch.tasks {
-            let Task { id, attempts, previous_start, lease: Some(lease), body: Some(body), .. } =
-                task
-            else {
-                continue;
-            };
+            let Task { id, attempts, previous_start, due, lease, body, .. } = task;
+            let (Some(lease), Some(body)) = (lease, body) else { continue };
             let task_id = task_id(tube, id);
-            let delivery = Delivery { task_id, attempts, prev_start_time: previous_start };
+            let delivery = Delivery { task_id, attempts, prev_start_time: previous_start, due };
             if let Some(trace) = body.meta().and_then(Trace::from_meta) {
                 traces.insert(task_id, trace);
             }
             held.push((task_id, lease));
+            counts.push(attempts);
+            dues.extend(due.map(|due| (task_id, due)));
             ledger.push((task_id, Held { queue: batch.queue, id, lease }));
             raw.push(RawTask { delivery, body });
         }
         inner.store.ledger().add(ledger.into_iter());
         let Batch { began, lease, .. } = batch;
-        let hold = Hold::new(began + lease, inner.kill.subscribe());
-        let ctx = Context::new(lane.num, Arc::new(hold), traces);
-        Cycle { inner, lane, settings, began, lease, ctx, held, raw }
+        let run_until = began + Span::from(settings.run_max_of(lease.into()));
+        let hold = Hold::new(began + lease, run_until, inner.kill.subscribe());
+        let ctx = Context::new(lane.num, Arc::new(hold), traces, dues);
+        Cycle { inner, lane, settings, began, lease, ctx, held, attempts: counts, raw }
     }
 
     async fn run(self) {
@@ -158,13 +167,18 @@ impl<'a> Cycle<'a> {
         self.open_spans();
         let in_progress = Gauged::add(&self.lane.metrics.in_progress, size);
         let (handled, ended) = self.handle(span).await;
+        let timed_out = if self.ctx.cancel() == Some(Cancel::RunMax) {
+            self.inner.unless_abandoned(self.return_overrun()).await.unwrap_or(0)
+        } else {
+            0
+        };
         drop(in_progress);
         // Those that were settled are closed already.
         self.inner.store.ledger().close_all(&self.held, "unsettled");
         let forgotten = self.inner.store.ledger().remove(self.held.iter().copied());
         let took = Duration::from(self.inner.store.now().since(self.began));
         self.lane.metrics.cycle(took);
-        let (errors, queue) = (self.note(ended, handled, forgotten), self.queue());
+        let (errors, queue) = (self.note(ended, handled, forgotten) + timed_out, self.queue());
         let mut load = self.lane.load.lock().unwrap_or_else(PoisonError::into_inner);
         load.add(took, size, errors);
         if took > self.settings.slow_cycle {
@@ -222,13 +236,56 @@ impl<'a> Cycle<'a> {
         }
     }
 
-    /// Waits for the handler, and keeps its tasks meanwhile.
+    /// Waits for the handler, and keeps its tasks meanwhile, until `run_max` is over.
     async fn watch(&self, mut working: Working) -> Ended {
+        let timer = self.inner.store.timer();
+        tokio::select! {
+            biased;
+            ended = &mut working.0 => return ended_of(ended),
+            () = raised(&self.inner.abandon) => return Ended::Abandoned,
+            () = timer.sleep_until(self.ctx.run_deadline()) => {}
+            never = self.keep() => match never {},
+        }
+        count(&self.lane.metrics.timeouts, 1);
+        tracing::warn!(
+            queue = self.queue(),
+            seconds = self.ctx.run_deadline().since(self.began).as_secs_f64(),
+            "the handler ran longer than run_max; it is cancelled, and its tasks return as failed"
+        );
+        self.ctx.hold().overrun();
+        let notice = RUN_MAX_NOTICE.min(Span::from_micros(self.lease.as_micros() / 3));
         tokio::select! {
             biased;
             ended = &mut working.0 => ended_of(ended),
             () = raised(&self.inner.abandon) => Ended::Abandoned,
-            never = self.keep() => match never {},
+            () = timer.sleep_until(timer.now() + notice) => Ended::TimedOut,
+        }
+    }
+
+    /// Gives back what a handler that ran longer than `run_max` has not settled: each is a failed attempt and waits as
+    /// long as after any other. Answers how many came back.
+    async fn return_overrun(&self) -> usize {
+        let store = &self.inner.store;
+        let found = store.ledger().find(self.held.iter().map(|held| held.0));
+        let mut unsettled = Vec::new();
+        for (((task_id, lease), attempts), held) in self.held.iter().zip(&self.attempts).zip(found)
+        {
+            if held.is_some_and(|held| held.lease == *lease) {
+                let delay = backoff(*attempts).into();
+                unsettled.push((*task_id, Finish::Release { delay, counted: true }));
+            }
+        }
+        store.ledger().close_all(&self.held, "run_max");
+        match store.finish(unsettled).await {
+            Ok(returned) => {
+                count(&self.lane.metrics.errors, returned.done);
+                count(&self.lane.metrics.retried, returned.done);
+                returned.done
+            }
+            Err(error) => {
+                tracing::warn!(queue = self.queue(), %error, "not given back; they return by their time");
+                0
+            }
         }
     }
 
@@ -363,6 +420,8 @@ impl<'a> Cycle<'a> {
                 );
                 1
             }
+            // Told when it was cancelled.
+            Ended::TimedOut => 0,
             Ended::Abandoned => {
                 tracing::warn!(
                     queue,

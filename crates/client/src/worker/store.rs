@@ -64,6 +64,8 @@ struct Shared {
     ledger: Ledger,
     /// The tubes of the worker's queues, known when the worker begins.
     tubes: OnceLock<Vec<TubeName>>,
+    /// Their numbers in the contract.
+    queue_nums: Vec<u32>,
     /// What is counted for each of them.
     metrics: Vec<Arc<QueueMetrics>>,
 }
@@ -100,6 +102,8 @@ pub struct Settled {
 /// How many tasks of a queue stand where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueStat {
+    /// Its number in the contract.
+    pub queue_num: u32,
     /// The queue.
     pub name: TubeName,
     /// Its tasks: all are ready, taken, delayed or buried.
@@ -110,11 +114,12 @@ impl Store {
     pub(super) fn new<E: Execute + 'static>(
         queue: E,
         timer: Arc<dyn Timer>,
-        metrics: Vec<Arc<QueueMetrics>>,
+        counted: Vec<(u32, Arc<QueueMetrics>)>,
     ) -> Self {
         let (ledger, tubes) = (Ledger::default(), OnceLock::new());
+        let (queue_nums, metrics) = counted.into_iter().unzip();
         let queue = Box::new(queue);
-        let shared = Arc::new(Shared { queue, timer, ledger, tubes, metrics });
+        let shared = Arc::new(Shared { queue, timer, ledger, tubes, queue_nums, metrics });
         Store { shared, batch: None }
     }
 
@@ -176,13 +181,13 @@ impl Store {
         let asked = self.tubes().iter();
         let asked = asked.map(|tube| Command::Tubes { tube: Some(tube.clone()) }).collect();
         let mut stats = Vec::new();
-        for reply in self.execute(asked).await {
+        for (queue_num, reply) in self.shared.queue_nums.iter().zip(self.execute(asked).await) {
             let Reply::Tubes(tubes) = reply? else { return Err(unexpected("tubes").into()) };
-            stats.extend(
-                tubes
-                    .into_iter()
-                    .map(|tube| QueueStat { name: tube.name, tasks: tube.stats.tasks }),
-            );
+            stats.extend(tubes.into_iter().map(|tube| QueueStat {
+                queue_num: *queue_num,
+                name: tube.name,
+                tasks: tube.stats.tasks,
+            }));
         }
         Ok(stats)
     }

@@ -36,6 +36,8 @@ pub struct Delivery {
     pub attempts: u32,
     /// When the task had become ready for the attempt before this one.
     pub prev_start_time: Option<Timestamp>,
+    /// When it became ready for this one, if the queue tells.
+    pub due: Option<Timestamp>,
 }
 
 impl Delivery {

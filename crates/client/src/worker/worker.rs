@@ -161,7 +161,7 @@ impl<E: Execute + 'static> Builder<E> {
                 load: Mutex::new(Load::default()),
             });
         }
-        let counted = lanes.iter().map(|lane| lane.metrics.clone()).collect();
+        let counted = lanes.iter().map(|lane| (lane.num, lane.metrics.clone())).collect();
         let roster = Roster::new(lanes.iter().map(|lane| lane.num));
         let inner = Inner {
             name: self.name.into(),
@@ -253,6 +253,12 @@ impl Worker {
             }
         }
         self.inner.store.know_tubes(lanes.iter().map(|lane| lane.tube.clone()).collect());
+        for num in self.settings().unknown_queues(&self.queue_nums()) {
+            tracing::warn!(
+                worker = self.name(),
+                "settings for queue {num}, which the worker does not have"
+            );
+        }
         self.inner.phase.send_if_modified(|phase| {
             let new = *phase == Phase::New;
             *phase = if new { Phase::Ready } else { *phase };
@@ -421,6 +427,11 @@ impl Worker {
             changed
         });
         Ok(())
+    }
+
+    /// The numbers of its queues.
+    pub fn queue_nums(&self) -> Vec<u32> {
+        self.inner.lanes.iter().map(|lane| lane.num).collect()
     }
 
     /// The settings now.

@@ -2,7 +2,7 @@
 //!
 //! Sessions and ticks are not part of HTTP. A command that needs them must be refused by the client;
 //! then it goes to the same engine by the other door, as a client with sessions would send it, so
-//! that every case runs to its end.
+//! that every case runs to its end. So does a put of sub-queues into a tube that has none, which stores ignore.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl Live {
     }
 
     async fn ask(&self, command: Command) -> Result<Reply, Error> {
-        if !needs_more_than_http(&command) {
+        if !needs_more_than_http(&command) && !self.would_ignore(&command).await {
             // Asked before: a task that is done shows who held it last.
             let held = self.held(&command).await;
             let mut reply = self.rig.http.ask(command).await?;
@@ -71,6 +71,19 @@ impl Live {
 }
 
 impl Live {
+    /// Whether the command names sub-queues that its tube would ignore.
+    async fn would_ignore(&self, command: &Command) -> bool {
+        let Command::Put { tube, tasks, .. } = command else { return false };
+        if tasks.iter().all(|task| task.subqueue.is_none()) {
+            return false;
+        }
+        let asked = vec![Command::Tubes { tube: Some(tube.clone()) }];
+        match self.rig.engine.execute(asked).await.remove(0) {
+            Ok(Reply::Tubes(tubes)) => tubes.iter().any(|tube| !tube.options.kind.has_subqueues()),
+            _ => false,
+        }
+    }
+
     /// What is held in the tube of a command whose answer may show tasks with their holders.
     async fn held(&self, command: &Command) -> Vec<Task> {
         let Some(tube) = shows_holders(command) else { return Vec::new() };

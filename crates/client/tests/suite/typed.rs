@@ -7,6 +7,7 @@ use taskyard::{
     Client, Embedded, Error, Kind, NewTask, Outcome, Span, State, TubeChange, TubeOptions,
     bytes_task, new_task,
 };
+use taskyard_core::Error as Refusal;
 
 use crate::rig::block_on;
 
@@ -140,5 +141,22 @@ fn tubes_are_made_changed_and_dropped() {
         client.truncate("orders").await.unwrap();
         client.drop_tube("orders").await.unwrap();
         assert!(client.tubes().await.unwrap().is_empty());
+    });
+}
+
+/// A sub-queue was accepted by a tube that has none, or made such a tube, and was ignored.
+#[test]
+fn sub_queues_need_a_tube_that_has_them() {
+    block_on(async {
+        let client = client();
+        let error = client.put_in("orders", "ann", "1").await.unwrap_err();
+        assert!(matches!(error, Error::Refused(Refusal::TubeNotFound(_))), "{error}");
+        client.put("orders", "1").await.unwrap();
+        let error = client.put_in("orders", "ann", "1").await.unwrap_err().to_string();
+        assert!(error.contains("'orders' is fifottl, which has no sub-queues"), "{error}");
+        assert_eq!(client.stats("orders").await.unwrap().tasks.total(), 1);
+        client.drop_tube("orders").await.unwrap();
+        client.create("orders", TubeOptions::new(Kind::UtubeTtl)).await.unwrap();
+        client.put_in("orders", "ann", "1").await.unwrap();
     });
 }

@@ -33,7 +33,7 @@ use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 use crate::tube::TubeName;
 
-pub use put::{check_tasks, no_semaphore, refuse_priorities};
+pub use put::{check_tasks, no_semaphore, refuse_priorities, refuse_subqueues};
 use registry::Registry;
 use tubes::Tube;
 

@@ -12,7 +12,7 @@ use crate::subqueue::NO_SUBQUEUE;
 use crate::task::TaskId;
 use crate::tasks::Loose;
 use crate::time::{Span, Timestamp};
-use crate::tube::{TubeName, TubeOptions};
+use crate::tube::{Kind, TubeName, TubeOptions};
 
 use super::Machine;
 
@@ -119,6 +119,18 @@ pub fn refuse_priorities(tube: &TubeName, tasks: &[NewTask]) -> Result<()> {
         return Ok(());
     }
     Err(no_semaphore(tube))
+}
+
+/// Refuses sub-queues for a tube of a kind that has none. Stores ignore them there, as the original queue does; the faces
+/// that are our own ask this first.
+pub fn refuse_subqueues(tube: &TubeName, kind: Kind) -> Result<()> {
+    if kind.has_subqueues() {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "tube '{tube}' is {}, which has no sub-queues; put without one, or into a tube of the kind utube or utubettl",
+        kind.name()
+    )))
 }
 
 /// What a tube without a semaphore answers to such tasks.

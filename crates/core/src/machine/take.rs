@@ -66,6 +66,6 @@ impl Machine {
             }));
         });
         tube.calls().take += 1;
-        tube.view(now, id).expect("the task was just taken")
+        tube.view_with_due(now, id).expect("the task was just taken")
     }
 }

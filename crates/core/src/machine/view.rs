@@ -24,6 +24,15 @@ impl Tube {
         Some(task)
     }
 
+    /// The same with since when a taken task was ready.
+    pub fn view_with_due(&self, now: Timestamp, id: TaskId) -> Option<Task> {
+        let mut task = self.view(now, id)?;
+        if let Some(delivery) = self.tasks.get(id)?.delivery() {
+            task.due = Some(delivery.since);
+        }
+        Some(task)
+    }
+
     /// Refuses to show more bytes in one answer than may travel in one command.
     pub fn check_shown(&self, ids: impl Iterator<Item = TaskId>) -> Result<()> {
         let sizes = ids.filter_map(|id| self.tasks.get(id)).map(|slot| slot.body_bytes as usize);
@@ -94,7 +103,7 @@ impl Machine {
         tube.check_shown(ids.iter().copied())?;
         let view = |id: &TaskId| {
             let semaphore_priority = tube.tasks.semaphore_priority(*id);
-            Some(Task { semaphore_priority, ..tube.view(now, *id)? })
+            Some(Task { semaphore_priority, ..tube.view_with_due(now, *id)? })
         };
         Ok(Reply::Tasks(ids.iter().filter_map(view).collect()))
     }
@@ -106,7 +115,7 @@ impl Machine {
         count: usize,
     ) -> Result<Reply> {
         let tube = &self.tubes[self.number(name)?];
-        let tasks = tube.tasks.taken().take(count).filter_map(|id| tube.view(now, id));
+        let tasks = tube.tasks.taken().take(count).filter_map(|id| tube.view_with_due(now, id));
         Ok(Reply::Tasks(tasks.map(|task| Task { body: None, ..task }).collect()))
     }
 }

@@ -70,12 +70,13 @@ impl Model {
             }
             Command::Peek { tube, ids } => {
                 let tube = self.tube(&tube)?;
-                Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view(now, *id)).collect()))
+                Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view_with_due(now, *id)).collect()))
             }
             Command::Deliveries { tube, count } => {
                 let tube = self.tube(&tube)?;
                 let taken = tube.entries.iter().filter(|entry| entry.task.state == State::Taken);
-                let tasks = taken.filter_map(|entry| tube.view(now, entry.task.id)).take(count);
+                let tasks =
+                    taken.filter_map(|entry| tube.view_with_due(now, entry.task.id)).take(count);
                 Ok(Reply::Tasks(tasks.map(|task| Task { body: None, ..task }).collect()))
             }
             Command::Truncate { tube } => {
@@ -177,7 +178,7 @@ impl Model {
                 Some(if until_ttl { until.min(entry.task.expires) } else { until });
             lease += 1;
             tube.calls.take += 1;
-            tasks.push(tube.view(now, id).unwrap());
+            tasks.push(tube.view_with_due(now, id).unwrap());
         }
         self.next_lease = lease;
         Ok(Reply::Taken(tasks))

@@ -3,7 +3,9 @@
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
-use taskyard_core::{Command, Error, Kind, Reply, TubeName, TubeOptions, refuse_priorities};
+use taskyard_core::{
+    Command, Error, Kind, Reply, TubeName, TubeOptions, refuse_priorities, refuse_subqueues,
+};
 use taskyard_wire::Code;
 use taskyard_wire::http::{PutAnswer, PutRequest};
 
@@ -42,6 +44,9 @@ async fn put(
 ) -> Result<Response, Refusal> {
     check_wait(&app, "timeout", request.timeout.unwrap_or_default())?;
     let command = request.into_command(tube.clone())?;
+    if names_subqueues(&command) {
+        check_subqueues(&app, &tube).await?;
+    }
     let reply = if app.strict_tubes {
         app.ask(command).await.map_err(|error| match error {
             Error::TubeNotFound(tube) => Refusal::no_tube(tube, STRICT),
@@ -52,6 +57,21 @@ async fn put(
     };
     let Reply::Put(placed) = reply else { return Err(misfit()) };
     ok(&PutAnswer::new(&placed))
+}
+
+/// Refuses sub-queues for a tube that has none: the store would ignore them.
+async fn check_subqueues(app: &App, tube: &TubeName) -> Result<(), Refusal> {
+    if app.subqueue_tubes.knows(tube) {
+        return Ok(());
+    }
+    // What else is wrong the put itself says.
+    if let Ok(Reply::Tubes(tubes)) = app.ask(Command::Tubes { tube: Some(tube.clone()) }).await {
+        for found in tubes {
+            refuse_subqueues(tube, found.options.kind)?;
+            app.subqueue_tubes.note(tube);
+        }
+    }
+    Ok(())
 }
 
 /// One command as long as the tube is there, three when it has to be created.

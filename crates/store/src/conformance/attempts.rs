@@ -1,7 +1,8 @@
 //! Attempts: what counts as one, and what happens when they are used up.
 
 use taskyard_core::{
-    Finish, Kind, NewTask, Reason, Span, State, TaskId, TubeChange, TubeName, TubeOptions,
+    Command, Finish, Kind, NewTask, Reason, Reply, Span, State, TaskId, TubeChange, TubeName,
+    TubeOptions,
 };
 
 use super::Harness;
@@ -38,7 +39,7 @@ pub async fn the_previous_start_is_when_it_became_ready<H: Harness>(queue: H) {
     let put_due = queue.now() + secs(10);
     queue.advance(secs(15));
     let first = queue.take(&tube).await;
-    assert_eq!(first.previous_start, None);
+    assert_eq!((first.previous_start, first.due), (None, Some(put_due)));
     queue.advance(secs(1));
     let later = Finish::Release { delay: secs(20), counted: true };
     let back = done(queue.finish_lease(&tube, &first, later).await);
@@ -54,11 +55,13 @@ pub async fn the_previous_start_is_when_it_became_ready<H: Harness>(queue: H) {
     assert_eq!((back.previous_start, back.due), (Some(put_due), None));
     queue.advance(secs(1));
     let third = queue.take(&tube).await;
-    assert_eq!((third.previous_start, third.due), (Some(put_due), None));
+    assert_eq!((third.previous_start, third.due), (Some(put_due), Some(retry_due)));
     queue.advance(secs(1));
     done(queue.release(&tube, &third).await);
+    let released = queue.now();
+    queue.advance(secs(1));
     let fourth = queue.take(&tube).await;
-    assert_eq!(fourth.previous_start, Some(retry_due));
+    assert_eq!((fourth.previous_start, fourth.due), (Some(retry_due), Some(released)));
 
     queue.bury(&tube, id).await;
     queue.advance(secs(5));
@@ -67,8 +70,33 @@ pub async fn the_previous_start_is_when_it_became_ready<H: Harness>(queue: H) {
     queue.advance(secs(1));
     let fifth = queue.take(&tube).await;
     assert_eq!(fifth.previous_start, Some(retry_due), "a bury is no attempt");
+    assert_eq!(fifth.due, Some(kicked));
     let back = done(queue.release(&tube, &fifth).await);
     assert_eq!((back.previous_start, back.attempts), (Some(kicked), 3));
+}
+
+/// Since when a taken task was ready is told by the take, by a peek and by the list of deliveries, in every kind; a task that
+/// waits has no such moment.
+pub async fn a_taken_task_tells_since_when_it_was_ready<H: Harness>(queue: H) {
+    for kind in Kind::ALL {
+        let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
+        let id = queue.put(&tube, task("x")).await;
+        let put = queue.now();
+        queue.advance(secs(3));
+        assert_eq!(queue.look(&tube, id).await.due, None, "{kind:?}: ready");
+        for since in [put, put + secs(4)] {
+            let taken = queue.take(&tube).await;
+            assert_eq!(taken.due, Some(since), "{kind:?}: taken");
+            assert_eq!(queue.look(&tube, id).await.due, Some(since), "{kind:?}: peeked");
+            let listed = queue.must(Command::Deliveries { tube: tube.clone(), count: 9 }).await;
+            let Reply::Tasks(listed) = listed else { panic!("{listed:?}") };
+            assert_eq!(listed[0].due, Some(since), "{kind:?}: listed");
+            queue.advance(secs(1));
+            let back = done(queue.release(&tube, &taken).await);
+            assert_eq!(back.due, None, "{kind:?}: given back");
+            queue.advance(secs(2));
+        }
+    }
 }
 
 /// When the last attempt has failed the task is buried instead, whichever way it failed.

@@ -57,7 +57,7 @@ macro_rules! conformance_suite {
                 a_name_that_turns_text_around_is_refused;
             batch: commands_run_in_order, a_refusal_is_alone, an_empty_batch_is_fine,
                 an_empty_command_is_fine;
-            attempts: every_return_counts, the_previous_start_is_when_it_became_ready, the_last_failure_buries, a_delayed_release_buries_too,
+            attempts: every_return_counts, the_previous_start_is_when_it_became_ready, a_taken_task_tells_since_when_it_was_ready, the_last_failure_buries, a_delayed_release_buries_too,
                 an_uncounted_release_uses_nothing_up, a_kick_gives_one_more,
                 a_plain_bury_is_told_apart, the_limit_can_be_set_later;
             capacity: every_state_counts, a_batch_goes_in_whole_or_not_at_all, what_goes_makes_room,

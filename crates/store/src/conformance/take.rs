@@ -52,7 +52,7 @@ pub async fn a_delivery_has_a_lease<H: Harness>(queue: H) {
     assert_eq!((taken.created, taken.start), (created, Some(queue.now())));
     assert_eq!((taken.attempts, taken.previous_start), (0, None));
     assert_eq!(taken.lease_until, Some(queue.now() + secs(30)));
-    assert_eq!((taken.reason, taken.due), (Reason::Running, None));
+    assert_eq!((taken.reason, taken.due), (Reason::Running, Some(created)));
     assert!(taken.lease.is_some() && taken.body.is_some());
     assert_eq!(queue.look(&tube, id).await, taken, "a peek shows the same delivery");
 }

@@ -127,7 +127,7 @@ pub(super) fn body(row: &Row, meta: usize, payload: usize) -> Result<Option<Body
     Ok(Some(Body::with_meta(payload, meta)))
 }
 
-/// A delivered task, in a row of `deliver_tasks`.
+/// A delivered task, in a row of `deliver_ready_tasks`.
 pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, Unreadable> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
     Ok(Task {
@@ -135,7 +135,7 @@ pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, Unrea
         state: State::Taken,
         pri: pri_from_sql(get(row, 3)?),
         created: moment(4)?,
-        due: None,
+        due: Some(moment(16)?),
         expires: moment(5)?,
         ttr: Span::from_micros(get(row, 6)?),
         attempts: attempts(get(row, 7)?),
@@ -168,7 +168,7 @@ pub(super) fn viewed(row: &Row) -> Result<Task, Unreadable> {
         state: if reason == Reason::Finished { State::Done } else { state(stored)? },
         pri: pri_from_sql(get(row, 5)?),
         created: moment(6)?,
-        due: (stored == 2).then_some(timer),
+        due: if stored == 2 { Some(timer) } else { since(row)? },
         expires: moment(7)?,
         ttr: Span::from_micros(get(row, 8)?),
         attempts: attempts(get(row, 10)?),
@@ -191,6 +191,15 @@ fn semaphore_priority(row: &Row) -> Result<Option<Priority>, Unreadable> {
         return Ok(None);
     }
     Ok(get::<Option<f64>>(row, PLACE)?.map(Priority::new).transpose()?)
+}
+
+/// Since when a taken task was ready, which a peek and the list of deliveries have behind the priority.
+fn since(row: &Row) -> Result<Option<Timestamp>, Unreadable> {
+    const PLACE: usize = 20;
+    if row.len() <= PLACE {
+        return Ok(None);
+    }
+    Ok(get::<Option<i64>>(row, PLACE)?.map(Timestamp::from_micros))
 }
 
 pub(super) fn state(stored: i16) -> Result<State, Unreadable> {

@@ -54,7 +54,7 @@ statements! {
         (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
             INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, INT4, INT8_ARRAY);
     LOCK_TUBE: "SELECT taskyard.lock_tube($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8_ARRAY);
-    TAKE: "SELECT * FROM taskyard.deliver_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+    TAKE: "SELECT * FROM taskyard.deliver_ready_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
         (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL);
     ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
         (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8, TID_ARRAY);
@@ -65,9 +65,14 @@ statements! {
         (TEXT, INT8, INT8_ARRAY, BOOL, INT8);
     KICK: "SELECT * FROM taskyard.kick_tasks($1,$2,$3)" (TEXT, INT8, INT8);
     PEEK: "SELECT p.*, (SELECT k.semaphore_priority FROM taskyard.tube u \
-            JOIN taskyard.task k ON k.tube = u.number WHERE u.name = $1 AND k.id = p.id AND p.item > 0) \
+            JOIN taskyard.task k ON k.tube = u.number WHERE u.name = $1 AND k.id = p.id AND p.item > 0), \
+        (SELECT coalesce(k.since, k.created) FROM taskyard.tube u \
+            JOIN taskyard.task k ON k.tube = u.number WHERE u.name = $1 AND k.id = p.id AND p.state = 1) \
         FROM taskyard.peek_tasks($1,$2,$3,$4) p" (TEXT, INT8, INT8_ARRAY, INT8);
-    DELIVERIES: "SELECT * FROM taskyard.show_deliveries($1,$2)" (TEXT, INT8);
+    DELIVERIES: "SELECT p.*, NULL::float8, \
+        (SELECT coalesce(k.since, k.created) FROM taskyard.tube u \
+            JOIN taskyard.task k ON k.tube = u.number WHERE u.name = $1 AND k.id = p.id AND p.item > 0) \
+        FROM taskyard.show_deliveries($1,$2) p" (TEXT, INT8);
     RELEASE_ALL: "SELECT * FROM taskyard.release_all($1,$2)" (TEXT, INT8);
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);
     LEAVE_SESSION: "SELECT * FROM taskyard.leave_session($1,$2,$3)" (BYTEA, BYTEA, INT8);

@@ -226,7 +226,10 @@ impl Parts {
         let record = self.text()?;
         let apart =
             if shows != Shows::NoBodies && is_apart(&record)? { Some(self.text()?) } else { None };
-        let task = read_task(shown, &record, apart.as_deref(), shows == Shows::Everything)?;
+        let mut task = read_task(shown, &record, apart.as_deref(), shows == Shows::Everything)?;
+        if task.state == State::Taken && shows != Shows::Bodies {
+            task.due = Some(read_since(&record)?.unwrap_or(task.created));
+        }
         Ok((task, record))
     }
 

@@ -31,7 +31,7 @@ pub struct TaskAnswer {
     pub pri: u64,
     /// When it was put.
     pub created: f64,
-    /// When it becomes ready, while it is delayed.
+    /// When it becomes ready, while it is delayed; of a taken task since when it was ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<f64>,
     /// When it dies if nobody takes it.

@@ -35,6 +35,10 @@ fn a_changed_file_is_read_again_and_a_bad_value_changes_nothing() {
         fs::write(&path, text("2")).unwrap();
         config.load(&worker);
         assert_eq!(worker.settings().max_processors, 2);
+        fs::write(&path, "").unwrap();
+        let complaints = config.load(&worker);
+        assert!(complaints[0].contains("is empty"), "{complaints:?}");
+        assert_eq!(worker.settings().max_processors, 2, "an empty file is not a setting");
     });
 }
 

@@ -28,7 +28,7 @@ fn tasks_come_back_as_they_went() {
         ..TypeTask::default()
     };
     assert_eq!(TypeTask::decode(Delivery::default(), &task.encode()), Ok(task));
-    let delivery = Delivery { task_id: 7, attempts: 2, prev_start_time: None };
+    let delivery = Delivery { task_id: 7, attempts: 2, ..Delivery::default() };
     let mail = EmailsTask::decode(delivery, &[0x91, 0xa1, b'a']).unwrap();
     assert_eq!((mail.task_id, mail.attempts, &*mail.to, &*mail.subject), (7, 2, "a", ""));
 }

@@ -10,6 +10,7 @@ mod hostile;
 mod kept;
 mod managed;
 mod matrix;
+mod overrun;
 mod planned;
 mod post;
 #[rustfmt::skip]

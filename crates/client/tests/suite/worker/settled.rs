@@ -104,6 +104,8 @@ fn numbers_of_several_queues_are_settled_in_one_call() {
         let counts: Vec<_> =
             stats.iter().map(|stat| (stat.tasks.total(), stat.tasks.buried)).collect();
         assert_eq!(counts, [(1, 0), (1, 1)]);
+        let nums: Vec<_> = stats.iter().map(|stat| stat.queue_num).collect();
+        assert_eq!(nums, worker.queue_nums(), "by the numbers of the contract");
         running.crash().await;
     });
 }

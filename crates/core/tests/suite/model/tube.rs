@@ -284,6 +284,14 @@ impl Tube {
         waiting.map(|entry| entry.since).min()
     }
 
+    /// A task as a take, a peek and the list of deliveries show it.
+    pub fn view_with_due(&self, now: Timestamp, id: TaskId) -> Option<Task> {
+        let task = self.view(now, id)?;
+        let since = self.entries.iter().find(|entry| entry.task.id == id)?.since;
+        let due = if task.state == State::Taken { Some(since) } else { task.due };
+        Some(Task { due, ..task })
+    }
+
     pub fn view(&self, now: Timestamp, id: TaskId) -> Option<Task> {
         let entry = self.entries.iter().find(|entry| entry.task.id == id)?;
         let task = &entry.task;

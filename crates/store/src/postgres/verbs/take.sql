@@ -8,14 +8,14 @@
 -- Where the caller knows of nothing ready before a place, it may say so: then what lies before it is only
 -- looked at if there is not enough behind it and _may_sweep. How long that took, in microseconds, is then the
 -- column created of a row with status 4, and its pri and id are those that the next put will have at least.
--- place is where the delivery lies in the table: an ack that names it finds it at once.
-CREATE OR REPLACE FUNCTION taskyard.deliver_tasks(
+-- place is where the delivery lies in the table: an ack that names it finds it at once. since is since when the task was ready.
+CREATE OR REPLACE FUNCTION taskyard.deliver_ready_tasks(
     _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
     _from_pri bigint, _from_id bigint, _may_sweep boolean)
 RETURNS TABLE (
     status smallint, number integer, id bigint, pri bigint, created bigint, expires bigint,
     ttr bigint, attempts bigint, previous_start bigint, subqueue text, start bigint, lease bigint,
-    timer bigint, meta bytea, payload bytea, place tid)
+    timer bigint, meta bytea, payload bytea, place tid, since bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -142,7 +142,7 @@ BEGIN
             WHERE t.ctid = ANY (_given_places)
             RETURNING 0::smallint, _t.number, t.id, t.pri, t.created, t.expires, t.ttr, t.attempts,
                 t.previous_start, t.subqueue::text, t.start, t.lease, t.timer, t.meta, t.payload,
-                t.ctid;
+                t.ctid, coalesce(t.since, t.created);
         IF _t.has_subqueues THEN
             UPDATE taskyard.subqueue s SET head_pri = NULL, head_id = NULL
                 WHERE s.ctid = ANY (_rows[1:cardinality(_given_places)]);
@@ -192,6 +192,21 @@ BEGIN
 END $$;
 
 -- The same as servers of earlier versions know it.
+CREATE OR REPLACE FUNCTION taskyard.deliver_tasks(
+    _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
+    _from_pri bigint, _from_id bigint, _may_sweep boolean)
+RETURNS TABLE (
+    status smallint, number integer, id bigint, pri bigint, created bigint, expires bigint,
+    ttr bigint, attempts bigint, previous_start bigint, subqueue text, start bigint, lease bigint,
+    timer bigint, meta bytea, payload bytea, place tid)
+LANGUAGE sql VOLATILE AS $$
+    SELECT d.status, d.number, d.id, d.pri, d.created, d.expires, d.ttr, d.attempts,
+        d.previous_start, d.subqueue, d.start, d.lease, d.timer, d.meta, d.payload, d.place
+    FROM taskyard.deliver_ready_tasks(_tube, _now, _count, _session, _lease, _bytes_max, _from_pri,
+        _from_id, _may_sweep) d
+$$;
+
+-- The same as servers of still earlier versions know it.
 CREATE OR REPLACE FUNCTION taskyard.take_tasks(
     _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
     _from_pri bigint, _from_id bigint, _may_sweep boolean)
@@ -202,6 +217,6 @@ RETURNS TABLE (
 LANGUAGE sql VOLATILE AS $$
     SELECT d.status, d.number, d.id, d.pri, d.created, d.expires, d.ttr, d.attempts,
         d.previous_start, d.subqueue, d.start, d.lease, d.timer, d.meta, d.payload
-    FROM taskyard.deliver_tasks(_tube, _now, _count, _session, _lease, _bytes_max, _from_pri,
+    FROM taskyard.deliver_ready_tasks(_tube, _now, _count, _session, _lease, _bytes_max, _from_pri,
         _from_id, _may_sweep) d
 $$;

@@ -75,6 +75,9 @@ verbs[9] = function(c, command)
         if task then
             local seen = view(c, tube, task, delivery_of(tube, id), body_of(tube, task))
             seen[OWN] = task[OWN]
+            if seen[STATE] == TAKEN then
+                seen[DUE] = since_of(task)
+            end
             shown[#shown + 1] = seen
         end
     end
@@ -92,7 +95,9 @@ verbs[10] = function(c, command)
             break
         end
         local task = S.task:get({ tube.number, delivery[D_ID] })
-        shown[#shown + 1] = view(c, tube, task, delivery, nil)
+        local seen = view(c, tube, task, delivery, nil)
+        seen[DUE] = since_of(task)
+        shown[#shown + 1] = seen
     end
     return { REPLY.tasks, shown }
 end

@@ -171,7 +171,9 @@ pub(super) fn read_delivered(row: &mut RowReader<'_, '_>) -> Result<Vec<Task>> {
         for _ in 0..count / 2 {
             let mut task = list.row(read)?;
             list.row(|row| read_delivery(row, &mut task))?;
-            (task.state, task.reason, task.due) = (State::Taken, Reason::Running, None);
+            (task.state, task.reason) = (State::Taken, Reason::Running);
+            // There it is since when the task was ready, where that is not since its put.
+            task.due = task.due.or(Some(task.created));
             // Only a peek shows it.
             task.semaphore_priority = None;
             tasks.push(task);

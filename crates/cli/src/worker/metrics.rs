@@ -1,0 +1,186 @@
+//! The worker's counters over HTTP, for Prometheus.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use taskyard::worker::Boxed;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::failure::Wrong;
+use crate::output;
+
+/// Most connections that are answered at once; the others wait.
+const CONNECTIONS_MAX: usize = 16;
+/// The largest head of a request.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// How long one request may take to arrive, and its answer to be read.
+const REQUEST_TIME: Duration = Duration::from_secs(10);
+/// How long to wait after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where the counters are served.
+#[derive(Debug, Args)]
+pub struct MetricsArgs {
+    /// Serve the worker's counters in the format of Prometheus at http://ADDR/metrics; a port alone is on this machine.
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    metrics: Option<SocketAddr>,
+    /// Serve them outside this machine, to every machine that can connect.
+    #[arg(long, requires = "metrics")]
+    insecure: bool,
+}
+
+/// Makes the text that is served.
+pub type Text = dyn Fn() -> Boxed<'static, String> + Send + Sync;
+
+impl MetricsArgs {
+    /// Refuses an address that others can reach, unless it is meant.
+    pub fn check(&self) -> Result<(), Wrong> {
+        match self.metrics {
+            Some(address) if !address.ip().is_loopback() && !self.insecure => Err(Wrong(format!(
+                "{address} can be reached from other machines and the metrics need no token; \
+                 use --metrics 127.0.0.1:{}, or say --insecure",
+                address.port()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Serves the text from now on, if that is wanted.
+    pub async fn serve(&self, text: Arc<Text>) -> anyhow::Result<()> {
+        let Some(address) = self.metrics else { return Ok(()) };
+        let listener = TcpListener::bind(address).await.with_context(|| {
+            format!("cannot listen on {address}; choose another address with --metrics")
+        })?;
+        let address = listener.local_addr()?;
+        output::note(format!("metrics: http://{address}/metrics"));
+        tokio::spawn(accept(listener, address.ip(), text));
+        Ok(())
+    }
+}
+
+/// An address, or a port of this machine.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    text.parse().map_err(|_| "write an address such as 127.0.0.1:9100, or a port".into())
+}
+
+async fn accept(listener: TcpListener, bound: IpAddr, text: Arc<Text>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // The semaphore is never closed.
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let text = text.clone();
+                tokio::spawn(async move {
+                    let _place = place;
+                    // A client that is slow or gone loses its answer and nothing else.
+                    let _ = tokio::time::timeout(REQUEST_TIME, answer(stream, bound, &*text)).await;
+                });
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+async fn answer(mut stream: TcpStream, bound: IpAddr, text: &Text) -> io::Result<()> {
+    let head = read_head(&mut stream).await?;
+    let (status, body) = match judge(&head, bound) {
+        Ok(()) => ("200 OK", text().await),
+        Err(status) => (status, format!("{status}\n")),
+    };
+    let length = body.len();
+    let mut response = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    if !head.starts_with("HEAD ") {
+        response.push_str(&body);
+    }
+    stream.write_all(response.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// The head of a request, or as much of it as may be.
+async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
+    let (mut head, mut bytes) = (Vec::new(), [0; 1024]);
+    while head.len() < HEAD_BYTES_MAX && !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut bytes).await? {
+            0 => break,
+            read => head.extend_from_slice(&bytes[..read]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+/// Whether a request gets the metrics; otherwise the status that it gets instead.
+fn judge(head: &str, bound: IpAddr) -> Result<(), &'static str> {
+    let (head, _) = head.split_once("\r\n\r\n").ok_or("400 Bad Request")?;
+    let mut lines = head.split("\r\n");
+    let mut first = lines.next().unwrap_or_default().split(' ');
+    let (Some(method), Some(path), Some(version)) = (first.next(), first.next(), first.next())
+    else {
+        return Err("400 Bad Request");
+    };
+    if !version.starts_with("HTTP/1.") {
+        return Err("400 Bad Request");
+    }
+    if path.split('?').next() != Some("/metrics") {
+        return Err("404 Not Found");
+    }
+    if !["GET", "HEAD"].contains(&method) {
+        return Err("405 Method Not Allowed");
+    }
+    // A page of another site must not read them through a name that it points at this machine.
+    let host = lines.filter_map(|line| line.split_once(':'));
+    let host = host.into_iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
+    let host = host.map_or("", |(_, host)| host.trim());
+    let named = host.parse::<SocketAddr>().is_ok()
+        || host.parse::<IpAddr>().is_ok()
+        || host.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("localhost"));
+    if bound.is_loopback() && !named { Err("403 Forbidden") } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_metrics_are_given_and_only_to_this_machine() {
+        let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let head = |first: &str, host: &str| format!("{first}\r\nHost: {host}\r\n\r\n");
+        for (first, host, wanted) in [
+            ("GET /metrics HTTP/1.1", "127.0.0.1:9100", Ok(())),
+            ("HEAD /metrics?x=1 HTTP/1.0", "localhost", Ok(())),
+            ("GET /metrics HTTP/1.1", "[::1]:9100", Ok(())),
+            ("GET /metrics HTTP/1.1", "evil.example:9100", Err("403 Forbidden")),
+            ("GET / HTTP/1.1", "localhost", Err("404 Not Found")),
+            ("POST /metrics HTTP/1.1", "localhost", Err("405 Method Not Allowed")),
+            ("GET /metrics", "localhost", Err("400 Bad Request")),
+            ("", "localhost", Err("400 Bad Request")),
+        ] {
+            assert_eq!(judge(&head(first, host), here), wanted, "{first} {host}");
+        }
+        assert_eq!(judge("GET /metrics HTTP/1.1\r\n", here), Err("400 Bad Request"));
+        let everywhere = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+        assert_eq!(judge(&head("GET /metrics HTTP/1.1", "box7"), everywhere), Ok(()));
+    }
+
+    #[test]
+    fn a_port_alone_is_on_this_machine() {
+        assert_eq!(address("9100"), Ok(([127, 0, 0, 1], 9100).into()));
+        assert_eq!(address("0.0.0.0:9100"), Ok(([0, 0, 0, 0], 9100).into()));
+        assert!(address("box7:9100").is_err());
+        let exposed = MetricsArgs { metrics: address("0.0.0.0:1").ok(), insecure: false };
+        assert!(exposed.check().is_err());
+        assert!(MetricsArgs { insecure: true, ..exposed }.check().is_ok());
+    }
+}
