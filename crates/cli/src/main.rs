@@ -32,6 +32,7 @@ mod data;
 mod failure;
 mod iproto;
 mod output;
+mod reach;
 mod units;
 
 use std::process::ExitCode;

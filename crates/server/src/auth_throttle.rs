@@ -198,18 +198,18 @@ mod tests {
     #[test]
     fn the_table_is_bounded_and_keeps_what_matters() {
         let (throttle, start) = (AuthThrottle::of(3), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        for _ in 0..FAILURES_MAX * 2 {
-            throttle.failed(ip("10.0.0.1"), at(0));
+        let at = |millis| start + Duration::from_millis(millis);
+        throttle.failed(ip("10.0.0.3"), at(0));
+        for _ in 0..FAILURES_MAX {
+            throttle.failed(ip("10.0.0.1"), at(2_000));
         }
-        throttle.succeeded(ip("10.0.0.2"), at(1));
-        throttle.failed(ip("10.0.0.3"), at(1));
-        // The bucket of the third is full again.
-        throttle.failed(ip("10.0.0.4"), at(5));
+        throttle.succeeded(ip("10.0.0.2"), at(2_100));
+        // The bucket of the third is full again, so it goes first.
+        throttle.failed(ip("10.0.0.4"), at(2_500));
         assert_eq!(throttle.peers().len(), 3);
-        assert!(throttle.admit(ip("10.0.0.1"), at(5)).is_err());
-        throttle.failed(ip("10.0.0.5"), at(5));
+        assert!(throttle.admit(ip("10.0.0.1"), at(2_500)).is_err());
+        throttle.failed(ip("10.0.0.5"), at(2_500));
         assert_eq!(throttle.peers().len(), 3);
-        assert_eq!(throttle.admit(ip("10.0.0.1"), at(5)), Ok(()), "the oldest goes");
+        assert_eq!(throttle.admit(ip("10.0.0.1"), at(2_500)), Ok(()), "then the oldest");
     }
 }

@@ -126,8 +126,9 @@ impl Server {
     /// seconds. Services are stopped meanwhile. Answers what came of stopping the engine.
     pub async fn run(self, stop: impl Future<Output = ()>) -> CoreResult<()> {
         let Server { http, iproto, app, .. } = self;
-        // A store that does not answer now is counted at the next look.
-        let _ = infos(&app, None).await;
+        // A store that does not answer now is counted with the next list.
+        let counted = app.clone();
+        tokio::spawn(async move { drop(infos(&counted, None).await) });
         let mut connections = Connections::new(app.clone(), router(app.clone()));
         tokio::select! {
             () = connections.accept(&http, iproto.as_ref()) => {}

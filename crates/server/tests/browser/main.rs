@@ -105,7 +105,7 @@ async fn names_are_text_and_never_html() {
 
 #[tokio::test]
 async fn a_wrong_token_is_asked_for_again() {
-    let site = Site::new(Some("right")).await;
+    let site = Site::new(Some("right-0123456789")).await;
     site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'token needed'").await;
@@ -114,7 +114,7 @@ async fn a_wrong_token_is_asked_for_again() {
         page.click("#token-form button").await;
         page.until("text('#token-hint') === 'That token is not the right one.'").await;
         assert_eq!(page.run("return sessionStorage.length").await, 0);
-        page.fill("#token", "right").await;
+        page.fill("#token", "right-0123456789").await;
         page.click("#token-form button").await;
         page.until("text('#state') === 'live' && text('#tubes .name') === 'mail'").await;
         page.until("document.querySelector('#token-form').hidden").await;
