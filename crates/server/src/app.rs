@@ -16,7 +16,7 @@ use crate::body::Intake;
 use crate::config::{ADMIN, Config, Guests};
 use crate::guard::Hosts;
 use crate::http::Refusal;
-use crate::iproto::Face;
+use crate::iproto::{Face, IprotoConfig};
 use crate::metrics::Requests;
 use crate::stalled::Lookout;
 use crate::tube_quota::{TubeQuota, User};
@@ -87,7 +87,19 @@ impl App {
     ) -> Self {
         // More permits than this the semaphore cannot have.
         let connections_max = config.connections_max.min(Semaphore::MAX_PERMITS);
-        let iproto = config.iproto.map(|iproto| Face::new(iproto, engine.clone(), instance));
+        let tubes_per_user_max = config.tubes_per_user_max;
+        let iproto = config.iproto.map(|iproto| {
+            Arc::new(Face::new(
+                IprotoConfig { tubes_per_user_max, ..iproto },
+                engine.clone(),
+                instance,
+            ))
+        });
+        // A user is the same one on both faces.
+        let tubes = match &iproto {
+            Some(face) => face.tubes.clone(),
+            None => Arc::new(TubeQuota::new(tubes_per_user_max)),
+        };
         App {
             engine,
             token: config.token,
@@ -108,14 +120,14 @@ impl App {
             ),
             answer_stall_max: config.answer_stall_max,
             throttle: Arc::new(AuthThrottle::new()),
-            tubes: Arc::new(TubeQuota::new(config.tubes_per_user_max)),
+            tubes,
             metrics_tubes_max: config.metrics_tubes_max,
             requests: Requests::default(),
             room: Arc::new(Semaphore::new(connections_max)),
             connections_max,
             started: Instant::now(),
             document,
-            iproto: iproto.map(Arc::new),
+            iproto,
             services: config.services,
             lookout: Lookout::default(),
             guests: config.guests,

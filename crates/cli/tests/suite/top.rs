@@ -1,6 +1,5 @@
 //! The live view, in a terminal and without one.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
