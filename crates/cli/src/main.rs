@@ -35,6 +35,7 @@ mod iproto;
 mod log;
 mod opening;
 mod output;
+mod reach;
 mod units;
 
 use std::process::ExitCode;

@@ -1,9 +1,10 @@
 //! `serve`: run the server.
 
-use std::io::IsTerminal;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, fs, io, process};
@@ -12,13 +13,15 @@ use anyhow::Context;
 use clap::Args;
 use taskyard::worker::ManagerService;
 use taskyard_core::command::TubeInfo;
-use taskyard_core::limits::{PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX};
+use taskyard_core::limits::{
+    METRICS_TUBES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, TUBES_PER_USER_MAX,
+};
 use taskyard_core::service::Service;
 use taskyard_core::{Command, Execute, Reply, TubeName};
 use taskyard_engine::{Engine, Settings, SystemClock};
-use taskyard_server::{BindError, Config, Server, Token, TokenError};
+use taskyard_server::{BindError, Config, Listeners, Server, Token, TokenError};
 use taskyard_sql::Source;
-use taskyard_store::{MemoryStore, OpenOptions, Store};
+use taskyard_store::{OpenOptions, Store};
 use taskyard_wire::Exit;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -30,7 +33,7 @@ use crate::migrate::shown;
 use crate::opening::{self, STORE_WAIT};
 use crate::output::{note, quoted};
 use crate::units::Size;
-use crate::{iproto, log, output, pool, sql, units};
+use crate::{iproto, log, output, pool, reach, sql, units};
 
 /// How to serve.
 #[derive(Debug, Args)]
@@ -57,7 +60,7 @@ pub struct ServeArgs {
     /// What callers must show. Others on this machine can see it here: better the two below.
     #[arg(long, value_name = "TOKEN", env = "TASKYARD_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Read the token from this file.
+    /// Read the token from this file, which other users of the machine must not be able to read.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
     /// Listen outside this machine although there is no token.
@@ -69,6 +72,12 @@ pub struct ServeArgs {
     /// Refuse a put into a tube that does not exist instead of making it.
     #[arg(long)]
     strict_tubes: bool,
+    /// Most tubes that one user may create; all HTTP clients are one user. 10000 is no limit.
+    #[arg(long, value_name = "N", default_value_t = TUBES_PER_USER_MAX)]
+    tubes_per_user: usize,
+    /// How many tubes have rows of their own in /metrics; the others share one row.
+    #[arg(long, value_name = "N", default_value_t = METRICS_TUBES_MAX)]
+    metrics_tubes: usize,
     /// Put events of semaphores into this tube as they come.
     #[arg(long, value_name = "TUBE")]
     events_tube: Option<String>,
@@ -130,7 +139,9 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let config = args.config()?;
     let runtime = runtime()?;
-    let mut config = runtime.block_on(rehearse(config, &args.iproto))?;
+    // Before anything is made on disk. From here on clients are told that the server is starting.
+    let mut listeners = runtime.block_on(listen(config, &args.iproto))?;
+    tracing::info!(http = %listeners.address(), "listening; opening the store");
     let pool = match &args.pool {
         Some(file) => {
             let redis = args.pool_redis.as_deref();
@@ -139,7 +150,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         }
         None => None,
     };
-    config.guests = pool.as_ref().map(pool::Hosted::guests);
+    listeners.config.guests = pool.as_ref().map(pool::Hosted::guests);
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;
@@ -150,13 +161,13 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let tubes = tubes(&engine).await?;
         let found = Found { url, durable, durability, lacks, tubes, opening: started.elapsed() };
         let (stop, again) = (Stop::new()?, Stop::new()?);
-        let mut config = config;
-        config.services.extend(args.sql_tasks()?);
-        config.services.extend(pool.as_ref().map(|pool| pool.service.clone()));
+        let services = &mut listeners.config.services;
+        services.extend(args.sql_tasks()?);
+        services.extend(pool.as_ref().map(|pool| pool.service.clone()));
         let manager = (!args.no_manager).then(|| args.manager(&engine));
-        config.services.extend(manager.clone());
-        let server = match bind(config, &engine, &args.iproto).await {
-            Ok((server, _)) => server,
+        services.extend(manager.clone());
+        let server = match listeners.serve(engine.clone()).await {
+            Ok(server) => server,
             Err(refusal) => {
                 engine.stop().await?;
                 return Err(refusal.into());
@@ -197,17 +208,22 @@ impl ServeArgs {
             );
         }
         let token = match &self.token_file {
-            Some(path) => Some(fs::read_to_string(path).map_err(|error| {
-                Wrong(format!("cannot read the token from {}: {error}", path.display()))
-            })?),
+            Some(path) => Some(read_token(path)?),
             None => self.token.clone(),
         };
         // An empty one is most often a secret that did not arrive, so it must not open the server.
         let token =
             token.map(|text| Token::new(&text)).transpose().map_err(|error| match error {
                 TokenError::Empty => Wrong(format!("{error}; {WITHOUT_TOKEN}")),
-                TokenError::NotVisible => Wrong(error.to_string()),
+                other => Wrong(other.to_string()),
             })?;
+        if self.insecure && token.is_none() && !self.http.ip().is_loopback() {
+            note(format!(
+                "warning: --insecure: {} can be reached from other machines without a token; every client \
+                 there can read, change and delete all tasks",
+                self.http
+            ));
+        }
         if token.is_none() && self.iproto.has_users() {
             note(
                 "users guard iproto alone; HTTP is open to everybody on this machine without a token",
@@ -220,6 +236,8 @@ impl ServeArgs {
             program: program(),
             strict_tubes: self.strict_tubes,
             events_tube: self.events_tube.as_deref().map(TubeName::new).transpose()?,
+            tubes_per_user_max: self.tubes_per_user,
+            metrics_tubes_max: self.metrics_tubes,
             iproto: self.iproto.config()?,
             ..Config::new(self.http)
         })
@@ -256,27 +274,32 @@ impl ServeArgs {
     }
 }
 
-/// Sees that the server could listen before anything is made on disk, so that one that is refused
-/// leaves no empty folder behind.
-async fn rehearse(config: Config, iproto: &IprotoArgs) -> anyhow::Result<Config> {
-    let store = Box::new(MemoryStore::default());
-    let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
-    let bound = bind(config, &engine, iproto).await.map(|(_, config)| config);
-    engine.stop().await?;
-    Ok(bound?)
+/// The token in a file that other users of the machine can neither read nor change.
+fn read_token(path: &Path) -> anyhow::Result<String> {
+    let shown = path.display();
+    let failed = |error: io::Error| Wrong(format!("cannot read the token from {shown}: {error}"));
+    let mut file = fs::File::open(path).map_err(failed)?;
+    let about = file.metadata().map_err(failed)?;
+    // A pipe has no name by which others could read it.
+    if about.is_file() && about.permissions().mode() & 0o007 != 0 {
+        let text = format!(
+            "every user of this machine can open {shown}, which has the token; allow it to its owner alone: \
+             chmod 600 {}",
+            quoted(&shown.to_string())
+        );
+        return Err(Wrong(text).into());
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
 }
 
-/// Listens, if need be without clients of Tarantool's queue; answers the server and its settings.
-async fn bind(
-    config: Config,
-    engine: &Engine,
-    iproto: &IprotoArgs,
-) -> Result<(Server, Config), BindError> {
-    let config = match Server::bind(config.clone(), engine.clone()).await {
-        Ok(server) => return Ok((server, config)),
-        Err(refusal) => iproto.without(config, refusal)?,
-    };
-    Ok((Server::bind(config.clone(), engine.clone()).await?, config))
+/// Listens, if need be without clients of Tarantool's queue.
+async fn listen(config: Config, iproto: &IprotoArgs) -> Result<Listeners, BindError> {
+    match Listeners::bind(config.clone()).await {
+        Err(refusal) => Listeners::bind(iproto.without(config, refusal)?).await,
+        bound => bound,
+    }
 }
 
 async fn tubes(engine: &Engine) -> anyhow::Result<Vec<TubeInfo>> {
@@ -321,7 +344,7 @@ fn first_screen(server: &Server, found: &Found, args: &ServeArgs, hosted: &str) 
          Ctrl-C stops it.\n",
         env!("CARGO_PKG_VERSION"),
         found.url,
-        server.url(),
+        reach::line(server),
         iproto::line(server, &args.iproto),
         match is_pool_alone(args) {
             true => pool::to_paste(&program(), server.url().as_str(), server.needs_token()),

@@ -45,8 +45,8 @@ pub enum Error {
         /// How many tasks it may have.
         capacity: u64,
     },
-    /// The store has as many tubes as it may have.
-    #[error("the store has {0} tubes, the most it may have; drop some first")]
+    /// There are as many tubes as there may be, in the store or of one user.
+    #[error("the limit of {0} tubes is reached; drop some first")]
     TooManyTubes(usize),
     /// The tube has no semaphore to which a task could be important.
     #[error(

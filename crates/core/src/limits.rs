@@ -30,8 +30,31 @@ pub const PENDING_COMMANDS_MAX: usize = 100_000;
 pub const PENDING_ITEMS_MAX: usize = 100 * BATCH_TASKS_MAX;
 /// Most payload bytes waiting before the writer.
 pub const PENDING_BYTES_MAX: usize = 256 << 20;
+/// Most bytes of HTTP requests that a server receives at once. An eighth of it is for small requests alone.
+pub const REQUEST_BYTES_TOTAL_MAX: usize = 256 << 20;
+/// From here on one HTTP request that is being received may only use what the others leave free.
+pub const REQUEST_BYTES_SHARE: usize = 16 << 20;
+/// Most bytes of HTTP answers that all clients together have not read yet.
+pub const ANSWER_BYTES_TOTAL_MAX: usize = 256 << 20;
+/// Largest HTTP answer, and so the most that one connection may leave unread: a full batch as base64 and what
+/// stands around it.
+pub const ANSWER_BYTES_MAX: usize = 128 << 20;
+/// HTTP requests and answers up to this many bytes are small: they get through while large ones are refused.
+pub const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Shortest token, in characters.
+pub const TOKEN_CHARS_MIN: usize = 16;
+/// Longest token, in characters.
+pub const TOKEN_CHARS_MAX: usize = 512;
 /// Most peer addresses whose failed logins are remembered.
 pub const LOGIN_PEERS_MAX: usize = 10_000;
+/// Most tubes that one user may create on a server, unless the operator sets another number.
+pub const TUBES_PER_USER_MAX: usize = 5_000;
+/// How many of the last tubes of a store only an administrator and the server itself may create.
+pub const TUBES_RESERVED: usize = 500;
+/// How many tubes have rows of their own in `/metrics`, unless the operator sets another number.
+pub const METRICS_TUBES_MAX: usize = 1_000;
+/// Most rows in `/metrics`.
+pub const METRICS_ROWS_MAX: usize = 50_000;
 /// Longest key of a semaphore, in bytes.
 pub const SEMAPHORE_KEY_BYTES_MAX: usize = 128;
 /// Most semaphores in one store.

@@ -9,6 +9,9 @@ use crate::limits::TUBE_NAME_BYTES_MAX;
 use crate::semaphore::SemaphoreKey;
 use crate::time::Span;
 
+/// What the names of the service's own tubes begin with.
+const INTERNAL_PREFIX: &str = "taskyard.";
+
 /// The checked name of a tube. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TubeName(Arc<str>);
@@ -38,6 +41,11 @@ impl TubeName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether the tube belongs to the service itself: lists leave it out unless asked for it.
+    pub fn is_internal(&self) -> bool {
+        self.0.starts_with(INTERNAL_PREFIX)
     }
 }
 

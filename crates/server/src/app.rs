@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use taskyard_core::limits::TUBES_MAX;
@@ -11,14 +11,20 @@ use taskyard_core::{Command, Error, Execute, Reply, TubeName};
 use taskyard_engine::Engine;
 use tokio::sync::Semaphore;
 
+use crate::answers::Answers;
 use crate::auth::Token;
+use crate::auth_throttle::AuthThrottle;
 use crate::body::Intake;
-use crate::config::{Config, Guests};
+use crate::config::{ADMIN, Config, Guests};
 use crate::guard::Hosts;
 use crate::http::Refusal;
-use crate::iproto::Face;
+use crate::iproto::{Face, IprotoConfig};
 use crate::metrics::Requests;
 use crate::stalled::Lookout;
+use crate::tube_quota::{TubeQuota, User};
+
+/// For whom tubes are created by callers who need no token: the same as of iproto clients that do not log in.
+const ANYONE: &str = "guest";
 
 /// What every request needs, shared by all connections.
 pub(crate) struct App {
@@ -40,6 +46,16 @@ pub(crate) struct App {
     pub wait_seconds_max: f64,
     /// Reads requests within the limits.
     pub intake: Intake,
+    /// The room for answers.
+    pub answers: Answers,
+    /// How long a client may accept nothing of its answer.
+    pub answer_stall_max: Duration,
+    /// Failed logins.
+    pub throttle: Arc<AuthThrottle>,
+    /// Which users created how many tubes.
+    pub tubes: Arc<TubeQuota>,
+    /// How many tubes have rows of their own in `/metrics`.
+    pub metrics_tubes_max: usize,
     /// What was asked so far.
     pub requests: Requests,
     /// One permit for each connection that may still come.
@@ -75,7 +91,19 @@ impl App {
     ) -> Self {
         // More permits than this the semaphore cannot have.
         let connections_max = config.connections_max.min(Semaphore::MAX_PERMITS);
-        let iproto = config.iproto.map(|iproto| Face::new(iproto, engine.clone(), instance));
+        let tubes_per_user_max = config.tubes_per_user_max;
+        let iproto = config.iproto.map(|iproto| {
+            Arc::new(Face::new(
+                IprotoConfig { tubes_per_user_max, ..iproto },
+                engine.clone(),
+                instance,
+            ))
+        });
+        // A user is the same one on both faces.
+        let tubes = match &iproto {
+            Some(face) => face.tubes.clone(),
+            None => Arc::new(TubeQuota::new(tubes_per_user_max)),
+        };
         App {
             engine,
             token: config.token,
@@ -85,13 +113,26 @@ impl App {
             subqueue_tubes: SubqueueTubes::default(),
             events_tube: config.events_tube,
             wait_seconds_max: config.wait_seconds_max,
-            intake: Intake::new(config.body_bytes_max),
+            intake: Intake::new(
+                config.body_bytes_max,
+                config.request_bytes_total_max,
+                config.request_stall_max,
+            ),
+            answers: Answers::new(
+                config.answer_bytes_total_max,
+                config.answer_bytes_max,
+                config.answer_wait_max,
+            ),
+            answer_stall_max: config.answer_stall_max,
+            throttle: Arc::new(AuthThrottle::new()),
+            tubes,
+            metrics_tubes_max: config.metrics_tubes_max,
             requests: Requests::default(),
             room: Arc::new(Semaphore::new(connections_max)),
             connections_max,
             started: Instant::now(),
             document,
-            iproto: iproto.map(Arc::new),
+            iproto,
             services: config.services,
             lookout: Lookout::default(),
             guests: config.guests,
@@ -103,8 +144,20 @@ impl App {
         if let Command::DropTube { tube } | Command::NameTube { tube, .. } = &command {
             self.subqueue_tubes.forget(tube);
         }
-        let reply = self.engine.execute(vec![command]).await.pop();
+        let replies = match TubeQuota::concerns(&command) {
+            true => self.tubes.execute(&self.engine, self.user(), vec![command]).await,
+            false => self.engine.execute(vec![command]).await,
+        };
+        let reply = replies.into_iter().next();
         reply.unwrap_or_else(|| Err(Error::Store("the engine did not answer".into())))
+    }
+
+    /// For whom tubes are created over HTTP: all who know the token are one administrator.
+    fn user(&self) -> User<'static> {
+        match self.token {
+            Some(_) => User { name: ADMIN, is_admin: true },
+            None => User { name: ANYONE, is_admin: false },
+        }
     }
 
     /// Asks for something that goes all the way through the loop and the store and costs next to

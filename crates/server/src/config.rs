@@ -3,10 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use taskyard_core::TubeName;
-use taskyard_core::limits::{BATCH_BYTES_MAX, CONNECTIONS_MAX};
+use taskyard_core::limits::{
+    ANSWER_BYTES_MAX, ANSWER_BYTES_TOTAL_MAX, BATCH_BYTES_MAX, CONNECTIONS_MAX, METRICS_TUBES_MAX,
+    REQUEST_BYTES_TOTAL_MAX, TUBES_PER_USER_MAX,
+};
 use taskyard_core::service::Service;
 
 use crate::auth::Token;
@@ -18,6 +22,13 @@ pub(crate) const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 2;
 /// The longest wait unless the operator sets another, in seconds: about as long as the usual proxies
 /// keep a silent connection open.
 pub(crate) const WAIT_SECONDS_MAX: f64 = 300.0;
+
+/// How long a request may make no progress, unless the operator sets another time.
+const REQUEST_STALL_MAX: Duration = Duration::from_secs(10);
+/// How long a request waits for room for its answer, unless the operator sets another time.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long a client may accept nothing of its answer, unless the operator sets another time.
+const ANSWER_STALL_MAX: Duration = Duration::from_secs(30);
 
 /// The user whose password is the token, where no users are listed.
 pub(crate) const ADMIN: &str = "admin";
@@ -43,6 +54,22 @@ pub struct Config {
     pub connections_max: usize,
     /// Largest request, in bytes.
     pub body_bytes_max: usize,
+    /// Most bytes of requests that are received at once.
+    pub request_bytes_total_max: usize,
+    /// How long a request may make no progress while it is received.
+    pub request_stall_max: Duration,
+    /// Most bytes of answers that all clients together have not read yet.
+    pub answer_bytes_total_max: usize,
+    /// Largest answer, and so the most that one connection may leave unread.
+    pub answer_bytes_max: usize,
+    /// How long a request waits for room for its answer before it is refused.
+    pub answer_wait_max: Duration,
+    /// How long a client may accept nothing of its answer before its connection is closed.
+    pub answer_stall_max: Duration,
+    /// Most tubes that one user may create.
+    pub tubes_per_user_max: usize,
+    /// How many tubes have rows of their own in `/metrics`.
+    pub metrics_tubes_max: usize,
     /// The longest a take may wait for a task, or a put for room, in seconds.
     pub wait_seconds_max: f64,
     /// How to speak to clients of Tarantool's queue; `None` is not at all.
@@ -75,6 +102,14 @@ impl Config {
             events_tube: None,
             connections_max: CONNECTIONS_MAX,
             body_bytes_max: BODY_BYTES_MAX,
+            request_bytes_total_max: REQUEST_BYTES_TOTAL_MAX,
+            request_stall_max: REQUEST_STALL_MAX,
+            answer_bytes_total_max: ANSWER_BYTES_TOTAL_MAX,
+            answer_bytes_max: ANSWER_BYTES_MAX,
+            answer_wait_max: ANSWER_WAIT_MAX,
+            answer_stall_max: ANSWER_STALL_MAX,
+            tubes_per_user_max: TUBES_PER_USER_MAX,
+            metrics_tubes_max: METRICS_TUBES_MAX,
             wait_seconds_max: WAIT_SECONDS_MAX,
             iproto: None,
             services: Vec::new(),

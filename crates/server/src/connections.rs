@@ -1,9 +1,10 @@
 //! One connection from the first byte to the last.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -23,7 +24,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::app::Shared;
+use crate::guard::Caller;
 use crate::iproto;
+use crate::slow_reader::Guarded;
 
 /// How long a connection may stay without a request, and a request's head may take to arrive. Longer
 /// than the 90 seconds for which the usual clients keep a connection, so that they close first.
@@ -80,8 +83,9 @@ impl Connections {
         };
         let router = self.router.clone();
         let closing = self.closing.subscribe();
+        let stall_max = self.app.answer_stall_max;
         self.open.spawn(async move {
-            serve(stream, router, closing).await;
+            serve(stream, router, closing, stall_max).await;
             drop(permit);
         });
     }
@@ -109,7 +113,7 @@ impl Connections {
         if let Ok(permit) = self.farewells.clone().try_acquire_owned() {
             let text = no_room();
             self.open.spawn(async move {
-                // Whoever does not listen gets no answer; there is nothing else to do about it.
+                // A client that does not read gets no answer.
                 let _ = timeout(FAREWELL_MAX, say_and_close(stream, text)).await;
                 drop(permit);
             });
@@ -127,17 +131,27 @@ impl Connections {
     }
 }
 
-async fn serve(stream: TcpStream, router: Router, mut closing: watch::Receiver<bool>) {
+async fn serve(
+    stream: TcpStream,
+    router: Router,
+    mut closing: watch::Receiver<bool>,
+    stall_max: Duration,
+) {
     prepare(&stream);
     let peer = stream.peer_addr().ok();
+    let ip = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
+    let caller = Arc::new(Caller { peer: ip, logged_in: AtomicBool::new(false) });
     let router = TowerToHyperService::new(router);
-    // Guests may want to know who asks.
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        let extensions = request.extensions_mut();
+        // The pool may want to know where a request comes from.
         if let Some(peer) = peer {
-            request.extensions_mut().insert(ConnectInfo(peer));
+            extensions.insert(ConnectInfo(peer));
         }
+        extensions.insert(caller.clone());
         router.call(request)
     });
+    let stream = Guarded::new(stream, stall_max);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_MAX)
@@ -166,7 +180,7 @@ async fn next_of(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
 
 /// A client may be silent for days while it waits for a task, but one that is gone holds tasks: the
 /// system asks now and then whether it is still there.
-fn prepare(stream: &TcpStream) {
+pub(crate) fn prepare(stream: &TcpStream) {
     let keepalive = TcpKeepalive::new()
         .with_time(SILENCE_MAX)
         .with_interval(QUESTION_EVERY)
@@ -185,7 +199,7 @@ pub(crate) async fn told(closing: &mut watch::Receiver<bool>) {
 }
 
 /// Connections that broke before they were accepted need no rest; a lack of room does.
-async fn pause_after(error: &io::Error) {
+pub(crate) async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if !matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
         tracing::error!(%error, "cannot accept a connection");

@@ -3,7 +3,10 @@
 //! A page of another site may send requests to this machine. It cannot name the server by one of
 //! its own names, cannot hide where it comes from, and cannot send JSON without being asked first.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use axum::body::HttpBody;
 use axum::extract::{Request, State};
@@ -17,19 +20,30 @@ use axum::response::{IntoResponse, Response};
 use taskyard_wire::Code;
 
 use crate::app::{App, Shared};
+use crate::auth::{Shown, Token};
 use crate::dashboard;
-use crate::http::Refusal;
+use crate::http::{self, Refusal};
 
 /// Addresses that need no token beside the page: they tell nothing about tasks.
 const OPEN: [&str; 2] = ["/healthz", "/openapi.json"];
 
+/// The connection that a request came over.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    /// From where it comes.
+    pub peer: IpAddr,
+    /// Whether the token was shown on it.
+    pub logged_in: AtomicBool,
+}
+
 /// Lets a request in or refuses it, counts it, and sets the headers that every answer has.
 pub(crate) async fn admit(State(app): State<Shared>, request: Request, next: Next) -> Response {
     let counted = app.requests.begin(&request);
-    let mut response = match check(&app, &request) {
+    let response = match check(&app, &request) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
+    let mut response = http::count(&app, response);
     app.requests.end(counted, response.status());
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -46,8 +60,38 @@ fn check(app: &App, request: &Request) -> Result<(), Refusal> {
     check_origin(headers)?;
     let path = request.uri().path();
     match &app.token {
-        Some(token) if !is_open(app, path) => token.check(headers),
+        Some(token) if !is_open(app, path) => log_in(app, token, request),
         _ => Ok(()),
+    }
+}
+
+/// Refuses a request that does not show the token, and slows down guessing.
+fn log_in(app: &App, token: &Token, request: &Request) -> Result<(), Refusal> {
+    let caller = request.extensions().get::<Arc<Caller>>();
+    let peer = caller.map_or(Ipv4Addr::UNSPECIFIED.into(), |caller| caller.peer);
+    let is_known = caller.is_some_and(|caller| caller.logged_in.load(Ordering::Relaxed));
+    if !is_known && let Err(wait) = app.throttle.admit(peer, Instant::now()) {
+        let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
+        let message = format!("too many logins from this address failed; try again in {seconds} s");
+        return Err(Refusal::new(Code::Overloaded, message).retry_after(seconds));
+    }
+    match token.check(request.headers()) {
+        Shown::Right => {
+            if let Some(caller) = caller.filter(|_| !is_known) {
+                caller.logged_in.store(true, Ordering::Relaxed);
+                app.throttle.succeeded(peer, Instant::now());
+            }
+            Ok(())
+        }
+        Shown::Wrong => {
+            app.throttle.failed(peer, Instant::now());
+            let message = "the token is wrong; the header is 'Authorization: Bearer TOKEN'";
+            Err(Refusal::new(Code::Unauthorized, message))
+        }
+        Shown::Nothing => {
+            let message = "a token is needed; send the header 'Authorization: Bearer TOKEN'";
+            Err(Refusal::new(Code::Unauthorized, message))
+        }
     }
 }
 
@@ -70,7 +114,7 @@ pub(crate) async fn json_only(request: Request, next: Next) -> Response {
 /// Refuses a query where there is none, so that nobody believes it was heeded.
 pub(crate) async fn no_query(request: Request, next: Next) -> Response {
     if request.uri().query().is_some_and(|query| !query.is_empty()) {
-        let message = "this address has no query parameters; put the fields into the JSON body";
+        let message = "this endpoint has no query parameters; put the fields into the JSON body";
         return Refusal::new(Code::Invalid, message).into_response();
     }
     next.run(request).await

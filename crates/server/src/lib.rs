@@ -6,6 +6,7 @@
 //! Start reading at `server` (accept, serve, stop), then `http` (one file for each group of verbs),
 //! then `guard` and `auth` (who may ask at all). The binary protocol of Tarantool is in `iproto`.
 
+mod answers;
 mod app;
 mod auth;
 mod auth_throttle;
@@ -20,9 +21,13 @@ mod iproto;
 mod metrics;
 mod openapi;
 mod server;
+mod slow_reader;
 mod stalled;
+mod starting;
+mod tube_quota;
+mod tube_rows;
 
 pub use auth::{Token, TokenError};
 pub use config::{BindError, Config, Guests};
 pub use iproto::{Grant, Grants, IprotoConfig, Tls, TlsError, User, Users, Verb};
-pub use server::Server;
+pub use server::{Listeners, Server};

@@ -8,13 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
 use taskyard_core::command::TubeInfo;
+use taskyard_core::limits::METRICS_ROWS_MAX;
 use taskyard_core::service::{Health, Service};
-use taskyard_core::{SemaphoreInfo, Span, Timestamp, TubeName};
+use taskyard_core::{SemaphoreInfo, TubeName};
 use taskyard_engine::WaitingCount;
 
 use crate::app::App;
 use crate::iproto::Counters;
 use crate::stalled::{Seen, now};
+use crate::tube_rows::{TubeRow, rows};
 
 /// What was asked of the server so far.
 #[derive(Default)]
@@ -88,77 +90,74 @@ pub(crate) fn text(
     waiting: &BTreeMap<TubeName, WaitingCount>,
 ) -> String {
     let mut text = Text::default();
-    write_tubes(&mut text, tubes);
-    write_ages(&mut text, tubes, now());
-    write_waiting(&mut text, tubes, waiting);
+    write_server(&mut text, app);
+    let tubes = rows(tubes, waiting, now(), app.metrics_tubes_max);
+    write_tubes(&mut text, &tubes);
     write_semaphores(&mut text, &app.lookout.seen());
     app.requests.write(&mut text);
     if let Some(face) = &app.iproto {
         write_iproto(&mut text, &face.counters);
     }
     write_services(&mut text, &app.services);
-    write_server(&mut text, app);
+    write_left_out(&mut text);
     text.written
 }
 
-fn write_tubes(text: &mut Text, tubes: &[TubeInfo]) {
+/// How many rows there was no room for.
+fn write_left_out(text: &mut Text) {
+    let left_out = text.rows.saturating_sub(METRICS_ROWS_MAX);
+    text.rows = 0;
+    let about = "Rows that are left out because there are too many.";
+    text.family("taskyard_metrics_rows_left_out", "gauge", about);
+    text.line(&[], left_out);
+}
+
+fn write_tubes(text: &mut Text, tubes: &[TubeRow<'_>]) {
     text.family("taskyard_tasks", "gauge", "Tasks by tube and state.");
-    for info in tubes {
-        let tasks = &info.stats.tasks;
+    for row in tubes {
+        let tasks = &row.tasks;
         for (state, count) in [
             ("ready", tasks.ready),
             ("taken", tasks.taken),
             ("buried", tasks.buried),
             ("delayed", tasks.delayed),
         ] {
-            text.line(&[("tube", info.name.as_str()), ("state", state)], count);
+            text.line(&[("tube", row.tube), ("state", state)], count);
         }
     }
     text.family("taskyard_calls_total", "counter", "What took effect, by tube and verb.");
-    for info in tubes {
-        for (verb, count) in info.stats.calls.named() {
-            text.line(&[("tube", info.name.as_str()), ("verb", verb)], count);
+    for row in tubes {
+        for (verb, count) in row.calls.named() {
+            text.line(&[("tube", row.tube), ("verb", verb)], count);
         }
     }
-    type Of = fn(&TubeInfo) -> u64;
-    let families: [(&str, &str, &str, Of); 3] = [
-        ("taskyard_tasks_takeable", "gauge", "Tasks that could be taken right now.", |info| {
-            info.takeable
+    type Of = fn(&TubeRow<'_>) -> f64;
+    let families: [(&str, &str, &str, Of); 6] = [
+        ("taskyard_tasks_takeable", "gauge", "Tasks that could be taken right now.", |row| {
+            row.takeable as f64
         }),
-        ("taskyard_tasks_done_total", "counter", "Tasks that are finished.", |info| {
-            info.stats.tasks.done
+        ("taskyard_tasks_done_total", "counter", "Tasks that are finished.", |row| {
+            row.tasks.done as f64
         }),
-        ("taskyard_tube_paused", "gauge", "Whether the tube is paused.", |info| {
-            info.options.paused.into()
+        ("taskyard_tube_paused", "gauge", "Whether the tube is paused.", |row| row.paused as f64),
+        (
+            "taskyard_oldest_ready_age_seconds",
+            "gauge",
+            "For how long the oldest task that could be taken has been ready, 0 without one.",
+            |row| row.oldest.as_micros() as f64 / 1e6,
+        ),
+        ("taskyard_waiting_consumers", "gauge", "Takes that wait for a task.", |row| {
+            row.waiting.takes as f64
+        }),
+        ("taskyard_waiting_producers", "gauge", "Puts that wait for room.", |row| {
+            row.waiting.puts as f64
         }),
     ];
     for (name, kind, about, of) in families {
         text.family(name, kind, about);
-        for info in tubes {
-            text.line(&[("tube", info.name.as_str())], of(info));
+        for row in tubes {
+            text.line(&[("tube", row.tube)], of(row));
         }
-    }
-}
-
-/// For how long the oldest task of each tube has been ready.
-fn write_ages(text: &mut Text, tubes: &[TubeInfo], now: Timestamp) {
-    let about = "For how long the oldest task that could be taken has been ready, 0 without one.";
-    text.family("taskyard_oldest_ready_age_seconds", "gauge", about);
-    for info in tubes {
-        let age = info.oldest_ready.map_or(Span::ZERO, |since| now.since(since));
-        text.line(&[("tube", info.name.as_str())], age.as_micros() as f64 / 1e6);
-    }
-}
-
-fn write_waiting(text: &mut Text, tubes: &[TubeInfo], waiting: &BTreeMap<TubeName, WaitingCount>) {
-    let count = |info: &TubeInfo| waiting.get(&info.name).copied().unwrap_or_default();
-    text.family("taskyard_waiting_consumers", "gauge", "Takes that wait for a task.");
-    for info in tubes {
-        text.line(&[("tube", info.name.as_str())], count(info).takes);
-    }
-    text.family("taskyard_waiting_producers", "gauge", "Puts that wait for room.");
-    for info in tubes {
-        text.line(&[("tube", info.name.as_str())], count(info).puts);
     }
 }
 
@@ -198,6 +197,30 @@ fn write_server(text: &mut Text, app: &App) {
     let about = "Connections that were refused because there are too many.";
     text.family("taskyard_http_connections_refused_total", "counter", about);
     text.line(&[], refused);
+    let families: [(&str, &str, &str, u64); 3] = [
+        (
+            "taskyard_http_request_bytes",
+            "gauge",
+            "Bytes of requests that are being received.",
+            app.intake.bytes() as u64,
+        ),
+        (
+            "taskyard_http_answer_bytes",
+            "gauge",
+            "Bytes of large answers that clients have not read yet.",
+            app.answers.bytes() as u64,
+        ),
+        (
+            "taskyard_http_login_failures_total",
+            "counter",
+            "Requests with a wrong token.",
+            app.throttle.failures(),
+        ),
+    ];
+    for (name, kind, about, value) in families {
+        text.family(name, kind, about);
+        text.line(&[], value);
+    }
     text.family("taskyard_uptime_seconds", "gauge", "For how long the server has been running.");
     text.line(&[], app.started.elapsed().as_secs_f64());
     text.family("taskyard_info", "gauge", "Version and store of the server.");
@@ -244,6 +267,8 @@ fn write_services(text: &mut Text, services: &[Arc<dyn Service>]) {
 struct Text {
     written: String,
     name: &'static str,
+    /// How many values there are, also those there was no room for.
+    rows: usize,
 }
 
 impl Text {
@@ -253,8 +278,12 @@ impl Text {
         self.push(format_args!("# HELP {name} {about}\n# TYPE {name} {kind}\n"));
     }
 
-    /// One value.
+    /// One value, if there is room for it.
     fn line(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.rows += 1;
+        if self.rows > METRICS_ROWS_MAX {
+            return;
+        }
         self.written.push_str(self.name);
         for (place, (label, text)) in labels.iter().enumerate() {
             let before = if place == 0 { '{' } else { ',' };
@@ -296,5 +325,20 @@ mod tests {
         let expected = "# HELP a About.\n# TYPE a gauge\n\
                         a{tube=\"x\\\"} 1\\n\\\\\",state=\"y\"} 7\na 0.5\n";
         assert_eq!(text.written, expected);
+    }
+
+    #[test]
+    fn rows_are_limited_and_those_left_out_counted() {
+        let mut text = Text::default();
+        text.family("a", "gauge", "About.");
+        for number in 0..METRICS_ROWS_MAX + 7 {
+            text.line(&[], number);
+        }
+        write_left_out(&mut text);
+        assert_eq!(
+            text.written.lines().filter(|line| line.starts_with("a ")).count(),
+            METRICS_ROWS_MAX
+        );
+        assert!(text.written.ends_with("taskyard_metrics_rows_left_out 7\n"));
     }
 }

@@ -15,8 +15,9 @@ use crate::config::{ADMIN, BindError, Config};
 use crate::connections::Connections;
 use crate::forward::forward;
 use crate::guard::Hosts;
-use crate::http::router;
+use crate::http::{infos, router};
 use crate::openapi;
+use crate::starting::Starting;
 
 /// How long requests under way may take to finish once the server is stopping.
 const FINISH_MAX: Duration = Duration::from_secs(10);
@@ -32,29 +33,62 @@ pub struct Server {
     app: Shared,
 }
 
-impl Server {
+/// Addresses that are bound while there is no engine yet.
+///
+/// Until [`Listeners::serve`], HTTP requests are answered with 503 and `Retry-After`, and connections of clients
+/// of Tarantool's queue wait to be accepted.
+pub struct Listeners {
+    /// What the server will be like. The addresses in it are bound already.
+    pub config: Config,
+    starting: Starting,
+    address: SocketAddr,
+    iproto: Option<(TcpListener, SocketAddr)>,
+    token_admits: bool,
+}
+
+impl Listeners {
     /// Listens on the configured addresses. Refused are addresses that others can reach while nothing
     /// keeps them out.
-    pub async fn bind(config: Config, engine: Engine) -> Result<Self, BindError> {
+    pub async fn bind(config: Config) -> Result<Self, BindError> {
         let users = config.iproto.as_ref().is_some_and(|iproto| !iproto.users.is_empty());
         let token_admits = config.iproto.is_some() && config.token.is_some() && !users;
         let config = config.share_token();
         config.check()?;
-        let (http, address) = listen(config.http, BindError::new).await?;
-        let (iproto, iproto_address) = match &config.iproto {
-            Some(iproto) => {
-                let (listener, address) = listen(iproto.address, BindError::iproto).await?;
-                (Some(listener), Some(address))
-            }
-            None => (None, None),
+        // First the one that is most often in use, so that the other is bound once.
+        let iproto = match &config.iproto {
+            Some(iproto) => Some(listen(iproto.address, BindError::iproto).await?),
+            None => None,
         };
+        let (http, address) = listen(config.http, BindError::new).await?;
+        Ok(Listeners { config, starting: Starting::begin(http), address, iproto, token_admits })
+    }
+
+    /// Where it listens for HTTP.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The server for these addresses, now that there is an engine.
+    pub async fn serve(self, engine: Engine) -> Result<Server, BindError> {
+        let Listeners { config, starting, address, iproto, token_admits } = self;
+        let failed = |error| BindError::new(address, error);
         let mut instance = [0; 16];
-        getrandom::fill(&mut instance)
-            .map_err(|error| BindError::new(address, io::Error::other(error)))?;
+        getrandom::fill(&mut instance).map_err(|error| failed(io::Error::other(error)))?;
         let hosts = Hosts::new(address, config.host_names.clone());
         let document = openapi::document(config.wait_seconds_max);
         let app = App::new(config, engine, hosts, document.into(), instance);
+        let lost = || failed(io::Error::other("the listener is gone"));
+        let http = starting.end().await.ok_or_else(lost)?;
+        let (iproto, iproto_address) = iproto.unzip();
         Ok(Server { http, address, iproto, iproto_address, token_admits, app: Arc::new(app) })
+    }
+}
+
+impl Server {
+    /// Listens on the configured addresses. Refused are addresses that others can reach while nothing
+    /// keeps them out.
+    pub async fn bind(config: Config, engine: Engine) -> Result<Self, BindError> {
+        Listeners::bind(config).await?.serve(engine).await
     }
 
     /// Where it listens for HTTP.
@@ -92,6 +126,9 @@ impl Server {
     /// seconds. Services are stopped meanwhile. Answers what came of stopping the engine.
     pub async fn run(self, stop: impl Future<Output = ()>) -> CoreResult<()> {
         let Server { http, iproto, app, .. } = self;
+        // A store that does not answer now is counted with the next list.
+        let counted = app.clone();
+        tokio::spawn(async move { drop(infos(&counted, None).await) });
         let mut connections = Connections::new(app.clone(), router(app.clone()));
         tokio::select! {
             () = connections.accept(&http, iproto.as_ref()) => {}

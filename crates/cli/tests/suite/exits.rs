@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::rig::{Rig, Serving, run};
+use crate::rig::{Rig, Serving, TOKEN, run, token_file};
 
 #[test]
 fn a_server_that_is_not_there() {
@@ -71,15 +71,14 @@ fn too_much_is_refused() {
 #[test]
 fn the_token_opens() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("token");
-    fs::write(&file, "secret\n").unwrap();
-    let flags = ["--token-file", file.to_str().unwrap()];
+    let file = token_file(folder.path());
+    let flags = ["--token-file", &file];
     let serving = Serving::folder(&folder.path().join("data"), &flags);
     assert!(serving.screen.contains("token needed"), "{}", serving.screen);
     let ran = serving.run(&["put", "mail", "x"]).ends(8);
     assert!(ran.err.contains("TASKYARD_TOKEN"), "{}", ran.err);
     serving.run(&["put", "mail", "x", "--token", "guess"]).ends(8);
-    assert_eq!(serving.run(&["put", "mail", "x", "--token", "secret"]).good(), "0\n");
+    assert_eq!(serving.run(&["put", "mail", "x", "--token", TOKEN]).good(), "0\n");
 }
 
 // People write an address as they write it elsewhere, and were told that it is none.

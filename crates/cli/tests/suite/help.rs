@@ -101,3 +101,14 @@ fn completions_print() {
     }
     run(&["completions", "sh"]).ends(2);
 }
+
+// The page about running a server left out settings that were there.
+#[test]
+fn every_setting_of_serve_is_documented() {
+    let page = include_str!("../../../../docs/operating.md");
+    let help = run(&["serve", "--help"]).good();
+    let words = help.split(|c: char| c.is_whitespace() || "[],.:;".contains(c));
+    let flags = words.filter(|word| word.starts_with("--") && word.len() > 2);
+    let missing: Vec<_> = flags.filter(|flag| *flag != "--help" && !page.contains(flag)).collect();
+    assert!(missing.is_empty(), "docs/operating.md lacks {missing:?}");
+}

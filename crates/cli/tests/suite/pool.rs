@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rig::{Serving, binary, run};
+use crate::rig::{Serving, TOKEN, binary, run, token_file};
 
 const CONFIG: &str = "
 backends: 1
@@ -133,19 +133,23 @@ fn upgrade(url: &str, protocols: &str) -> String {
 #[test]
 fn a_websocket_shows_its_token_among_the_protocols() {
     let (folder, file) = config(CONFIG);
-    let token = folder.path().join("token");
-    fs::write(&token, "secret").unwrap();
+    let token = token_file(folder.path());
     let mut command = binary();
     command.args(["pool", "serve", "--http", "127.0.0.1:0"]).arg(&file);
     let serving = Serving::start(command.arg("--token-file").arg(&token));
-    for wrong in ["taskyard.pool", "taskyard.pool, bearer.wrong", "bearer.secre", "bearer."] {
+    for wrong in [
+        "taskyard.pool",
+        "taskyard.pool, bearer.wrong",
+        &format!("bearer.{}", &TOKEN[1..]),
+        "bearer.",
+    ] {
         let answer = upgrade(&serving.url, wrong);
         assert!(answer.starts_with("http/1.1 401"), "{wrong}: {answer}");
     }
-    let answer = upgrade(&serving.url, "taskyard.pool, bearer.secret");
+    let answer = upgrade(&serving.url, &format!("taskyard.pool, bearer.{TOKEN}"));
     assert!(answer.starts_with("http/1.1 101"), "{answer}");
     assert!(answer.contains("sec-websocket-protocol: taskyard.pool\r\n"), "{answer}");
-    assert!(!answer.contains("secret"), "the token is not said back: {answer}");
+    assert!(!answer.contains(TOKEN), "the token is not said back: {answer}");
     // The page itself is open, and tells nothing without the token.
     assert!(get(&serving.url, "/pool").starts_with("HTTP/1.1 200"));
     for path in ["/pool/status", "/pool/programs", "/metrics"] {

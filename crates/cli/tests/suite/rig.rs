@@ -1,6 +1,8 @@
 //! The binary, a server of it in a folder of its own, and what it printed.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
@@ -36,6 +38,18 @@ impl Ran {
         let parse = |line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{self:?}"));
         self.out.lines().map(parse).collect()
     }
+}
+
+/// The token of servers that want one.
+pub const TOKEN: &str = "secret-0123456789";
+
+/// A file with the token that no other user can read.
+pub fn token_file(folder: &Path) -> String {
+    let path = folder.join("token");
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
+    file.and_then(|mut file| writeln!(file, "{TOKEN}")).expect("a file can be written");
+    path.to_str().expect("paths of tests are text").into()
 }
 
 /// The binary with nothing of this shell's settings.

@@ -1,11 +1,12 @@
 //! The server's first screen, its refusals to start, and its end.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::rig::{Ran, Rig, Serving, binary, run};
+use crate::rig::{Ran, Rig, Running, Serving, TOKEN, binary, run, token_file};
 
 /// The three lines to paste work as they are, in a shell.
 #[test]
@@ -88,6 +89,76 @@ fn an_empty_token_is_refused() {
     }
     let by_variable = binary().args(serve).env("TASKYARD_TOKEN", "").output().unwrap();
     assert_eq!(by_variable.status.code(), Some(2), "{by_variable:?}");
+}
+
+// One character was enough for a token, and every user of the machine could read it from its file.
+#[test]
+fn tokens_that_others_know_or_guess_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = token_file(folder.path());
+    let serve = ["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "off"];
+    let short = finish_with(&serve, &["--token", &TOKEN[2..]]).ends(2);
+    assert!(short.err.contains("15 characters") && short.err.contains("openssl"), "{}", short.err);
+    for mode in [0o644, 0o602] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let open = finish_with(&serve, &["--token-file", &file]).ends(2);
+        assert!(open.err.contains(&format!("chmod 600 {file}")), "{}", open.err);
+        assert!(!open.err.contains(TOKEN), "{}", open.err);
+    }
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let serving = Serving::start(binary().args(serve).args(["--token-file", &file]));
+    serving.run(&["put", "mail", "x", "--token", TOKEN]).good();
+}
+
+// A server on every address said that it was on 127.0.0.1, and nothing warned that anybody could use it.
+#[test]
+fn an_insecure_server_warns_and_shows_where_it_can_be_reached() {
+    let mut command = binary();
+    command.args([
+        "serve",
+        "--store",
+        "memory:",
+        "--http",
+        "0.0.0.0:0",
+        "--iproto",
+        "off",
+        "--insecure",
+    ]);
+    let mut running = Running::start(&mut command);
+    let warning = running.complaint();
+    assert!(warning.contains("warning") && warning.contains("without a token"), "{warning}");
+    let mut line = running.line();
+    while !line.trim().starts_with("http ") {
+        line = running.line();
+    }
+    assert!(line.contains("every address of this machine (0.0.0.0:"), "{line}");
+    running.signal("TERM");
+}
+
+// The addresses were bound, dropped and bound again once the store was open: clients that connected meanwhile were
+// reset, and another program could take the port.
+#[test]
+fn a_server_that_is_starting_says_so() {
+    // A database that accepts connections and never answers.
+    let database = TcpListener::bind("127.0.0.1:0").unwrap();
+    let store = format!("redis://{}", database.local_addr().unwrap());
+    let mut command = binary();
+    command.env("TASKYARD_LOG", "info").args(["serve", "--store", &store, "--http", "127.0.0.1:0"]);
+    let mut running = Running::start(command.args(["--iproto", "off"]));
+    let line = running.complaint();
+    let address = line.split("http=").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
+    let (_asked, _) = database.accept().unwrap();
+    for (path, expected) in [("/healthz", "\"status\":\"starting\""), ("/v1/tubes", "store_away")] {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert!(answer.contains("retry-after: 1\r\n") && answer.contains(expected), "{answer}");
+    }
+    let put = run(&["put", "mail", "x", "--url", &address]);
+    assert!(put.err.contains("the server is starting"), "{put:?}");
 }
 
 #[test]

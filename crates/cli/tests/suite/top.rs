@@ -1,12 +1,11 @@
 //! The live view, in a terminal and without one.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
-use crate::rig::{Rig, Running, Serving, binary, run};
+use crate::rig::{Rig, Running, Serving, binary, run, token_file};
 
 /// What a program sends to take a terminal over and to give it back.
 const TAKEN_OVER: &str = "\u{1b}[?1049h";
@@ -200,9 +199,7 @@ fn what_trying_again_does_not_mend_is_an_error() {
         assert_eq!((ran.out.as_str(), ran.err.lines().count()), ("", 1), "{}", ran.err);
     }
     let folder = tempfile::tempdir().unwrap();
-    let token = folder.path().join("token");
-    fs::write(&token, "secret").unwrap();
-    let rig = Rig::with(&["--token-file", token.to_str().unwrap()]);
+    let rig = Rig::with(&["--token-file", &token_file(folder.path())]);
     for flags in [&["top"][..], &["top", "--json"]] {
         rig.run(flags).ends(8);
     }

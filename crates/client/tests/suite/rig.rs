@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use taskyard::{Client, Http, Iproto};
 use taskyard_core::Timestamp;
+use taskyard_core::limits::TUBES_MAX;
 use taskyard_engine::{Engine, HandClock, Settings};
 use taskyard_server::{Config, IprotoConfig, Server, Token};
 use taskyard_store::{MemoryStore, Store};
@@ -34,7 +35,12 @@ pub fn clock() -> Arc<HandClock> {
 /// The usual settings, on any free port.
 pub fn config() -> Config {
     let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    Config { iproto: Some(IprotoConfig::new(anywhere)), ..Config::new(anywhere) }
+    // The conformance suite creates as many tubes as a store may have.
+    Config {
+        iproto: Some(IprotoConfig::new(anywhere)),
+        tubes_per_user_max: TUBES_MAX,
+        ..Config::new(anywhere)
+    }
 }
 
 impl Rig {

@@ -90,13 +90,13 @@ fn every_tube_name_survives_the_address() {
 #[test]
 fn the_token_is_shown() {
     block_on(async {
-        let rig = Rig::with_token("secret").await;
+        let rig = Rig::with_token("secret-0123456789").await;
         let tubes = || Command::Tubes { tube: None };
         let without = rig.http.ask(tubes()).await.unwrap_err();
         assert!(matches!(without, HttpError::Unauthorized(_)), "{without}");
         let wrong = rig.http.clone().with_token("guess").unwrap();
         assert!(matches!(wrong.ask(tubes()).await, Err(HttpError::Unauthorized(_))));
-        let right = rig.http.clone().with_token("secret\n").unwrap();
+        let right = rig.http.clone().with_token("secret-0123456789\n").unwrap();
         right.ask(tubes()).await.unwrap();
         assert!(!format!("{right:?}").contains("secret"));
     });

@@ -33,6 +33,34 @@ fn the_documented_limits_are_those_of_the_code() {
     assert!(missing.is_empty(), "docs/tubes.md does not say: {missing:#?}");
 }
 
+#[test]
+fn the_limits_of_http_are_those_of_the_code() {
+    let page = include_str!("../../../../docs/http.md");
+    let small = SMALL_BYTES_MAX >> 10;
+    let rows = [
+        format!(
+            "| all requests being received | {} MiB; {} MiB of it only for requests up to {small} KiB. A request \
+             of more than {} MiB",
+            REQUEST_BYTES_TOTAL_MAX >> 20,
+            REQUEST_BYTES_TOTAL_MAX >> 23,
+            REQUEST_BYTES_SHARE >> 20
+        ),
+        format!("| one answer | {} MiB |", ANSWER_BYTES_MAX >> 20),
+        format!(
+            "| all answers that are not read yet | {} MiB, beside answers up to {small} KiB",
+            ANSWER_BYTES_TOTAL_MAX >> 20
+        ),
+        format!("| tubes that one user creates | {},", thousands(TUBES_PER_USER_MAX)),
+        format!("The last {TUBES_RESERVED} tubes"),
+        format!("| tubes in `/metrics` | the {} busiest", thousands(METRICS_TUBES_MAX)),
+        format!("At most {} rows", thousands(METRICS_ROWS_MAX)),
+    ];
+    let missing: Vec<_> = rows.iter().filter(|row| !page.contains(row.as_str())).collect();
+    assert!(missing.is_empty(), "docs/http.md does not say: {missing:#?}");
+    let page = include_str!("../../../../docs/operating.md");
+    assert!(page.contains(&format!("{TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} visible")));
+}
+
 /// A number below a million as people write it.
 fn thousands(number: usize) -> String {
     format!("{},{:03}", number / 1000, number % 1000)

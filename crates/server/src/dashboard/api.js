@@ -36,7 +36,8 @@ async function ask(path, { method = "GET", body, signal } = {}) {
 
 const at = (tube) => `v1/tubes/${encodeURIComponent(tube)}`;
 
-export const stats = (signal) => ask("v1/stats", { signal });
+// All tubes, with those of the service itself if `internal` is set.
+export const stats = (internal, signal) => ask(`v1/stats${internal ? "?internal=true" : ""}`, { signal });
 
 // What runs beside the queue.
 export const services = (signal) => ask("v1/services", { signal });

@@ -101,7 +101,7 @@ async function refresh() {
   const mine = (asking = new AbortController());
   const started = performance.now();
   try {
-    newest = await stats(mine.signal);
+    newest = await stats(part("internal").checked, mine.signal);
     note(newest.tubes, newest.time);
     failures = 0;
     part("token-form").hidden = part("trouble").hidden = true;
@@ -127,6 +127,7 @@ function follow() {
 
 document.addEventListener("visibilitychange", follow);
 part("filter").addEventListener("input", showTubes);
+part("internal").addEventListener("change", refresh);
 part("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   token.set(part("token").value.trim());

@@ -9,6 +9,7 @@ const PEOPLE_MAX = 100;
 
 const panel = document.getElementById("details");
 const pause = document.getElementById("pause");
+const confirm = document.getElementById("confirm");
 const body = document.getElementById("details-body");
 const spark = document.getElementById("details-graph").appendChild(graph(600, 90));
 
@@ -21,7 +22,7 @@ export function open(name) {
   tube = name;
   say(document.getElementById("details-name"), name);
   body.replaceChildren();
-  pause.hidden = true;
+  pause.hidden = confirm.hidden = true;
   panel.showModal();
 }
 
@@ -89,21 +90,35 @@ function fill(info, { deliveries, consumers }, now) {
     session ?? "no session", words.ago(since, now), until(end, now)]);
   const next = info.next_wakeup === undefined ? "never" : words.ahead(info.next_wakeup, now);
   body.replaceChildren(
-    ...list("Who holds what", ["Task", "Lease", "Session", "Taken", "Ends"], held, "Nobody holds a task."),
-    ...list("Who waits", ["Session", "Since", "Ends"], waiting, "Nobody waits for a task."),
+    ...list("Taken tasks", ["Task", "Lease", "Session", "Taken", "Ends"], held, "No task is taken."),
+    ...list("Waiting consumers", ["Session", "Since", "Ends"], waiting, "No consumer waits for a task."),
     ...pairs("Tasks now", [...counters(info.tasks), ["can go now", words.number(info.takeable)], ["next change by time", next]]),
     ...pairs("Counted since the store was opened", counters(info.calls)),
     ...pairs("Options", options(info)),
   );
 }
 
-// Calls `done` when a click on the button took effect, or did not: what is true is shown next.
+// Lets a person pause the tube, which is confirmed first, or resume it. Calls `done` when that took effect, or did
+// not: what is true is shown next.
 export function onPause(done) {
-  pause.addEventListener("click", async () => {
+  const set = async (paused) => {
+    confirm.hidden = true;
     pause.disabled = true;
-    await setPaused(tube, pause.dataset.paused !== "true").catch(() => {});
+    await setPaused(tube, paused).catch(() => {});
     pause.disabled = false;
     done();
+  };
+  pause.addEventListener("click", () => {
+    if (pause.dataset.paused === "true") return set(false);
+    say(document.getElementById("confirm-text"),
+      `Pause tube “${tube}”? Consumers get no tasks from it until it is resumed. Puts still work.`);
+    confirm.hidden = false;
+    document.getElementById("confirm-yes").focus();
+  });
+  document.getElementById("confirm-yes").addEventListener("click", () => set(true));
+  document.getElementById("confirm-no").addEventListener("click", () => {
+    confirm.hidden = true;
+    pause.focus();
   });
 }
 

@@ -3,7 +3,8 @@
 import { services } from "./api.js";
 import { make } from "./table.js";
 
-const TITLES = { sql: "SQL tasks" };
+const TITLES = { sql: "SQL tasks", pool: "Pool", manager: "Worker manager" };
+const ABOUT = { manager: "Decides how many job processors the typed workers give to each queue." };
 
 // Whether there is nothing beside the queue: that never changes while the server runs.
 let none = false;
@@ -35,6 +36,7 @@ function service({ name, trouble, parts, sheets }) {
   const section = make("section", "service");
   section.dataset.service = name;
   section.append(make("h2", "", TITLES[name] ?? name));
+  if (ABOUT[name]) section.append(make("p", "note", ABOUT[name]));
   if (trouble) section.appendChild(make("p", "card trouble", trouble)).setAttribute("role", "alert");
   const list = section.appendChild(make("dl", "card parts"));
   for (const { part, words } of parts) {

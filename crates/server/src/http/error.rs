@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use taskyard_core::limits::{TUBES_MAX, TUBES_RESERVED};
 use taskyard_core::{Error, TubeName};
 use taskyard_wire::Code;
 use taskyard_wire::http::ErrorAnswer;
@@ -13,12 +14,23 @@ use super::answer;
 pub(crate) struct Refusal {
     code: Code,
     answer: Box<ErrorAnswer>,
+    /// After how many seconds the same request may work.
+    retry_after: Option<u32>,
 }
 
 impl Refusal {
     /// A refusal by the server itself.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Refusal { code, answer: Box::new(ErrorAnswer::new(code, message)) }
+        Refusal::of(code, ErrorAnswer::new(code, message))
+    }
+
+    fn of(code: Code, answer: ErrorAnswer) -> Self {
+        Refusal { code, answer: Box::new(answer), retry_after: code.retry_after_secs() }
+    }
+
+    /// The same request may work after so many seconds.
+    pub fn retry_after(self, seconds: u32) -> Self {
+        Refusal { retry_after: Some(seconds), ..self }
     }
 
     /// A tube that is not there, and what to do about it.
@@ -31,7 +43,7 @@ impl Refusal {
     pub fn saying(error: &Error, message: String) -> Self {
         let mut answer = ErrorAnswer::from(error);
         answer.error.message = message;
-        Refusal { code: Code::of(error), answer: Box::new(answer) }
+        Refusal::of(Code::of(error), answer)
     }
 }
 
@@ -41,12 +53,30 @@ impl From<Error> for Refusal {
         if let Error::TubeNotFound(tube) = error {
             return Refusal::no_tube(tube, "GET /v1/tubes lists those there are");
         }
+        if let Error::TooManyTubes(limit) = error
+            && limit < TUBES_MAX
+        {
+            return Refusal::saying(&error, too_many_tubes(limit));
+        }
         let code = Code::of(&error);
         if code == Code::Store {
             tracing::error!(%error, "a request failed");
         }
-        Refusal { code, answer: Box::new(ErrorAnswer::from(&error)) }
+        Refusal::of(code, ErrorAnswer::from(&error))
     }
+}
+
+/// What to do about a limit that is not the one of the store.
+fn too_many_tubes(limit: usize) -> String {
+    if limit == TUBES_MAX - TUBES_RESERVED {
+        return format!(
+            "the store has {limit} tubes, and the rest is reserved for an administrator; drop some tubes, or \
+             start the server with a token"
+        );
+    }
+    format!(
+        "one user may create {limit} tubes on this server; drop some, or have --tubes-per-user raised"
+    )
 }
 
 impl IntoResponse for Refusal {
@@ -55,7 +85,7 @@ impl IntoResponse for Refusal {
         let status = status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let Ok(mut response) = answer(status, &self.answer) else { return status.into_response() };
         let headers = response.headers_mut();
-        if let Some(seconds) = self.code.retry_after_secs() {
+        if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
         if self.code == Code::Unauthorized {

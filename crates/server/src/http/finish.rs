@@ -11,8 +11,11 @@ use taskyard_wire::http::{
 use utoipa::ToSchema;
 
 use super::request::{InTube, Json};
-use super::{Refusal, Route, ok};
+use super::{Refusal, Route, ok, streamed};
 use crate::app::{App, Shared, misfit};
+
+/// Bytes of an outcome in an answer.
+const OUTCOME_BYTES: usize = 10;
 
 /// The addresses of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -101,7 +104,20 @@ async fn finish(
 
 /// Runs a command that answers with an outcome for each item.
 pub(super) async fn end(app: &App, command: Command, show: bool) -> Result<Response, Refusal> {
+    let share = app.answers.reserve(expected(app, &command, show)).await?;
     let Reply::Finished(outcomes) = app.ask(command).await? else { return Err(misfit()) };
     // Byte for byte: whoever asks to see the tasks is a program that keeps them.
-    ok(&FinishAnswer::new(&outcomes, show.then_some(Form::Exact)))
+    let response = ok(&FinishAnswer::new(&outcomes, show.then_some(Form::Exact)))?;
+    Ok(streamed::with_share(app, response, share))
+}
+
+/// How many bytes the answer is expected to have.
+fn expected(app: &App, command: &Command, show: bool) -> usize {
+    let (tube, items) = match command {
+        Command::Finish { tube, items, .. } => (tube, items.len()),
+        Command::Delete { tube, ids, .. } => (tube, ids.len()),
+        _ => return 0,
+    };
+    let tasks = if show { app.answers.expected(tube, items) } else { 0 };
+    tasks + items.saturating_mul(OUTCOME_BYTES)
 }

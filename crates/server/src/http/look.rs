@@ -17,7 +17,7 @@ use super::finish::end;
 use super::request::{Asked, InTube, Json, OneTask, count};
 use super::route::QueryField;
 use super::tubes::infos;
-use super::{Refusal, Route, ok};
+use super::{Refusal, Route, ok, streamed};
 use crate::app::{Shared, misfit};
 
 /// How many entries a list has when the request does not say.
@@ -134,10 +134,9 @@ async fn peek(
             advice: "look at them in several requests",
         }));
     }
-    let form = request.form();
-    let reply = app.ask(request.into_command(tube)).await?;
-    let Reply::Tasks(tasks) = reply else { return Err(misfit()) };
-    ok(&TasksAnswer::with_reasons(&tasks, form))
+    let shape = (request.ids.len(), request.form());
+    let command = request.into_command(tube.clone());
+    streamed::peek(&app, tube, command, shape).await
 }
 
 async fn peek_one(

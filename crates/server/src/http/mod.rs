@@ -12,6 +12,7 @@ mod semaphores;
 mod service;
 mod services;
 mod stats;
+mod streamed;
 mod take;
 mod tubes;
 
@@ -26,8 +27,13 @@ use taskyard_wire::Code;
 use crate::app::{App, Shared};
 use crate::{dashboard, guard};
 
+/// How much of an unknown path is shown, in bytes.
+const PATH_SHOWN_MAX: usize = 200;
+
 pub(crate) use error::Refusal;
 pub(crate) use route::{Route, Shape};
+pub(crate) use streamed::count;
+pub(crate) use tubes::infos;
 
 /// Every address that the OpenAPI document describes.
 pub(crate) fn routes() -> Vec<Route> {
@@ -67,19 +73,27 @@ pub(crate) fn router(app: Shared) -> Router {
     router.layer(from_fn_with_state(app, guard::admit))
 }
 
-async fn route_not_found(uri: Uri) -> Refusal {
-    let message = match uri.path().strip_prefix("/pool") {
+async fn route_not_found(method: Method, uri: Uri) -> Refusal {
+    let path = uri.path();
+    let message = match path.strip_prefix("/pool") {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
             "this server has no pool; start one: taskyard pool serve FILE, or taskyard serve --pool FILE"
+                .into()
         }
-        _ => "nothing is at this address; /openapi.json lists every one there is",
+        _ => format!("no such endpoint: {method} {}; /openapi.json lists them", shown(path)),
     };
     Refusal::new(Code::RouteNotFound, message)
 }
 
-async fn method_not_allowed(method: Method) -> Refusal {
-    let message = format!("this address does not answer to {method}; see the Allow header");
+async fn method_not_allowed(method: Method, uri: Uri) -> Refusal {
+    let path = shown(uri.path());
+    let message = format!("no such endpoint: {method} {path}; the Allow header lists the methods");
     Refusal::new(Code::MethodNotAllowed, message)
+}
+
+/// The beginning of a path: callers may make up long ones.
+fn shown(path: &str) -> &str {
+    path.get(..PATH_SHOWN_MAX).unwrap_or(path)
 }
 
 /// An answer as JSON, written in one go.

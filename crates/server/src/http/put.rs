@@ -10,7 +10,7 @@ use taskyard_wire::Code;
 use taskyard_wire::http::{PutAnswer, PutRequest};
 
 use super::request::{InTube, Json};
-use super::{Refusal, Route, check_wait, ok};
+use super::{Refusal, Route, check_wait, ok, streamed};
 use crate::app::{App, Shared, misfit};
 
 /// What to do about an unknown tube where a put makes none.
@@ -21,6 +21,9 @@ const SUBQUEUES: &str = "a put would make it as fifottl, which has no sub-queues
 
 /// What to do about an unknown tube for tasks that name their priority in its semaphore.
 const SEMAPHORE: &str = "a put would make it without a semaphore, so create it first with one";
+
+/// Bytes of a task in the answer to a put.
+const PLACED_BYTES: usize = 48;
 
 /// The addresses of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -47,6 +50,9 @@ async fn put(
     if names_subqueues(&command) {
         check_subqueues(&app, &tube).await?;
     }
+    let tasks = if let Command::Put { tasks, .. } = &command { tasks.len() } else { 0 };
+    // What was put must be answered, so its room is there before.
+    let share = app.answers.reserve(tasks.saturating_mul(PLACED_BYTES)).await?;
     let reply = if app.strict_tubes {
         app.ask(command).await.map_err(|error| match error {
             Error::TubeNotFound(tube) => Refusal::no_tube(tube, STRICT),
@@ -56,7 +62,7 @@ async fn put(
         put_or_create(&app, tube, command).await?
     };
     let Reply::Put(placed) = reply else { return Err(misfit()) };
-    ok(&PutAnswer::new(&placed))
+    Ok(streamed::with_share(&app, ok(&PutAnswer::new(&placed))?, share))
 }
 
 /// Refuses sub-queues for a tube that has none: the store would ignore them.

@@ -12,10 +12,12 @@ use taskyard_wire::http::{
 };
 
 use super::request::{InSemaphore, Json};
-use super::{Refusal, Route, check_wait, ok};
+use super::{Refusal, Route, check_wait, ok, streamed};
 use crate::app::{App, Shared, misfit};
 
 const ONE: &str = "/v1/semaphores/{semaphore}";
+/// Bytes of a task in an answer.
+const STANDING_BYTES: usize = 200;
 
 /// The addresses of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -118,7 +120,9 @@ async fn enqueue(
     InSemaphore(key): InSemaphore,
     Json(request): Json<EnqueueRequest>,
 ) -> Result<Response, Refusal> {
-    standings(&app, request.into_command(key)).await
+    let share = app.answers.reserve(request.tasks.len().saturating_mul(STANDING_BYTES)).await?;
+    let response = standings(&app, request.into_command(key)).await?;
+    Ok(streamed::with_share(&app, response, share))
 }
 
 async fn look(
@@ -135,8 +139,11 @@ async fn finish(
     InSemaphore(key): InSemaphore,
     Json(request): Json<GrantsRequest>,
 ) -> Result<Response, Refusal> {
+    let share = app.answers.reserve(request.items.len().saturating_mul(STANDING_BYTES)).await?;
     match ask(&app, request.into_command(key)?).await? {
-        SemaphoreReply::Finished(outcomes) => ok(&GrantsAnswer::new(&outcomes)),
+        SemaphoreReply::Finished(outcomes) => {
+            Ok(streamed::with_share(&app, ok(&GrantsAnswer::new(&outcomes))?, share))
+        }
         _ => Err(misfit()),
     }
 }

@@ -10,8 +10,9 @@ use taskyard_core::service::Health;
 use taskyard_wire::Code;
 use utoipa::ToSchema;
 
+use super::request::Asked;
 use super::route::Shape;
-use super::tubes::infos;
+use super::tubes::{ListAsked, infos, internal};
 use super::{Refusal, Route, ok};
 use crate::app::Shared;
 use crate::metrics;
@@ -42,6 +43,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .refuses([Code::Store, Code::StoreAway, Code::OutcomeUnknown, Code::ShuttingDown])
             .open(),
         Route::new(Method::GET, "/metrics", metrics, self::metrics)
+            .asks(internal())
             .answers_with(200, "The counters", Shape::Text("text/plain"))
             .commands(),
         Route::new(Method::GET, "/openapi.json", document, self::document)
@@ -60,8 +62,11 @@ async fn health(State(app): State<Shared>) -> Result<Response, Refusal> {
     ok(&HealthAnswer { status: "ok".into(), version, services: services.collect() })
 }
 
-async fn metrics(State(app): State<Shared>) -> Result<Response, Refusal> {
-    let tubes = infos(&app, None).await?;
+async fn metrics(
+    State(app): State<Shared>,
+    Asked(asked): Asked<ListAsked>,
+) -> Result<Response, Refusal> {
+    let tubes = asked.of(infos(&app, None).await?);
     let waiting = app.engine.waiting_counts().await;
     let text = metrics::text(&app, &tubes, &waiting);
     Ok(([(header::CONTENT_TYPE, METRICS)], text).into_response())

@@ -10,9 +10,11 @@ use taskyard_core::{Calls, Counts};
 use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
 use utoipa::ToSchema;
 
-use super::tubes::tubes;
+use super::request::Asked;
+use super::tubes::{ListAsked, internal, tubes};
 use super::{Refusal, Route, ok};
 use crate::app::{App, Shared};
+use crate::tube_rows::{add_calls, add_tasks};
 
 /// All tubes, their sums, and the server. Two of these and the time between them give rates.
 #[derive(Debug, Serialize, ToSchema)]
@@ -67,13 +69,17 @@ pub(crate) struct ServerAnswer {
 pub(crate) fn routes() -> Vec<Route> {
     let about = ("stats", "Show all tubes with their sums, and the server");
     let route = Route::new(Method::GET, "/v1/stats", about, stats)
+        .asks(internal())
         .answers::<StatsAnswer>("Everything at a glance")
         .commands();
     vec![route]
 }
 
-async fn stats(State(app): State<Shared>) -> Result<Response, Refusal> {
-    let tubes = tubes(&app, None).await?;
+async fn stats(
+    State(app): State<Shared>,
+    Asked(asked): Asked<ListAsked>,
+) -> Result<Response, Refusal> {
+    let tubes = tubes(&app, asked).await?;
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     ok(&StatsAnswer { time, total: total(&tubes), tubes, server: server(&app) })
 }
@@ -105,28 +111,4 @@ fn total(tubes: &[TubeAnswer]) -> TotalAnswer {
         calls: calls.into(),
         consumers: tubes.iter().map(|tube| tube.consumers).sum(),
     }
-}
-
-fn add_tasks(sum: &mut Counts, more: Counts) {
-    let Counts { ready, taken, buried, delayed, done } = more;
-    sum.ready += ready;
-    sum.taken += taken;
-    sum.buried += buried;
-    sum.delayed += delayed;
-    sum.done += done;
-}
-
-fn add_calls(sum: &mut Calls, more: Calls) {
-    let Calls { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay } = more;
-    sum.ack += ack;
-    sum.bury += bury;
-    sum.delete += delete;
-    sum.kick += kick;
-    sum.put += put;
-    sum.release += release;
-    sum.take += take;
-    sum.touch += touch;
-    sum.ttl += ttl;
-    sum.ttr += ttr;
-    sum.delay += delay;
 }

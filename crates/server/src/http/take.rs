@@ -3,11 +3,11 @@
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
-use taskyard_core::Reply;
+use taskyard_core::Command;
 use taskyard_wire::http::{TakeRequest, TasksAnswer};
 
 use super::request::{InTube, Json};
-use super::{Refusal, Route, check_wait, ok};
+use super::{Refusal, Route, check_wait, streamed};
 use crate::app::{Shared, misfit};
 
 /// The addresses of this file.
@@ -32,8 +32,8 @@ async fn take(
 ) -> Result<Response, Refusal> {
     check_wait(&app, "wait", request.wait)?;
     let form = request.form();
-    let Reply::Taken(tasks) = app.ask(request.into_command(tube)?).await? else {
-        return Err(misfit());
-    };
-    ok(&TasksAnswer::new(&tasks, form))
+    match request.into_command(tube)? {
+        Command::Take(take) => streamed::take(&app, take, form).await,
+        _ => Err(misfit()),
+    }
 }

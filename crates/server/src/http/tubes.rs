@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
+use serde::Deserialize;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{Command, Error, Reply, TubeName};
 use taskyard_wire::Code;
@@ -10,8 +11,8 @@ use taskyard_wire::http::{
     AlterRequest, CreateAnswer, CreateRequest, NameRequest, NothingAnswer, TubeAnswer, TubesAnswer,
 };
 
-use super::request::{InTube, Json, NothingRequest};
-use super::route::Shape;
+use super::request::{Asked, InTube, Json, NothingRequest};
+use super::route::{QueryField, Shape};
 use super::{Refusal, Route, answer, ok};
 use crate::app::{App, Shared, misfit};
 
@@ -25,6 +26,7 @@ pub(crate) fn routes() -> Vec<Route> {
     let drop = ("drop_tube", "Remove a tube with its tasks, while nobody holds or waits for one");
     vec![
         Route::new(Method::GET, "/v1/tubes", list, self::list)
+            .asks(internal())
             .answers::<TubesAnswer>("All tubes")
             .commands(),
         Route::new(Method::GET, TUBE, show, self::show)
@@ -71,12 +73,37 @@ fn emptying(path: &'static str, about: (&'static str, &'static str), truncates: 
     route.reads::<NothingRequest>().answers::<NothingAnswer>("It is done").commands()
 }
 
-async fn list(State(app): State<Shared>) -> Result<Response, Refusal> {
-    ok(&TubesAnswer { tubes: tubes(&app, None).await? })
+/// Which tubes a list has.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListAsked {
+    #[serde(default)]
+    internal: bool,
+}
+
+impl ListAsked {
+    /// The tubes that are asked for.
+    pub fn of(self, mut infos: Vec<TubeInfo>) -> Vec<TubeInfo> {
+        infos.retain(|info| self.internal || !info.name.is_internal());
+        infos
+    }
+}
+
+/// The query parameter of lists.
+pub(super) fn internal() -> QueryField {
+    QueryField::flag("internal", "Show also the tubes of the service itself, `taskyard.*`")
+}
+
+async fn list(
+    State(app): State<Shared>,
+    Asked(asked): Asked<ListAsked>,
+) -> Result<Response, Refusal> {
+    ok(&TubesAnswer { tubes: tubes(&app, asked).await? })
 }
 
 async fn show(State(app): State<Shared>, InTube(tube): InTube) -> Result<Response, Refusal> {
-    ok(&tubes(&app, Some(tube)).await?.pop().ok_or_else(misfit)?)
+    let infos = infos(&app, Some(tube)).await?;
+    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(misfit)?)
 }
 
 async fn create(
@@ -133,16 +160,22 @@ async fn release_all(
     ok(&NothingAnswer {})
 }
 
-/// One tube or all, as answers show them.
-pub(super) async fn tubes(app: &App, tube: Option<TubeName>) -> Result<Vec<TubeAnswer>, Refusal> {
-    let infos = infos(app, tube).await?;
+/// The tubes that are asked for, as answers show them.
+pub(super) async fn tubes(app: &App, asked: ListAsked) -> Result<Vec<TubeAnswer>, Refusal> {
+    let infos = asked.of(infos(app, None).await?);
     Ok(with_consumers(app, &infos).await)
 }
 
 /// One tube or all, as the engine knows them.
 pub(crate) async fn infos(app: &App, tube: Option<TubeName>) -> Result<Vec<TubeInfo>, Error> {
+    let all = tube.is_none();
     match app.ask(Command::Tubes { tube }).await? {
-        Reply::Tubes(infos) => Ok(infos),
+        Reply::Tubes(infos) => {
+            if all {
+                app.tubes.counted(infos.len());
+            }
+            Ok(infos)
+        }
         _ => Err(Error::Store("the engine did not show the tubes".into())),
     }
 }

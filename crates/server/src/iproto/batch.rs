@@ -13,6 +13,8 @@ use super::desk::Caller;
 use super::expected::Charge;
 use super::face::{Face, Of, Share};
 use super::taking::Taking;
+use super::users::{GUEST, Grants};
+use crate::tube_quota::User;
 
 /// For how many commands there is room in a batch from the beginning, at most.
 const USUAL_MAX: usize = 1_024;
@@ -169,6 +171,17 @@ impl Batch {
         let Batch { commands, tags, share, .. } = self;
         Box::pin(async move {
             let replies = face.engine.execute(commands).await.into_iter();
+            Landed::Replies { tags: tags.into_iter(), replies, share }
+        })
+    }
+
+    /// The same for commands that may create tubes: the user may create only so many.
+    pub fn fly_for(self, face: Arc<Face>, user: &str, grants: &Grants) -> Flight {
+        let Batch { commands, tags, share, .. } = self;
+        let (name, is_admin) = (user.to_owned(), *grants == Grants::All && user != GUEST);
+        Box::pin(async move {
+            let user = User { name: &name, is_admin };
+            let replies = face.tubes.execute(&face.engine, user, commands).await.into_iter();
             Landed::Replies { tags: tags.into_iter(), replies, share }
         })
     }

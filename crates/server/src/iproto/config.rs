@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use taskyard_core::limits::{
-    BATCH_BYTES_MAX, CONNECTIONS_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, WAITERS_MAX,
+    BATCH_BYTES_MAX, CONNECTIONS_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, TUBES_PER_USER_MAX,
+    WAITERS_MAX,
 };
 
 use super::tls::Tls;
@@ -43,6 +44,8 @@ pub struct IprotoConfig {
     /// Most connections. The limit for connections of every kind counts these too, and what is left of
     /// it is for HTTP.
     pub connections_max: usize,
+    /// Most tubes that one user may create; the server sets it as for HTTP.
+    pub tubes_per_user_max: usize,
     /// Certificate and key, for connections that are encrypted.
     pub tls: Option<Tls>,
 }
@@ -60,6 +63,7 @@ impl IprotoConfig {
             arriving_bytes_max: PENDING_BYTES_MAX,
             stall_max: STALL_MAX,
             connections_max: CONNECTIONS_MAX - CONNECTIONS_MAX / FOR_HTTP,
+            tubes_per_user_max: TUBES_PER_USER_MAX,
             tls: None,
         }
     }

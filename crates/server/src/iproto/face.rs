@@ -17,6 +17,7 @@ use super::leaving::Leaving;
 use super::tls::Tls;
 use super::users::Users;
 use crate::auth_throttle::AuthThrottle;
+use crate::tube_quota::TubeQuota;
 
 /// Most tubes that expressions may remember by name.
 const REMEMBERED_MAX: usize = 1_000;
@@ -47,6 +48,8 @@ pub(crate) struct Face {
     pub connections_max: usize,
     /// One permit for each that may still be told that there is no room.
     pub farewells: Semaphore,
+    /// Which users created how many tubes.
+    pub tubes: Arc<TubeQuota>,
     /// Sessions that could not be left yet.
     pub leaving: Leaving,
     /// Whose logins failed too often.
@@ -102,6 +105,7 @@ impl Face {
             stall_max: config.stall_max.max(Duration::from_millis(1)),
             connections_max: config.connections_max,
             farewells: Semaphore::new(FAREWELLS_MAX),
+            tubes: Arc::new(TubeQuota::new(config.tubes_per_user_max)),
             leaving: Leaving::default(),
             throttle: AuthThrottle::new(),
             started: Instant::now(),

@@ -11,6 +11,7 @@ use taskyard_core::{SessionId, Take};
 use super::batch::{Flight, Landed, Tag};
 use super::desk::Desk;
 use super::waiting::{Asked, WaitingTake};
+use crate::tube_quota::TubeQuota;
 
 /// How many batches are asked whenever anything happens; those of a client that sends one request
 /// after the other, or a window of requests at once, are no more.
@@ -86,7 +87,11 @@ impl Desk {
     /// Sends down what has been gathered.
     pub(super) fn submit_as(&mut self, patience: Patience) {
         if !self.batch.tags.is_empty() {
-            let flight = self.batch.split().fly(self.face.clone());
+            let batch = self.batch.split();
+            let flight = match batch.commands.iter().any(TubeQuota::concerns) {
+                true => batch.fly_for(self.face.clone(), &self.user, &self.grants),
+                false => batch.fly(self.face.clone()),
+            };
             self.launch(flight, patience);
         }
     }

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::task::Poll;
 use std::{env, thread};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -184,6 +185,15 @@ impl Page {
     pub async fn click(&self, place: &str) {
         let element = self.find(place).await;
         self.ask(Method::POST, &format!("element/{element}/click"), json!({})).await;
+    }
+
+    /// Keeps a picture of the page, for a person to look at, in the folder that TASKYARD_PICTURES names.
+    pub async fn picture(&self, name: &str) {
+        let Some(folder) = env::var_os("TASKYARD_PICTURES") else { return };
+        let image = self.ask(Method::GET, "screenshot", json!({})).await;
+        let image = BASE64_STANDARD.decode(image.as_str().unwrap_or_default());
+        let path = Path::new(&folder).join(format!("{name}.png"));
+        std::fs::write(path, image.expect("a picture is base64")).expect("a picture can be kept");
     }
 
     /// Types into a field.

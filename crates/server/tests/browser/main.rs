@@ -9,7 +9,10 @@ mod cluster;
 mod services;
 mod site;
 
+use std::sync::Arc;
+
 use serde_json::json;
+use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
 
 use chromium::browse;
 use site::Site;
@@ -67,7 +70,17 @@ async fn a_tube_shows_its_details_and_can_be_paused() {
         page.until("document.querySelectorAll('#details-body .pairs')[1].children.length === 11")
             .await;
 
+        // One click stopped a tube for everybody; now it has to be confirmed.
         page.click("#pause").await;
+        page.until("!document.querySelector('#confirm').hidden").await;
+        page.until("text('#confirm-text').startsWith('Pause tube “mail”? Consumers get no tasks')")
+            .await;
+        page.click("#confirm-no").await;
+        page.until("document.querySelector('#confirm').hidden").await;
+        assert_eq!(site.get("/v1/tubes/mail").await["paused"], false);
+        page.click("#pause").await;
+        page.picture("pause").await;
+        page.click("#confirm-yes").await;
         page.until("text('#pause') === 'Resume' && text('#details-why').startsWith('paused')")
             .await;
         page.until("text('#tubes .why').includes('1 ready, held back by the pause')").await;
@@ -76,6 +89,54 @@ async fn a_tube_shows_its_details_and_can_be_paused() {
         page.until("text('#pause') === 'Pause'").await;
         page.click("#details form button").await;
         page.until("!document.querySelector('#details').open").await;
+        assert_eq!(page.complaints().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+/// A service that says what the manager of workers says.
+#[derive(Debug)]
+struct Manager;
+
+impl Service for Manager {
+    fn name(&self) -> &'static str {
+        "manager"
+    }
+
+    fn health(&self) -> Health {
+        Health::Well
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        Vec::new()
+    }
+
+    fn status(&self) -> Vec<Line> {
+        vec![Line { part: "this server".into(), words: "active: plan 7 for 2 workers".into() }]
+    }
+
+    fn stop(&self) -> Stopping<'_> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+// The tubes of the service itself stood among those of the user.
+#[tokio::test]
+async fn internal_tubes_are_shown_when_asked_for() {
+    let site = Site::with(None, vec![Arc::new(Manager)]).await;
+    for tube in ["mail", "taskyard.manager.seat"] {
+        site.post(&format!("/v1/tubes/{tube}/put"), json!({ "data": 1 })).await;
+    }
+    browse(&site.url(), async |page| {
+        page.until("text('#totals .tubes dd') === '1' && text('#tubes .name') === 'mail'").await;
+        page.until("text('#services h2') === 'Worker manager'").await;
+        page.until("text('#services .parts') === 'this serveractive: plan 7 for 2 workers'").await;
+        page.picture("services").await;
+        page.click("#internal").await;
+        page.until("text('#totals .tubes dd') === '2'").await;
+        page.until("text('#tubes tr:nth-child(2) .name') === 'taskyard.manager.seat'").await;
+        page.click("#internal").await;
+        page.until("text('#totals .tubes dd') === '1'").await;
         assert_eq!(page.complaints().await, [] as [String; 0]);
     })
     .await;
@@ -95,6 +156,8 @@ async fn names_are_text_and_never_html() {
         page.until("document.querySelectorAll('#details-body .pairs').length === 3").await;
         assert_eq!(page.text("#details-name").await, HOSTILE);
         page.click("#pause").await;
+        assert!(page.text("#confirm-text").await.contains(HOSTILE));
+        page.click("#confirm-yes").await;
         page.until("text('#pause') === 'Resume'").await;
         assert!(page.run("return document.querySelector('main img, dialog img')").await.is_null());
         assert_eq!(page.run("return document.title").await, "Taskyard");
@@ -105,7 +168,7 @@ async fn names_are_text_and_never_html() {
 
 #[tokio::test]
 async fn a_wrong_token_is_asked_for_again() {
-    let site = Site::new(Some("right")).await;
+    let site = Site::new(Some("right-0123456789")).await;
     site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'token needed'").await;
@@ -114,7 +177,7 @@ async fn a_wrong_token_is_asked_for_again() {
         page.click("#token-form button").await;
         page.until("text('#token-hint') === 'That token is not the right one.'").await;
         assert_eq!(page.run("return sessionStorage.length").await, 0);
-        page.fill("#token", "right").await;
+        page.fill("#token", "right-0123456789").await;
         page.click("#token-form button").await;
         page.until("text('#state') === 'live' && text('#tubes .name') === 'mail'").await;
         page.until("document.querySelector('#token-form').hidden").await;

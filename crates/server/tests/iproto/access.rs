@@ -209,7 +209,7 @@ async fn an_address_that_others_reach_needs_users_or_a_token() {
     let refused = bind(|_| {}).await;
     assert!(matches!(refused, Err(BindError::IprotoExposed(address)) if address == everywhere));
     assert!(bind(|config| config.insecure = true).await.is_ok());
-    assert!(bind(|config| config.token = Token::new("secret").ok()).await.is_ok());
+    assert!(bind(|config| config.token = Token::new("secret-0123456789").ok()).await.is_ok());
     let guarded = bind(|config| {
         let users = Users::new(vec![User::new("boss", "secret", Grants::All)]);
         config.iproto.as_mut().unwrap().users = users;
@@ -220,11 +220,11 @@ async fn an_address_that_others_reach_needs_users_or_a_token() {
 /// A token kept strangers out of HTTP alone: over iproto everybody on the machine was let in.
 #[tokio::test]
 async fn the_token_is_a_password_where_there_are_no_users() {
-    let rig = Rig::with_all(|config| config.token = Token::new("secret").ok()).await;
+    let rig = Rig::with_all(|config| config.token = Token::new("secret-0123456789").ok()).await;
     let mut talk = rig.connect().await;
     talk.refused("queue.state", json!([]), 42, "denied for user 'guest'").await;
     assert_eq!(introduce(&mut talk, "admin", "wrong").await.unwrap_err().code, 47);
-    introduce(&mut talk, "admin", "secret").await.unwrap();
+    introduce(&mut talk, "admin", "secret-0123456789").await.unwrap();
     talk.done("queue.create_tube", json!(["mail", "fifo"])).await;
 }
 

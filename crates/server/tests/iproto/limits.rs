@@ -166,3 +166,17 @@ async fn many_connections_come_and_go() {
     let statistics = talk.done("queue.statistics", json!(["mail"])).await;
     assert_eq!(statistics[0]["calls"]["release"], 100);
 }
+
+// One client that made up names created all the tubes a store may have, and no other could create any.
+#[tokio::test]
+async fn a_user_may_create_so_many_tubes_and_no_more() {
+    let rig = Rig::with_all(|config| config.tubes_per_user_max = 2).await;
+    let mut talk = rig.with_tube("a", "fifo").await;
+    talk.done("queue.create_tube", json!(["b", "fifo"])).await;
+    let (sync, bytes) = talk.call_bytes("queue.create_tube", &json!(["c", "fifo"]), Shape::Call);
+    talk.send(&bytes).await;
+    let fault = talk.answer_to(sync).await.unwrap_err();
+    assert!(fault.text.contains("the limit of 2 tubes is reached"), "{fault:?}");
+    talk.done("queue.tube.a:drop", json!([])).await;
+    talk.done("queue.create_tube", json!(["c", "fifo"])).await;
+}

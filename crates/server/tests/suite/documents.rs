@@ -108,6 +108,18 @@ async fn the_document_lists_every_address() {
     assert_eq!(found, expected);
 }
 
+// The page about the API left out calls that were there.
+#[tokio::test]
+async fn the_page_about_the_api_lists_every_endpoint() {
+    let page = include_str!("../../../../docs/http.md");
+    for (method, path, _) in operations(&Rig::new().await).await {
+        assert!(
+            page.contains(&format!("| `{method} {path}` |")),
+            "docs/http.md lacks {method} {path}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn every_listed_address_is_there() {
     let rig = Rig::new().await;

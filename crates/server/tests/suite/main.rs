@@ -5,10 +5,13 @@
 mod access;
 mod documents;
 mod ending;
+mod internal;
 mod limits;
 mod refusals;
 mod rig;
 mod semaphores;
+mod slow;
 mod socket;
+mod starting;
 mod verbs;
 mod waiting;

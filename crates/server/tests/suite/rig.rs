@@ -91,6 +91,13 @@ impl Rig {
         stream
     }
 
+    /// The value of a metric without labels.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let text = self.text("/metrics").await;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+    }
+
     /// Waits until that many consumers wait on the tube.
     pub async fn consumers(&self, tube: &str, count: usize) {
         let tube = TubeName::new(tube).unwrap();

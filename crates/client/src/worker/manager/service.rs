@@ -80,7 +80,7 @@ impl<E: Execute> Office<E> {
             if let Err(error) = self.turn().await {
                 let known = look(&self.seen).trouble.replace(error.to_string());
                 if known.is_none() {
-                    tracing::warn!(%error, "cannot plan; the workers go on as they did");
+                    tracing::warn!(%error, "cannot plan; workers keep their last plan");
                 }
             }
             let pause = if self.term.is_some() { PERIOD } else { LOOK };
@@ -110,7 +110,7 @@ impl<E: Execute> Office<E> {
         if let Some(term) = &mut self.term {
             let leads = term.evaluate(&self.queue, now).await?;
             if !leads {
-                tracing::warn!("another manager leads now");
+                tracing::warn!("another server is the active manager now");
                 self.term = None;
             }
         }
@@ -136,7 +136,7 @@ impl Service for ManagerService {
             Some(trouble) => Health::Troubled(trouble),
             // Whoever plans says so when it ends, unless it was a panic.
             None if self.ended.has_changed().is_err() && !*self.ended.borrow() => {
-                Health::Troubled("the planner is gone; restart the server".into())
+                Health::Troubled("the manager stopped unexpectedly; restart the server".into())
             }
             None => Health::Well,
         }
@@ -171,12 +171,19 @@ impl Service for ManagerService {
 
     fn status(&self) -> Vec<Line> {
         let seen = look(&self.seen).clone();
-        let words = match (seen.trouble, seen.leads) {
-            (Some(trouble), _) => format!("cannot plan: {trouble}"),
-            (None, true) => format!("leads {} workers", seen.workers),
-            (None, false) => "nobody to plan for, or another server leads".into(),
+        let workers = match seen.workers {
+            1 => "1 worker".into(),
+            count => format!("{count} workers"),
         };
-        vec![Line { part: "manager".into(), words }]
+        let words = match (seen.trouble, seen.leads, seen.version) {
+            (Some(trouble), ..) => format!("cannot plan: {trouble}; workers keep their last plan"),
+            (None, true, Some(plan)) => format!("active: plan {plan} for {workers}"),
+            (None, true, None) => format!("active: {workers} reported, no plan yet"),
+            (None, false, _) => {
+                "standby: no worker has reported, or another server is the active manager".into()
+            }
+        };
+        vec![Line { part: "this server".into(), words }]
     }
 
     fn stop(&self) -> Stopping<'_> {

@@ -1,0 +1,114 @@
+//! Closes a connection whose client does not read.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// So many bytes a client must accept in the time it has, or all there are.
+const ACCEPTED_BYTES_MIN: usize = 16 << 10;
+
+/// A stream that fails when the other side accepts too little for too long.
+pub(crate) struct Guarded<S> {
+    stream: S,
+    stall_max: Duration,
+    /// When the client has to have accepted enough; only while something waits to be written.
+    deadline: Option<Pin<Box<Sleep>>>,
+    /// What it accepted since then.
+    accepted: usize,
+}
+
+impl<S> Guarded<S> {
+    /// Gives the other side so much time.
+    pub fn new(stream: S, stall_max: Duration) -> Self {
+        Guarded { stream, stall_max, deadline: None, accepted: 0 }
+    }
+
+    /// Takes in what came of a write: how many bytes were accepted, or none yet.
+    fn note(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(Ok(count)) => {
+                self.accepted = self.accepted.saturating_add(count);
+                if self.accepted >= ACCEPTED_BYTES_MIN {
+                    self.deadline = None;
+                }
+                Poll::Ready(Ok(count))
+            }
+            Poll::Ready(error) => Poll::Ready(error),
+            Poll::Pending => {
+                if self.deadline.is_none() {
+                    self.deadline = Some(Box::pin(sleep(self.stall_max)));
+                    self.accepted = 0;
+                }
+                self.poll_deadline(cx)
+            }
+        }
+    }
+
+    fn poll_deadline<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let Some(deadline) = &mut self.deadline else { return Poll::Pending };
+        ready!(deadline.as_mut().poll(cx));
+        let seconds = self.stall_max.as_secs_f64();
+        tracing::warn!(seconds, "closed a connection whose client does not read its answer");
+        deadline.as_mut().reset(Instant::now() + self.stall_max);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.note(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        match self.note(cx, flushed.map_ok(|()| 0)) {
+            Poll::Ready(Ok(_)) => {
+                // Everything is written: the client has as much time for the next answer.
+                self.deadline = None;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

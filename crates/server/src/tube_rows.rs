@@ -1,0 +1,107 @@
+//! The tubes in `/metrics`: the busiest have rows of their own, the others share one.
+
+use std::collections::BTreeMap;
+
+use taskyard_core::command::TubeInfo;
+use taskyard_core::{Calls, Counts, Span, Timestamp, TubeName};
+use taskyard_engine::WaitingCount;
+
+/// What the row for all other tubes is called; no tube can have this name.
+const REST: &str = ":rest";
+
+/// One tube, or several together.
+#[derive(Debug, Default)]
+pub(crate) struct TubeRow<'a> {
+    /// The name.
+    pub tube: &'a str,
+    /// Tasks by state.
+    pub tasks: Counts,
+    /// What took effect.
+    pub calls: Calls,
+    /// Tasks that could be taken.
+    pub takeable: u64,
+    /// How many of the tubes are paused.
+    pub paused: u64,
+    /// For how long the oldest ready task has been ready.
+    pub oldest: Span,
+    /// Takes and puts that wait.
+    pub waiting: WaitingCount,
+}
+
+/// A row for each of the `most` busiest tubes, by name, and one for the others if there are any.
+pub(crate) fn rows<'a>(
+    tubes: &'a [TubeInfo],
+    waiting: &BTreeMap<TubeName, WaitingCount>,
+    now: Timestamp,
+    most: usize,
+) -> Vec<TubeRow<'a>> {
+    let row = |info: &'a TubeInfo| TubeRow::new(info, waiting, now);
+    if tubes.len() <= most {
+        return tubes.iter().map(row).collect();
+    }
+    let mut busiest: Vec<&TubeInfo> = tubes.iter().collect();
+    busiest.sort_by(|a, b| activity(b).cmp(&activity(a)).then_with(|| a.name.cmp(&b.name)));
+    let others = busiest.split_off(most);
+    busiest.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut rows: Vec<_> = busiest.into_iter().map(row).collect();
+    let mut rest = TubeRow { tube: REST, ..TubeRow::default() };
+    others.into_iter().for_each(|info| rest.add(row(info)));
+    rows.push(rest);
+    rows
+}
+
+/// How much happened in the tube since the store was opened, then how much is in it.
+fn activity(info: &TubeInfo) -> (u64, u64) {
+    let Calls { put, take, ack, .. } = info.stats.calls;
+    (put.saturating_add(take).saturating_add(ack), info.stats.tasks.total())
+}
+
+impl<'a> TubeRow<'a> {
+    fn new(info: &'a TubeInfo, waiting: &BTreeMap<TubeName, WaitingCount>, now: Timestamp) -> Self {
+        TubeRow {
+            tube: info.name.as_str(),
+            tasks: info.stats.tasks,
+            calls: info.stats.calls,
+            takeable: info.takeable,
+            paused: info.options.paused.into(),
+            oldest: info.oldest_ready.map_or(Span::ZERO, |since| now.since(since)),
+            waiting: waiting.get(&info.name).copied().unwrap_or_default(),
+        }
+    }
+
+    fn add(&mut self, other: TubeRow<'_>) {
+        add_tasks(&mut self.tasks, other.tasks);
+        add_calls(&mut self.calls, other.calls);
+        self.takeable += other.takeable;
+        self.paused += other.paused;
+        self.oldest = self.oldest.max(other.oldest);
+        self.waiting.takes += other.waiting.takes;
+        self.waiting.puts += other.waiting.puts;
+    }
+}
+
+/// Adds counts of tasks.
+pub(crate) fn add_tasks(sum: &mut Counts, more: Counts) {
+    let Counts { ready, taken, buried, delayed, done } = more;
+    sum.ready += ready;
+    sum.taken += taken;
+    sum.buried += buried;
+    sum.delayed += delayed;
+    sum.done += done;
+}
+
+/// Adds counts of calls.
+pub(crate) fn add_calls(sum: &mut Calls, more: Calls) {
+    let Calls { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay } = more;
+    sum.ack += ack;
+    sum.bury += bury;
+    sum.delete += delete;
+    sum.kick += kick;
+    sum.put += put;
+    sum.release += release;
+    sum.take += take;
+    sum.touch += touch;
+    sum.ttl += ttl;
+    sum.ttr += ttr;
+    sum.delay += delay;
+}
