@@ -97,7 +97,7 @@ pub enum GrantFinish {
     Release,
     /// Let others go first: back into the line, with the old priority and seniority.
     Yield,
-    /// Cannot release now: keep it, and do not ask again.
+    /// Cannot release now: keep it. Not asked again as long as this request would stand.
     Decline,
     /// Let the grant last this long from now.
     Extend(Span),
@@ -124,6 +124,8 @@ pub enum GrantOutcome {
     Stale,
     /// No such task in this semaphore.
     Missing,
+    /// Nothing was declined: the holder was not asked to release.
+    NotAsked,
 }
 
 impl GrantOutcome {
@@ -133,6 +135,7 @@ impl GrantOutcome {
             GrantOutcome::Done => "done",
             GrantOutcome::Stale => "stale",
             GrantOutcome::Missing => "missing",
+            GrantOutcome::NotAsked => "not_asked",
         }
     }
 }
@@ -156,7 +159,7 @@ pub struct Standing {
     pub granted: Option<Timestamp>,
     /// When the grant ends by itself.
     pub lease_until: Option<Timestamp>,
-    /// Whether it declined to release and is not asked again.
+    /// Whether it declined to release, and that request would still stand: it is not asked again meanwhile.
     pub pinned: bool,
 }
 

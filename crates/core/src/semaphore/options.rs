@@ -75,10 +75,11 @@ impl SemaphoreOptions {
         self.max_revoking.unwrap_or(MAX_REVOKING).min(self.tail()) as usize
     }
 
-    /// How many may be asked at the same time because they are too many: also where hardly anybody may hold a grant
-    /// any more. Where nobody is ever asked, nobody is asked for this either.
+    /// How many may be asked at the same time because they are too many. With `active` 0 no holder is protected, whatever
+    /// `try_release` says; otherwise a `try_release` of 0 means that no holder is ever asked.
     pub fn shedding_limit(&self) -> usize {
-        if self.try_release == 0 { 0 } else { self.max_revoking.unwrap_or(MAX_REVOKING) as usize }
+        let never = self.try_release == 0 && self.active > 0;
+        if never { 0 } else { self.max_revoking.unwrap_or(MAX_REVOKING) as usize }
     }
 
     /// The options after a change, or what is wrong with it.

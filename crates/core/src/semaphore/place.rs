@@ -105,7 +105,7 @@ pub struct Hold {
     pub ack_by: Timestamp,
     /// Asked to release, and when that is repeated or enforced.
     pub revoke_at: Option<Timestamp>,
-    /// Declined to release: not asked again.
+    /// Declined to release: not asked again as long as that request would stand.
     pub pinned: bool,
 }
 

@@ -21,10 +21,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0008_semaphore_priority.sql"),
     include_str!("migrations/0009_semaphore_heads.sql"),
     include_str!("migrations/0010_since.sql"),
+    include_str!("migrations/0012_semaphore_declines.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 14;
+const FUNCTIONS: i32 = 15;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
@@ -45,6 +46,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/plain.sql"),
     include_str!("verbs/gates.sql"),
     include_str!("verbs/semaphore_heads.sql"),
+    include_str!("verbs/semaphore_declines.sql"),
     include_str!("verbs/semaphore_settle.sql"),
     include_str!("verbs/semaphore_configure.sql"),
     include_str!("verbs/semaphore_enqueue.sql"),

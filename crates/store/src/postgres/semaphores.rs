@@ -378,6 +378,7 @@ fn outcome(code: i16) -> GrantOutcome {
     match code {
         0 => GrantOutcome::Done,
         1 => GrantOutcome::Stale,
+        3 => GrantOutcome::NotAsked,
         _ => GrantOutcome::Missing,
     }
 }

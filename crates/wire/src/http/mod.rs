@@ -72,9 +72,9 @@ pub use manager::{
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use seconds::{moment_of, seconds_of};
 pub use semaphores::{
-    EnqueueRequest, GrantRequest, GrantWord, GrantsAnswer, GrantsRequest, LookRequest,
-    SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer, StandingAnswer, StandingsAnswer,
-    StatusWord, WishRequest,
+    EnqueueRequest, GrantOutcomeWord, GrantRequest, GrantWord, GrantsAnswer, GrantsRequest,
+    LookRequest, SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer, StandingAnswer,
+    StandingsAnswer, StatusWord, WishRequest,
 };
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
 pub use task::{Form, ReasonAnswer, TaskAnswer};

@@ -9,7 +9,6 @@ use taskyard_core::{
 use utoipa::ToSchema;
 
 use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of, span};
-use super::words::OutcomeWord;
 use super::{is_false, present, whole};
 
 /// What a semaphore does. What is absent stays as it is or, in a new one, has its default; `null` takes a thing
@@ -301,7 +300,7 @@ pub struct StandingAnswer {
     /// When the grant ends by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_until: Option<f64>,
-    /// It declined to release and is not asked again.
+    /// It declined to release, and is not asked again as long as that request would stand.
     #[serde(default, skip_serializing_if = "is_false")]
     pub pinned: bool,
 }
@@ -364,7 +363,7 @@ pub enum GrantWord {
     Release,
     /// Let others go first: back into the line.
     Yield,
-    /// Cannot release now: keep it, and do not ask again.
+    /// Cannot release now: keep it. Not asked again as long as this request would stand.
     Decline,
     /// Let the grant last longer.
     Extend,
@@ -436,16 +435,31 @@ impl GrantRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GrantsAnswer {
     /// In the order of the request.
-    pub outcomes: Vec<OutcomeWord>,
+    pub outcomes: Vec<GrantOutcomeWord>,
+}
+
+/// What became of one grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GrantOutcomeWord {
+    /// It was done.
+    Done,
+    /// The task is there, but the grant is not its current one.
+    Stale,
+    /// No such task in this semaphore.
+    Missing,
+    /// Nothing was declined: the holder was not asked to release.
+    NotAsked,
 }
 
 impl GrantsAnswer {
     /// The answer with these outcomes.
     pub fn new(outcomes: &[GrantOutcome]) -> Self {
         let word = |outcome: &GrantOutcome| match outcome {
-            GrantOutcome::Done => OutcomeWord::Done,
-            GrantOutcome::Stale => OutcomeWord::Stale,
-            GrantOutcome::Missing => OutcomeWord::Missing,
+            GrantOutcome::Done => GrantOutcomeWord::Done,
+            GrantOutcome::Stale => GrantOutcomeWord::Stale,
+            GrantOutcome::Missing => GrantOutcomeWord::Missing,
+            GrantOutcome::NotAsked => GrantOutcomeWord::NotAsked,
         };
         GrantsAnswer { outcomes: outcomes.iter().map(word).collect() }
     }
@@ -453,9 +467,10 @@ impl GrantsAnswer {
     /// What the client's caller gets.
     pub fn into_outcomes(self) -> Vec<GrantOutcome> {
         let outcome = |word| match word {
-            OutcomeWord::Done => GrantOutcome::Done,
-            OutcomeWord::Stale => GrantOutcome::Stale,
-            OutcomeWord::Missing => GrantOutcome::Missing,
+            GrantOutcomeWord::Done => GrantOutcome::Done,
+            GrantOutcomeWord::Stale => GrantOutcome::Stale,
+            GrantOutcomeWord::Missing => GrantOutcome::Missing,
+            GrantOutcomeWord::NotAsked => GrantOutcome::NotAsked,
         };
         self.outcomes.into_iter().map(outcome).collect()
     }

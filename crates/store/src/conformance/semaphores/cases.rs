@@ -17,8 +17,10 @@ macro_rules! semaphore_suite {
                 a_stale_release_frees_nothing, everything_survives_a_restart;
             eviction: one_better_waiter_asks_one_of_nine_hundred, the_first_hundred_are_never_asked,
                 flapping_within_the_margin_moves_nobody, flapping_beyond_the_margin_moves_one_at_a_time, the_largest_numbers_are_numbers_too, a_lower_capacity_waits,
-                a_lower_capacity_sheds, no_capacity_sheds_all, who_declines_is_not_asked_again,
-                who_declines_leaves_the_best_alone,
+                a_lower_capacity_sheds, no_capacity_sheds_all, no_capacity_sheds_all_without_a_tail,
+                who_declines_is_not_asked_again,
+                who_declines_leaves_the_best_alone, a_decline_does_not_shrink_the_tail,
+                a_decline_ends_with_its_request, a_holder_that_heard_a_request_hears_its_end,
                 who_was_never_told_goes_back_silently, a_request_is_taken_back, a_lost_request_is_made_again,
                 no_more_are_asked_than_allowed;
             times: a_young_grant_is_left_alone, who_yields_stands_back, a_lease_ends,

@@ -1,11 +1,13 @@
-//! Random commands for semaphores on a queue and on the core's machine: every answer must be the same.
+//! Random commands for semaphores on a queue and on the core's machine: every answer must be the same, and what holders
+//! have heard must be true of them.
 //!
 //! A run is its seed, as for tubes: see [`seeds`](crate::conformance::model::seeds).
 
 use std::collections::{HashMap, VecDeque};
 
 use taskyard_core::{
-    Command, Error, EventId, Machine, Reply, Result, SemaphoreCommand, SemaphoreReply, Span, TaskId,
+    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantOutcome, Machine, Reply, Result,
+    SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Standing, Status, TaskId,
 };
 
 use super::super::Harness;
@@ -13,6 +15,9 @@ use super::script::{Script, TASKS};
 
 /// How many of the latest commands a failure shows.
 const SHOWN: usize = 15;
+
+/// The longest time after which an event comes again, in seconds.
+const ALL_COME_AGAIN: u64 = 600;
 
 /// Replays the commands of a seed on the queue and on the machine, and compares every answer; at the end
 /// everything that can be seen, now and after a day.
@@ -26,6 +31,7 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
         machine: Machine::default(),
         to_store: HashMap::new(),
         to_machine: HashMap::new(),
+        heard: HashMap::new(),
     };
     let mut script = Script::new(seed);
     for key in Script::keys() {
@@ -40,9 +46,13 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
         if durable && script.restarts() {
             run = run.restart().await;
         }
+        if script.is_quiet() {
+            run.holders_know().await;
+        }
         let batch = script.batch();
         run.ask(batch).await.iter().flatten().for_each(|reply| script.learn(reply));
     }
+    run.holders_know().await;
     run.compare_all().await;
     run.queue.advance(Span::from_secs(24 * 3600));
     run.compare_all().await;
@@ -57,6 +67,8 @@ struct Run<H> {
     machine: Machine,
     to_store: HashMap<EventId, EventId>,
     to_machine: HashMap<EventId, EventId>,
+    /// What was last delivered of each grant; a request that was declined is answered.
+    heard: HashMap<(SemaphoreKey, Grant), EventKind>,
 }
 
 impl<H: Harness> Run<H> {
@@ -69,6 +81,7 @@ impl<H: Harness> Run<H> {
             self.asked += 1;
             let reply = self.machine.apply(now, Command::Semaphore(command.clone()));
             self.remember(format!("{command:?}\n    -> {reply:?}"));
+            self.hear(command, &reply);
             expected.push(reply);
         }
         self.machine.take_effects();
@@ -82,6 +95,69 @@ impl<H: Harness> Run<H> {
             }
         }
         expected.into_iter().map(semaphore_reply).collect()
+    }
+
+    /// Notes what holders heard, and what they answered.
+    fn hear(&mut self, command: &SemaphoreCommand, reply: &Result<Reply>) {
+        match (command, reply) {
+            (_, Ok(Reply::Semaphore(SemaphoreReply::Events(events)))) => {
+                let heard =
+                    events.iter().map(|event| ((event.semaphore.clone(), event.grant), event.kind));
+                self.heard.extend(heard);
+            }
+            (
+                SemaphoreCommand::Finish { key, items },
+                Ok(Reply::Semaphore(SemaphoreReply::Finished(outcomes))),
+            ) => {
+                for (item, outcome) in items.iter().zip(outcomes) {
+                    let declined = (item.finish, *outcome);
+                    if declined == (GrantFinish::Decline, GrantOutcome::Done) {
+                        let standings = self.standings(key, vec![item.task]);
+                        let grants = standings.iter().filter_map(|standing| standing.grant);
+                        grants.for_each(|grant| _ = self.heard.remove(&(key.clone(), grant)));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Where tasks stand, as the machine has it.
+    fn standings(&mut self, key: &SemaphoreKey, tasks: Vec<TaskId>) -> Vec<Standing> {
+        let look = SemaphoreCommand::Look { key: key.clone(), tasks };
+        match self.machine.apply(self.queue.now(), Command::Semaphore(look)) {
+            Ok(Reply::Semaphore(SemaphoreReply::Standings(standings))) => standings,
+            other => panic!("a look answered {other:?}"),
+        }
+    }
+
+    /// When all events have arrived, each holder has last heard what is wanted of it.
+    async fn holders_know(&mut self) {
+        // What was handed out and not acknowledged comes again by then.
+        self.remember(format!("time moves by {ALL_COME_AGAIN} s"));
+        self.queue.advance(Span::from_secs(ALL_COME_AGAIN));
+        let fetch = || SemaphoreCommand::Events { key: None, count: 1000, wait: Span::ZERO };
+        loop {
+            let Some(Ok(SemaphoreReply::Events(events))) = self.ask(vec![fetch()]).await.pop()
+            else {
+                self.fail("  events cannot be fetched");
+            };
+            if events.is_empty() {
+                break;
+            }
+            let events = events.iter().map(|event| event.id).collect();
+            self.ask(vec![SemaphoreCommand::Acknowledge { events }]).await;
+        }
+        for key in Script::keys() {
+            for standing in self.standings(&key, (0..TASKS).map(TaskId).collect()) {
+                let Some(grant) = standing.grant else { continue };
+                let heard = self.heard.get(&(key.clone(), grant));
+                let asked = heard == Some(&EventKind::TryRelease);
+                if asked != (standing.status == Status::TryRelease) {
+                    self.fail(&format!("  {standing:?} of '{key}' last heard {heard:?}"));
+                }
+            }
+        }
     }
 
     /// The command as the queue has to hear it: with its own numbers of events.

@@ -41,6 +41,11 @@ impl Script {
         self.rng.u16(0..300) == 0
     }
 
+    /// Whether all events are waited for now.
+    pub fn is_quiet(&mut self) -> bool {
+        self.rng.u8(0..60) == 0
+    }
+
     /// The next batch.
     pub fn batch(&mut self) -> Vec<SemaphoreCommand> {
         let count = if self.rng.u8(0..4) == 0 { self.rng.usize(2..6) } else { 1 };

@@ -1,5 +1,5 @@
 -- One semaphore while a call works on it. Its keys have one hash tag: o rules, s numbers, p places by task, w who waits, a who holds a
--- grant and may be asked to release, r who was asked (each the best first), d deadlines, and what outbox.lua has.
+-- grant and may be asked to release, r who was asked, k who declined (each the best first), d deadlines, and what outbox.lua has.
 --
 -- A task of a caller is eight bytes; one of a tube is a mark, the number of the tube and the id, so that it comes after all of
 -- those. What changes is written at once.
@@ -27,7 +27,8 @@ function sem.read_rules(raw)
     local most = r.max_revoking >= 0 and r.max_revoking or MAX_REVOKING
     r.protected = r.active - tail
     r.revoking_limit = math.min(most, tail)
-    r.shedding_limit = r.try_release == 0 and 0 or most
+    -- With no capacity every holder is one too many; otherwise a tail of 0 means that none is ever asked.
+    r.shedding_limit = r.try_release == 0 and r.active > 0 and 0 or most
     return r
 end
 
@@ -83,8 +84,8 @@ local function order_of(place)
         return ':w'
     elseif place.status == ASKED then
         return ':r'
-    elseif place.status == HOLDS and place.pinned == 0 then
-        return ':a'
+    elseif place.status == HOLDS then
+        return place.pinned == 0 and ':a' or ':k'
     end
     return false
 end
@@ -98,7 +99,7 @@ local function deadline_of(place)
     return math.min(place.lease_until, place.ack_by, place.revoke_at)
 end
 
--- What is counted because no order has it.
+-- What is counted beside the orders.
 local function counter_of(place)
     if place.status == STANDS_BACK then
         return 'standing_back'
@@ -221,6 +222,54 @@ end
 function sem.at(s, order, place)
     local found = redis.call('ZRANGE', s.base .. order, place, place)[1]
     return found and string.sub(found, 9)
+end
+
+-- Earlier versions only counted who declined: brings them into their order.
+local function order_declined(s)
+    local cursor = '0'
+    repeat
+        local some = redis.call('HSCAN', s.base .. ':p', cursor, 'COUNT', 1000)
+        cursor = some[1]
+        for at = 1, #some[2], 2 do
+            local place = sem.place(s, some[2][at])
+            if place and place.order == ':k' then
+                sem.write(s, some[2][at], place)
+            end
+        end
+    until cursor == '0'
+end
+
+-- The best who declined.
+function sem.best_declined(s)
+    if s.declined == 0 then
+        return nil
+    end
+    if sem.count(s, ':k') < s.declined then
+        order_declined(s)
+    end
+    local task = sem.at(s, ':k', 0)
+    while task and (sem.place(s, task) or {}).order ~= ':k' do
+        -- Functions of an earlier version, which do not know of this order, moved it.
+        redis.call('ZPOPMIN', s.base .. ':k')
+        task = sem.at(s, ':k', 0)
+    end
+    return task
+end
+
+-- How many of an order are better than this priority and number of arrival, which is eight bytes.
+function sem.before(s, order, priority, seq)
+    local key, score = s.base .. order, string.format('%.17g', 0 - priority)
+    local low, high = redis.call('ZCOUNT', key, '-inf', '(' .. score), redis.call('ZCOUNT', key, '-inf', score)
+    -- Of equals the ones that came first.
+    while low < high do
+        local middle = math.floor((low + high) / 2)
+        if string.sub(redis.call('ZRANGE', key, middle, middle)[1], 1, 8) < seq then
+            low = middle + 1
+        else
+            high = middle
+        end
+    end
+    return low
 end
 
 -- When time alone next changes something.

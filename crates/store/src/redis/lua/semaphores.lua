@@ -85,6 +85,7 @@ function semaphores.enqueue(s, header)
 end
 
 local RELEASES, YIELDS, DECLINES, EXTENDS = 0, 1, 2, 3
+local NOT_ASKED_ITEM = '\3'
 
 local finish_held = {
     [RELEASES] = function(s, task, place)
@@ -122,7 +123,10 @@ local function finish_grant(s, task, grant, verb, span)
     if grant ~= -1 and not (held and grant == place.grant) then
         return STALE_ITEM
     end
-    if held then
+    if held and verb == DECLINES and place.status == HOLDS then
+        -- Nothing to decline. Twice is the same as once.
+        return place.pinned == 1 and DONE_ITEM or NOT_ASKED_ITEM
+    elseif held then
         finish_held[verb](s, task, place, span)
         return DONE_ITEM
     elseif verb == RELEASES then

@@ -236,6 +236,7 @@ pub(super) fn read_outcomes(bytes: Bytes<'_>) -> Vec<GrantOutcome> {
     let outcome = |status: &u8| match status {
         0 => GrantOutcome::Done,
         1 => GrantOutcome::Stale,
+        3 => GrantOutcome::NotAsked,
         _ => GrantOutcome::Missing,
     };
     bytes.rest().iter().map(outcome).collect()

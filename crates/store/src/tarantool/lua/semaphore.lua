@@ -5,7 +5,7 @@
 local WAIT, BACK, HOLDS, ASKED, PINNED, P_TASK, P_CLASS, P_RANK, P_SEQ, P_ENQUEUED, P_GRANT, P_GRANTED, P_LEASE, P_ACK_BY, P_REVOKE_AT,
     P_PINNED, P_DEADLINE, P_NOT_BEFORE
 local follow, gated_task, tube_task, read_semaphore_options, open_semaphore, write_semaphore, place_of,
-    set_place, remove_place, stand_back, stand_in_line, waiter, worst_holder, best_asked, held, events_of, find_event, remove_event,
+    set_place, remove_place, stand_back, stand_in_line, waiter, worst_holder, best_asked, best_declined, held, events_of, find_event, remove_event,
     tell_holder, is_untold, forget_events, told_until, note_news, note_due, standing, settle_semaphore
 
 -- Where one may stand. Holders that declined to release are not asked again, so they stand apart.
@@ -164,6 +164,10 @@ end
 
 function best_asked(s)
     return S.place.index[1]:select({ s.number, ASKED }, { limit = 1 })[1]
+end
+
+function best_declined(s)
+    return S.place.index[1]:select({ s.number, PINNED }, { limit = 1 })[1]
 end
 
 function held(s)

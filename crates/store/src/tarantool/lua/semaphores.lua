@@ -1,7 +1,7 @@
 -- What can be asked of semaphores.
 
 local SEMAPHORES_MAX, TASKS_MAX = 100000, 10000
-local DONE_GRANT, STALE_GRANT, MISSING_GRANT = 0, 1, 2
+local DONE_GRANT, STALE_GRANT, MISSING_GRANT, NOT_ASKED_GRANT = 0, 1, 2, 3
 local RELEASE, YIELD, DECLINE, EXTEND = 0, 1, 2, 3
 local DEFAULTS = { 1000, 900, 0, 0, 0, 60000000, false, false, false, NULL, NULL, NULL }
 -- Where in the options stands what a change names, in the order of the change.
@@ -107,6 +107,9 @@ local function finish_grant(c, s, item)
         return MISSING_GRANT
     elseif grant and (place[P_GRANT] == nil or place[P_GRANT] ~= grant) then
         return STALE_GRANT
+    elseif item[2] == DECLINE and place[P_GRANT] ~= nil and place[P_REVOKE_AT] == nil then
+        -- Nothing to decline. Twice is the same as once.
+        return place[P_PINNED] and DONE_GRANT or NOT_ASKED_GRANT
     elseif place[P_GRANT] ~= nil then
         finish_held(c, s, place, item)
         return DONE_GRANT

@@ -233,6 +233,7 @@ fn read_outcome(row: &mut RowReader<'_, '_>) -> Result<GrantOutcome> {
         0 => GrantOutcome::Done,
         1 => GrantOutcome::Stale,
         2 => GrantOutcome::Missing,
+        3 => GrantOutcome::NotAsked,
         _ => return Err(Wrong("an outcome that this version does not know")),
     })
 }
