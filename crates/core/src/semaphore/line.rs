@@ -1,12 +1,14 @@
 //! The tasks of one semaphore, found by id, by rank and by deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use hashbrown::HashMap;
 
 use crate::task::TaskId;
 use crate::time::Timestamp;
 
+use super::command::LinePart;
 use super::place::{Place, Rank, Status};
 
 /// The tasks of one semaphore. A task is always in exactly the orders of its status, because it only changes
@@ -120,6 +122,22 @@ impl Line {
     pub fn exempt_before(&self, rank: Rank, most: usize) -> usize {
         let before = |order: &BTreeMap<Rank, TaskId>| order.range(..rank).take(most).count();
         (before(&self.pinned) + before(&self.revoking)).min(most)
+    }
+
+    /// The best of a part of the line that are behind this rank, at most so many.
+    pub fn members(&self, part: LinePart, after: Option<Rank>, count: usize) -> Vec<TaskId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let orders: &[&BTreeMap<Rank, TaskId>] = match part {
+            LinePart::Holders => &[&self.acquired, &self.pinned, &self.revoking],
+            LinePart::Waiting => &[&self.waiting],
+        };
+        let behind = |order: &&BTreeMap<Rank, TaskId>| -> Vec<(Rank, TaskId)> {
+            let behind = order.range((from, Bound::Unbounded)).take(count);
+            behind.map(|(rank, task)| (*rank, *task)).collect()
+        };
+        let mut found: Vec<_> = orders.iter().flat_map(behind).collect();
+        found.sort_unstable();
+        found.into_iter().take(count).map(|(_, task)| task).collect()
     }
 
     /// When time alone next changes something.

@@ -49,6 +49,8 @@ const VERBS: &[&str] = &[
     include_str!("verbs/semaphore_declines.sql"),
     include_str!("verbs/semaphore_settle.sql"),
     include_str!("verbs/semaphore_configure.sql"),
+    include_str!("verbs/semaphore_drop.sql"),
+    include_str!("verbs/semaphore_members.sql"),
     include_str!("verbs/semaphore_enqueue.sql"),
     include_str!("verbs/semaphore_finish.sql"),
     include_str!("verbs/semaphore_many.sql"),

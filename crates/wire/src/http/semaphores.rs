@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::{
-    Error, Grant, GrantFinish, GrantItem, GrantOutcome, Priority, Result, SemaphoreChange,
-    SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Standing, Status, TaskId,
-    Wish,
+    Error, Grant, GrantFinish, GrantItem, GrantOutcome, Member, MembersPage, Priority, Result,
+    SemaphoreChange, SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Standing,
+    Status, TaskId, TubeName, Wish,
 };
 use utoipa::ToSchema;
 
@@ -56,7 +56,7 @@ pub struct SemaphoreRequest {
     /// Whose lease is over leaves, instead of standing in line again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_expired: Option<bool>,
-    /// Leave a semaphore that is there as it is.
+    /// Leave a semaphore that is there as it is; refused where an option that is named here differs from it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub only_new: bool,
 }
@@ -119,7 +119,7 @@ pub struct SemaphoreAnswer {
     pub key: String,
     /// How many may hold a grant.
     pub active: u32,
-    /// How many of them may be asked to release.
+    /// How many of them may be asked to release; at most `active`.
     pub try_release: u32,
     /// How much better a task must be.
     pub margin: f64,
@@ -267,12 +267,12 @@ pub struct StandingsAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StatusWord {
-    /// In line.
-    Wait,
-    /// Yielded, and not in line again yet.
+    /// Waits for a grant.
+    Waiting,
+    /// Yielded, and does not wait again yet.
     Delayed,
-    /// Holds a grant.
-    Acquired,
+    /// Holds a grant, which may still move until the event `acquired` tells of it.
+    Granted,
     /// Holds a grant and was asked to release it.
     TryRelease,
 }
@@ -311,9 +311,9 @@ impl StandingAnswer {
         StandingAnswer {
             task: standing.task.0,
             status: match standing.status {
-                Status::Wait => StatusWord::Wait,
+                Status::Wait => StatusWord::Waiting,
                 Status::Delayed => StatusWord::Delayed,
-                Status::Acquired => StatusWord::Acquired,
+                Status::Acquired => StatusWord::Granted,
                 Status::TryRelease => StatusWord::TryRelease,
             },
             priority: standing.priority.value(),
@@ -331,9 +331,9 @@ impl StandingAnswer {
         Ok(Standing {
             task: TaskId(self.task),
             status: match self.status {
-                StatusWord::Wait => Status::Wait,
+                StatusWord::Waiting => Status::Wait,
                 StatusWord::Delayed => Status::Delayed,
-                StatusWord::Acquired => Status::Acquired,
+                StatusWord::Granted => Status::Acquired,
                 StatusWord::TryRelease => Status::TryRelease,
             },
             priority: Priority::new(self.priority)?,
@@ -344,6 +344,49 @@ impl StandingAnswer {
             lease_until: optional_moment("lease_until", self.lease_until)?,
             pinned: self.pinned,
         })
+    }
+}
+
+/// Tasks that hold grants of a semaphore or wait for them, the best first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MembersAnswer {
+    /// The tasks.
+    pub tasks: Vec<MemberAnswer>,
+    /// The `after` of the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MemberAnswer {
+    /// The tube of the task, where the semaphore is before a tube.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tube: Option<String>,
+    /// Where it stands.
+    #[serde(flatten)]
+    pub standing: StandingAnswer,
+}
+
+impl MembersAnswer {
+    /// The page as answers show it.
+    pub fn new(page: &MembersPage) -> Self {
+        let member = |member: &Member| MemberAnswer {
+            tube: member.tube.as_ref().map(TubeName::to_string),
+            standing: StandingAnswer::new(&member.standing),
+        };
+        let next = page.next.map(|next| next.to_string());
+        MembersAnswer { tasks: page.members.iter().map(member).collect(), next }
+    }
+
+    /// What the client's caller gets.
+    pub fn into_page(self) -> Result<MembersPage> {
+        let member = |member: MemberAnswer| {
+            let tube = member.tube.as_deref().map(TubeName::new).transpose()?;
+            Ok(Member { tube, standing: member.standing.into_standing()? })
+        };
+        let members = self.tasks.into_iter().map(member).collect::<Result<_>>()?;
+        Ok(MembersPage { members, next: self.next.map(|next| next.parse()).transpose()? })
     }
 }
 

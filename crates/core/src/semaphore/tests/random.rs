@@ -106,6 +106,12 @@ impl Run {
         let change = Box::default();
         let create = SemaphoreCommand::Configure { key: other, change, only_new: false };
         self.rig.ask(create).expect("can be made");
+        let key = self.rig.key.clone();
+        let drop = SemaphoreCommand::Drop { key: key.clone(), force: true };
+        self.rig.ask(drop).expect("can be dropped");
+        let again = SemaphoreCommand::Configure { key, change: Box::default(), only_new: true };
+        self.rig.ask(again).expect("can be made again");
+        self.enqueue();
         self.rig.all.undo();
         (self.naive, self.heard, self.rig.now) = (naive, heard, now);
         // The same random numbers again: had anything stayed, the model would see it.

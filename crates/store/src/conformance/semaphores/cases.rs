@@ -10,6 +10,8 @@ macro_rules! semaphore_suite {
     ($make:expr, $block_on:path) => {
         $crate::semaphore_suite! { @cases ($make) ($block_on)
             admission: a_new_one_has_the_defaults, one_that_is_there_is_left_alone,
+                one_that_is_there_and_differs_is_refused, the_tail_is_shown_as_it_is, a_line_is_shown_in_pages,
+                a_drop_removes_it, a_drop_survives_a_restart,
                 a_change_makes_one_too, all_are_shown_by_key, the_best_get_in,
                 of_equals_the_first_gets_in, a_release_lets_the_next_in,
                 a_higher_capacity_lets_more_in, many_get_in_by_turns, who_waits_can_leave, a_batch_is_one_call,
@@ -33,6 +35,7 @@ macro_rules! semaphore_suite {
                 a_released_task_keeps_its_place, a_delay_gives_the_place_away,
                 a_holder_that_is_gone_keeps_nothing, who_waits_too_long_dies, one_line_for_all,
                 the_work_keeps_its_place, an_absent_semaphore_is_refused,
+                a_semaphore_before_a_tube_is_not_dropped,
                 a_task_may_have_a_priority_of_its_own, a_priority_of_its_own_needs_a_semaphore,
                 sub_queues_work_behind_one, a_sub_queue_goes_on_without_who_lost_its_place,
                 a_temporary_tube_leaves_no_places_behind, a_restart_keeps_the_line;

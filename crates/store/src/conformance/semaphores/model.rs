@@ -16,9 +16,6 @@ use super::script::{Script, TASKS};
 /// How many of the latest commands a failure shows.
 const SHOWN: usize = 15;
 
-/// The longest time after which an event comes again, in seconds.
-const ALL_COME_AGAIN: u64 = 600;
-
 /// Replays the commands of a seed on the queue and on the machine, and compares every answer; at the end
 /// everything that can be seen, now and after a day.
 pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
@@ -52,10 +49,10 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
         let batch = script.batch();
         run.ask(batch).await.iter().flatten().for_each(|reply| script.learn(reply));
     }
-    run.holders_know().await;
     run.compare_all().await;
     run.queue.advance(Span::from_secs(24 * 3600));
     run.compare_all().await;
+    run.holders_know().await;
 }
 
 /// One run: where it stands, what led there, and which event of the one side is which of the other.
@@ -131,24 +128,22 @@ impl<H: Harness> Run<H> {
         }
     }
 
-    /// When all events have arrived, each holder has last heard what is wanted of it.
+    /// When all events of a semaphore have arrived, each holder has last heard what is wanted of it.
     async fn holders_know(&mut self) {
-        // What was handed out and not acknowledged comes again by then.
-        self.remember(format!("time moves by {ALL_COME_AGAIN} s"));
-        self.queue.advance(Span::from_secs(ALL_COME_AGAIN));
-        let fetch = || SemaphoreCommand::Events { key: None, count: 1000, wait: Span::ZERO };
-        loop {
-            let Some(Ok(SemaphoreReply::Events(events))) = self.ask(vec![fetch()]).await.pop()
-            else {
-                self.fail("  events cannot be fetched");
-            };
-            if events.is_empty() {
-                break;
-            }
-            let events = events.iter().map(|event| event.id).collect();
-            self.ask(vec![SemaphoreCommand::Acknowledge { events }]).await;
-        }
         for key in Script::keys() {
+            let fetch =
+                SemaphoreCommand::Events { key: Some(key.clone()), count: 1000, wait: Span::ZERO };
+            while let Some(Ok(SemaphoreReply::Events(events))) =
+                self.ask(vec![fetch.clone()]).await.pop()
+                && !events.is_empty()
+            {
+                let events = events.iter().map(|event| event.id).collect();
+                self.ask(vec![SemaphoreCommand::Acknowledge { events }]).await;
+            }
+            if self.events_left(&key) {
+                // What was handed out and not acknowledged comes again later.
+                continue;
+            }
             for standing in self.standings(&key, (0..TASKS).map(TaskId).collect()) {
                 let Some(grant) = standing.grant else { continue };
                 let heard = self.heard.get(&(key.clone(), grant));
@@ -157,6 +152,17 @@ impl<H: Harness> Run<H> {
                     self.fail(&format!("  {standing:?} of '{key}' last heard {heard:?}"));
                 }
             }
+        }
+    }
+
+    /// Whether a semaphore has events that did not arrive yet, as the machine has it.
+    fn events_left(&mut self, key: &SemaphoreKey) -> bool {
+        let list = SemaphoreCommand::List { key: Some(key.clone()) };
+        match self.machine.apply(self.queue.now(), Command::Semaphore(list)) {
+            Ok(Reply::Semaphore(SemaphoreReply::Semaphores(infos))) => {
+                infos.iter().any(|info| info.events > 0)
+            }
+            other => panic!("a list answered {other:?}"),
         }
     }
 

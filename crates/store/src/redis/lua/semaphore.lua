@@ -60,13 +60,47 @@ function sem.open(call, key)
     return s
 end
 
--- Makes one with these rules.
-function sem.create(call, key, number, raw)
+-- Makes one with these rules. Its first event and the grant before its first are at least these.
+function sem.create(call, key, number, raw, event, grant)
     local base = '{' .. call.prefix .. ':/' .. key .. '}'
     redis.call('SET', base .. ':o', raw)
-    redis.call('SET', base .. ':s', struct.pack(STATE, number, 0, 0, outbox.first_number(call), NEVER, 0, 0) .. life.mark())
+    redis.call('SET', base .. ':s', struct.pack(STATE, number, grant or 0, 0, math.max(outbox.first_number(call), event or 0), NEVER, 0, 0)
+        .. life.mark())
     call.semaphores[key] = nil
     return sem.open(call, key)
+end
+
+-- Its keys but for the rules and the numbers.
+local PARTS = { ':p', ':w', ':a', ':r', ':k', ':d', ':e', ':g', ':q' }
+
+-- What is left of a semaphore that was dropped, until the registry knows of it: its number, the first event of a next one, the last grant.
+-- Nothing where there is one, or never was.
+function sem.remains(call, key)
+    local base = '{' .. call.prefix .. ':/' .. key .. '}'
+    local raw = redis.call('MGET', base .. ':o', base .. ':s')
+    if raw[1] or not raw[2] then
+        return nil
+    end
+    local number, grants, _, events = struct.unpack(STATE, raw[2])
+    return struct.pack('<I4dd', number, events + 1, grants)
+end
+
+-- Removes it, but for its numbers.
+function sem.drop(s)
+    sem.close(s)
+    redis.call('UNLINK', s.base .. ':o')
+    for _, part in ipairs(PARTS) do
+        redis.call('UNLINK', s.base .. part)
+    end
+    s.call.semaphores[s.key] = nil
+    return sem.remains(s.call, s.key)
+end
+
+-- The registry knows that it was dropped.
+function sem.forget(call, key, remains)
+    if sem.remains(call, key) == remains then
+        redis.call('UNLINK', '{' .. call.prefix .. ':/' .. key .. '}:s')
+    end
 end
 
 -- Writes the numbers, when all is done.
