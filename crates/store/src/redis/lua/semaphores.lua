@@ -167,61 +167,64 @@ local function told_task(s, task)
     return tube and tube.options.name or '', string.sub(task, 6)
 end
 
-local HOLDERS = 0
+-- Lua allows two hundred names in one place: these are not seen behind it.
+do
+    local HOLDERS = 0
 
--- The best of an order behind this place, at most so many, as pairs of a place and its task.
-local function add_behind(s, found, order, after, count)
-    local first = after and sem.before(s, order, after.priority, after.behind) or 0
-    for _, member in ipairs(redis.call('ZRANGE', s.base .. order, first, first + count - 1)) do
-        local task = string.sub(member, 9)
-        found[#found + 1] = { sem.place(s, task), task }
-    end
-end
-
-local function is_better(one, other)
-    local a, b = one[1], other[1]
-    return a.priority > b.priority or a.priority == b.priority and a.seq < b.seq
-end
-
--- Which part, at most how many, and where the page before ended (a number of arrival below zero: there was none). Each with its
--- number of arrival and the name of its tube.
-function semaphores.members(s, header)
-    local part, count, priority, seq = struct.unpack('<Bddd', header, 2)
-    local after = seq >= 0 and { priority = priority, behind = struct.pack('>I8', seq + 1) }
-    local found, shown = {}, {}
-    for _, order in ipairs(count == 0 and {} or part == HOLDERS and { ':a', ':k', ':r' } or { ':w' }) do
-        add_behind(s, found, order, after, count)
-    end
-    table.sort(found, is_better)
-    for at = 1, math.min(#found, count) do
-        local p, name, task = found[at][1], told_task(s, found[at][2])
-        shown[at] = task .. struct.pack(STANDING, p.status, p.pinned, p.priority, p.enqueued, p.until_when, p.grant, p.granted,
-            p.lease_until) .. struct.pack('<dI2c0', p.seq, #name, name)
-    end
-    return '\0' .. table.concat(shown)
-end
-
--- The name of a tube behind this semaphore. In a cluster there is none.
-local function tube_behind(s)
-    local base = '{' .. s.call.prefix .. '}'
-    for _, name in ipairs(s.call.single and redis.call('HKEYS', base .. ':tubes') or {}) do
-        local home = redis.call('HGET', base .. ':homes', name) or name
-        local raw = redis.call('GET', '{' .. s.call.prefix .. ':' .. home .. '}:o')
-        if raw and options_of(raw).semaphore == s.key then
-            return options_of(raw).name
+    -- The best of an order behind this place, at most so many, as pairs of a place and its task.
+    local function add_behind(s, found, order, after, count)
+        local first = after and sem.before(s, order, after.priority, after.behind) or 0
+        for _, member in ipairs(redis.call('ZRANGE', s.base .. order, first, first + count - 1)) do
+            local task = string.sub(member, 9)
+            found[#found + 1] = { sem.place(s, task), task }
         end
     end
-end
 
--- Removes a semaphore with all it has. Where a tube is behind it, the tube would never let a task go on.
-function semaphores.drop(s, header)
-    local tube = tube_behind(s)
-    if tube then
-        return '\6' .. tube
-    elseif struct.unpack('<B', header, 2) == 0 and redis.call('HLEN', s.base .. ':p') > 0 then
-        return '\5'
+    local function is_better(one, other)
+        local a, b = one[1], other[1]
+        return a.priority > b.priority or a.priority == b.priority and a.seq < b.seq
     end
-    return '\0' .. sem.drop(s)
+
+    -- Which part, at most how many, and where the page before ended (a number of arrival below zero: there was none). Each with its
+    -- number of arrival and the name of its tube.
+    function semaphores.members(s, header)
+        local part, count, priority, seq = struct.unpack('<Bddd', header, 2)
+        local after = seq >= 0 and { priority = priority, behind = struct.pack('>I8', seq + 1) }
+        local found, shown = {}, {}
+        for _, order in ipairs(count == 0 and {} or part == HOLDERS and { ':a', ':k', ':r' } or { ':w' }) do
+            add_behind(s, found, order, after, count)
+        end
+        table.sort(found, is_better)
+        for at = 1, math.min(#found, count) do
+            local p, name, task = found[at][1], told_task(s, found[at][2])
+            shown[at] = task .. struct.pack(STANDING, p.status, p.pinned, p.priority, p.enqueued, p.until_when, p.grant, p.granted,
+                p.lease_until) .. struct.pack('<dI2c0', p.seq, #name, name)
+        end
+        return '\0' .. table.concat(shown)
+    end
+
+    -- The name of a tube behind this semaphore. In a cluster there is none.
+    local function tube_behind(s)
+        local base = '{' .. s.call.prefix .. '}'
+        for _, name in ipairs(s.call.single and redis.call('HKEYS', base .. ':tubes') or {}) do
+            local home = redis.call('HGET', base .. ':homes', name) or name
+            local raw = redis.call('GET', '{' .. s.call.prefix .. ':' .. home .. '}:o')
+            if raw and options_of(raw).semaphore == s.key then
+                return options_of(raw).name
+            end
+        end
+    end
+
+    -- Removes a semaphore with all it has. Where a tube is behind it, the tube would never let a task go on.
+    function semaphores.drop(s, header)
+        local tube = tube_behind(s)
+        if tube then
+            return '\6' .. tube
+        elseif struct.unpack('<B', header, 2) == 0 and redis.call('HLEN', s.base .. ':p') > 0 then
+            return '\5'
+        end
+        return '\0' .. sem.drop(s)
+    end
 end
 
 function semaphores.info(s)
