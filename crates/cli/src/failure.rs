@@ -70,7 +70,7 @@ fn unknown_tube<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a 
     }
 }
 
-fn exit_of(error: &anyhow::Error) -> Exit {
+pub fn exit_of(error: &anyhow::Error) -> Exit {
     if error.chain().any(|cause| cause.is::<Wrong>()) {
         return Exit::Usage;
     }

@@ -220,7 +220,7 @@ impl Http {
     ) -> Result<Vec<DeliveryAnswer>, HttpError> {
         let asked = count.clamp(1, BATCH_TASKS_MAX);
         let target = self.tube_address(tube, "deliveries");
-        let target = target.with_query(&format!("count={asked}&show=true"));
+        let target = target.with("count", &asked.to_string()).with("show", "true");
         let request = HttpCall::new(Method::GET, target);
         let answer: DeliveriesAnswer = self.send(request, Duration::ZERO, "deliveries").await?;
         Ok(answer.deliveries.into_iter().take(count).collect())
@@ -234,7 +234,7 @@ impl Http {
     ) -> Result<Vec<ConsumerAnswer>, HttpError> {
         let asked = count.clamp(1, BATCH_TASKS_MAX);
         let target = self.tube_address(tube, "consumers");
-        let request = HttpCall::new(Method::GET, target.with_query(&format!("count={asked}")));
+        let request = HttpCall::new(Method::GET, target.with("count", &asked.to_string()));
         let answer: ConsumersAnswer = self.send(request, Duration::ZERO, "consumers").await?;
         Ok(answer.consumers.into_iter().take(count).collect())
     }

@@ -55,9 +55,10 @@ pub use task::{Task, bytes_task, new_task};
 pub use taskyard_core::command::TubeInfo;
 pub use taskyard_core::{
     EventId, EventKind, Execute, Finish, FinishItem, Grant, GrantFinish, GrantItem, GrantOutcome,
-    Holder, Kind, Lease, NewTask, Outcome, Placed, Priority, Reason, SemaphoreChange,
-    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Span, Standing, State, Status,
-    Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats, Wish,
+    Holder, Kind, Lease, LineCursor, LinePart, Member, MembersPage, NewTask, Outcome, Placed,
+    Priority, Reason, SemaphoreChange, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
+    SemaphoreOptions, Span, Standing, State, Status, Take, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions, TubeStats, Wish,
 };
 #[cfg(feature = "embedded")]
 pub use taskyard_store::{OpenError, OpenOptions};

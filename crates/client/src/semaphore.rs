@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use taskyard_core::{
-    Command, EventId, Execute, Grant, GrantFinish, GrantItem, GrantOutcome, Reply, SemaphoreChange,
-    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply, Standing,
-    TaskId, Wish,
+    Command, EventId, Execute, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor, LinePart,
+    MembersPage, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
+    SemaphoreKey, SemaphoreReply, Standing, TaskId, Wish,
 };
 
 use crate::client::{Client, unexpected};
@@ -96,6 +96,22 @@ impl<'a, E: Execute> SemaphoreManager<'a, E> {
         self.set(key, SemaphoreChange::limits(active, try_release)).await
     }
 
+    /// Makes a semaphore. One that is there is left as it is; refused where an option that is named differs from it.
+    pub async fn create(&self, key: &str, change: SemaphoreChange) -> Result<SemaphoreInfo> {
+        let infos = self.infos(configure(SemaphoreKey::new(key)?, change, true)).await?;
+        Ok(infos.into_iter().next().ok_or_else(|| unexpected("semaphore"))?)
+    }
+
+    /// Removes a semaphore with its events. Refused while it is before a tube and, unless forced, while tasks hold its grants
+    /// or wait for them.
+    pub async fn drop(&self, key: &str, force: bool) -> Result<()> {
+        let drop = SemaphoreCommand::Drop { key: SemaphoreKey::new(key)?, force };
+        match self.client.semaphore(drop).await? {
+            SemaphoreReply::Dropped => Ok(()),
+            _ => Err(unexpected("drop").into()),
+        }
+    }
+
     /// Changes anything about a semaphore; makes it if it is not there.
     pub async fn set(&self, key: &str, change: SemaphoreChange) -> Result<SemaphoreInfo> {
         let infos = self.infos(configure(SemaphoreKey::new(key)?, change, false)).await?;
@@ -167,6 +183,20 @@ impl<'a, E: Execute> Semaphore<'a, E> {
         self.standings(SemaphoreCommand::Look { key, tasks }).await
     }
 
+    /// Who holds a grant or who waits, the best first, at most `count`; `after` is the `next` of the page before.
+    pub async fn members(
+        &self,
+        part: LinePart,
+        after: Option<LineCursor>,
+        count: usize,
+    ) -> Result<MembersPage> {
+        let key = self.key.clone();
+        match self.client.semaphore(SemaphoreCommand::Members { key, part, after, count }).await? {
+            SemaphoreReply::Members(page) => Ok(page),
+            _ => Err(unexpected("members").into()),
+        }
+    }
+
     /// Leaves: the place goes to the next. Without a number the current grant is meant, or the place in line.
     pub async fn release(&self, task: TaskId, grant: Option<Grant>) -> Result<GrantOutcome> {
         self.finish(task, grant, GrantFinish::Release).await
@@ -177,7 +207,7 @@ impl<'a, E: Execute> Semaphore<'a, E> {
         self.finish(task, grant, GrantFinish::Yield).await
     }
 
-    /// Cannot release now: keeps the grant and is not asked again.
+    /// Cannot release now: keeps the grant, and is not asked again as long as this request would stand.
     pub async fn decline(&self, task: TaskId, grant: Option<Grant>) -> Result<GrantOutcome> {
         self.finish(task, grant, GrantFinish::Decline).await
     }

@@ -56,8 +56,29 @@ pub enum Error {
     /// No semaphore of this key.
     #[error("semaphore '{0}' does not exist; create it first")]
     SemaphoreNotFound(SemaphoreKey),
+    /// A semaphore of this key is there already, and not as it was wanted.
+    #[error("semaphore '{key}' already exists{}", besides(differs))]
+    SemaphoreExists {
+        /// Its key.
+        key: SemaphoreKey,
+        /// Which of the named options differ; perhaps none.
+        differs: String,
+    },
+    /// The semaphore cannot be dropped while tasks hold its grants or wait for them.
+    #[error(
+        "tasks hold grants of semaphore '{0}' or wait for them; release them first, or drop it with force"
+    )]
+    SemaphoreInUse(SemaphoreKey),
+    /// The semaphore cannot be dropped while it is before a tube.
+    #[error("semaphore '{key}' is before tube '{tube}'; drop the tube first")]
+    SemaphoreHasTube {
+        /// The semaphore.
+        key: SemaphoreKey,
+        /// One of the tubes behind it.
+        tube: TubeName,
+    },
     /// The store has as many semaphores as it may have.
-    #[error("the store has {0} semaphores, the most it may have")]
+    #[error("the store has {0} semaphores, the most it may have; drop some first")]
     TooManySemaphores(usize),
     /// No task of this id in the tube.
     #[error("task {1} not found in tube '{0}'")]
@@ -103,6 +124,13 @@ pub enum Error {
     /// The engine is stopping; nothing was done.
     #[error("the server is shutting down; try again on the next one")]
     ShuttingDown,
+}
+
+fn besides(differs: &str) -> String {
+    if differs.is_empty() {
+        return String::new();
+    }
+    format!(" with other options: {differs}; change it with `set`")
 }
 
 impl Error {

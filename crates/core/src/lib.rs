@@ -51,9 +51,9 @@ pub use machine::{Machine, check_tasks, no_semaphore, refuse_priorities, refuse_
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
 pub use semaphore::{
-    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Priority, SemaphoreChange,
-    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
-    SemaphoreReply, Standing, Status, Wish,
+    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor, LinePart, Member,
+    MembersPage, Priority, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
+    SemaphoreKey, SemaphoreOptions, SemaphoreReply, Standing, Status, Wish,
 };
 pub use session::SessionId;
 pub use state::{Event, State};

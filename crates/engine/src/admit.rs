@@ -219,6 +219,7 @@ fn changes_something(command: &Command) -> bool {
             // What the others do may let a task of a tube in.
             | Command::Semaphore(
                 SemaphoreCommand::Look { .. }
+                    | SemaphoreCommand::Members { .. }
                     | SemaphoreCommand::List { .. }
                     | SemaphoreCommand::Events { .. }
                     | SemaphoreCommand::Acknowledge { .. }

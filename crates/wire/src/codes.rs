@@ -10,6 +10,9 @@
 //! | `tube_has_taken` | 409 | 6 | a drop while somebody holds tasks |
 //! | `tube_has_consumers` | 409 | 6 | a drop while consumers wait |
 //! | `semaphore_not_found` | 404 | 4 | no semaphore of this key |
+//! | `semaphore_exists` | 409 | 6 | a semaphore of this key is there already, with other options |
+//! | `semaphore_in_use` | 409 | 6 | a drop while tasks hold grants or wait |
+//! | `semaphore_has_tube` | 409 | 6 | a drop while the semaphore is before a tube |
 //! | `no_semaphore` | 409 | 6 | a task names its priority in a semaphore, and its tube has none |
 //! | `too_many_semaphores` | 409 | 6 | the store has as many semaphores as it may have |
 //! | `too_many_tubes` | 409 | 6 | the store has as many tubes as it may have |
@@ -72,6 +75,12 @@ pub enum Code {
     TooManySemaphores,
     /// The tube has no semaphore.
     NoSemaphore,
+    /// A semaphore of this key is there already, with other options.
+    SemaphoreExists,
+    /// A drop while tasks hold grants or wait.
+    SemaphoreInUse,
+    /// A drop while the semaphore is before a tube.
+    SemaphoreHasTube,
     /// The tube's kind does not have this verb.
     Unsupported,
     /// The tube is at its capacity.
@@ -133,7 +142,7 @@ pub enum Exit {
 }
 
 /// The list itself: code, its name on the wire, HTTP status, exit code.
-const TABLE: [(Code, &str, u16, Exit); 25] = [
+const TABLE: [(Code, &str, u16, Exit); 28] = [
     (Code::TubeNotFound, "tube_not_found", 404, Exit::NotFound),
     (Code::TaskNotFound, "task_not_found", 404, Exit::NotFound),
     (Code::SessionUnknown, "session_unknown", 404, Exit::NotFound),
@@ -145,6 +154,9 @@ const TABLE: [(Code, &str, u16, Exit); 25] = [
     (Code::SemaphoreNotFound, "semaphore_not_found", 404, Exit::NotFound),
     (Code::TooManySemaphores, "too_many_semaphores", 409, Exit::Refused),
     (Code::NoSemaphore, "no_semaphore", 409, Exit::Refused),
+    (Code::SemaphoreExists, "semaphore_exists", 409, Exit::Refused),
+    (Code::SemaphoreInUse, "semaphore_in_use", 409, Exit::Refused),
+    (Code::SemaphoreHasTube, "semaphore_has_tube", 409, Exit::Refused),
     (Code::Unsupported, "unsupported", 409, Exit::Refused),
     (Code::TubeFull, "tube_full", 429, Exit::Refused),
     (Code::TooLarge, "too_large", 413, Exit::Refused),
@@ -208,6 +220,9 @@ impl Code {
             Error::SemaphoreNotFound(_) => Code::SemaphoreNotFound,
             Error::TooManySemaphores(_) => Code::TooManySemaphores,
             Error::NoSemaphore(_) => Code::NoSemaphore,
+            Error::SemaphoreExists { .. } => Code::SemaphoreExists,
+            Error::SemaphoreInUse(_) => Code::SemaphoreInUse,
+            Error::SemaphoreHasTube { .. } => Code::SemaphoreHasTube,
             Error::TaskNotFound(..) => Code::TaskNotFound,
             Error::Unsupported { .. } => Code::Unsupported,
             Error::Invalid(_) => Code::Invalid,

@@ -46,10 +46,11 @@ Examples:
   taskyard semaphore release yang 17             whatever it holds, or its place in line
   taskyard semaphore release yang 17:3           its grant 3 only
   taskyard semaphore release yang 17 --yield     back into the line, so that others go first
-  taskyard semaphore release yang 17 --decline   keep the grant and do not ask again
+  taskyard semaphore release yang 17 --decline   keep the grant although asked to release
   taskyard semaphore release yang 17 --extend 5m
 
-With the number of the grant it is refused (exit code 5) when the task holds another one.")]
+With the number of the grant it is refused (exit code 5) when the task holds another one; so is --decline by a
+holder that was not asked.")]
 pub struct ReleaseArgs {
     /// The semaphore.
     key: String,
@@ -59,7 +60,7 @@ pub struct ReleaseArgs {
     /// Go back into the line instead of leaving.
     #[arg(long = "yield", conflicts_with_all = ["decline", "extend"])]
     gives_way: bool,
-    /// Keep the grant, and do not be asked again.
+    /// Keep the grant although asked to release.
     #[arg(long, conflicts_with = "extend")]
     decline: bool,
     /// Keep the grant for this long from now.
@@ -124,7 +125,8 @@ pub fn release(args: &ReleaseArgs) -> anyhow::Result<Exit> {
         }
     }
     let worst = |outcome| outcomes.contains(&outcome);
-    Ok(match (worst(GrantOutcome::Stale), worst(GrantOutcome::Missing)) {
+    let stale = worst(GrantOutcome::Stale) || worst(GrantOutcome::NotAsked);
+    Ok(match (stale, worst(GrantOutcome::Missing)) {
         (true, _) => Exit::Stale,
         (false, true) => Exit::NotFound,
         (false, false) => Exit::Ok,

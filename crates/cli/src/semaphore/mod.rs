@@ -2,18 +2,20 @@
 
 mod events;
 mod line;
+mod members;
 mod set;
 mod show;
 
 use clap::{Args, Subcommand};
-use taskyard_core::{Command, Reply, SemaphoreCommand, SemaphoreKey, SemaphoreReply};
+use taskyard_core::{Command, LinePart, Reply, SemaphoreCommand, SemaphoreKey, SemaphoreReply};
 use taskyard_wire::Exit;
 
 use crate::connect::{ConnectArgs, misfit};
 
 use events::EventsArgs;
 use line::{EnqueueArgs, ReleaseArgs};
-use set::SetArgs;
+use members::{DropArgs, MembersArgs};
+use set::{CreateArgs, SetArgs};
 use show::{ListArgs, ShowArgs};
 
 /// What to do with which semaphore.
@@ -35,8 +37,8 @@ pub struct SemaphoreArgs {
 /// What to do.
 #[derive(Debug, Subcommand)]
 enum SemaphoreVerb {
-    /// Make a semaphore; one that is there is left as it is.
-    Create(SetArgs),
+    /// Make a semaphore.
+    Create(CreateArgs),
     /// Change a semaphore, or make it.
     Set(SetArgs),
     /// Stand in line, or change a priority.
@@ -50,18 +52,27 @@ enum SemaphoreVerb {
     List(ListArgs),
     /// Show one semaphore, and where tasks stand in it.
     Show(ShowArgs),
+    /// Show who holds a grant, the best first.
+    Holders(MembersArgs),
+    /// Show who waits for a grant, the best first.
+    Waiting(MembersArgs),
+    /// Remove a semaphore; refused while a tube is behind it, or tasks hold its grants or wait for them.
+    Drop(DropArgs),
 }
 
 /// Does it.
 pub fn run(args: SemaphoreArgs) -> anyhow::Result<Exit> {
     match args.verb {
-        SemaphoreVerb::Create(args) => set::run(&args, true),
+        SemaphoreVerb::Create(args) => set::create(&args),
         SemaphoreVerb::Set(args) => set::run(&args, false),
         SemaphoreVerb::Enqueue(args) => line::enqueue(&args),
         SemaphoreVerb::Release(args) => line::release(&args),
         SemaphoreVerb::Events(args) => events::run(&args),
         SemaphoreVerb::List(args) => show::list(&args),
         SemaphoreVerb::Show(args) => show::one(&args),
+        SemaphoreVerb::Holders(args) => members::run(&args, LinePart::Holders),
+        SemaphoreVerb::Waiting(args) => members::run(&args, LinePart::Waiting),
+        SemaphoreVerb::Drop(args) => members::drop(&args),
     }
 }
 

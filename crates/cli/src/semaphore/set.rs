@@ -1,18 +1,18 @@
 //! Making and changing semaphores.
 
 use clap::Args;
-use taskyard_core::{SemaphoreChange, SemaphoreCommand, SemaphoreReply, Span};
+use taskyard_core::{Error, SemaphoreChange, SemaphoreCommand, SemaphoreReply, Span};
 use taskyard_wire::Exit;
 
 use super::{ask, key, show};
 use crate::connect::{ConnectArgs, misfit};
+use crate::failure::exit_of;
 use crate::units::{self, OrNone};
 
 /// What the semaphore does. What is not said stays or has its default.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard semaphore create yang
   taskyard semaphore create yang --active 1000 --try-release 900 --margin 0.5
   taskyard semaphore set yang --active 10 --shed true
   taskyard semaphore set yang --lease none")]
@@ -62,9 +62,40 @@ pub struct SetArgs {
     connect: ConnectArgs,
 }
 
-/// Makes or changes a semaphore and shows it.
-pub fn run(args: &SetArgs, only_new: bool) -> anyhow::Result<Exit> {
-    let change = SemaphoreChange {
+/// What the new semaphore does.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    #[command(flatten)]
+    set: SetArgs,
+    /// Leave a semaphore of that key as it is instead of refusing, if it has the options that are named here.
+    #[arg(long)]
+    if_not_exists: bool,
+}
+
+/// Makes a semaphore and shows it; refuses one that is there, as for tubes.
+pub fn create(args: &CreateArgs) -> anyhow::Result<Exit> {
+    let (key, set) = (key(&args.set.key)?, &args.set);
+    if !args.if_not_exists {
+        let list = SemaphoreCommand::List { key: Some(key.clone()) };
+        match ask(&set.connect, list) {
+            // Should another make it meanwhile, this changes nothing about it.
+            Err(error) if exit_of(&error) == Exit::NotFound => {}
+            found => {
+                let SemaphoreReply::Semaphores(infos) = found? else {
+                    return Err(misfit("semaphore"));
+                };
+                for info in &infos {
+                    change(set).check_same(&key, &info.options)?;
+                }
+                return Err(Error::SemaphoreExists { key, differs: String::new() }.into());
+            }
+        }
+    }
+    run(set, true)
+}
+
+fn change(args: &SetArgs) -> SemaphoreChange {
+    SemaphoreChange {
         active: args.active,
         try_release: args.try_release,
         margin: args.margin,
@@ -77,8 +108,12 @@ pub fn run(args: &SetArgs, only_new: bool) -> anyhow::Result<Exit> {
         ack_timeout: args.ack_timeout.map(|timeout| timeout.0),
         shed: args.shed,
         drop_expired: args.drop_expired,
-    };
-    let (key, change) = (key(&args.key)?, Box::new(change));
+    }
+}
+
+/// Makes or changes a semaphore and shows it.
+pub fn run(args: &SetArgs, only_new: bool) -> anyhow::Result<Exit> {
+    let (key, change) = (key(&args.key)?, Box::new(change(args)));
     let configure = SemaphoreCommand::Configure { key, change, only_new };
     match ask(&args.connect, configure)? {
         SemaphoreReply::Semaphores(infos) => {

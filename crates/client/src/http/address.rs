@@ -58,9 +58,13 @@ impl Address {
 pub(super) struct Target(String);
 
 impl Target {
-    /// The same with a query, whose values need no encoding.
-    pub fn with_query(self, query: &str) -> Self {
-        Target(format!("{}?{query}", self.0))
+    /// The same with one more field in its query.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.0.push(if self.0.contains('?') { '&' } else { '?' });
+        percent_encode(name, &mut self.0);
+        self.0.push('=');
+        percent_encode(value, &mut self.0);
+        self
     }
 
     pub fn as_str(&self) -> &str {
@@ -68,10 +72,10 @@ impl Target {
     }
 }
 
-/// Appends a path segment with everything but unreserved characters encoded.
-fn percent_encode(segment: &str, target: &mut String) {
+/// Appends a path segment or a part of a query with everything but unreserved characters encoded.
+fn percent_encode(text: &str, target: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in segment.bytes() {
+    for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             target.push(char::from(byte));
         } else {
@@ -115,8 +119,9 @@ mod tests {
     #[test]
     fn segments_are_encoded() {
         let address = Address::parse("http://a/b").unwrap();
-        let target = address.call(&["tubes", "a/b ?ü.~", "take"]).with_query("count=1");
-        assert_eq!(target.as_str(), "/b/v1/tubes/a%2Fb%20%3F%C3%BC.~/take?count=1");
+        let target =
+            address.call(&["tubes", "a/b ?ü.~", "take"]).with("count", "1").with("after", "a&b");
+        assert_eq!(target.as_str(), "/b/v1/tubes/a%2Fb%20%3F%C3%BC.~/take?count=1&after=a%26b");
         assert_eq!(address.page("/pool/status").as_str(), "/pool/status");
     }
 }

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use taskyard_core::{Reply, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span};
 use taskyard_wire::http::{
     AcknowledgeRequest, AcknowledgedAnswer, EnqueueRequest, EventAnswer, EventsAnswer,
-    EventsRequest, GrantsAnswer, GrantsRequest, LookRequest, SemaphoreAnswer, SemaphoreRequest,
-    SemaphoresAnswer, StandingAnswer, StandingsAnswer,
+    EventsRequest, GrantsAnswer, GrantsRequest, LookRequest, MembersAnswer, NothingAnswer,
+    SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer, StandingAnswer, StandingsAnswer,
 };
 
 use super::link::HttpCall;
@@ -45,6 +45,25 @@ impl Http {
                 let answer: GrantsAnswer =
                     self.post_semaphore(&key, "finish", &request, verb).await?;
                 SemaphoreReply::Finished(answer.into_outcomes())
+            }
+            SemaphoreCommand::Members { key, part, after, count } => {
+                let mut address = self.address(&["semaphores", key.as_str(), part.name()]);
+                address = address.with("count", &count.to_string());
+                if let Some(after) = after {
+                    address = address.with("after", &after.to_string());
+                }
+                let answer: MembersAnswer =
+                    self.send(HttpCall::new(Method::GET, address), Duration::ZERO, verb).await?;
+                SemaphoreReply::Members(answer.into_page().map_err(refused)?)
+            }
+            SemaphoreCommand::Drop { key, force } => {
+                let mut address = self.address(&["semaphores", key.as_str()]);
+                if force {
+                    address = address.with("force", "true");
+                }
+                let request = HttpCall::new(Method::DELETE, address);
+                let _: NothingAnswer = self.send(request, Duration::ZERO, verb).await?;
+                SemaphoreReply::Dropped
             }
             SemaphoreCommand::List { key } => infos(self.semaphores(key.as_ref()).await?)?,
             SemaphoreCommand::Events { key, count, wait } => {

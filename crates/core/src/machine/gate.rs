@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::error::{Error, Result};
 use crate::semaphore::gated::{Want, gated, priority_of, tube_task};
 use crate::semaphore::{
     Priority, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Semaphores, Status,
@@ -14,8 +15,10 @@ use crate::slots::{Slot, Standing};
 use crate::state::{self, Event, State};
 use crate::task::TaskId;
 use crate::time::Timestamp;
+use crate::tube::TubeName;
 
 use super::Machine;
+use super::tubes::Tube;
 
 impl Machine {
     /// The number of the semaphore before a tube.
@@ -177,14 +180,35 @@ impl Machine {
         }
     }
 
-    /// Says of which tubes the tasks are that events tell of.
+    /// Says of which tubes the tasks are that an answer names.
     pub(super) fn name_tubes(&self, reply: &mut SemaphoreReply) {
-        let SemaphoreReply::Events(events) = reply else { return };
-        for event in events {
-            if let Some((number, id)) = tube_task(event.task) {
-                event.tube = self.tubes.get(number).map(|tube| tube.name.clone());
-                event.task = id;
+        let named = |tube: &mut Option<TubeName>, task: &mut TaskId| {
+            if let Some((number, id)) = tube_task(*task) {
+                *tube = self.tubes.get(number).map(|tube| tube.name.clone());
+                *task = id;
             }
+        };
+        match reply {
+            SemaphoreReply::Events(events) => {
+                events.iter_mut().for_each(|event| named(&mut event.tube, &mut event.task));
+            }
+            SemaphoreReply::Members(page) => {
+                let members = page.members.iter_mut();
+                members.for_each(|member| named(&mut member.tube, &mut member.standing.task));
+            }
+            _ => {}
+        }
+    }
+
+    /// Refuses to drop a semaphore that is before a tube: its tasks would never be ready again.
+    pub(super) fn check_gates(&self, command: &SemaphoreCommand) -> Result<()> {
+        let SemaphoreCommand::Drop { key, .. } = command else { return Ok(()) };
+        let behind = |tube: &&Tube| tube.options.semaphore.as_ref() == Some(key);
+        match self.tubes.iter().map(|(_, tube)| tube).find(behind) {
+            Some(tube) => {
+                Err(Error::SemaphoreHasTube { key: key.clone(), tube: tube.name.clone() })
+            }
+            None => Ok(()),
         }
     }
 }

@@ -95,6 +95,7 @@ impl Machine {
             Command::LeaveSession { session } => self.leave_session(now, session),
             Command::ConfigureSessions { ttr } => self.configure_sessions(ttr),
             Command::Semaphore(command) => {
+                self.check_gates(&command)?;
                 let mut reply = self.ask_semaphores(|all| all.apply(now, command))?;
                 self.follow();
                 self.name_tubes(&mut reply);

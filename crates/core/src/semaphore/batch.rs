@@ -1,5 +1,7 @@
 //! How a store writes a batch down, undoes it, and brings back what was written.
 
+use crate::limits::SEMAPHORES_MAX;
+
 use super::book::Semaphores;
 use super::command::EventId;
 use super::place::Place;
@@ -17,6 +19,7 @@ impl Semaphores {
         let mut changes = SemaphoreChanges::default();
         for (number, before) in &self.journal.semaphores {
             let after = self.all.get(*number as usize).map(|semaphore| &semaphore.record);
+            let after = after.filter(|_| !self.vacant.contains(number));
             changes.semaphores.extend(row(before.as_ref(), after).map(|row| (*number, row)));
         }
         for ((number, task), before) in &self.journal.tasks {
@@ -63,35 +66,34 @@ impl Semaphores {
         for ((number, task), before) in journal.tasks {
             self.all[number as usize].line.set(task, before);
         }
-        let mut semaphores: Vec<_> = journal.semaphores.into_iter().collect();
-        // The youngest first: their numbers are given again.
-        semaphores.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
-        for (number, before) in semaphores {
-            match before {
-                Some(record) => self.all[number as usize].record = record,
-                None => self.remove_last(),
+        // What is new goes before what comes back: it may have the same key.
+        let (back, new): (Vec<_>, Vec<_>) =
+            journal.semaphores.into_iter().partition(|(_, before)| before.is_some());
+        for number in new.iter().chain(&back).map(|(number, _)| *number) {
+            if !self.vacant.contains(&number) {
+                self.all[number as usize].record.recheck_at = None;
+                self.vacate(number);
             }
+        }
+        for (number, before) in back {
+            let Some(record) = before else { continue };
+            self.vacant.remove(&number);
+            self.numbers.insert(record.key.clone(), number);
+            self.all[number as usize].record = record;
         }
         for number in 0..self.all.len() as u32 {
             self.schedule(number);
         }
     }
 
-    fn remove_last(&mut self) {
-        let Some(semaphore) = self.all.pop() else { return };
-        self.numbers.remove(&semaphore.record.key);
-        if let Some(wakeup) = semaphore.wakeup {
-            self.wakeups.remove(&(wakeup, self.all.len() as u32));
-        }
-    }
-
     /// Brings back a semaphore that was written down; whether it can have been: they come in the order of
-    /// their numbers, without a gap.
+    /// their numbers.
     pub fn restore_semaphore(&mut self, number: u32, record: SemaphoreRecord) -> bool {
-        if number as usize != self.all.len() || self.numbers.contains_key(&record.key) {
+        let known = (number as usize) < self.all.len() || self.numbers.contains_key(&record.key);
+        if known || number as usize >= SEMAPHORES_MAX {
             return false;
         }
-        self.add(record);
+        self.add_at(number, record);
         self.schedule(number);
         true
     }
@@ -99,6 +101,9 @@ impl Semaphores {
     /// Brings back a task that was written down, into a semaphore that is back already.
     pub fn restore_place(&mut self, record: PlaceRecord) -> bool {
         let PlaceRecord { semaphore: number, task, place } = record;
+        if self.vacant.contains(&number) {
+            return false;
+        }
         let Some(semaphore) = self.all.get_mut(number as usize) else { return false };
         let newest = place.hold().map_or(0, |hold| hold.grant.0);
         if semaphore.line.get(task).is_some() || newest > semaphore.record.grant_seq {
@@ -112,7 +117,8 @@ impl Semaphores {
 
     /// Brings back an event that was written down.
     pub fn restore_event(&mut self, id: EventId, row: EventRecord) -> bool {
-        if row.semaphore as usize >= self.all.len() || self.outbox.get(id).is_some() {
+        let given = (row.semaphore as usize) < self.all.len();
+        if !given || self.vacant.contains(&row.semaphore) || self.outbox.get(id).is_some() {
             return false;
         }
         self.outbox.set_next_id(id.0.saturating_add(1));
@@ -123,6 +129,16 @@ impl Semaphores {
     /// The number the next event gets.
     pub fn next_event(&self) -> u64 {
         self.outbox.next_id()
+    }
+
+    /// No new semaphore gives a grant up to this number.
+    pub fn grant_floor(&self) -> u64 {
+        self.grant_floor
+    }
+
+    /// Lets no new semaphore give a grant up to this number.
+    pub fn raise_grant_floor(&mut self, grants: u64) {
+        self.grant_floor = self.grant_floor.max(grants);
     }
 
     /// Lets the numbers of events go on from here, so that none is used twice.

@@ -21,6 +21,10 @@ use super::record::{EventRecord, SemaphoreRecord};
 pub struct Semaphores {
     pub(super) numbers: BTreeMap<SemaphoreKey, u32>,
     pub(super) all: Vec<Semaphore>,
+    /// Numbers of semaphores that were dropped; the next ones get them.
+    pub(super) vacant: BTreeSet<u32>,
+    /// No new semaphore gives a grant up to this number: those of dropped semaphores may still be named.
+    pub(super) grant_floor: u64,
     pub(super) outbox: Outbox,
     /// When each semaphore next wants a tick.
     pub(super) wakeups: BTreeSet<(Timestamp, u32)>,
@@ -58,6 +62,10 @@ impl Semaphores {
             SemaphoreCommand::Enqueue { key, wishes } => self.enqueue(now, &key, &wishes),
             SemaphoreCommand::Finish { key, items } => self.finish(now, &key, &items),
             SemaphoreCommand::Look { key, tasks } => self.look(&key, &tasks),
+            SemaphoreCommand::Members { key, part, after, count } => {
+                self.members(&key, part, after, count)
+            }
+            SemaphoreCommand::Drop { key, force } => self.drop_semaphore(&key, force),
             SemaphoreCommand::List { key } => self.list(key.as_ref()),
             SemaphoreCommand::Events { key, count, .. } => self.fetch(now, key.as_ref(), count),
             SemaphoreCommand::Acknowledge { events } => Ok(self.acknowledge(&events)),

@@ -9,7 +9,7 @@ use crate::time::{Span, Timestamp};
 use crate::tube::TubeName;
 
 use super::gated::OWN_TASK_MAX;
-use super::key::{Grant, Priority, SemaphoreKey};
+use super::key::{Grant, LineCursor, Priority, SemaphoreKey};
 use super::options::{SemaphoreChange, SemaphoreOptions};
 use super::place::Status;
 
@@ -22,7 +22,7 @@ pub enum SemaphoreCommand {
         key: SemaphoreKey,
         /// What to change, or how a new one differs from the defaults.
         change: Box<SemaphoreChange>,
-        /// Leave one that is there as it is.
+        /// Leave one that is there as it is; refused where a named option differs from it.
         only_new: bool,
     },
     /// Stand in line, or change the priority of who stands there or holds a grant already. Answers
@@ -47,6 +47,26 @@ pub enum SemaphoreCommand {
         key: SemaphoreKey,
         /// Which tasks.
         tasks: Vec<TaskId>,
+    },
+    /// Show who holds a grant or who waits, the best first, a page at a time. Answers [`SemaphoreReply::Members`].
+    Members {
+        /// Which semaphore.
+        key: SemaphoreKey,
+        /// Whom to show.
+        part: LinePart,
+        /// Only those behind this one: where the page before ended.
+        after: Option<LineCursor>,
+        /// At most how many.
+        count: usize,
+    },
+    /// Remove a semaphore with its events. Refused while a tube is behind it and, unless forced, while tasks hold its grants
+    /// or wait for them. No later semaphore of this key gives a grant of the same number. Answers
+    /// [`SemaphoreReply::Dropped`].
+    Drop {
+        /// Which semaphore.
+        key: SemaphoreKey,
+        /// Although tasks hold its grants or wait for them: they are removed without an event.
+        force: bool,
     },
     /// Show one semaphore or all, by key. Answers [`SemaphoreReply::Semaphores`].
     List {
@@ -97,7 +117,7 @@ pub enum GrantFinish {
     Release,
     /// Let others go first: back into the line, with the old priority and seniority.
     Yield,
-    /// Cannot release now: keep it, and do not ask again.
+    /// Cannot release now: keep it. Not asked again as long as this request would stand.
     Decline,
     /// Let the grant last this long from now.
     Extend(Span),
@@ -124,6 +144,8 @@ pub enum GrantOutcome {
     Stale,
     /// No such task in this semaphore.
     Missing,
+    /// Nothing was declined: the holder was not asked to release.
+    NotAsked,
 }
 
 impl GrantOutcome {
@@ -133,6 +155,7 @@ impl GrantOutcome {
             GrantOutcome::Done => "done",
             GrantOutcome::Stale => "stale",
             GrantOutcome::Missing => "missing",
+            GrantOutcome::NotAsked => "not_asked",
         }
     }
 }
@@ -156,8 +179,53 @@ pub struct Standing {
     pub granted: Option<Timestamp>,
     /// When the grant ends by itself.
     pub lease_until: Option<Timestamp>,
-    /// Whether it declined to release and is not asked again.
+    /// Whether it declined to release, and that request would still stand: it is not asked again meanwhile.
     pub pinned: bool,
+}
+
+/// Which part of a line to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LinePart {
+    /// Tasks that hold a grant.
+    Holders,
+    /// Tasks that wait for one.
+    Waiting,
+}
+
+impl LinePart {
+    /// All of them.
+    pub const ALL: [LinePart; 2] = [LinePart::Holders, LinePart::Waiting];
+
+    /// The part's name on every face.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LinePart::Holders => "holders",
+            LinePart::Waiting => "waiting",
+        }
+    }
+
+    /// The part of this name.
+    pub fn from_name(name: &str) -> Option<LinePart> {
+        LinePart::ALL.into_iter().find(|part| part.name() == name)
+    }
+}
+
+/// One task of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The tube of the task, where the semaphore is before a tube.
+    pub tube: Option<TubeName>,
+    /// Where it stands.
+    pub standing: Standing,
+}
+
+/// A part of a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MembersPage {
+    /// The tasks, the best first.
+    pub members: Vec<Member>,
+    /// Where the next page begins; `None` after the last one.
+    pub next: Option<LineCursor>,
 }
 
 /// A semaphore as answers show it.
@@ -259,6 +327,10 @@ pub enum SemaphoreReply {
     Semaphores(Vec<SemaphoreInfo>),
     /// To `Enqueue` and `Look`.
     Standings(Vec<Standing>),
+    /// To `Members`.
+    Members(MembersPage),
+    /// To `Drop`.
+    Dropped,
     /// To `Finish`, in the order of the items.
     Finished(Vec<GrantOutcome>),
     /// To `Events`: perhaps none.
@@ -275,6 +347,8 @@ impl SemaphoreCommand {
             SemaphoreCommand::Enqueue { .. } => "semaphore_enqueue",
             SemaphoreCommand::Finish { .. } => "semaphore_finish",
             SemaphoreCommand::Look { .. } => "semaphore_look",
+            SemaphoreCommand::Members { .. } => "semaphore_members",
+            SemaphoreCommand::Drop { .. } => "semaphore_drop",
             SemaphoreCommand::List { .. } => "semaphore_list",
             SemaphoreCommand::Events { .. } => "semaphore_events",
             SemaphoreCommand::Acknowledge { .. } => "semaphore_acknowledge",
@@ -288,8 +362,24 @@ impl SemaphoreCommand {
             SemaphoreCommand::Finish { items, .. } => items.len(),
             SemaphoreCommand::Look { tasks, .. } => tasks.len(),
             SemaphoreCommand::Acknowledge { events } => events.len(),
-            SemaphoreCommand::Events { count, .. } => *count,
-            SemaphoreCommand::Configure { .. } | SemaphoreCommand::List { .. } => 1,
+            SemaphoreCommand::Events { count, .. } | SemaphoreCommand::Members { count, .. } => {
+                *count
+            }
+            SemaphoreCommand::Configure { .. }
+            | SemaphoreCommand::List { .. }
+            | SemaphoreCommand::Drop { .. } => 1,
+        }
+    }
+
+    /// Refuses an answer that shows a semaphore which was to be made and is another: stores that do not run the rules
+    /// themselves leave one that is there as it is, and ask this.
+    pub fn check_kept(&self, reply: &SemaphoreReply) -> Result<()> {
+        match (self, reply) {
+            (
+                SemaphoreCommand::Configure { key, change, only_new: true },
+                SemaphoreReply::Semaphores(infos),
+            ) => infos.iter().try_for_each(|info| change.check_same(key, &info.options)),
+            _ => Ok(()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Making, changing and showing semaphores.
+//! Making, changing, showing and dropping semaphores.
 
 use crate::error::{Error, Result};
 use crate::limits::SEMAPHORES_MAX;
@@ -24,7 +24,9 @@ impl Semaphores {
                 let number = *number;
                 // What is wrong is wrong, also where it would not be used.
                 let options = self.semaphore(number).record.options.changed(change)?;
-                if !only_new {
+                if only_new {
+                    change.check_same(&key, &self.semaphore(number).record.options)?;
+                } else {
                     self.update(number, |record| record.options = options);
                     self.settle(now, number);
                 }
@@ -39,22 +41,72 @@ impl Semaphores {
     }
 
     fn create(&mut self, key: SemaphoreKey, options: SemaphoreOptions) -> Result<u32> {
-        if self.all.len() >= SEMAPHORES_MAX {
+        if self.numbers.len() >= SEMAPHORES_MAX {
             return Err(Error::TooManySemaphores(SEMAPHORES_MAX));
         }
-        let number = self.all.len() as u32;
-        let record = SemaphoreRecord { key, options, grant_seq: 0, recheck_at: None };
-        if self.journal.on {
-            self.journal.semaphores.insert(number, None);
-        }
-        self.add(record);
-        Ok(number)
+        Ok(self.add(SemaphoreRecord {
+            key,
+            options,
+            grant_seq: self.grant_floor,
+            recheck_at: None,
+        }))
     }
 
-    /// Adds a semaphore under the next number.
-    pub(super) fn add(&mut self, record: SemaphoreRecord) {
-        self.numbers.insert(record.key.clone(), self.all.len() as u32);
-        self.all.push(Semaphore { record, line: Line::default(), wakeup: None });
+    /// Adds a semaphore under a number that is free.
+    pub(super) fn add(&mut self, record: SemaphoreRecord) -> u32 {
+        let number = self.vacant.first().copied().unwrap_or(self.all.len() as u32);
+        if self.journal.on {
+            self.journal.semaphores.entry(number).or_insert(None);
+        }
+        self.add_at(number, record);
+        number
+    }
+
+    /// Adds a semaphore under this number, which is free. Numbers before it that were not given are free, too.
+    pub(super) fn add_at(&mut self, number: u32, record: SemaphoreRecord) {
+        self.numbers.insert(record.key.clone(), number);
+        let semaphore =
+            || Semaphore { record: record.clone(), line: Line::default(), wakeup: None };
+        while self.all.len() < number as usize {
+            self.vacant.insert(self.all.len() as u32);
+            self.all.push(semaphore());
+        }
+        if self.vacant.remove(&number) {
+            self.all[number as usize] = semaphore();
+        } else {
+            self.all.push(semaphore());
+        }
+    }
+
+    /// Removes a semaphore with all it has. Whether a tube is behind it is for the machine to know.
+    pub(super) fn drop_semaphore(
+        &mut self,
+        key: &SemaphoreKey,
+        force: bool,
+    ) -> Result<SemaphoreReply> {
+        let number = self.number(key)?;
+        let mut tasks: Vec<_> = self.line(number).tasks().collect();
+        if !force && !tasks.is_empty() {
+            return Err(Error::SemaphoreInUse(key.clone()));
+        }
+        tasks.sort_unstable();
+        tasks.into_iter().for_each(|task| self.place(number, task, None));
+        let events = self.outbox.all().filter(|(_, row)| row.semaphore == number);
+        let events: Vec<_> = events.map(|(id, _)| id).collect();
+        events.into_iter().for_each(|id| self.set_event(id, None));
+        // A note of how it was, for whoever writes the batch down or undoes it.
+        self.update(number, |record| record.recheck_at = None);
+        self.schedule(number);
+        let grants = self.semaphore(number).record.grant_seq;
+        self.grant_floor = self.grant_floor.max(grants);
+        self.vacate(number);
+        Ok(SemaphoreReply::Dropped)
+    }
+
+    /// The number of a semaphore in which no task stands is free.
+    pub(super) fn vacate(&mut self, number: u32) {
+        self.numbers.remove(&self.all[number as usize].record.key);
+        self.vacant.insert(number);
     }
 
     pub(super) fn list(&self, key: Option<&SemaphoreKey>) -> Result<SemaphoreReply> {
@@ -69,7 +121,7 @@ impl Semaphores {
         let Semaphore { record, line, .. } = self.semaphore(number);
         SemaphoreInfo {
             key: record.key.clone(),
-            options: record.options.clone(),
+            options: record.options.clone().shown(),
             waiting: line.waiting() as u64,
             delayed: line.delayed() as u64,
             acquired: line.acquired() as u64,

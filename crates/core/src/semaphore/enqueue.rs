@@ -1,12 +1,14 @@
 //! Standing in line, and seeing who does.
 
+use std::cmp::Reverse;
+
 use crate::error::Result;
 use crate::task::TaskId;
 use crate::time::Timestamp;
 
 use super::book::Semaphores;
-use super::command::{SemaphoreReply, Standing, Wish};
-use super::key::{Priority, SemaphoreKey};
+use super::command::{LinePart, Member, MembersPage, SemaphoreReply, Standing, Wish};
+use super::key::{LineCursor, Priority, SemaphoreKey};
 use super::place::{Place, Stand};
 
 impl Semaphores {
@@ -50,6 +52,27 @@ impl Semaphores {
     pub(super) fn look(&self, key: &SemaphoreKey, tasks: &[TaskId]) -> Result<SemaphoreReply> {
         let number = self.number(key)?;
         Ok(SemaphoreReply::Standings(self.standings(number, tasks.iter().copied())))
+    }
+
+    pub(super) fn members(
+        &self,
+        key: &SemaphoreKey,
+        part: LinePart,
+        after: Option<LineCursor>,
+        count: usize,
+    ) -> Result<SemaphoreReply> {
+        let line = self.line(self.number(key)?);
+        let after = after.map(|after| (Reverse(after.priority), after.seq));
+        let found = line.members(part, after, count);
+        let places = || found.iter().filter_map(|task| Some((*task, line.get(*task)?)));
+        let last = places().last().filter(|_| found.len() == count);
+        let next = last.map(|(_, place)| LineCursor { priority: place.priority, seq: place.seq });
+        let member = |(task, place): (TaskId, &Place)| Member {
+            tube: None,
+            standing: standing(task, place),
+        };
+        let members = places().map(member).collect();
+        Ok(SemaphoreReply::Members(MembersPage { members, next }))
     }
 
     fn standings(&self, number: u32, tasks: impl Iterator<Item = TaskId>) -> Vec<Standing> {

@@ -7,7 +7,7 @@ use crate::time::{Span, Timestamp};
 use super::book::Semaphores;
 use super::command::{EventKind, GrantFinish, GrantItem, GrantOutcome, SemaphoreReply};
 use super::key::{Grant, SemaphoreKey};
-use super::place::{Hold, Stand};
+use super::place::{Hold, Stand, Status};
 
 impl Semaphores {
     pub(super) fn finish(
@@ -39,6 +39,11 @@ impl Semaphores {
                 GrantFinish::Decline | GrantFinish::Extend(_) => GrantOutcome::Stale,
             };
         };
+        if item.finish == GrantFinish::Decline && place.status() != Status::TryRelease {
+            // Twice is the same as once.
+            let declined = place.hold().is_some_and(|hold| hold.pinned);
+            return if declined { GrantOutcome::Done } else { GrantOutcome::NotAsked };
+        }
         self.finish_held(now, (number, item.task, grant), item.finish);
         GrantOutcome::Done
     }

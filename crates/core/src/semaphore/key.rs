@@ -110,6 +110,38 @@ impl fmt::Display for Grant {
     }
 }
 
+/// Where one page of a line ends and the next begins: the priority and the number of arrival of the last shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineCursor {
+    /// How important the last one is.
+    pub priority: Priority,
+    /// Its number in the order of arrival.
+    pub seq: u64,
+}
+
+impl fmt::Display for LineCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.priority.value(), self.seq)
+    }
+}
+
+impl std::str::FromStr for LineCursor {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || {
+            Error::Invalid(format!(
+                "'{text}' is not the end of a page; use the `next` of the page before"
+            ))
+        };
+        let (priority, seq) = text.split_once(':').ok_or_else(wrong)?;
+        let priority = Priority::new(priority.parse().map_err(|_| wrong())?)?;
+        // What every store can count to.
+        let seq = seq.parse().ok().filter(|seq| *seq < 1 << 53).ok_or_else(wrong)?;
+        Ok(LineCursor { priority, seq })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +153,17 @@ mod tests {
         }
         for bad in ["", ".", "..", "a/b", "a:b", "a\nb", &"x".repeat(129)] {
             assert!(matches!(SemaphoreKey::new(bad), Err(Error::Invalid(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_comes_back_as_it_was_written() {
+        for (priority, seq) in [(0.1, 7), (-1e300, 0), (f64::MAX, (1 << 53) - 1)] {
+            let cursor = LineCursor { priority: Priority::new(priority).unwrap(), seq };
+            assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        }
+        for bad in ["", "1", "1:", ":1", "nan:1", "1:-1", "1:9007199254740992"] {
+            assert!(matches!(bad.parse::<LineCursor>(), Err(Error::Invalid(_))), "{bad:?}");
         }
     }
 

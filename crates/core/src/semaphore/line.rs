@@ -1,12 +1,14 @@
 //! The tasks of one semaphore, found by id, by rank and by deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use hashbrown::HashMap;
 
 use crate::task::TaskId;
 use crate::time::Timestamp;
 
+use super::command::LinePart;
 use super::place::{Place, Rank, Status};
 
 /// The tasks of one semaphore. A task is always in exactly the orders of its status, because it only changes
@@ -18,8 +20,9 @@ pub(super) struct Line {
     /// Holders that may be asked to release.
     acquired: BTreeMap<Rank, TaskId>,
     revoking: BTreeMap<Rank, TaskId>,
+    /// Holders that declined to release.
+    pinned: BTreeMap<Rank, TaskId>,
     deadlines: BTreeSet<(Timestamp, TaskId)>,
-    pinned: usize,
     delayed: usize,
 }
 
@@ -45,7 +48,7 @@ impl Line {
         match place.status() {
             Status::Wait => _ = self.waiting.insert(place.rank(), task),
             Status::Delayed => self.delayed += 1,
-            Status::Acquired if is_pinned(place) => self.pinned += 1,
+            Status::Acquired if is_pinned(place) => _ = self.pinned.insert(place.rank(), task),
             Status::Acquired => _ = self.acquired.insert(place.rank(), task),
             Status::TryRelease => _ = self.revoking.insert(place.rank(), task),
         }
@@ -58,7 +61,7 @@ impl Line {
         match place.status() {
             Status::Wait => _ = self.waiting.remove(&place.rank()),
             Status::Delayed => self.delayed -= 1,
-            Status::Acquired if is_pinned(place) => self.pinned -= 1,
+            Status::Acquired if is_pinned(place) => _ = self.pinned.remove(&place.rank()),
             Status::Acquired => _ = self.acquired.remove(&place.rank()),
             Status::TryRelease => _ = self.revoking.remove(&place.rank()),
         }
@@ -77,10 +80,10 @@ impl Line {
 
     /// How many hold a grant and were not asked to release.
     pub fn acquired(&self) -> usize {
-        self.acquired.len() + self.pinned
+        self.acquired.len() + self.pinned.len()
     }
 
-    /// How many hold a grant and may be asked to release: none that declined once.
+    /// How many hold a grant and may be asked to release: none whose decline stands.
     pub fn unpinned(&self) -> usize {
         self.acquired.len()
     }
@@ -108,6 +111,33 @@ impl Line {
     /// The best holder that was asked to release.
     pub fn best_revoking(&self) -> Option<TaskId> {
         self.revoking.first_key_value().map(|(_, task)| *task)
+    }
+
+    /// The best holder that declined to release.
+    pub fn best_pinned(&self) -> Option<TaskId> {
+        self.pinned.first_key_value().map(|(_, task)| *task)
+    }
+
+    /// How many holders that declined, or were asked to release, are better than this rank; counts up to `most`.
+    pub fn exempt_before(&self, rank: Rank, most: usize) -> usize {
+        let before = |order: &BTreeMap<Rank, TaskId>| order.range(..rank).take(most).count();
+        (before(&self.pinned) + before(&self.revoking)).min(most)
+    }
+
+    /// The best of a part of the line that are behind this rank, at most so many.
+    pub fn members(&self, part: LinePart, after: Option<Rank>, count: usize) -> Vec<TaskId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let orders: &[&BTreeMap<Rank, TaskId>] = match part {
+            LinePart::Holders => &[&self.acquired, &self.pinned, &self.revoking],
+            LinePart::Waiting => &[&self.waiting],
+        };
+        let behind = |order: &&BTreeMap<Rank, TaskId>| -> Vec<(Rank, TaskId)> {
+            let behind = order.range((from, Bound::Unbounded)).take(count);
+            behind.map(|(rank, task)| (*rank, *task)).collect()
+        };
+        let mut found: Vec<_> = orders.iter().flat_map(behind).collect();
+        found.sort_unstable();
+        found.into_iter().take(count).map(|(_, task)| task).collect()
     }
 
     /// When time alone next changes something.

@@ -31,11 +31,11 @@ mod transfer;
 
 pub use book::Semaphores;
 pub use command::{
-    EventId, EventKind, GrantFinish, GrantItem, GrantOutcome, SemaphoreCommand, SemaphoreEvent,
-    SemaphoreInfo, SemaphoreReply, Standing, Wish,
+    EventId, EventKind, GrantFinish, GrantItem, GrantOutcome, LinePart, Member, MembersPage,
+    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreReply, Standing, Wish,
 };
 pub use gated::OWN_TASK_MAX;
-pub use key::{Grant, Priority, SemaphoreKey};
+pub use key::{Grant, LineCursor, Priority, SemaphoreKey};
 pub use options::{SemaphoreChange, SemaphoreOptions, tail_too_long};
 pub use place::{Hold, Place, Stand, Status, TRANSITIONS};
 pub use record::{EventRecord, PlaceRecord, Row, SemaphoreChanges, SemaphoreRecord};

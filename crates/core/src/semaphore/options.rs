@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::limits::{SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX};
 use crate::time::Span;
 
-use super::key::Priority;
+use super::key::{Priority, SemaphoreKey};
 
 /// How many are asked to release at the same time unless somebody says so.
 const MAX_REVOKING: u32 = 16;
@@ -15,7 +15,7 @@ pub struct SemaphoreOptions {
     /// How many may hold a grant at the same time. Zero lets nobody in.
     pub active: u32,
     /// How many of the holders, from the worst on, may be asked to release for better ones. More than
-    /// `active` is the same as `active`.
+    /// `active` is the same as `active`, and shown so.
     pub try_release: u32,
     /// How much better than a holder a task must be for that holder to be asked.
     pub margin: Priority,
@@ -75,10 +75,17 @@ impl SemaphoreOptions {
         self.max_revoking.unwrap_or(MAX_REVOKING).min(self.tail()) as usize
     }
 
-    /// How many may be asked at the same time because they are too many: also where hardly anybody may hold a grant
-    /// any more. Where nobody is ever asked, nobody is asked for this either.
+    /// How many may be asked at the same time because they are too many. With `active` 0 no holder is protected, whatever
+    /// `try_release` says; otherwise a `try_release` of 0 means that no holder is ever asked.
     pub fn shedding_limit(&self) -> usize {
-        if self.try_release == 0 { 0 } else { self.max_revoking.unwrap_or(MAX_REVOKING) as usize }
+        let never = self.try_release == 0 && self.active > 0;
+        if never { 0 } else { self.max_revoking.unwrap_or(MAX_REVOKING) as usize }
+    }
+
+    /// The options as they are shown: `try_release` is what it comes to.
+    pub fn shown(mut self) -> Self {
+        self.try_release = self.tail();
+        self
     }
 
     /// The options after a change, or what is wrong with it.
@@ -184,6 +191,41 @@ impl SemaphoreChange {
             Some((name, _)) => Err(Error::Invalid(format!("{name} must be longer than nothing"))),
             None => Ok(()),
         }
+    }
+
+    /// Refuses a semaphore that is there and differs in an option that is named here.
+    pub fn check_same(&self, key: &SemaphoreKey, options: &SemaphoreOptions) -> Result<()> {
+        let mut differs = Vec::new();
+        let mut compare = |name: &str, wanted: Option<String>, found: String| {
+            if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
+                differs.push(format!("{name} is {found}, not {wanted}"));
+            }
+        };
+        let time = |span: Span| format!("{} s", span.as_secs_f64());
+        let optional = |span: Option<Span>| span.map_or("none".to_owned(), time);
+        let most = |most: Option<i64>| most.map_or("unset".to_owned(), |most| most.to_string());
+        compare("active", self.active.map(|n| n.to_string()), options.active.to_string());
+        compare("try_release", self.try_release.map(|n| n.to_string()), options.tail().to_string());
+        let margin = self.margin.map(|margin| (margin + 0.0).to_string());
+        compare("margin", margin, options.margin.value().to_string());
+        compare("min_hold", self.min_hold.map(time), time(options.min_hold));
+        compare("cool_down", self.cool_down.map(time), time(options.cool_down));
+        compare(
+            "max_revoking",
+            self.max_revoking.map(most),
+            most(options.max_revoking.map(i64::from)),
+        );
+        compare("revoke_grace", self.revoke_grace.map(time), time(options.revoke_grace));
+        compare("force", self.force.map(|flag| flag.to_string()), options.force.to_string());
+        compare("lease", self.lease.map(optional), optional(options.lease));
+        compare("ack_timeout", self.ack_timeout.map(optional), optional(options.ack_timeout));
+        compare("shed", self.shed.map(|flag| flag.to_string()), options.shed.to_string());
+        let drops = self.drop_expired.map(|flag| flag.to_string());
+        compare("drop_expired", drops, options.drop_expired.to_string());
+        if differs.is_empty() {
+            return Ok(());
+        }
+        Err(Error::SemaphoreExists { key: key.clone(), differs: differs.join(", ") })
     }
 
     /// The change of the two numbers that a semaphore is mostly about.

@@ -24,8 +24,19 @@ impl Status {
     pub const ALL: [Status; 4] =
         [Status::Wait, Status::Delayed, Status::Acquired, Status::TryRelease];
 
-    /// The status's name on every face.
+    /// The status's name on every face. A grant that is held is `granted`: it may still move until the event `acquired`
+    /// tells of it.
     pub const fn name(self) -> &'static str {
+        match self {
+            Status::Wait => "waiting",
+            Status::Delayed => "delayed",
+            Status::Acquired => "granted",
+            Status::TryRelease => "try_release",
+        }
+    }
+
+    /// The status's name where it is written down.
+    pub const fn stored_name(self) -> &'static str {
         match self {
             Status::Wait => "wait",
             Status::Delayed => "delayed",
@@ -37,6 +48,11 @@ impl Status {
     /// The status of this name.
     pub fn from_name(name: &str) -> Option<Status> {
         Status::ALL.into_iter().find(|status| status.name() == name)
+    }
+
+    /// The status that is written down under this name.
+    pub fn from_stored_name(name: &str) -> Option<Status> {
+        Status::ALL.into_iter().find(|status| status.stored_name() == name)
     }
 }
 
@@ -105,7 +121,7 @@ pub struct Hold {
     pub ack_by: Timestamp,
     /// Asked to release, and when that is repeated or enforced.
     pub revoke_at: Option<Timestamp>,
-    /// Declined to release: not asked again.
+    /// Declined to release: not asked again as long as that request would stand.
     pub pinned: bool,
 }
 

@@ -63,7 +63,7 @@ pub enum Row<T> {
 /// What a batch changed that must be written down; each thing at most once.
 #[derive(Debug, Default)]
 pub struct SemaphoreChanges {
-    /// Semaphores by number. None ever goes.
+    /// Semaphores by number.
     pub semaphores: Vec<(u32, Row<SemaphoreRecord>)>,
     /// Tasks by the number of their arrival, which no other task ever gets.
     pub tasks: Vec<(u64, Row<PlaceRecord>)>,

@@ -43,6 +43,7 @@ impl Semaphores {
         // The others look for one who waits behind as many as were asked.
         let cost = 1 + self.line(number).revoking() / SETTLE_STEP_PLACES;
         let taken = self.unrevoke(now, number)
+            || self.end_decline(number)
             || self.revoke(now, number, recheck)
             || self.shed(now, number);
         taken.then_some(cost)
@@ -83,13 +84,13 @@ impl Semaphores {
         let semaphore = self.semaphore(number);
         let (line, options) = (&semaphore.line, &semaphore.record.options);
         let full = line.held() == options.active as usize;
-        if !full || line.revoking() >= options.revoking_limit() || !may_ask_worst(semaphore) {
+        if !full || line.revoking() >= options.revoking_limit() {
             return false;
         }
         let (waiter, holder) = (line.waiter(line.revoking()), line.worst_acquired());
         let (Some(waiter), Some(holder)) = (waiter, holder) else { return false };
         let (wanted, held) = (self.priority(number, waiter), self.priority(number, holder));
-        if !wanted.beats(held, options.margin) {
+        if !wanted.beats(held, options.margin) || !may_ask(semaphore, holder) {
             return false;
         }
         let Some(hold) = line.get(holder).and_then(|place| place.hold()) else { return false };
@@ -109,10 +110,11 @@ impl Semaphores {
         let (line, options) = (&semaphore.line, &semaphore.record.options);
         let too_many = line.acquired() > options.active as usize;
         let asked_enough = line.revoking() >= options.shedding_limit();
-        if !options.shed || !too_many || asked_enough || !may_ask_worst(semaphore) {
+        if !options.shed || !too_many || asked_enough {
             return false;
         }
-        let Some(holder) = line.worst_acquired() else { return false };
+        let holder = line.worst_acquired().filter(|holder| may_ask(semaphore, *holder));
+        let Some(holder) = holder else { return false };
         let Some(hold) = line.get(holder).and_then(|place| place.hold()) else { return false };
         let grant = hold.grant;
         self.ask_to_release(now, number, holder, grant);
@@ -141,6 +143,24 @@ impl Semaphores {
         true
     }
 
+    /// A decline stands as long as the request that it answered would: when no better task waits for the place, and it
+    /// is not one of too many, its holder may be asked again.
+    fn end_decline(&mut self, number: u32) -> bool {
+        let semaphore = self.semaphore(number);
+        let (line, options) = (&semaphore.line, &semaphore.record.options);
+        let Some(holder) = line.best_pinned() else { return false };
+        if options.shed && line.held() > options.active as usize {
+            return false;
+        }
+        if let Some(waiter) = line.waiter(0)
+            && self.priority(number, waiter) > self.priority(number, holder)
+        {
+            return false;
+        }
+        self.change_hold(number, holder, |hold| hold.pinned = false);
+        true
+    }
+
     fn priority(&self, number: u32, task: TaskId) -> Priority {
         self.line(number).get(task).map_or(Priority::ZERO, |place| place.priority)
     }
@@ -155,11 +175,13 @@ impl Semaphores {
         }
         let again_at = now + self.semaphore(number).record.options.revoke_grace;
         self.change_hold(number, task, |hold| hold.revoke_at = Some(again_at));
-        if let Some((keep, _)) = self.outbox.find(about, EventKind::Keep) {
+        let keep = self.outbox.find(about, EventKind::Keep).map(|(keep, _)| keep);
+        if let Some(keep) = keep {
             self.set_event(keep, None);
         }
-        // Also to one that did not hear yet that it may stay: it need not have heard that it was asked.
-        self.tell(now, about, EventKind::TryRelease);
+        // Also to one that was not told yet that it may stay: the first request may be lost. But that one may have been
+        // heard as well, so this one counts as told: if it is taken back, `keep` must follow.
+        self.tell_again(now, about, EventKind::TryRelease, u32::from(keep.is_some()));
     }
 
     /// Tells a holder that it need not release, unless it never heard that it should.
@@ -175,8 +197,13 @@ impl Semaphores {
     }
 }
 
-/// Whether the worst holder that may be asked is not one of the best, which never are. Those that declined do not
-/// count: they are passed over, so the best are who is left.
-fn may_ask_worst(semaphore: &Semaphore) -> bool {
-    semaphore.line.unpinned() > semaphore.record.options.protected()
+/// Whether the worst holder that can be asked is outside of the best, which never are. All holders count: those that can
+/// be asked are better than the worst of them, and of the others some are.
+fn may_ask(semaphore: &Semaphore, worst: TaskId) -> bool {
+    let (line, protected) = (&semaphore.line, semaphore.record.options.protected());
+    if line.unpinned() > protected {
+        return true;
+    }
+    let missing = protected + 1 - line.unpinned();
+    line.get(worst).is_some_and(|place| line.exempt_before(place.rank(), missing) == missing)
 }

@@ -16,7 +16,11 @@ impl Semaphores {
     /// All of them, with all who stand there.
     pub(crate) fn export(&self) -> Vec<SemaphoreCopy> {
         let mut copies: Vec<SemaphoreCopy> = Vec::new();
-        for semaphore in &self.all {
+        // The places of the copies, by number.
+        let mut at: HashMap<u32, usize> = HashMap::new();
+        let given = (0..).zip(&self.all).filter(|(number, _)| !self.vacant.contains(number));
+        for (number, semaphore) in given {
+            at.insert(number, copies.len());
             let places = semaphore.line.tasks().filter_map(|task| {
                 let (tube, id) = apart(task);
                 Some(PlaceCopy { tube, task: id, place: semaphore.line.get(task)?.clone() })
@@ -30,7 +34,9 @@ impl Semaphores {
             let EventRecord { semaphore, task, grant, kind, attempts, next_at } = row.clone();
             let (tube, task) = apart(task);
             let event = EventCopy { id, tube, task, grant, kind, attempts, next_at };
-            copies[semaphore as usize].events.push(event);
+            if let Some(at) = at.get(&semaphore) {
+                copies[*at].events.push(event);
+            }
         }
         for copy in &mut copies {
             copy.events.sort_unstable_by_key(|event| event.id);
@@ -40,7 +46,7 @@ impl Semaphores {
 
     /// Refuses semaphores that are there already, or too many.
     pub(crate) fn check_import(&self, copies: &[SemaphoreCopy]) -> Result<()> {
-        if self.all.len() + copies.len() > SEMAPHORES_MAX {
+        if self.numbers.len() + copies.len() > SEMAPHORES_MAX {
             return Err(Error::TooManySemaphores(SEMAPHORES_MAX));
         }
         match copies.iter().find(|copy| self.numbers.contains_key(&copy.record.key)) {
@@ -55,10 +61,6 @@ impl Semaphores {
     /// Makes semaphores in which nobody stands yet.
     pub(crate) fn import_records(&mut self, copies: &[SemaphoreCopy]) {
         for copy in copies {
-            let number = self.all.len() as u32;
-            if self.journal.on {
-                self.journal.semaphores.insert(number, None);
-            }
             self.add(copy.record.clone());
         }
     }

@@ -181,7 +181,7 @@ fn consumer(waiting: Waiting) -> ConsumerAnswer {
     ConsumerAnswer { session, ..ConsumerAnswer::new(&tube, since, until) }
 }
 
-fn checked(count: usize) -> CoreResult<usize> {
+pub(super) fn checked(count: usize) -> CoreResult<usize> {
     if (1..=BATCH_TASKS_MAX).contains(&count) {
         return Ok(count);
     }

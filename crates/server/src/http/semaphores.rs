@@ -3,15 +3,21 @@
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
-use taskyard_core::{Command, Reply, SemaphoreCommand, SemaphoreInfo, SemaphoreReply, TaskId};
+use serde::Deserialize;
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{
+    Command, LinePart, Reply, SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreReply, TaskId,
+};
 use taskyard_wire::Code;
 use taskyard_wire::http::{
     AcknowledgeRequest, AcknowledgedAnswer, EnqueueRequest, EventAnswer, EventsAnswer,
-    EventsRequest, GrantsAnswer, GrantsRequest, LookRequest, SemaphoreAnswer, SemaphoreRequest,
-    SemaphoresAnswer, StandingAnswer, StandingsAnswer,
+    EventsRequest, GrantsAnswer, GrantsRequest, LookRequest, MembersAnswer, NothingAnswer,
+    SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer, StandingAnswer, StandingsAnswer,
 };
 
-use super::request::{InSemaphore, Json};
+use super::look::checked;
+use super::request::{Asked, InSemaphore, Json, count};
+use super::route::QueryField;
 use super::{Refusal, Route, check_wait, ok, streamed};
 use crate::app::{App, Shared, misfit};
 
@@ -24,6 +30,7 @@ pub(crate) fn routes() -> Vec<Route> {
     let list = ("list_semaphores", "Show all semaphores, by key");
     let show = ("show_semaphore", "Show a semaphore");
     let set = ("set_semaphore", "Make a semaphore or change it");
+    let drop = ("drop_semaphore", "Remove a semaphore");
     let enqueue = ("enqueue", "Stand in line, or change the priority of who stands there already");
     let look = ("look", "Show where tasks stand");
     let finish = ("finish_grants", "Release, yield, decline or extend grants");
@@ -34,7 +41,11 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::PUT, ONE, set, self::set)
             .reads::<SemaphoreRequest>()
             .answers::<SemaphoreAnswer>("The semaphore after that")
-            .refuses([Code::TooManySemaphores]),
+            .refuses([Code::TooManySemaphores, Code::SemaphoreExists]),
+        Route::new(Method::DELETE, ONE, drop, self::drop)
+            .asks(QueryField::flag("force", "Also while tasks hold its grants or wait for them"))
+            .answers::<NothingAnswer>("It is gone")
+            .refuses([Code::SemaphoreInUse, Code::SemaphoreHasTube]),
         Route::new(Method::POST, "/v1/semaphores/{semaphore}/enqueue", enqueue, self::enqueue)
             .reads::<EnqueueRequest>()
             .answers::<StandingsAnswer>("Where each task stands now, in the order of the request"),
@@ -45,9 +56,57 @@ pub(crate) fn routes() -> Vec<Route> {
             .reads::<GrantsRequest>()
             .answers::<GrantsAnswer>("What became of each, in the order of the request"),
     ];
+    routes.extend(member_routes());
     routes.extend(event_routes());
     routes.push(super::events::route());
     routes.into_iter().map(Route::commands).collect()
+}
+
+fn member_routes() -> [Route; 2] {
+    let holders = ("holders", "Show who holds a grant, the best first");
+    let waiting = ("waiting", "Show who waits for a grant, the best first");
+    let paged = |route: Route| {
+        let count = "At most how many; 1000 when absent";
+        route
+            .asks(QueryField::count("count", count, BATCH_TASKS_MAX))
+            .asks(QueryField::text("after", "The `next` of the page before"))
+            .answers::<MembersAnswer>("One page")
+    };
+    [
+        paged(Route::new(
+            Method::GET,
+            "/v1/semaphores/{semaphore}/holders",
+            holders,
+            self::holders,
+        )),
+        paged(Route::new(
+            Method::GET,
+            "/v1/semaphores/{semaphore}/waiting",
+            waiting,
+            self::waiting,
+        )),
+    ]
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PageAsked {
+    #[serde(default = "members_usual", deserialize_with = "count")]
+    count: usize,
+    #[serde(default)]
+    after: Option<String>,
+}
+
+/// How many tasks a page has when the request does not say.
+const fn members_usual() -> usize {
+    1000
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DropAsked {
+    #[serde(default)]
+    force: bool,
 }
 
 fn event_routes() -> [Route; 2] {
@@ -113,6 +172,47 @@ async fn set(
     Json(request): Json<SemaphoreRequest>,
 ) -> Result<Response, Refusal> {
     one(&app, request.into_command(key)?).await
+}
+
+async fn drop(
+    State(app): State<Shared>,
+    InSemaphore(key): InSemaphore,
+    Asked(DropAsked { force }): Asked<DropAsked>,
+) -> Result<Response, Refusal> {
+    match ask(&app, SemaphoreCommand::Drop { key, force }).await? {
+        SemaphoreReply::Dropped => ok(&NothingAnswer {}),
+        _ => Err(misfit()),
+    }
+}
+
+async fn holders(
+    State(app): State<Shared>,
+    InSemaphore(key): InSemaphore,
+    Asked(asked): Asked<PageAsked>,
+) -> Result<Response, Refusal> {
+    members(&app, key, LinePart::Holders, asked).await
+}
+
+async fn waiting(
+    State(app): State<Shared>,
+    InSemaphore(key): InSemaphore,
+    Asked(asked): Asked<PageAsked>,
+) -> Result<Response, Refusal> {
+    members(&app, key, LinePart::Waiting, asked).await
+}
+
+async fn members(
+    app: &App,
+    key: SemaphoreKey,
+    part: LinePart,
+    asked: PageAsked,
+) -> Result<Response, Refusal> {
+    let count = checked(asked.count)?;
+    let after = asked.after.map(|after| after.parse()).transpose()?;
+    match ask(app, SemaphoreCommand::Members { key, part, after, count }).await? {
+        SemaphoreReply::Members(page) => ok(&MembersAnswer::new(&page)),
+        _ => Err(misfit()),
+    }
 }
 
 async fn enqueue(

@@ -16,16 +16,17 @@ async fn every_verb_of_a_semaphore() {
     assert_eq!(made, json!([[shown]]));
     assert_eq!(talk.done("queue.semaphore.create", json!(["yang"])).await, made, "it stays");
     let stands = talk.done("queue.semaphore.enqueue", json!(["yang", 7, 2.5])).await;
-    assert_eq!(stands, json!([[[7, "acquired", 2.5, 1]]]));
+    assert_eq!(stands, json!([[[7, "granted", 2.5, 1]]]));
     let stands =
         talk.done("queue.semaphore.enqueue_many", json!(["yang", [[8, 1], [9, 0.5]]])).await;
-    assert_eq!(stands, json!([[[8, "wait", 1.0, null], [9, "wait", 0.5, null]]]));
+    assert_eq!(stands, json!([[[8, "waiting", 1.0, null], [9, "waiting", 0.5, null]]]));
     let events = talk.done("queue.semaphore.events", json!(["yang", 10, 0.0])).await;
     let id = events[0][0][0].clone();
     assert_eq!(events, json!([[[id, "yang", 7, 1, "acquired", 1, null]]]));
     assert_eq!(talk.done("queue.semaphore.ack", json!([[id]])).await, json!([1]));
     for (verb, args, outcome) in [
         ("decline", json!(["yang", 8]), "stale"),
+        ("decline", json!(["yang", 7]), "not_asked"),
         ("extend", json!(["yang", 7, 30, 1]), "done"),
         ("yield", json!(["yang", 7, 99]), "stale"),
         ("yield", json!(["yang", 7, 1]), "done"),
@@ -36,13 +37,23 @@ async fn every_verb_of_a_semaphore() {
         assert_eq!(said, json!([[outcome]]), "{verb}");
     }
     let stands = talk.done("queue.semaphore.look", json!(["yang", [7, 8]])).await;
-    assert_eq!(stands, json!([[[8, "acquired", 1.0, 3]]]));
+    assert_eq!(stands, json!([[[8, "granted", 1.0, 3]]]));
+    let page = talk.done("queue.semaphore.holders", json!(["yang"])).await;
+    assert_eq!(page, json!([[[[8, "granted", 1.0, 3, null]], null]]));
+    let page = talk.done("queue.semaphore.waiting", json!(["yang", 1])).await;
+    assert_eq!(page[0][0], json!([[9, "waiting", 0.5, null, null]]));
+    let rest = json!(["yang", 1, page[0][1]]);
+    let rest = talk.done("queue.semaphore.waiting", rest).await;
+    assert_eq!(rest, json!([[[], null]]));
     let said = talk.done("queue.semaphore.release_many", json!(["yang", [[8, 3], 9, 10]])).await;
     assert_eq!(said, json!([["done", "done", "missing"]]));
     let set = talk.done("queue.semaphore.set", json!(["yang", { "active": 0, "lease": 5 }])).await;
     assert_eq!(set[0][0]["active"], 0);
     assert_eq!(talk.done("queue.semaphore.show", json!(["yang"])).await, set);
     assert_eq!(talk.done("queue.semaphore.list", json!([])).await, set);
+    let force = json!(["yang", { "force": true }]);
+    assert_eq!(talk.done("queue.semaphore.drop", force).await, json!([true]));
+    assert_eq!(talk.done("queue.semaphore.list", json!([])).await, json!([[]]));
 }
 
 #[tokio::test]

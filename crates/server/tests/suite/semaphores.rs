@@ -19,8 +19,8 @@ async fn a_grant_from_the_enqueue_to_the_release() {
     make(&rig, json!({ "active": 1, "try_release": 1, "lease": 30 })).await;
     let wishes = json!({ "tasks": [{ "task": 7, "priority": 1.5 }, { "task": 8, "priority": 1 }] });
     let standings = rig.done(&format!("{YANG}/enqueue"), wishes).await;
-    assert_eq!(standings["tasks"][0]["status"], "acquired");
-    assert_eq!(standings["tasks"][1]["status"], "wait");
+    assert_eq!(standings["tasks"][0]["status"], "granted");
+    assert_eq!(standings["tasks"][1]["status"], "waiting");
     let events = rig.done("/v1/semaphore-events", json!({ "semaphore": "yang", "wait": 1 })).await;
     let event = &events["events"][0];
     assert_eq!((&event["kind"], &event["task"]), (&json!("acquired"), &json!(7)));
@@ -37,15 +37,32 @@ async fn a_grant_from_the_enqueue_to_the_release() {
     assert_eq!(finished["outcomes"], json!(["stale", "done", "done", "done", "missing"]));
     let look = rig.done(&format!("{YANG}/look"), json!({ "tasks": [7, 8] })).await;
     assert_eq!(look["tasks"].as_array().unwrap().len(), 1);
+    let holders = rig.get(&format!("{YANG}/holders?count=1")).await.body;
+    assert_eq!(holders["tasks"][0]["task"], 7);
+    let next = format!("{YANG}/holders?after={}", holders["next"].as_str().unwrap());
+    assert_eq!(rig.get(&next).await.body, json!({ "tasks": [] }));
+    assert_eq!(rig.get(&format!("{YANG}/waiting")).await.body, json!({ "tasks": [] }));
     let shown = rig.get(YANG).await.body;
     assert_eq!((&shown["acquired"], &shown["waiting"]), (&json!(1), &json!(0)));
     assert_eq!(rig.get("/v1/semaphores").await.body["semaphores"][0], shown);
+    rig.send(Method::DELETE, YANG, json!({})).await.refused(409, "semaphore_in_use");
+    let forced = format!("{YANG}?force=true");
+    assert_eq!(rig.send(Method::DELETE, &forced, json!({})).await.status, 200);
+    rig.get(YANG).await.refused(404, "semaphore_not_found");
 }
 
 #[tokio::test]
 async fn wrong_requests_are_refused() {
     let rig = Rig::new().await;
     make(&rig, json!({ "active": 3 })).await;
+    // This showed 900 of 3.
+    assert_eq!(rig.get(YANG).await.body["try_release"], 3);
+    let other = json!({ "active": 5, "only_new": true });
+    let refused = rig.send(Method::PUT, YANG, other).await;
+    assert_eq!(refused.body["error"]["differs"], "active is 3, not 5");
+    refused.refused(409, "semaphore_exists");
+    rig.get(&format!("{YANG}/holders?after=x")).await.refused(400, "invalid");
+    rig.get(&format!("{YANG}/waiting?count=0")).await.refused(400, "invalid");
     for body in [
         json!({ "active": -1 }),
         json!({ "active": 1.5 }),

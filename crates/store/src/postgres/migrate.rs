@@ -22,10 +22,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0009_semaphore_heads.sql"),
     include_str!("migrations/0010_since.sql"),
     include_str!("migrations/0011_incarnation.sql"),
+    include_str!("migrations/0012_semaphore_declines.sql"),
 ];
 
 /// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 15;
+const FUNCTIONS: i32 = 16;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
@@ -46,8 +47,11 @@ const VERBS: &[&str] = &[
     include_str!("verbs/plain.sql"),
     include_str!("verbs/gates.sql"),
     include_str!("verbs/semaphore_heads.sql"),
+    include_str!("verbs/semaphore_declines.sql"),
     include_str!("verbs/semaphore_settle.sql"),
     include_str!("verbs/semaphore_configure.sql"),
+    include_str!("verbs/semaphore_drop.sql"),
+    include_str!("verbs/semaphore_members.sql"),
     include_str!("verbs/semaphore_enqueue.sql"),
     include_str!("verbs/semaphore_finish.sql"),
     include_str!("verbs/semaphore_many.sql"),

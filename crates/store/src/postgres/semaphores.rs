@@ -5,9 +5,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use taskyard_core::limits::SEMAPHORES_MAX;
 use taskyard_core::semaphore::tail_too_long;
 use taskyard_core::{
-    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Priority,
-    Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
-    SemaphoreOptions, SemaphoreReply, Span, Standing, Status, TaskId, Timestamp, TubeName, Wish,
+    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor,
+    LinePart, Member, MembersPage, Priority, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, SemaphoreReply, Span, Standing,
+    Status, TaskId, Timestamp, TubeName, Wish,
 };
 use tokio_postgres::Row;
 
@@ -21,7 +22,15 @@ use super::tally::Tally;
 pub(super) enum Ask {
     Configure {
         key: SemaphoreKey,
-        try_release: Option<i64>,
+        change: Box<SemaphoreChange>,
+        only_new: bool,
+    },
+    Members {
+        key: SemaphoreKey,
+        count: usize,
+    },
+    Drop {
+        key: SemaphoreKey,
     },
     /// The tasks as they were named: one that is named twice is asked about once.
     Standings {
@@ -51,6 +60,7 @@ pub(super) fn lock(commands: &[Command], gated: &HashSet<TubeName>) -> Option<Ca
         let Command::Semaphore(command) = command else { continue };
         match command {
             SemaphoreCommand::Configure { key, .. }
+            | SemaphoreCommand::Drop { key, .. }
             | SemaphoreCommand::Enqueue { key, .. }
             | SemaphoreCommand::Finish { key, .. } => _ = keys.insert(key.as_str()),
             SemaphoreCommand::Acknowledge { events: ids } => {
@@ -82,6 +92,7 @@ pub(super) fn may_move(commands: &[Command], plain: &HashSet<TubeName>) -> bool 
             SemaphoreCommand::Configure { .. }
                 | SemaphoreCommand::Enqueue { .. }
                 | SemaphoreCommand::Finish { .. }
+                | SemaphoreCommand::Drop { .. }
         ),
         _ => false,
     })
@@ -105,7 +116,7 @@ pub(super) fn call(command: SemaphoreCommand, now: Option<i64>) -> (Ask, Call) {
     match command {
         SemaphoreCommand::Configure { key, change, only_new } => {
             let call = configure(&key, &change, only_new, now);
-            (Ask::Configure { key, try_release: change.try_release }, call)
+            (Ask::Configure { key, change, only_new }, call)
         }
         SemaphoreCommand::Enqueue { key, wishes } => {
             let (tasks, priorities) = last_words(&wishes);
@@ -121,6 +132,20 @@ pub(super) fn call(command: SemaphoreCommand, now: Option<i64>) -> (Ask, Call) {
         SemaphoreCommand::Finish { key, items } => {
             let call = finish(&key, &items, now);
             (Ask::Finish { key }, call)
+        }
+        SemaphoreCommand::Members { key, part, after, count } => {
+            let params = [
+                text(&key),
+                param(part == LinePart::Holders),
+                param(after.map(|after| -after.priority.value())),
+                param(after.map(|after| count_to_sql(after.seq))),
+                param(count_to_sql(count as u64)),
+            ];
+            (Ask::Members { key, count }, Call::new(&sql::SEMAPHORE_MEMBERS, params))
+        }
+        SemaphoreCommand::Drop { key, force } => {
+            let call = Call::new(&sql::SEMAPHORE_DROP, [text(&key), param(force)]);
+            (Ask::Drop { key }, call)
         }
         SemaphoreCommand::List { key } => {
             let call = Call::new(&sql::SEMAPHORE_SHOW, [optional_text(key.as_ref())]);
@@ -317,23 +342,27 @@ pub(super) fn read(
     tally: &mut Tally,
 ) -> Result<Result<Reply, Error>, Unreadable> {
     let reply = match ask {
-        Ask::Configure { key, try_release } => {
+        Ask::Configure { key, change, only_new } => {
             let row = rows.first().ok_or("a semaphore was not shown")?;
             match get::<i16>(row, 0)? {
                 2 => return Ok(Err(Error::TooManySemaphores(SEMAPHORES_MAX))),
                 3 => {
                     let active = u32::try_from(get::<i64>(row, 1)?)?;
-                    return Ok(Err(tail_too_long(try_release.unwrap_or_default(), active)));
+                    return Ok(Err(tail_too_long(change.try_release.unwrap_or_default(), active)));
                 }
                 _ => note(row, key, tally)?,
             }
-            SemaphoreReply::Semaphores(vec![info(row)?])
+            let info = shown(row)?;
+            if *only_new && let Err(differs) = change.check_same(key, &info.options) {
+                return Ok(Err(differs));
+            }
+            SemaphoreReply::Semaphores(vec![info])
         }
         Ask::List { key: Some(key) } if rows.is_empty() => {
             return Ok(Err(Error::SemaphoreNotFound(key.clone())));
         }
         Ask::List { .. } => {
-            SemaphoreReply::Semaphores(rows.iter().map(info).collect::<Result<_, _>>()?)
+            SemaphoreReply::Semaphores(rows.iter().map(shown).collect::<Result<_, _>>()?)
         }
         Ask::Standings { key, tasks } => {
             let (head, rows) = rows.split_first().ok_or("standings have no head")?;
@@ -342,6 +371,26 @@ pub(super) fn read(
             }
             note(head, key, tally)?;
             SemaphoreReply::Standings(standings(tasks, rows.iter(), 0)?)
+        }
+        Ask::Members { key, count } => {
+            let (head, rows) = rows.split_first().ok_or("members have no head")?;
+            if get::<i16>(head, 0)? != 0 {
+                return Ok(Err(Error::SemaphoreNotFound(key.clone())));
+            }
+            SemaphoreReply::Members(members(rows, *count)?)
+        }
+        Ask::Drop { key } => {
+            let row = rows.first().ok_or("a drop has no answer")?;
+            let key = key.clone();
+            match get::<i16>(row, 0)? {
+                0 => SemaphoreReply::Dropped,
+                1 => return Ok(Err(Error::SemaphoreNotFound(key))),
+                2 => return Ok(Err(Error::SemaphoreInUse(key))),
+                _ => {
+                    let tube = name(get(row, 1)?)?;
+                    return Ok(Err(Error::SemaphoreHasTube { key, tube }));
+                }
+            }
         }
         Ask::Finish { key } => {
             let row = rows.first().ok_or("a finish has no answer")?;
@@ -378,10 +427,35 @@ fn outcome(code: i16) -> GrantOutcome {
     match code {
         0 => GrantOutcome::Done,
         1 => GrantOutcome::Stale,
+        3 => GrantOutcome::NotAsked,
         _ => GrantOutcome::Missing,
     }
 }
 
+/// A semaphore as answers show it.
+fn shown(row: &Row) -> Result<SemaphoreInfo, Unreadable> {
+    let info = info(row)?;
+    Ok(SemaphoreInfo { options: info.options.shown(), ..info })
+}
+
+/// One page of a line.
+fn members(rows: &[Row], count: usize) -> Result<MembersPage, Unreadable> {
+    let member = |row: &Row| {
+        let tube = get::<Option<&str>>(row, 13)?.map(name).transpose()?;
+        Ok::<_, Unreadable>(Member { tube, standing: standing(row, 0)? })
+    };
+    let members: Vec<Member> = rows.iter().map(member).collect::<Result<_, _>>()?;
+    let next = match rows.last().filter(|_| rows.len() == count) {
+        Some(row) => Some(LineCursor {
+            priority: Priority::new(get(row, 5)?)?,
+            seq: count_from_sql(get(row, 12)?),
+        }),
+        None => None,
+    };
+    Ok(MembersPage { members, next })
+}
+
+/// The options are as they are written down.
 pub(super) fn info(row: &Row) -> Result<SemaphoreInfo, Unreadable> {
     let span = |place: usize| get::<i64>(row, place).map(Span::from_micros);
     let optional =
@@ -429,7 +503,7 @@ fn standing(row: &Row, first: usize) -> Result<Standing, Unreadable> {
     let moment = |place: usize| {
         get::<Option<i64>>(row, first + place).map(|micros| micros.map(Timestamp::from_micros))
     };
-    let status = Status::from_name(get(row, first + 4)?).ok_or("an unknown status")?;
+    let status = Status::from_stored_name(get(row, first + 4)?).ok_or("an unknown status")?;
     Ok(Standing {
         task: TaskId(get::<i64>(row, first + 3)? as u64),
         status,

@@ -101,6 +101,9 @@ statements! {
     SEMAPHORE_RELEASE_ALL: "SELECT * FROM taskyard.semaphore_release_all($1,$2,$3,$4,$5)"
         (TEXT_ARRAY, INT8, INT4_ARRAY, INT8_ARRAY, INT8_ARRAY);
     SEMAPHORE_LOOK: "SELECT * FROM taskyard.semaphore_look($1,$2)" (TEXT, INT8_ARRAY);
+    SEMAPHORE_MEMBERS: "SELECT * FROM taskyard.semaphore_members($1,$2,$3,$4,$5)"
+        (TEXT, BOOL, FLOAT8, INT8, INT8);
+    SEMAPHORE_DROP: "SELECT * FROM taskyard.semaphore_drop($1,$2)" (TEXT, BOOL);
     SEMAPHORE_FINISH: "SELECT * FROM taskyard.semaphore_finish($1,$2,$3,$4,$5,$6)"
         (TEXT, INT8, INT8_ARRAY, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY);
     SEMAPHORE_FETCH: "SELECT * FROM taskyard.semaphore_fetch($1,$2,$3)" (TEXT, INT8, INT8);

@@ -302,7 +302,7 @@ fn import_places(places: &[(SemaphoreKey, PlaceCopy)], names: &HashMap<u32, Stri
         param(each(&places, |copy| copy.tube.and_then(|tube| names.get(&tube).cloned()))),
         param(each(&places, |copy| codec::id_to_sql(copy.task))),
         param(each(&places, |copy| copy.place.priority.value())),
-        param(each(&places, |copy| copy.place.status().name().to_uppercase())),
+        param(each(&places, |copy| copy.place.status().stored_name().to_uppercase())),
         param(each(&places, |copy| copy.place.enqueued.as_micros())),
         param(each(&places, |copy| copy.place.hold().map(|hold| count_to_sql(hold.grant.0)))),
         param(held(|hold| Some(hold.granted))),

@@ -25,6 +25,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0005.sql"),
     include_str!("migrations/0006.sql"),
     include_str!("migrations/0007.sql"),
+    include_str!("migrations/0009.sql"),
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;

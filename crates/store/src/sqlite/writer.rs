@@ -356,8 +356,9 @@ impl Writer {
         plan.rows.count(head);
         if !plan.semaphores.is_empty() {
             self.step()?;
-            let next_event = machine.semaphores().next_event();
-            semaphores::write(db, &plan.semaphores, next_event, semaphores)?;
+            let all = machine.semaphores();
+            let numbers = (all.next_event(), all.grant_floor());
+            semaphores::write(db, &plan.semaphores, numbers, semaphores)?;
         }
         self.step()?;
         head.write(db)?;

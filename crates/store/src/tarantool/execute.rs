@@ -49,6 +49,14 @@ struct Chunk {
     leases: (u64, u64),
 }
 
+/// The reply, unless a semaphore that was to be made is there and is another.
+fn kept(command: &Command, reply: Reply) -> Result<Reply, Error> {
+    if let (Command::Semaphore(command), Reply::Semaphore(reply)) = (command, &reply) {
+        command.check_kept(reply)?;
+    }
+    Ok(reply)
+}
+
 impl Shared {
     /// Runs a batch. Whatever fails, each command is answered.
     pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
@@ -313,6 +321,7 @@ impl Batch<'_> {
         let rest = chunk.split_off(count);
         let mut known = self.shared.known();
         for ((place, command), reply) in chunk.places.iter().zip(&chunk.commands).zip(replies) {
+            let reply = reply.and_then(|reply| kept(command, reply));
             if let Ok(reply) = &reply {
                 known.learn(command, reply);
             }

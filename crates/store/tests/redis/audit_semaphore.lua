@@ -7,7 +7,7 @@ if not raw[1] then
 end
 local active = struct.unpack('<I4', raw[1])
 local _, grants, _, _, _, standing_back, declined = struct.unpack('<I4dddddd', raw[2])
-local sizes = { w = 0, a = 0, r = 0, d = 0, back = 0, declined = 0 }
+local sizes = { w = 0, a = 0, r = 0, k = 0, d = 0, back = 0 }
 
 local function same(what, expected, found)
     if expected ~= found then
@@ -19,15 +19,13 @@ local places = redis.call('HGETALL', base .. ':p')
 for at = 1, #places, 2 do
     local task, status, pinned, priority, seq, _, until_when, grant, _, lease_until, ack_by, revoke_at =
         places[at], struct.unpack('<BBddddddddd', places[at + 1])
-    local order = status == 0 and 'w' or status == 3 and 'r' or status == 2 and pinned == 0 and 'a'
+    local order = status == 0 and 'w' or status == 3 and 'r' or status == 2 and (pinned == 0 and 'a' or 'k')
     if order then
         local score = redis.call('ZSCORE', base .. ':' .. order, struct.pack('>I8', seq) .. task)
         same('a place in ' .. order, 0 - priority, score and tonumber(score))
         sizes[order] = sizes[order] + 1
     elseif status == 1 then
         sizes.back = sizes.back + 1
-    else
-        sizes.declined = sizes.declined + 1
     end
     local deadline = status == 0 and NEVER or status == 1 and until_when or math.min(lease_until, ack_by, revoke_at)
     local score = redis.call('ZSCORE', base .. ':d', task)
@@ -36,12 +34,12 @@ for at = 1, #places, 2 do
     same('a grant that was given', true, grant <= grants)
 end
 
-for _, order in ipairs({ 'w', 'a', 'r', 'd' }) do
+for _, order in ipairs({ 'w', 'a', 'r', 'k', 'd' }) do
     same('places in ' .. order, sizes[order], redis.call('ZCARD', base .. ':' .. order))
 end
 same('who stands back', sizes.back, standing_back)
-same('who declined', sizes.declined, declined)
-local held = sizes.a + sizes.r + sizes.declined
+same('who declined', sizes.k, declined)
+local held = sizes.a + sizes.r + sizes.k
 same('no more than may', true, held <= active)
 same('no place free while somebody waits', true, held == active or sizes.w == 0)
 

@@ -287,7 +287,9 @@ fn an_older_folder_gets_its_tables() {
     must(&store, put("mail"));
     close(store);
     let db = Connection::open(folder.path().join("taskyard.db")).expect("opens");
-    for table in ["semaphore_head", "semaphore", "semaphore_task", "semaphore_event"] {
+    for table in
+        ["semaphore_head", "semaphore", "semaphore_task", "semaphore_event", "semaphore_floor"]
+    {
         db.execute_batch(&format!("DROP TABLE {table}")).expect("is there");
     }
     db.execute_batch("ALTER TABLE tube DROP COLUMN semaphore").expect("is there");

@@ -38,6 +38,9 @@ pub struct ErrorDetail {
     /// How large the thing is that met the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
+    /// Which options of a semaphore that is there differ from those that were named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub differs: Option<String>,
     /// The kind of tube that lacks the verb.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -71,7 +74,17 @@ impl From<&Error> for ErrorAnswer {
             Error::TooManyTubes(limit) | Error::TooManySemaphores(limit) => {
                 detail.limit = Some(*limit as u64);
             }
-            Error::SemaphoreNotFound(key) => detail.semaphore = Some(key.to_string()),
+            Error::SemaphoreNotFound(key) | Error::SemaphoreInUse(key) => {
+                detail.semaphore = Some(key.to_string());
+            }
+            Error::SemaphoreExists { key, differs } => {
+                detail.semaphore = Some(key.to_string());
+                detail.differs = Some(differs.clone());
+            }
+            Error::SemaphoreHasTube { key, tube } => {
+                detail.semaphore = Some(key.to_string());
+                detail.tube = Some(tube.to_string());
+            }
             Error::TooLarge { size, limit, .. } => {
                 detail.size = Some(*size as u64);
                 detail.limit = Some(*limit as u64);
@@ -119,6 +132,7 @@ impl ErrorDetail {
     /// The refusal itself, where the fields suffice.
     fn rebuild(&self, code: Option<Code>, verb: &'static str) -> Option<Error> {
         let tube = || self.tube.as_deref().and_then(|name| TubeName::new(name).ok());
+        let key = || self.semaphore.as_deref().and_then(|key| SemaphoreKey::new(key).ok());
         let limit = || self.limit.and_then(|limit| usize::try_from(limit).ok());
         Some(match code? {
             Code::TubeNotFound => Error::TubeNotFound(tube()?),
@@ -131,9 +145,12 @@ impl ErrorDetail {
             Code::TaskNotFound => Error::TaskNotFound(tube()?, TaskId(self.task?)),
             Code::TooManyTubes => Error::TooManyTubes(limit()?),
             Code::TooManySemaphores => Error::TooManySemaphores(limit()?),
-            Code::SemaphoreNotFound => {
-                Error::SemaphoreNotFound(SemaphoreKey::new(self.semaphore.as_deref()?).ok()?)
+            Code::SemaphoreNotFound => Error::SemaphoreNotFound(key()?),
+            Code::SemaphoreInUse => Error::SemaphoreInUse(key()?),
+            Code::SemaphoreExists => {
+                Error::SemaphoreExists { key: key()?, differs: self.differs.clone()? }
             }
+            Code::SemaphoreHasTube => Error::SemaphoreHasTube { key: key()?, tube: tube()? },
             Code::Unsupported => {
                 Error::Unsupported { kind: Kind::from_name(self.kind.as_deref()?)?.name(), verb }
             }

@@ -27,6 +27,8 @@
 //! | semaphore: make, change | [`SemaphoreRequest`] | [`SemaphoreAnswer`] |
 //! | semaphore: enqueue | [`EnqueueRequest`] | [`StandingsAnswer`] |
 //! | semaphore: look | [`LookRequest`] | [`StandingsAnswer`] |
+//! | semaphore: holders, waiting | | [`MembersAnswer`] |
+//! | semaphore: drop | | [`NothingAnswer`] |
 //! | semaphore: finish | [`GrantsRequest`] | [`GrantsAnswer`] |
 //! | semaphore events | [`EventsRequest`] | [`EventsAnswer`] |
 //! | semaphore events: ack | [`AcknowledgeRequest`] | [`AcknowledgedAnswer`] |
@@ -72,9 +74,9 @@ pub use manager::{
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use seconds::{moment_of, seconds_of};
 pub use semaphores::{
-    EnqueueRequest, GrantRequest, GrantWord, GrantsAnswer, GrantsRequest, LookRequest,
-    SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer, StandingAnswer, StandingsAnswer,
-    StatusWord, WishRequest,
+    EnqueueRequest, GrantOutcomeWord, GrantRequest, GrantWord, GrantsAnswer, GrantsRequest,
+    LookRequest, MemberAnswer, MembersAnswer, SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer,
+    StandingAnswer, StandingsAnswer, StatusWord, WishRequest,
 };
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
 pub use task::{Form, ReasonAnswer, TaskAnswer};

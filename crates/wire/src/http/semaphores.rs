@@ -2,14 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::{
-    Error, Grant, GrantFinish, GrantItem, GrantOutcome, Priority, Result, SemaphoreChange,
-    SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Standing, Status, TaskId,
-    Wish,
+    Error, Grant, GrantFinish, GrantItem, GrantOutcome, Member, MembersPage, Priority, Result,
+    SemaphoreChange, SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Standing,
+    Status, TaskId, TubeName, Wish,
 };
 use utoipa::ToSchema;
 
 use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of, span};
-use super::words::OutcomeWord;
 use super::{is_false, present, whole};
 
 /// What a semaphore does. What is absent stays as it is or, in a new one, has its default; `null` takes a thing
@@ -57,7 +56,7 @@ pub struct SemaphoreRequest {
     /// Whose lease is over leaves, instead of standing in line again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_expired: Option<bool>,
-    /// Leave a semaphore that is there as it is.
+    /// Leave a semaphore that is there as it is; refused where an option that is named here differs from it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub only_new: bool,
 }
@@ -120,7 +119,7 @@ pub struct SemaphoreAnswer {
     pub key: String,
     /// How many may hold a grant.
     pub active: u32,
-    /// How many of them may be asked to release.
+    /// How many of them may be asked to release; at most `active`.
     pub try_release: u32,
     /// How much better a task must be.
     pub margin: f64,
@@ -268,12 +267,12 @@ pub struct StandingsAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StatusWord {
-    /// In line.
-    Wait,
-    /// Yielded, and not in line again yet.
+    /// Waits for a grant.
+    Waiting,
+    /// Yielded, and does not wait again yet.
     Delayed,
-    /// Holds a grant.
-    Acquired,
+    /// Holds a grant, which may still move until the event `acquired` tells of it.
+    Granted,
     /// Holds a grant and was asked to release it.
     TryRelease,
 }
@@ -301,7 +300,7 @@ pub struct StandingAnswer {
     /// When the grant ends by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_until: Option<f64>,
-    /// It declined to release and is not asked again.
+    /// It declined to release, and is not asked again as long as that request would stand.
     #[serde(default, skip_serializing_if = "is_false")]
     pub pinned: bool,
 }
@@ -312,9 +311,9 @@ impl StandingAnswer {
         StandingAnswer {
             task: standing.task.0,
             status: match standing.status {
-                Status::Wait => StatusWord::Wait,
+                Status::Wait => StatusWord::Waiting,
                 Status::Delayed => StatusWord::Delayed,
-                Status::Acquired => StatusWord::Acquired,
+                Status::Acquired => StatusWord::Granted,
                 Status::TryRelease => StatusWord::TryRelease,
             },
             priority: standing.priority.value(),
@@ -332,9 +331,9 @@ impl StandingAnswer {
         Ok(Standing {
             task: TaskId(self.task),
             status: match self.status {
-                StatusWord::Wait => Status::Wait,
+                StatusWord::Waiting => Status::Wait,
                 StatusWord::Delayed => Status::Delayed,
-                StatusWord::Acquired => Status::Acquired,
+                StatusWord::Granted => Status::Acquired,
                 StatusWord::TryRelease => Status::TryRelease,
             },
             priority: Priority::new(self.priority)?,
@@ -345,6 +344,49 @@ impl StandingAnswer {
             lease_until: optional_moment("lease_until", self.lease_until)?,
             pinned: self.pinned,
         })
+    }
+}
+
+/// Tasks that hold grants of a semaphore or wait for them, the best first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MembersAnswer {
+    /// The tasks.
+    pub tasks: Vec<MemberAnswer>,
+    /// The `after` of the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MemberAnswer {
+    /// The tube of the task, where the semaphore is before a tube.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tube: Option<String>,
+    /// Where it stands.
+    #[serde(flatten)]
+    pub standing: StandingAnswer,
+}
+
+impl MembersAnswer {
+    /// The page as answers show it.
+    pub fn new(page: &MembersPage) -> Self {
+        let member = |member: &Member| MemberAnswer {
+            tube: member.tube.as_ref().map(TubeName::to_string),
+            standing: StandingAnswer::new(&member.standing),
+        };
+        let next = page.next.map(|next| next.to_string());
+        MembersAnswer { tasks: page.members.iter().map(member).collect(), next }
+    }
+
+    /// What the client's caller gets.
+    pub fn into_page(self) -> Result<MembersPage> {
+        let member = |member: MemberAnswer| {
+            let tube = member.tube.as_deref().map(TubeName::new).transpose()?;
+            Ok(Member { tube, standing: member.standing.into_standing()? })
+        };
+        let members = self.tasks.into_iter().map(member).collect::<Result<_>>()?;
+        Ok(MembersPage { members, next: self.next.map(|next| next.parse()).transpose()? })
     }
 }
 
@@ -364,7 +406,7 @@ pub enum GrantWord {
     Release,
     /// Let others go first: back into the line.
     Yield,
-    /// Cannot release now: keep it, and do not ask again.
+    /// Cannot release now: keep it. Not asked again as long as this request would stand.
     Decline,
     /// Let the grant last longer.
     Extend,
@@ -436,16 +478,31 @@ impl GrantRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GrantsAnswer {
     /// In the order of the request.
-    pub outcomes: Vec<OutcomeWord>,
+    pub outcomes: Vec<GrantOutcomeWord>,
+}
+
+/// What became of one grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GrantOutcomeWord {
+    /// It was done.
+    Done,
+    /// The task is there, but the grant is not its current one.
+    Stale,
+    /// No such task in this semaphore.
+    Missing,
+    /// Nothing was declined: the holder was not asked to release.
+    NotAsked,
 }
 
 impl GrantsAnswer {
     /// The answer with these outcomes.
     pub fn new(outcomes: &[GrantOutcome]) -> Self {
         let word = |outcome: &GrantOutcome| match outcome {
-            GrantOutcome::Done => OutcomeWord::Done,
-            GrantOutcome::Stale => OutcomeWord::Stale,
-            GrantOutcome::Missing => OutcomeWord::Missing,
+            GrantOutcome::Done => GrantOutcomeWord::Done,
+            GrantOutcome::Stale => GrantOutcomeWord::Stale,
+            GrantOutcome::Missing => GrantOutcomeWord::Missing,
+            GrantOutcome::NotAsked => GrantOutcomeWord::NotAsked,
         };
         GrantsAnswer { outcomes: outcomes.iter().map(word).collect() }
     }
@@ -453,9 +510,10 @@ impl GrantsAnswer {
     /// What the client's caller gets.
     pub fn into_outcomes(self) -> Vec<GrantOutcome> {
         let outcome = |word| match word {
-            OutcomeWord::Done => GrantOutcome::Done,
-            OutcomeWord::Stale => GrantOutcome::Stale,
-            OutcomeWord::Missing => GrantOutcome::Missing,
+            GrantOutcomeWord::Done => GrantOutcome::Done,
+            GrantOutcomeWord::Stale => GrantOutcome::Stale,
+            GrantOutcomeWord::Missing => GrantOutcome::Missing,
+            GrantOutcomeWord::NotAsked => GrantOutcome::NotAsked,
         };
         self.outcomes.into_iter().map(outcome).collect()
     }

@@ -3,8 +3,9 @@
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::semaphore::{Standing, Wish};
 use taskyard_core::{
-    EventId, Grant, GrantFinish, GrantItem, SemaphoreChange, SemaphoreCommand, SemaphoreEvent,
-    SemaphoreInfo, SemaphoreKey, SemaphoreReply, Span, TubeName,
+    EventId, Grant, GrantFinish, GrantItem, LineCursor, LinePart, Member, MembersPage,
+    SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply,
+    Span, TubeName,
 };
 
 use super::args::{Args, list, seconds, task_id};
@@ -17,6 +18,8 @@ use super::reply::Fault;
 
 /// How many events one call fetches that names no number.
 const EVENTS_USUAL: usize = 100;
+/// How many tasks of a line one call shows that names no number.
+const MEMBERS_USUAL: usize = 1000;
 
 /// The functions of semaphores; `None` for one that there is not. The name is without `semaphore.`.
 pub(super) fn parse(function: &str, mut args: Args<'_>) -> Option<Result<Ask, Fault>> {
@@ -32,6 +35,9 @@ pub(super) fn parse(function: &str, mut args: Args<'_>) -> Option<Result<Ask, Fa
         "extend" => finish(args, extension),
         "release_many" => release_many(args),
         "look" => look(args),
+        "holders" => members(args, LinePart::Holders),
+        "waiting" => members(args, LinePart::Waiting),
+        "drop" => drop_one(args),
         "list" => Ok(SemaphoreCommand::List { key: None }),
         "show" => key(args).map(|key| SemaphoreCommand::List { key: Some(key) }),
         "events" => events(args),
@@ -179,18 +185,51 @@ fn look(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
     Ok(SemaphoreCommand::Look { key, tasks })
 }
 
+/// How many, and the `next` of the page before.
+fn members(args: &mut Args<'_>, part: LinePart) -> Result<SemaphoreCommand, Fault> {
+    let key = key(args)?;
+    let count = count_of(args, MEMBERS_USUAL, "the number of tasks")?;
+    let after = match args.value()? {
+        Value::Nil => None,
+        Value::Str(bytes) => {
+            let cursor = String::from_utf8_lossy(bytes).parse::<LineCursor>();
+            Some(cursor.map_err(|error| lua(error.to_string()))?)
+        }
+        _ => return Err(lua("the end of a page must be text")),
+    };
+    Ok(SemaphoreCommand::Members { key, part, after, count })
+}
+
+/// With `{force = true}` also while tasks hold grants or wait.
+fn drop_one(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
+    let (key, mut force) = (key(args)?, false);
+    pairs(args.raw()?, |name, value| {
+        if name != b"force" {
+            let name = String::from_utf8_lossy(name);
+            return Err(lua(format!("a drop has no option {}", super::faults::shown(&name))));
+        }
+        force = is_true(&value);
+        Ok(())
+    })?;
+    Ok(SemaphoreCommand::Drop { key, force })
+}
+
+fn count_of(args: &mut Args<'_>, usual: usize, what: &str) -> Result<usize, Fault> {
+    match args.value()? {
+        Value::Nil => Ok(usual),
+        value => {
+            let count = value.unsigned().and_then(|count| usize::try_from(count).ok());
+            count.ok_or_else(|| lua(format!("{what} must be a whole number")))
+        }
+    }
+}
+
 fn events(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
     let key = match args.value()? {
         Value::Nil => None,
         value => Some(key_of(&value)?),
     };
-    let count = match args.value()? {
-        Value::Nil => EVENTS_USUAL,
-        value => {
-            let count = value.unsigned().and_then(|count| usize::try_from(count).ok());
-            count.ok_or_else(|| lua("the number of events must be a whole number"))?
-        }
-    };
+    let count = count_of(args, EVENTS_USUAL, "the number of events")?;
     let wait = args.seconds()?.unwrap_or_default();
     Ok(SemaphoreCommand::Events { key, count, wait })
 }
@@ -207,7 +246,7 @@ fn acknowledge(args: &mut Args<'_>) -> Result<SemaphoreCommand, Fault> {
 
 /// Whether the answer is a list of its own.
 pub(super) const fn is_list(reply: &SemaphoreReply) -> bool {
-    !matches!(reply, SemaphoreReply::Acknowledged(_))
+    !matches!(reply, SemaphoreReply::Acknowledged(_) | SemaphoreReply::Dropped)
 }
 
 /// Writes the rows of a list of rows, where there are some: the old shape wants each by itself.
@@ -240,6 +279,8 @@ pub(super) fn write(out: &mut Out, reply: &SemaphoreReply) {
             events.iter().for_each(|event| write_event(out, event));
         }
         SemaphoreReply::Acknowledged(count) => pack::uint(out, *count),
+        SemaphoreReply::Members(page) => write_page(out, page),
+        SemaphoreReply::Dropped => pack::bool(out, true),
     }
 }
 
@@ -262,8 +303,29 @@ fn write_info(out: &mut Out, info: &SemaphoreInfo) {
     }
 }
 
+fn write_page(out: &mut Out, page: &MembersPage) {
+    pack::array(out, 2);
+    pack::array(out, page.members.len());
+    for Member { tube, standing } in &page.members {
+        pack::array(out, 5);
+        write_standing_fields(out, standing);
+        match tube {
+            Some(tube) => pack::str(out, tube.as_str()),
+            None => pack::nil(out),
+        }
+    }
+    match page.next {
+        Some(next) => pack::str(out, &next.to_string()),
+        None => pack::nil(out),
+    }
+}
+
 fn write_standing(out: &mut Out, standing: &Standing) {
     pack::array(out, 4);
+    write_standing_fields(out, standing);
+}
+
+fn write_standing_fields(out: &mut Out, standing: &Standing) {
     pack::uint(out, standing.task.0);
     pack::str(out, standing.status.name());
     pack::float(out, standing.priority.value());

@@ -48,8 +48,13 @@ fn no_inversion(semaphore: &Semaphore, now: Timestamp) {
         |place: &Place| place.hold().is_some_and(|hold| hold.granted + options.min_hold <= now);
     let excused = line.held() != options.active as usize
         || line.revoking() >= options.revoking_limit()
-        || line.unpinned() <= options.protected();
+        || holders_before(semaphore, holder) < options.protected();
     assert!(!inverted || !ripe(holder) || excused, "I4: {waiter:?} waits behind {holder:?}");
+}
+
+fn holders_before(semaphore: &Semaphore, holder: &Place) -> usize {
+    let held = semaphore.line.all().filter(|(_, place)| place.hold().is_some());
+    held.filter(|(_, place)| place.rank() < holder.rank()).count()
 }
 
 fn events_fit(all: &Semaphores, number: u32) {

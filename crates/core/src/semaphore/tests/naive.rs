@@ -100,6 +100,9 @@ impl Naive {
             GrantFinish::Yield if holds => self.leave(now, at, self.options.cool_down),
             GrantFinish::Yield => {}
             GrantFinish::Decline | GrantFinish::Extend(_) if !holds => return GrantOutcome::Stale,
+            GrantFinish::Decline if person.status == Status::Acquired => {
+                return if person.pinned { GrantOutcome::Done } else { GrantOutcome::NotAsked };
+            }
             GrantFinish::Decline => {
                 (person.status, person.pinned) = (Status::Acquired, true);
                 (person.moment, person.ack_by) = (NEVER, NEVER);
@@ -217,11 +220,15 @@ impl Naive {
     fn sorted(&self, status: Status) -> Vec<usize> {
         let mut found: Vec<usize> =
             (0..self.people.len()).filter(|at| self.people[*at].status == status).collect();
-        found.sort_by(|a, b| {
+        self.sort(&mut found);
+        found
+    }
+
+    fn sort(&self, people: &mut [usize]) {
+        people.sort_by(|a, b| {
             let (a, b) = (&self.people[*a], &self.people[*b]);
             b.priority.total_cmp(&a.priority).then(a.arrival.cmp(&b.arrival))
         });
-        found
     }
 
     fn settle(&mut self, now: Timestamp) {
@@ -247,14 +254,23 @@ impl Naive {
                 return true;
             }
         }
-        let mut unpinned = acquired.clone();
-        unpinned.retain(|at| !self.people[*at].pinned);
-        // The best are never asked.
-        let Some(worst) = unpinned.get(self.options.protected()..).and_then(|rest| rest.last())
-        else {
-            return false;
+        // A decline is over when its request would be.
+        let best_waits = waiting.first().map(|at| self.people[*at].priority);
+        let over = |at: &&usize| {
+            let Person { pinned, priority, .. } = self.people[**at];
+            pinned && to_shed == 0 && best_waits.is_none_or(|best| best <= priority)
         };
-        let worst = *worst;
+        if let Some(at) = acquired.iter().find(over).copied() {
+            self.people[at].pinned = false;
+            return true;
+        }
+        // The best of all holders are never asked, and of the others those that declined are passed over.
+        let mut holders: Vec<usize> = acquired.iter().chain(&revoking).copied().collect();
+        self.sort(&mut holders);
+        let tail = holders.get(self.options.protected()..).unwrap_or_default();
+        let may_be_asked =
+            |at: &&usize| self.people[**at].status == Status::Acquired && !self.people[**at].pinned;
+        let Some(worst) = tail.iter().rev().find(may_be_asked).copied() else { return false };
         let for_waiter = held == active
             && revoking.len() < self.options.revoking_limit()
             && waiting.get(revoking.len()).is_some_and(|waiter| {
@@ -291,8 +307,10 @@ impl Naive {
         }
         self.people[at].status = Status::TryRelease;
         self.people[at].moment = now + self.options.revoke_grace;
+        // It may have heard of the request that is taken back with that.
+        let told = self.find(grant, EventKind::Keep).is_some();
         self.events.retain(|event| event.grant != grant || event.kind != EventKind::Keep);
-        self.tell(now, at, EventKind::TryRelease, 0);
+        self.tell(now, at, EventKind::TryRelease, u32::from(told));
     }
 
     fn unrevoke(&mut self, now: Timestamp, at: usize) {

@@ -10,8 +10,8 @@ use super::naive::{Event, Naive};
 use super::rig::Rig;
 use crate::semaphore::book::Semaphores;
 use crate::semaphore::{
-    EventId, EventRecord, Grant, GrantFinish, GrantItem, PlaceRecord, Row, SemaphoreChange,
-    SemaphoreCommand, SemaphoreRecord, SemaphoreReply, Status, TRANSITIONS, Wish,
+    EventId, EventKind, EventRecord, Grant, GrantFinish, GrantItem, GrantOutcome, PlaceRecord, Row,
+    SemaphoreChange, SemaphoreCommand, SemaphoreRecord, SemaphoreReply, Status, TRANSITIONS, Wish,
 };
 use crate::task::TaskId;
 use crate::time::Span;
@@ -40,6 +40,8 @@ struct Run {
     disk: Disk,
     held_max: usize,
     events: Vec<(EventId, Event)>,
+    /// What was last delivered of each grant; a request that was declined is answered.
+    heard: BTreeMap<u64, EventKind>,
     steps: BTreeSet<(Option<Status>, Option<Status>)>,
 }
 
@@ -63,8 +65,8 @@ impl Run {
         rig.all.keep();
         let naive = Naive::new(&first);
         let held_max = naive.options.active as usize;
-        let (events, steps) = (Vec::new(), BTreeSet::new());
-        Run { seed, rng, rig, naive, disk, held_max, events, steps }
+        let (events, heard, steps) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+        Run { seed, rng, rig, naive, disk, held_max, events, heard, steps }
     }
 
     fn step(&mut self) {
@@ -95,6 +97,7 @@ impl Run {
             return;
         }
         let (rng, naive, now) = (self.rng.clone(), self.naive.clone(), self.rig.now);
+        let heard = self.heard.clone();
         self.rig.all.begin();
         self.enqueue();
         self.finish();
@@ -103,8 +106,14 @@ impl Run {
         let change = Box::default();
         let create = SemaphoreCommand::Configure { key: other, change, only_new: false };
         self.rig.ask(create).expect("can be made");
+        let key = self.rig.key.clone();
+        let drop = SemaphoreCommand::Drop { key: key.clone(), force: true };
+        self.rig.ask(drop).expect("can be dropped");
+        let again = SemaphoreCommand::Configure { key, change: Box::default(), only_new: true };
+        self.rig.ask(again).expect("can be made again");
+        self.enqueue();
         self.rig.all.undo();
-        (self.naive, self.rig.now) = (naive, now);
+        (self.naive, self.heard, self.rig.now) = (naive, heard, now);
         // The same random numbers again: had anything stayed, the model would see it.
         self.rng = rng;
         self.rng.u8(..);
@@ -143,7 +152,15 @@ impl Run {
         let items: Vec<_> = (0..count).map(|_| self.item()).collect();
         let expected = self.naive.finish(self.rig.now, &items);
         let key = self.rig.key.clone();
-        let got = self.rig.ask(SemaphoreCommand::Finish { key, items });
+        let got = self.rig.ask(SemaphoreCommand::Finish { key, items: items.clone() });
+        for (item, outcome) in items.iter().zip(&expected) {
+            let person = self.naive.people.iter().find(|person| person.task == item.task);
+            if let (GrantFinish::Decline, GrantOutcome::Done, Some(person)) =
+                (item.finish, outcome, person)
+            {
+                self.heard.remove(&person.grant);
+            }
+        }
         assert_eq!(got, Ok(SemaphoreReply::Finished(expected)), "seed {}", self.seed);
     }
 
@@ -173,6 +190,7 @@ impl Run {
         for (expected, got) in expected.into_iter().zip(got) {
             let said = (expected.task, Grant(expected.grant), expected.kind, expected.attempts);
             assert_eq!(said, (got.task, got.grant, got.kind, got.attempt), "seed {}", self.seed);
+            self.heard.insert(got.grant.0, got.kind);
             self.events.push((got.id, expected));
         }
     }
@@ -187,6 +205,23 @@ impl Run {
         self.rig.acknowledge(vec![id]);
         if there {
             self.naive.acknowledge(&event);
+        }
+    }
+
+    /// What a holder last heard is what is wanted of it, or the event that says so is on its way.
+    fn holders_know(&self) {
+        for person in &self.naive.people {
+            let about = (0, person.task, Grant(person.grant));
+            let told = |kind| self.rig.all.outbox.find(about, kind).is_some();
+            let asked = self.heard.get(&person.grant) == Some(&EventKind::TryRelease);
+            let knows = match person.status {
+                Status::Acquired => !asked || told(EventKind::Keep),
+                Status::TryRelease => {
+                    (asked || told(EventKind::TryRelease)) && !told(EventKind::Keep)
+                }
+                Status::Wait | Status::Delayed => true,
+            };
+            assert!(knows, "seed {}: {person:?} heard {asked}", self.seed);
         }
     }
 
@@ -205,6 +240,7 @@ impl Run {
         self.held_max = self.held_max.max(self.naive.options.active as usize);
         audit(&self.rig.all, self.rig.now, 0, self.held_max);
         self.bound_held();
+        self.holders_know();
         for task in 0..14 {
             let (expected, got) = self.both(TaskId(task));
             assert_eq!(got, expected, "seed {}, task {task}", self.seed);

@@ -110,6 +110,73 @@ fn a_lower_capacity_waits_or_sheds() {
     assert_eq!((info.acquired, info.waiting), (10, 0), "{info:?}");
 }
 
+// With a `try_release` of 0 no holder was asked, although `shed` promises it for a capacity of 0.
+#[test]
+fn a_capacity_of_zero_sheds_all_whatever_the_tail_is() {
+    let mut rig = admitted(5, 5, 5);
+    rig.configure(SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(0, 0) });
+    assert_eq!(rig.hear().len(), 5);
+    let mut rig = admitted(5, 5, 5);
+    rig.configure(SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(2, 0) });
+    assert_eq!(rig.hear(), [], "a tail of 0 beside a capacity: no holder is ever asked");
+}
+
+// The news that the request was taken back was dropped undelivered, and so was the next request: a holder that had heard
+// the first request never heard that it may stay.
+#[test]
+fn a_holder_that_heard_a_request_hears_that_it_is_over() {
+    let mut rig = admitted(1, 1, 1);
+    rig.enqueue(2, 5.0);
+    assert_eq!(rig.hear(), [(0, TryRelease)]);
+    for priority in [0.0, 5.0, 0.0] {
+        rig.enqueue(2, priority);
+    }
+    assert_eq!(rig.hear(), [(0, Keep)]);
+    // A `keep` that was delivered but lost counts as little as one that was not.
+    rig.enqueue(2, 5.0);
+    assert_eq!(rig.hear(), [(0, TryRelease)]);
+    rig.enqueue(2, 0.0);
+    assert_eq!(rig.fetch().len(), 1);
+    for priority in [5.0, 0.0] {
+        rig.enqueue(2, priority);
+    }
+    assert_eq!(rig.hear(), [(0, Keep)]);
+}
+
+// A decline without a request was taken for one, and whoever declined was not counted among the best: so the tail became
+// shorter, and the worst holder was never asked.
+#[test]
+fn a_decline_does_not_shrink_the_tail() {
+    let mut rig = Rig::with_limits(2, 1);
+    rig.enqueue(1, 10.0);
+    rig.enqueue(2, 1.0);
+    rig.hear();
+    assert_eq!(rig.finish(1, None, GrantFinish::Decline), GrantOutcome::NotAsked);
+    assert!(!rig.standing(1).is_some_and(|standing| standing.pinned));
+    rig.enqueue(3, 5.0);
+    assert_eq!(rig.hear(), [(2, TryRelease)]);
+    // One that declined and became one of the best counts as one of the best.
+    assert_eq!(rig.finish(2, None, GrantFinish::Decline), GrantOutcome::Done);
+    rig.enqueue(3, 20.0);
+    rig.enqueue(2, 15.0);
+    assert_eq!(rig.hear(), [(1, TryRelease)]);
+}
+
+#[test]
+fn a_decline_ends_with_its_request() {
+    let mut rig = admitted(1, 1, 1);
+    rig.enqueue(2, 5.0);
+    assert_eq!(rig.hear(), [(0, TryRelease)]);
+    rig.finish(0, None, GrantFinish::Decline);
+    rig.enqueue(3, 6.0);
+    assert_eq!(rig.hear(), [], "the first still waits");
+    rig.release(2);
+    rig.release(3);
+    assert!(!rig.standing(0).is_some_and(|standing| standing.pinned));
+    rig.enqueue(2, 5.0);
+    assert_eq!(rig.hear(), [(0, TryRelease)], "this is another request");
+}
+
 #[test]
 fn no_place_at_all_is_a_pause() {
     let mut rig = Rig::with_limits(0, 0);

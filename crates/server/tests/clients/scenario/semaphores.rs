@@ -13,13 +13,13 @@ fn grants() -> Case {
     let limits = json!({ "active": 1, "try_release": 1 });
     case.call("a", "queue.semaphore.create", json!(["yang", limits]));
     case.call("a", "queue.semaphore.enqueue", json!(["yang", 7, 2.5]))
-        .gives(json!([[[7, "acquired", 2.5, 1]]]));
+        .gives(json!([[[7, "granted", 2.5, 1]]]));
     case.call("b", "queue.semaphore.enqueue_many", json!(["yang", [[8, 1.5]]]))
-        .gives(json!([[[8, "wait", 1.5, null]]]));
+        .gives(json!([[[8, "waiting", 1.5, null]]]));
     case.call("b", "queue.semaphore.release", json!(["yang", 7, 99])).gives(json!([["stale"]]));
     case.call("a", "queue.semaphore.release", json!(["yang", 7, 1])).gives(json!([["done"]]));
     case.call("b", "queue.semaphore.look", json!(["yang", [7, 8]]))
-        .gives(json!([[[8, "acquired", 1.5, 2]]]));
+        .gives(json!([[[8, "granted", 1.5, 2]]]));
     case.call("a", "queue.semaphore.release", json!(["nowhere", 1])).fails(32, "does not exist");
     case
 }

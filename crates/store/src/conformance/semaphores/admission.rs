@@ -2,8 +2,8 @@
 
 use taskyard_core::EventKind::Acquired;
 use taskyard_core::{
-    Command, Grant, GrantFinish, GrantOutcome, Reply, SemaphoreChange, SemaphoreCommand,
-    SemaphoreOptions, SemaphoreReply, Span, Status, TaskId, Wish,
+    Command, Error, Grant, GrantFinish, GrantOutcome, LinePart, Reply, SemaphoreChange,
+    SemaphoreCommand, SemaphoreOptions, SemaphoreReply, Span, Status, TaskId, Wish,
 };
 
 use super::super::Harness;
@@ -28,6 +28,112 @@ pub async fn one_that_is_there_is_left_alone<H: Harness>(queue: H) {
     let get = SemaphoreCommand::Configure { key, change, only_new: true };
     let [info] = infos(queue.semaphore(get).await).try_into().expect("one");
     assert_eq!((info.options.active, info.options.try_release), (3, 2));
+}
+
+// To make one that was there with other options succeeded, and nothing said that they were not taken.
+/// To make one that is there with other options is refused, and says what differs.
+pub async fn one_that_is_there_and_differs_is_refused<H: Harness>(queue: H) {
+    queue.configure(YANG, SemaphoreChange { active: Some(3), ..Default::default() }).await;
+    let make = |change| {
+        let (key, change) = (key(YANG), Box::new(change));
+        queue.semaphore(SemaphoreCommand::Configure { key, change, only_new: true })
+    };
+    let same = SemaphoreChange { lease: Some(None), ..SemaphoreChange::limits(3, 3) };
+    assert!(make(same).await.is_ok(), "what is named is so");
+    let lease = Some(Some(Span::from_secs(30)));
+    let other = SemaphoreChange { lease, shed: Some(false), ..SemaphoreChange::limits(5, 3) };
+    let differs = "active is 3, not 5, lease is none, not 30 s".to_owned();
+    assert_eq!(make(other).await, Err(Error::SemaphoreExists { key: key(YANG), differs }));
+    assert_eq!(queue.info().await.options.active, 3);
+}
+
+// One face showed 900 of 3, and another 3.
+/// The tail is shown as what it comes to.
+pub async fn the_tail_is_shown_as_it_is<H: Harness>(queue: H) {
+    let small = SemaphoreChange { active: Some(3), ..Default::default() };
+    assert_eq!(queue.configure(YANG, small).await.options.try_release, 3);
+    assert_eq!(queue.info().await.options.try_release, 3);
+    let large = SemaphoreChange { active: Some(2000), ..Default::default() };
+    assert_eq!(queue.configure(YANG, large).await.options.try_release, 900, "it was never named");
+}
+
+/// Holders and waiters are shown the best first, a page at a time.
+pub async fn a_line_is_shown_in_pages<H: Harness>(queue: H) {
+    queue.limits(4, 3).await;
+    queue.enqueue_many(&[(1, 9.0), (2, 3.0), (3, 2.0), (4, 3.0)]).await;
+    queue.hear().await;
+    // One declined, one was asked.
+    queue.enqueue(5, 8.0).await;
+    queue.hear().await;
+    queue.finish_grant(3, None, GrantFinish::Decline).await;
+    queue.enqueue_many(&[(6, 1.0), (7, 1.0), (8, -1.5), (9, 1.0)]).await;
+    assert_eq!(queue.status(4).await, Some(Status::TryRelease));
+    let mut shown = Vec::new();
+    for part in [LinePart::Holders, LinePart::Waiting] {
+        let mut after = None;
+        loop {
+            let page = queue.members(part, after, 2).await;
+            assert!(page.members.len() <= 2 && page.members.iter().all(|m| m.tube.is_none()));
+            shown.extend(page.members.iter().map(|member| member.standing.task.0));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    assert_eq!(shown, [1, 2, 4, 3, 5, 6, 7, 9, 8]);
+    let page = queue.members(LinePart::Holders, None, 100).await;
+    let third = page.members[3].standing;
+    assert_eq!(Some(third), queue.standing(3).await);
+    assert!(third.pinned && page.next.is_none());
+}
+
+// There was no way to remove a semaphore.
+/// A drop removes a semaphore, and an old grant counts for nothing in the next one of its key.
+pub async fn a_drop_removes_it<H: Harness>(queue: H) {
+    queue.limits(1, 1).await;
+    queue.configure("other", SemaphoreChange::limits(1, 1)).await;
+    let first = queue.enqueue(1, 1.0).await.grant;
+    queue.enqueue(2, 1.0).await;
+    let drop = |force| queue.semaphore(SemaphoreCommand::Drop { key: key(YANG), force });
+    assert_eq!(drop(false).await, Err(Error::SemaphoreInUse(key(YANG))));
+    assert_eq!(queue.status(1).await, Some(Status::Acquired));
+    assert_eq!(drop(true).await, Ok(SemaphoreReply::Dropped));
+    for force in [false, true] {
+        assert_eq!(drop(force).await, Err(Error::SemaphoreNotFound(key(YANG))));
+    }
+    assert_eq!(queue.fetch(None).await, [], "its events went with it");
+    let all = infos(queue.semaphore(SemaphoreCommand::List { key: None }).await);
+    assert_eq!(all.iter().map(|info| info.key.as_str()).collect::<Vec<_>>(), ["other"]);
+    // Another may get its number meanwhile.
+    queue.configure("third", SemaphoreChange::limits(1, 1)).await;
+    queue.limits(1, 1).await;
+    let second = queue.enqueue(1, 1.0).await.grant;
+    assert!(first < second, "{first:?} {second:?}");
+    assert_eq!(queue.finish_grant(1, first, GrantFinish::Release).await, GrantOutcome::Stale);
+    assert_eq!(queue.hear().await, [(1, Acquired)]);
+    queue.release_task(1).await;
+    assert_eq!(drop(false).await, Ok(SemaphoreReply::Dropped), "an empty one needs no force");
+    queue.limits(2, 0).await;
+    assert!(second < queue.enqueue(7, 1.0).await.grant);
+}
+
+/// What was dropped stays so.
+pub async fn a_drop_survives_a_restart<H: Harness>(queue: H) {
+    if !queue.capabilities().durable {
+        return;
+    }
+    for text in ["a", YANG, "b"] {
+        queue.configure(text, SemaphoreChange::limits(1, 1)).await;
+    }
+    let first = queue.enqueue(1, 1.0).await.grant;
+    let drop = SemaphoreCommand::Drop { key: key(YANG), force: true };
+    assert_eq!(queue.semaphore(drop).await, Ok(SemaphoreReply::Dropped));
+    let queue = queue.restart().await;
+    let all = infos(queue.semaphore(SemaphoreCommand::List { key: None }).await);
+    assert_eq!(all.iter().map(|info| info.key.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    queue.limits(1, 1).await;
+    assert!(first < queue.enqueue(1, 1.0).await.grant, "also not after a restart");
 }
 
 /// A change makes one too.

@@ -1,9 +1,9 @@
 //! What the cases ask, without the ceremony.
 
 use taskyard_core::{
-    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Reply,
-    SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply,
-    Span, Standing, Status, TaskId, Wish,
+    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor,
+    LinePart, MembersPage, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
+    SemaphoreKey, SemaphoreReply, Span, Standing, Status, TaskId, Wish,
 };
 
 use super::super::Harness;
@@ -112,6 +112,20 @@ pub trait SemaphoreAsk: Harness {
     /// Whether it stands there, as what.
     async fn status(&self, task: u64) -> Option<Status> {
         self.standing(task).await.map(|standing| standing.status)
+    }
+
+    /// One page of a part of the line.
+    async fn members(
+        &self,
+        part: LinePart,
+        after: Option<LineCursor>,
+        count: usize,
+    ) -> MembersPage {
+        let members = SemaphoreCommand::Members { key: key(YANG), part, after, count };
+        match self.semaphore(members).await {
+            Ok(SemaphoreReply::Members(page)) => page,
+            other => panic!("members answered {other:?}"),
+        }
     }
 
     /// Fetches events that are due.

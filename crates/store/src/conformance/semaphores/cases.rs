@@ -10,6 +10,8 @@ macro_rules! semaphore_suite {
     ($make:expr, $block_on:path) => {
         $crate::semaphore_suite! { @cases ($make) ($block_on)
             admission: a_new_one_has_the_defaults, one_that_is_there_is_left_alone,
+                one_that_is_there_and_differs_is_refused, the_tail_is_shown_as_it_is, a_line_is_shown_in_pages,
+                a_drop_removes_it, a_drop_survives_a_restart,
                 a_change_makes_one_too, all_are_shown_by_key, the_best_get_in,
                 of_equals_the_first_gets_in, a_release_lets_the_next_in,
                 a_higher_capacity_lets_more_in, many_get_in_by_turns, who_waits_can_leave, a_batch_is_one_call,
@@ -17,8 +19,10 @@ macro_rules! semaphore_suite {
                 a_stale_release_frees_nothing, everything_survives_a_restart;
             eviction: one_better_waiter_asks_one_of_nine_hundred, the_first_hundred_are_never_asked,
                 flapping_within_the_margin_moves_nobody, flapping_beyond_the_margin_moves_one_at_a_time, the_largest_numbers_are_numbers_too, a_lower_capacity_waits,
-                a_lower_capacity_sheds, no_capacity_sheds_all, who_declines_is_not_asked_again,
-                who_declines_leaves_the_best_alone,
+                a_lower_capacity_sheds, no_capacity_sheds_all, no_capacity_sheds_all_without_a_tail,
+                who_declines_is_not_asked_again,
+                who_declines_leaves_the_best_alone, a_decline_does_not_shrink_the_tail,
+                a_decline_ends_with_its_request, a_holder_that_heard_a_request_hears_its_end,
                 who_was_never_told_goes_back_silently, a_request_is_taken_back, a_lost_request_is_made_again,
                 no_more_are_asked_than_allowed;
             times: a_young_grant_is_left_alone, who_yields_stands_back, a_lease_ends,
@@ -31,6 +35,7 @@ macro_rules! semaphore_suite {
                 a_released_task_keeps_its_place, a_delay_gives_the_place_away,
                 a_holder_that_is_gone_keeps_nothing, who_waits_too_long_dies, one_line_for_all,
                 the_work_keeps_its_place, an_absent_semaphore_is_refused,
+                a_semaphore_before_a_tube_is_not_dropped,
                 a_task_may_have_a_priority_of_its_own, a_priority_of_its_own_needs_a_semaphore,
                 sub_queues_work_behind_one, a_sub_queue_goes_on_without_who_lost_its_place,
                 a_temporary_tube_leaves_no_places_behind, a_restart_keeps_the_line;

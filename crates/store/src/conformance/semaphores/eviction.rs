@@ -150,10 +150,20 @@ pub async fn no_capacity_sheds_all<H: Harness>(queue: H) {
         queue.release_task(task).await;
     }
     assert_eq!(queue.info().await.revoking, 0);
-    queue.limits(5, 0).await;
+}
+
+// With a `try_release` of 0 no holder was asked, although `shed` promises it for a capacity of 0.
+/// A capacity of nothing sheds everybody, whatever the tail is.
+pub async fn no_capacity_sheds_all_without_a_tail<H: Harness>(queue: H) {
+    queue.change(SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(5, 0) }).await;
     queue.admit(5).await;
+    queue.limits(2, 0).await;
+    assert_eq!(queue.hear().await, [], "a tail of 0 beside a capacity: no holder is ever asked");
     queue.limits(0, 0).await;
-    assert_eq!(queue.hear().await, [], "who may never be asked is not asked for this either");
+    let mut asked = queue.hear().await;
+    asked.sort_unstable();
+    let all = [0, 1, 2, 3, 4].map(|task| (task, TryRelease));
+    assert_eq!(asked, all);
 }
 
 /// Who declines is not asked again.
@@ -189,6 +199,65 @@ pub async fn who_declines_leaves_the_best_alone<H: Harness>(queue: H) {
     assert_eq!(queue.hear().await, [(7, Acquired)]);
     queue.enqueue(8, 9.0).await;
     assert_eq!(queue.hear().await, [(0, TryRelease)], "now it is the worst of two");
+}
+
+// A decline without a request was taken for one, and whoever declined was not counted among the best: so the tail became
+// shorter, and the worst holder was never asked.
+/// A decline does not shrink the tail.
+pub async fn a_decline_does_not_shrink_the_tail<H: Harness>(queue: H) {
+    queue.limits(2, 1).await;
+    queue.enqueue_many(&[(1, 10.0), (2, 1.0)]).await;
+    queue.hear().await;
+    let outcome = queue.finish_grant(1, None, GrantFinish::Decline).await;
+    assert_eq!(outcome, GrantOutcome::NotAsked);
+    assert!(!queue.standing(1).await.expect("it holds").pinned);
+    queue.enqueue(3, 5.0).await;
+    assert_eq!(queue.hear().await, [(2, TryRelease)]);
+    let outcome = queue.finish_grant(2, None, GrantFinish::Decline).await;
+    assert_eq!(outcome, GrantOutcome::Done);
+    // One that declined and became one of the best counts as one of the best.
+    queue.enqueue(3, 20.0).await;
+    assert_eq!(queue.hear().await, []);
+    queue.enqueue(2, 15.0).await;
+    assert_eq!(queue.hear().await, [(1, TryRelease)]);
+}
+
+/// A decline ends with the request that it answered: another request may come.
+pub async fn a_decline_ends_with_its_request<H: Harness>(queue: H) {
+    queue.limits(1, 1).await;
+    queue.admit(1).await;
+    queue.enqueue(2, 5.0).await;
+    assert_eq!(queue.hear().await, [(0, TryRelease)]);
+    queue.finish_grant(0, None, GrantFinish::Decline).await;
+    queue.enqueue(3, 6.0).await;
+    assert_eq!(queue.hear().await, [], "the first still waits");
+    queue.release_tasks([2, 3].into_iter()).await;
+    assert!(!queue.standing(0).await.expect("it holds").pinned);
+    queue.enqueue(2, 5.0).await;
+    assert_eq!(queue.hear().await, [(0, TryRelease)], "this is another request");
+}
+
+// The news that the request was taken back was dropped undelivered, and so was the next request: a holder that had heard
+// the first request never heard that it may stay.
+/// A holder that heard a request hears that it is over, however often that changed.
+pub async fn a_holder_that_heard_a_request_hears_its_end<H: Harness>(queue: H) {
+    queue.limits(1, 1).await;
+    queue.admit(1).await;
+    queue.enqueue(2, 5.0).await;
+    assert_eq!(queue.hear().await, [(0, TryRelease)]);
+    for priority in [0.0, 5.0, 0.0] {
+        queue.enqueue(2, priority).await;
+    }
+    assert_eq!(queue.hear().await, [(0, Keep)]);
+    // A `keep` that was delivered but not acknowledged counts as little as one that was not delivered.
+    queue.enqueue(2, 5.0).await;
+    assert_eq!(queue.hear().await, [(0, TryRelease)]);
+    queue.enqueue(2, 0.0).await;
+    assert_eq!(queue.fetch(None).await.len(), 1);
+    for priority in [5.0, 0.0] {
+        queue.enqueue(2, priority).await;
+    }
+    assert_eq!(queue.hear().await, [(0, Keep)]);
 }
 
 /// Who was never told goes back silently.

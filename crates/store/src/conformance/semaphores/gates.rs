@@ -1,8 +1,9 @@
 //! Tubes with a semaphore before them: their tasks are ready only while they hold a grant.
 
 use taskyard_core::{
-    Command, Error, EventKind, Finish, GrantFinish, Kind, NewTask, Outcome, Priority, Reason,
-    Reply, SemaphoreChange, Span, State, Status, Task, TaskId, TubeName, TubeOptions,
+    Command, Error, EventKind, Finish, GrantFinish, Kind, LinePart, NewTask, Outcome, Priority,
+    Reason, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreReply, Span, State, Status, Task,
+    TaskId, TubeName, TubeOptions,
 };
 
 use super::super::Harness;
@@ -217,6 +218,25 @@ pub async fn an_absent_semaphore_is_refused<H: Harness>(queue: H) {
     let refusal = queue.refused(create).await;
     assert_eq!(refusal, Error::SemaphoreNotFound(key("nowhere")));
     assert_eq!(queue.tubes().await, []);
+}
+
+/// A semaphore before a tube is not dropped, whoever forces it: the tube would never let a task go on.
+pub async fn a_semaphore_before_a_tube_is_not_dropped<H: Harness>(queue: H) {
+    let tube = gated(&queue, 1).await;
+    queue.put_many(&tube, vec![with_pri(1), with_pri(2)]).await;
+    let yang = || key(super::ask::YANG);
+    for force in [false, true] {
+        let refusal = queue.semaphore(SemaphoreCommand::Drop { key: yang(), force }).await;
+        let expected = Error::SemaphoreHasTube { key: yang(), tube: tube.clone() };
+        assert_eq!(refusal, Err(expected));
+    }
+    for (part, id) in [(LinePart::Holders, 0), (LinePart::Waiting, 1)] {
+        let [member] = queue.members(part, None, 10).await.members.try_into().expect("one");
+        assert_eq!((member.tube, member.standing.task), (Some(tube.clone()), TaskId(id)));
+    }
+    queue.must(Command::DropTube { tube }).await;
+    let drop = SemaphoreCommand::Drop { key: yang(), force: false };
+    assert_eq!(queue.semaphore(drop).await, Ok(SemaphoreReply::Dropped));
 }
 
 fn important(priority: f64, pri: u64) -> NewTask {

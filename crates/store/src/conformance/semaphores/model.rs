@@ -1,11 +1,13 @@
-//! Random commands for semaphores on a queue and on the core's machine: every answer must be the same.
+//! Random commands for semaphores on a queue and on the core's machine: every answer must be the same, and what holders
+//! have heard must be true of them.
 //!
 //! A run is its seed, as for tubes: see [`seeds`](crate::conformance::model::seeds).
 
 use std::collections::{HashMap, VecDeque};
 
 use taskyard_core::{
-    Command, Error, EventId, Machine, Reply, Result, SemaphoreCommand, SemaphoreReply, Span, TaskId,
+    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantOutcome, Machine, Reply, Result,
+    SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Standing, Status, TaskId,
 };
 
 use super::super::Harness;
@@ -26,6 +28,7 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
         machine: Machine::default(),
         to_store: HashMap::new(),
         to_machine: HashMap::new(),
+        heard: HashMap::new(),
     };
     let mut script = Script::new(seed);
     for key in Script::keys() {
@@ -40,12 +43,16 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
         if durable && script.restarts() {
             run = run.restart().await;
         }
+        if script.is_quiet() {
+            run.holders_know().await;
+        }
         let batch = script.batch();
         run.ask(batch).await.iter().flatten().for_each(|reply| script.learn(reply));
     }
     run.compare_all().await;
     run.queue.advance(Span::from_secs(24 * 3600));
     run.compare_all().await;
+    run.holders_know().await;
 }
 
 /// One run: where it stands, what led there, and which event of the one side is which of the other.
@@ -57,6 +64,8 @@ struct Run<H> {
     machine: Machine,
     to_store: HashMap<EventId, EventId>,
     to_machine: HashMap<EventId, EventId>,
+    /// What was last delivered of each grant; a request that was declined is answered.
+    heard: HashMap<(SemaphoreKey, Grant), EventKind>,
 }
 
 impl<H: Harness> Run<H> {
@@ -69,6 +78,7 @@ impl<H: Harness> Run<H> {
             self.asked += 1;
             let reply = self.machine.apply(now, Command::Semaphore(command.clone()));
             self.remember(format!("{command:?}\n    -> {reply:?}"));
+            self.hear(command, &reply);
             expected.push(reply);
         }
         self.machine.take_effects();
@@ -82,6 +92,78 @@ impl<H: Harness> Run<H> {
             }
         }
         expected.into_iter().map(semaphore_reply).collect()
+    }
+
+    /// Notes what holders heard, and what they answered.
+    fn hear(&mut self, command: &SemaphoreCommand, reply: &Result<Reply>) {
+        match (command, reply) {
+            (_, Ok(Reply::Semaphore(SemaphoreReply::Events(events)))) => {
+                let heard =
+                    events.iter().map(|event| ((event.semaphore.clone(), event.grant), event.kind));
+                self.heard.extend(heard);
+            }
+            (
+                SemaphoreCommand::Finish { key, items },
+                Ok(Reply::Semaphore(SemaphoreReply::Finished(outcomes))),
+            ) => {
+                for (item, outcome) in items.iter().zip(outcomes) {
+                    let declined = (item.finish, *outcome);
+                    if declined == (GrantFinish::Decline, GrantOutcome::Done) {
+                        let standings = self.standings(key, vec![item.task]);
+                        let grants = standings.iter().filter_map(|standing| standing.grant);
+                        grants.for_each(|grant| _ = self.heard.remove(&(key.clone(), grant)));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Where tasks stand, as the machine has it.
+    fn standings(&mut self, key: &SemaphoreKey, tasks: Vec<TaskId>) -> Vec<Standing> {
+        let look = SemaphoreCommand::Look { key: key.clone(), tasks };
+        match self.machine.apply(self.queue.now(), Command::Semaphore(look)) {
+            Ok(Reply::Semaphore(SemaphoreReply::Standings(standings))) => standings,
+            other => panic!("a look answered {other:?}"),
+        }
+    }
+
+    /// When all events of a semaphore have arrived, each holder has last heard what is wanted of it.
+    async fn holders_know(&mut self) {
+        for key in Script::keys() {
+            let fetch =
+                SemaphoreCommand::Events { key: Some(key.clone()), count: 1000, wait: Span::ZERO };
+            while let Some(Ok(SemaphoreReply::Events(events))) =
+                self.ask(vec![fetch.clone()]).await.pop()
+                && !events.is_empty()
+            {
+                let events = events.iter().map(|event| event.id).collect();
+                self.ask(vec![SemaphoreCommand::Acknowledge { events }]).await;
+            }
+            if self.events_left(&key) {
+                // What was handed out and not acknowledged comes again later.
+                continue;
+            }
+            for standing in self.standings(&key, (0..TASKS).map(TaskId).collect()) {
+                let Some(grant) = standing.grant else { continue };
+                let heard = self.heard.get(&(key.clone(), grant));
+                let asked = heard == Some(&EventKind::TryRelease);
+                if asked != (standing.status == Status::TryRelease) {
+                    self.fail(&format!("  {standing:?} of '{key}' last heard {heard:?}"));
+                }
+            }
+        }
+    }
+
+    /// Whether a semaphore has events that did not arrive yet, as the machine has it.
+    fn events_left(&mut self, key: &SemaphoreKey) -> bool {
+        let list = SemaphoreCommand::List { key: Some(key.clone()) };
+        match self.machine.apply(self.queue.now(), Command::Semaphore(list)) {
+            Ok(Reply::Semaphore(SemaphoreReply::Semaphores(infos))) => {
+                infos.iter().any(|info| info.events > 0)
+            }
+            other => panic!("a list answered {other:?}"),
+        }
     }
 
     /// The command as the queue has to hear it: with its own numbers of events.

@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 use taskyard_core::{
-    EventId, Grant, GrantFinish, GrantItem, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
-    SemaphoreReply, Span, TaskId, Wish,
+    EventId, Grant, GrantFinish, GrantItem, LinePart, SemaphoreChange, SemaphoreCommand,
+    SemaphoreKey, SemaphoreReply, Span, TaskId, Wish,
 };
 
 use super::ask::key;
@@ -41,6 +41,11 @@ impl Script {
         self.rng.u16(0..300) == 0
     }
 
+    /// Whether all events are waited for now.
+    pub fn is_quiet(&mut self) -> bool {
+        self.rng.u8(0..60) == 0
+    }
+
     /// The next batch.
     pub fn batch(&mut self) -> Vec<SemaphoreCommand> {
         let count = if self.rng.u8(0..4) == 0 { self.rng.usize(2..6) } else { 1 };
@@ -68,7 +73,7 @@ impl Script {
             0 => key("nowhere"),
             number => key(KEYS[number % KEYS.len()]),
         };
-        match self.rng.u8(0..40) {
+        match self.rng.u8(0..41) {
             0..14 => {
                 let count = if self.rng.bool() { 1 } else { self.rng.usize(0..6) };
                 let wishes = (0..count).map(|_| self.wish()).collect();
@@ -93,6 +98,10 @@ impl Script {
                 SemaphoreCommand::Configure { key, change: Box::new(self.change()), only_new }
             }
             38 => SemaphoreCommand::List { key: self.rng.bool().then_some(key) },
+            39 => {
+                let part = LinePart::ALL[self.rng.usize(0..2)];
+                SemaphoreCommand::Members { key, part, after: None, count: TASKS as usize + 1 }
+            }
             _ => SemaphoreCommand::Look { key, tasks: (0..TASKS).map(TaskId).collect() },
         }
     }

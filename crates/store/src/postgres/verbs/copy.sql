@@ -112,9 +112,9 @@ BEGIN
                 pinned)) n
         JOIN taskyard.semaphore s ON s.key = n.key
         LEFT JOIN taskyard.tube t ON t.name = n.tube;
-    UPDATE taskyard.semaphore_state t SET acquired = c.acquired, revoking = c.revoking
+    UPDATE taskyard.semaphore_state t SET acquired = c.acquired, revoking = c.revoking, declines = c.declines
         FROM (SELECT p.semaphore_id, count(*) FILTER (WHERE p.status = 'ACQUIRED') AS acquired,
-                count(*) FILTER (WHERE p.status = 'TRY_RELEASE') AS revoking
+                count(*) FILTER (WHERE p.status = 'TRY_RELEASE') AS revoking, bool_or(p.pinned) AS declines
             FROM taskyard.semaphore_task p JOIN taskyard.semaphore s ON s.id = p.semaphore_id
             WHERE s.key = ANY (_keys) GROUP BY p.semaphore_id) c
         WHERE t.semaphore_id = c.semaphore_id;

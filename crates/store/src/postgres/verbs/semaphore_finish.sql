@@ -1,7 +1,7 @@
 -- How grants end or go on by the word of their holders.
 
 -- _how is 0 release, 1 yield, 2 decline, 3 extend by _spans. Codes: 0 done, 1 no such semaphore. Outcomes: 0 done, 1
--- stale, 2 missing.
+-- stale, 2 missing, 3 not asked.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_finish(_key text, _now bigint, _tasks bigint[],
     _grants bigint[], _how smallint[], _spans bigint[])
 RETURNS TABLE (code smallint, deadline bigint, news boolean, outcomes smallint[])
@@ -44,7 +44,7 @@ BEGIN
     _revoking := _state.revoking;
     _n := _state;
     FOR _place IN 1 .. cardinality(_tasks) LOOP
-        SELECT t.status, t.grant_no, t.rank, t.seq INTO _row FROM taskyard.semaphore_task t
+        SELECT t.status, t.grant_no, t.rank, t.seq, t.pinned INTO _row FROM taskyard.semaphore_task t
             WHERE t.semaphore_id = _s.id AND t.task_id = _tasks[_place];
         IF NOT FOUND THEN
             outcomes := outcomes || 2::smallint;
@@ -55,6 +55,11 @@ BEGIN
             OR (NOT _holds AND _how[_place] >= 2)
         THEN
             outcomes := outcomes || 1::smallint;
+            CONTINUE;
+        END IF;
+        IF _how[_place] = 2 AND _row.status = 'ACQUIRED' THEN
+            -- Nothing to decline. Twice is the same as once.
+            outcomes := outcomes || CASE WHEN _row.pinned THEN 0 ELSE 3 END::smallint;
             CONTINUE;
         END IF;
         outcomes := outcomes || 0::smallint;
@@ -88,6 +93,7 @@ BEGIN
                 SET status = 'ACQUIRED', moment = NULL, ack_by = NULL, pinned = true
                 WHERE t.semaphore_id = _s.id AND t.task_id = _tasks[_place];
             _acquired := _acquired + 1;
+            _n.declines := true;
         ELSE
             -- Who prolongs a grant knows of it.
             DELETE FROM taskyard.semaphore_event e

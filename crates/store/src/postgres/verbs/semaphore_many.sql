@@ -34,10 +34,10 @@ BEGIN
                 WHERE p.semaphore_id = w.id AND p.task_id = w.task OFFSET 0) p ON true
             GROUP BY w.id) g
         CROSS JOIN LATERAL (SELECT s.active, s.min_hold FROM taskyard.semaphore s WHERE s.id = g.id OFFSET 0) s
-        CROSS JOIN LATERAL (SELECT t.acquired, t.revoking, taskyard.semaphore_from_rank(t) AS from_rank,
+        CROSS JOIN LATERAL (SELECT t.acquired, t.revoking, t.declines, taskyard.semaphore_from_rank(t) AS from_rank,
                 taskyard.semaphore_from_seq(t) AS from_seq
             FROM taskyard.semaphore_state t WHERE t.semaphore_id = g.id OFFSET 0) t
-        WHERE g.known IS NULL AND g.tasks = g.wanted AND s.min_hold = 0 AND t.revoking = 0
+        WHERE g.known IS NULL AND g.tasks = g.wanted AND s.min_hold = 0 AND t.revoking = 0 AND NOT t.declines
             AND t.acquired + g.wanted <= s.active
             AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_task p
                 WHERE p.semaphore_id = g.id AND p.status = 'WAIT'
@@ -117,10 +117,10 @@ BEGIN
             SELECT w.id, count(*) AS wanted, count(DISTINCT w.task) AS tasks
             FROM unnest(_tasks, _of) AS w(task, id) GROUP BY w.id) g
         CROSS JOIN LATERAL (SELECT s.min_hold FROM taskyard.semaphore s WHERE s.id = g.id OFFSET 0) s
-        CROSS JOIN LATERAL (SELECT t.revoking, taskyard.semaphore_from_rank(t) AS from_rank,
+        CROSS JOIN LATERAL (SELECT t.revoking, t.declines, taskyard.semaphore_from_rank(t) AS from_rank,
                 taskyard.semaphore_from_seq(t) AS from_seq
             FROM taskyard.semaphore_state t WHERE t.semaphore_id = g.id OFFSET 0) t
-        WHERE g.tasks = g.wanted AND s.min_hold = 0 AND t.revoking = 0
+        WHERE g.tasks = g.wanted AND s.min_hold = 0 AND t.revoking = 0 AND NOT t.declines
             AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_task p
                 WHERE p.semaphore_id = g.id AND p.status = 'WAIT'
                     AND (p.rank, p.seq) >= (t.from_rank, t.from_seq)));

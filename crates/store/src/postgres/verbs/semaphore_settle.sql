@@ -69,9 +69,9 @@ DECLARE
     _grant bigint := _old.grant_seq;
     _tail integer := least(_s.try_release, _s.active);
     _limit integer := least(coalesce(_s.max_revoking, 16), least(_s.try_release, _s.active));
-    -- Who is too many is asked also where hardly anybody may hold a grant any more.
-    _shed_limit integer := CASE WHEN _s.shed AND _s.try_release > 0 THEN coalesce(_s.max_revoking, 16) ELSE 0 END;
-    _pinned bigint;
+    -- With no capacity every holder is one too many; otherwise a tail of 0 means that none is ever asked.
+    _shed_limit integer := CASE WHEN _s.shed AND (_s.try_release > 0 OR _s.active = 0)
+        THEN coalesce(_s.max_revoking, 16) ELSE 0 END;
     _lease bigint := taskyard.later(_now, _s.lease);
     _ack bigint := taskyard.later(_now, _s.ack_timeout);
     -- How many steps may still be taken. A search behind as many who wait as were asked costs more.
@@ -187,12 +187,13 @@ BEGIN
                 END IF;
             END IF;
         END IF;
+        IF _n.declines THEN
+            _n := taskyard.semaphore_end_declines(_s, _n, _acquired + _revoking);
+        END IF;
         -- The worst holder is asked to release: for somebody better who waits, one for each of those, or because
         -- the capacity was lowered.
         _for_waiter := _acquired + _revoking = _s.active AND _revoking < _limit;
         EXIT WHEN NOT _for_waiter AND NOT (_acquired > _s.active AND _revoking < _shed_limit);
-        -- The best are never asked. Those that declined do not count: they are passed over, so the best are who is left.
-        EXIT WHEN _acquired <= _s.active - _tail;
         SELECT t.task_id, t.priority, t.grant_no, t.granted, t.rank, t.seq INTO _h FROM taskyard.semaphore_task t
             WHERE t.semaphore_id = _s.id AND t.status = 'ACQUIRED' AND NOT t.pinned AND (t.rank, t.seq)
                 <= (coalesce(_n.tail_rank, 'infinity'), coalesce(_n.tail_seq, 0))
@@ -213,16 +214,15 @@ BEGIN
             -- The sum of two numbers may be beyond all numbers, which is an error here: so asked first.
             EXIT WHEN _w IS NULL OR CASE WHEN _h.priority < 1.7976931348623157e308 - _s.margin
                 THEN _w <= _h.priority + _s.margin ELSE true END;
+        END IF;
+        -- The best are never asked. Without declines the worst is not one of them: fewer were asked than may be.
+        EXIT WHEN _n.declines AND _s.active > _tail
+            AND NOT taskyard.semaphore_may_ask(_s.id, _acquired, _s.active - _tail, _h.rank, _h.seq);
+        IF _for_waiter THEN
             IF taskyard.later(_h.granted, _s.min_hold) > _now THEN
                 _recheck := taskyard.timer(taskyard.later(_h.granted, _s.min_hold));
                 EXIT;
             END IF;
-        END IF;
-        IF _s.active > _tail THEN
-            -- Who declined before this call is as many as before; asked late, because it is seldom so far.
-            _pinned := coalesce(_pinned, (SELECT count(*) FROM taskyard.semaphore_task t
-                WHERE t.semaphore_id = _s.id AND t.pinned));
-            EXIT WHEN _acquired - _pinned <= _s.active - _tail;
         END IF;
         -- One that nobody works on loses its grant without a word.
         IF _h.task_id < 0 AND NOT EXISTS (SELECT 1 FROM taskyard.task k
@@ -261,9 +261,10 @@ BEGIN
         DELETE FROM taskyard.semaphore_event e
             WHERE e.semaphore_id = _s.id AND e.task_id = _h.task_id AND e.grant_no = _h.grant_no
                 AND e.kind = 'keep';
-        -- Also to one that did not hear yet that it may stay: it need not have heard that it was asked.
-        INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
-            VALUES (_s.id, _h.task_id, _h.grant_no, 'try_release', _now);
+        -- Also to one that was not told yet that it may stay: the first request may be lost. But that one may have been
+        -- heard as well, so this one counts as told: if it is taken back, `keep` must follow.
+        INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, attempts, next_at)
+            VALUES (_s.id, _h.task_id, _h.grant_no, 'try_release', CASE WHEN FOUND THEN 1 ELSE 0 END, _now);
         _news := true;
     END LOOP;
     _n.acquired := _acquired;
@@ -273,7 +274,7 @@ BEGIN
         UPDATE taskyard.semaphore_state t
             SET acquired = _acquired, revoking = _revoking, grant_seq = _grant, rest_rank = _n.rest_rank,
                 rest_seq = _n.rest_seq, ahead = _n.ahead, head_rank = _n.head_rank, head_seq = _n.head_seq,
-                tail_rank = _n.tail_rank, tail_seq = _n.tail_seq
+                tail_rank = _n.tail_rank, tail_seq = _n.tail_seq, declines = _n.declines
             WHERE t.semaphore_id = _s.id;
     END IF;
     IF _recheck IS NOT NULL THEN

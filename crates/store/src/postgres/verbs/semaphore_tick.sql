@@ -185,6 +185,9 @@ CREATE OR REPLACE VIEW taskyard.semaphore_audit AS
         -- Unless it was too much for one call, and the next tick goes on.
         OR (c.waiting > 0 AND c.acquired + c.revoking < s.active AND NOT EXISTS (
             SELECT 1 FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = s.id))
+        -- A decline that nothing looks for would stand for ever.
+        OR (NOT t.declines AND EXISTS (SELECT 1 FROM taskyard.semaphore_task k
+            WHERE k.semaphore_id = s.id AND k.pinned))
         -- Somebody stands where no search looks.
         OR EXISTS (SELECT 1 FROM taskyard.semaphore_task k
             WHERE k.semaphore_id = s.id AND k.status = 'WAIT'

@@ -1,5 +1,6 @@
 -- Names of tubes, under the same tag as the registry: tubes has their numbers, homes where each lives that does not live under its name,
--- queues whose a number of a queue is, pending names that are being given, semaphores the numbers of those.
+-- queues whose a number of a queue is, pending names that are being given, semaphores the numbers of those,
+-- free the numbers of dropped ones, begins with which event a number begins anew, grants the last grant of all that were dropped.
 --
 -- A tube lives where it was made, under the tag of its first name, also when it is called something else later. That it
 -- exists, what it is called and which number it has is what its own keys say; what stands here is written before those
@@ -146,17 +147,38 @@ end
 
 local SEMAPHORES_MAX = 100000
 
+-- A number for a semaphore that is to be made, with which event it begins, and after which grant: those of dropped ones may still be named.
+local function begin(base, number)
+    return { OK, tonumber(number), tonumber(redis.call('HGET', base .. ':begins', number) or 0),
+        tonumber(redis.call('GET', base .. ':grants') or 0) }
+end
+
 -- The number of a semaphore, which it gets before it is made.
 function names.semaphore(base, _, key)
     local number = redis.call('HGET', base .. ':semaphores', key)
     if number then
-        return { OK, tonumber(number) }
+        return begin(base, number)
     elseif redis.call('HLEN', base .. ':semaphores') >= SEMAPHORES_MAX then
         return { TOO_MANY, SEMAPHORES_MAX }
     end
-    number = next_number(base, 'semaphore', SEMAPHORES_LEFT_OUT)
+    -- One that was dropped leaves its number.
+    number = redis.call('SPOP', base .. ':free') or next_number(base, 'semaphore', SEMAPHORES_LEFT_OUT)
     redis.call('HSET', base .. ':semaphores', key, number)
-    return { OK, number }
+    return begin(base, number)
+end
+
+-- A semaphore was dropped, after this grant and before this event: its number is free. Whoever comes later with the same news
+-- changes nothing.
+function names.unlist_semaphore(base, _, key, number, events, args)
+    local grants = math.max(tonumber(redis.call('GET', base .. ':grants') or 0), tonumber(args[6]))
+    redis.call('SET', base .. ':grants', string.format('%.0f', grants))
+    if tonumber(redis.call('HGET', base .. ':begins', number) or 0) < tonumber(events)
+        and redis.call('HGET', base .. ':semaphores', key) == number then
+        redis.call('HSET', base .. ':begins', number, events)
+        redis.call('HDEL', base .. ':semaphores', key)
+        redis.call('SADD', base .. ':free', number)
+    end
+    return {}
 end
 
 -- A semaphore is there and has this number, though it may have been lost here.

@@ -1,5 +1,5 @@
 -- One semaphore while a call works on it. Its keys have one hash tag: o rules, s numbers, p places by task, w who waits, a who holds a
--- grant and may be asked to release, r who was asked (each the best first), d deadlines, and what outbox.lua has.
+-- grant and may be asked to release, r who was asked, k who declined (each the best first), d deadlines, and what outbox.lua has.
 --
 -- A task of a caller is eight bytes; one of a tube is a mark, the number of the tube and the id, so that it comes after all of
 -- those. What changes is written at once.
@@ -27,7 +27,8 @@ function sem.read_rules(raw)
     local most = r.max_revoking >= 0 and r.max_revoking or MAX_REVOKING
     r.protected = r.active - tail
     r.revoking_limit = math.min(most, tail)
-    r.shedding_limit = r.try_release == 0 and 0 or most
+    -- With no capacity every holder is one too many; otherwise a tail of 0 means that none is ever asked.
+    r.shedding_limit = r.try_release == 0 and r.active > 0 and 0 or most
     return r
 end
 
@@ -59,13 +60,47 @@ function sem.open(call, key)
     return s
 end
 
--- Makes one with these rules.
-function sem.create(call, key, number, raw)
+-- Makes one with these rules. Its first event and the grant before its first are at least these.
+function sem.create(call, key, number, raw, event, grant)
     local base = '{' .. call.prefix .. ':/' .. key .. '}'
     redis.call('SET', base .. ':o', raw)
-    redis.call('SET', base .. ':s', struct.pack(STATE, number, 0, 0, outbox.first_number(call), NEVER, 0, 0) .. life.mark())
+    redis.call('SET', base .. ':s', struct.pack(STATE, number, grant or 0, 0, math.max(outbox.first_number(call), event or 0), NEVER, 0, 0)
+        .. life.mark())
     call.semaphores[key] = nil
     return sem.open(call, key)
+end
+
+-- Its keys but for the rules and the numbers.
+local PARTS = { ':p', ':w', ':a', ':r', ':k', ':d', ':e', ':g', ':q' }
+
+-- What is left of a semaphore that was dropped, until the registry knows of it: its number, the first event of a next one, the last grant.
+-- Nothing where there is one, or never was.
+function sem.remains(call, key)
+    local base = '{' .. call.prefix .. ':/' .. key .. '}'
+    local raw = redis.call('MGET', base .. ':o', base .. ':s')
+    if raw[1] or not raw[2] then
+        return nil
+    end
+    local number, grants, _, events = struct.unpack(STATE, raw[2])
+    return struct.pack('<I4dd', number, events + 1, grants)
+end
+
+-- Removes it, but for its numbers.
+function sem.drop(s)
+    sem.close(s)
+    redis.call('UNLINK', s.base .. ':o')
+    for _, part in ipairs(PARTS) do
+        redis.call('UNLINK', s.base .. part)
+    end
+    s.call.semaphores[s.key] = nil
+    return sem.remains(s.call, s.key)
+end
+
+-- The registry knows that it was dropped.
+function sem.forget(call, key, remains)
+    if sem.remains(call, key) == remains then
+        redis.call('UNLINK', '{' .. call.prefix .. ':/' .. key .. '}:s')
+    end
 end
 
 -- Writes the numbers, when all is done.
@@ -83,8 +118,8 @@ local function order_of(place)
         return ':w'
     elseif place.status == ASKED then
         return ':r'
-    elseif place.status == HOLDS and place.pinned == 0 then
-        return ':a'
+    elseif place.status == HOLDS then
+        return place.pinned == 0 and ':a' or ':k'
     end
     return false
 end
@@ -98,7 +133,7 @@ local function deadline_of(place)
     return math.min(place.lease_until, place.ack_by, place.revoke_at)
 end
 
--- What is counted because no order has it.
+-- What is counted beside the orders.
 local function counter_of(place)
     if place.status == STANDS_BACK then
         return 'standing_back'
@@ -221,6 +256,54 @@ end
 function sem.at(s, order, place)
     local found = redis.call('ZRANGE', s.base .. order, place, place)[1]
     return found and string.sub(found, 9)
+end
+
+-- Earlier versions only counted who declined: brings them into their order.
+local function order_declined(s)
+    local cursor = '0'
+    repeat
+        local some = redis.call('HSCAN', s.base .. ':p', cursor, 'COUNT', 1000)
+        cursor = some[1]
+        for at = 1, #some[2], 2 do
+            local place = sem.place(s, some[2][at])
+            if place and place.order == ':k' then
+                sem.write(s, some[2][at], place)
+            end
+        end
+    until cursor == '0'
+end
+
+-- The best who declined.
+function sem.best_declined(s)
+    if s.declined == 0 then
+        return nil
+    end
+    if sem.count(s, ':k') < s.declined then
+        order_declined(s)
+    end
+    local task = sem.at(s, ':k', 0)
+    while task and (sem.place(s, task) or {}).order ~= ':k' do
+        -- Functions of an earlier version, which do not know of this order, moved it.
+        redis.call('ZPOPMIN', s.base .. ':k')
+        task = sem.at(s, ':k', 0)
+    end
+    return task
+end
+
+-- How many of an order are better than this priority and number of arrival, which is eight bytes.
+function sem.before(s, order, priority, seq)
+    local key, score = s.base .. order, string.format('%.17g', 0 - priority)
+    local low, high = redis.call('ZCOUNT', key, '-inf', '(' .. score), redis.call('ZCOUNT', key, '-inf', score)
+    -- Of equals the ones that came first.
+    while low < high do
+        local middle = math.floor((low + high) / 2)
+        if string.sub(redis.call('ZRANGE', key, middle, middle)[1], 1, 8) < seq then
+            low = middle + 1
+        else
+            high = middle
+        end
+    end
+    return low
 end
 
 -- When time alone next changes something.

@@ -53,18 +53,24 @@ local function changed(raw, given, header, place)
     return sem.write_rules(r)
 end
 
--- Whether to leave one that is there as it is, a number for a new one (or none yet), the change, and how a new one begins.
+-- Whether to leave one that is there as it is, a number for a new one (or none yet), the change, with which event and after which grant
+-- a new one begins, and how.
 function semaphores.configure(s, header, call, key)
     local only_new, number, given = struct.unpack('<BI4I2', header, 2)
-    local raw, active = changed(s and s.raw or string.sub(header, 82), given, header, 9)
+    local raw, active = changed(s and s.raw or string.sub(header, 98), given, header, 9)
     if not raw then
         return '\2' .. struct.pack('<I4', active)
     end
     if not s then
-        if number == 0 then
+        local remains = sem.remains(call, key)
+        if remains then
+            -- First the registry must know that the one before was dropped.
+            return '\7' .. remains
+        elseif number == 0 then
             return '\3'
         end
-        s = sem.create(call, key, number, raw)
+        local event, grant = struct.unpack('<dd', header, 82)
+        s = sem.create(call, key, number, raw, event, grant)
     elseif only_new == 0 then
         s.raw, s.rules = raw, sem.read_rules(raw)
         redis.call('SET', s.base .. ':o', raw)
@@ -85,6 +91,7 @@ function semaphores.enqueue(s, header)
 end
 
 local RELEASES, YIELDS, DECLINES, EXTENDS = 0, 1, 2, 3
+local NOT_ASKED_ITEM = '\3'
 
 local finish_held = {
     [RELEASES] = function(s, task, place)
@@ -122,7 +129,10 @@ local function finish_grant(s, task, grant, verb, span)
     if grant ~= -1 and not (held and grant == place.grant) then
         return STALE_ITEM
     end
-    if held then
+    if held and verb == DECLINES and place.status == HOLDS then
+        -- Nothing to decline. Twice is the same as once.
+        return place.pinned == 1 and DONE_ITEM or NOT_ASKED_ITEM
+    elseif held then
         finish_held[verb](s, task, place, span)
         return DONE_ITEM
     elseif verb == RELEASES then
@@ -147,10 +157,6 @@ function semaphores.look(s, header)
     return standings(s, read_ids(header, 2))
 end
 
-function semaphores.info(s)
-    return info_of(s)
-end
-
 -- The name of the tube of a task and its id there, or no name and the task.
 local function told_task(s, task)
     if #task == 8 then
@@ -159,6 +165,70 @@ local function told_task(s, task)
     local place = sem.place(s, task)
     local tube = place and gates.tube(s.call, place.home)
     return tube and tube.options.name or '', string.sub(task, 6)
+end
+
+-- Lua allows two hundred names in one place: these are not seen behind it.
+do
+    local HOLDERS = 0
+
+    -- The best of an order behind this place, at most so many, as pairs of a place and its task.
+    local function add_behind(s, found, order, after, count)
+        local first = after and sem.before(s, order, after.priority, after.behind) or 0
+        for _, member in ipairs(redis.call('ZRANGE', s.base .. order, first, first + count - 1)) do
+            local task = string.sub(member, 9)
+            found[#found + 1] = { sem.place(s, task), task }
+        end
+    end
+
+    local function is_better(one, other)
+        local a, b = one[1], other[1]
+        return a.priority > b.priority or a.priority == b.priority and a.seq < b.seq
+    end
+
+    -- Which part, at most how many, and where the page before ended (a number of arrival below zero: there was none). Each with its
+    -- number of arrival and the name of its tube.
+    function semaphores.members(s, header)
+        local part, count, priority, seq = struct.unpack('<Bddd', header, 2)
+        local after = seq >= 0 and { priority = priority, behind = struct.pack('>I8', seq + 1) }
+        local found, shown = {}, {}
+        for _, order in ipairs(count == 0 and {} or part == HOLDERS and { ':a', ':k', ':r' } or { ':w' }) do
+            add_behind(s, found, order, after, count)
+        end
+        table.sort(found, is_better)
+        for at = 1, math.min(#found, count) do
+            local p, name, task = found[at][1], told_task(s, found[at][2])
+            shown[at] = task .. struct.pack(STANDING, p.status, p.pinned, p.priority, p.enqueued, p.until_when, p.grant, p.granted,
+                p.lease_until) .. struct.pack('<dI2c0', p.seq, #name, name)
+        end
+        return '\0' .. table.concat(shown)
+    end
+
+    -- The name of a tube behind this semaphore. In a cluster there is none.
+    local function tube_behind(s)
+        local base = '{' .. s.call.prefix .. '}'
+        for _, name in ipairs(s.call.single and redis.call('HKEYS', base .. ':tubes') or {}) do
+            local home = redis.call('HGET', base .. ':homes', name) or name
+            local raw = redis.call('GET', '{' .. s.call.prefix .. ':' .. home .. '}:o')
+            if raw and options_of(raw).semaphore == s.key then
+                return options_of(raw).name
+            end
+        end
+    end
+
+    -- Removes a semaphore with all it has. Where a tube is behind it, the tube would never let a task go on.
+    function semaphores.drop(s, header)
+        local tube = tube_behind(s)
+        if tube then
+            return '\6' .. tube
+        elseif struct.unpack('<B', header, 2) == 0 and redis.call('HLEN', s.base .. ':p') > 0 then
+            return '\5'
+        end
+        return '\0' .. sem.drop(s)
+    end
+end
+
+function semaphores.info(s)
+    return info_of(s)
 end
 
 local function hand_out(s, numbers)
@@ -274,7 +344,8 @@ function semaphores.tick(s)
 end
 
 local SEMAPHORE_VERBS = { E = semaphores.enqueue, F = semaphores.finish, L = semaphores.look, N = semaphores.info, V = semaphores.fetch,
-    P = semaphores.peek, H = semaphores.hand_out, A = semaphores.acknowledge, I = semaphores.tick }
+    P = semaphores.peek, H = semaphores.hand_out, A = semaphores.acknowledge, I = semaphores.tick, M = semaphores.members,
+    D = semaphores.drop }
 
 -- Whether it is there, this clock, the next moment, when the next event may be handed out, whether there are new ones, its
 -- number.
@@ -296,6 +367,9 @@ local function ask_semaphore(keys, args)
         local s = sem.open(call, key)
         if verb == 'C' then
             call:answer(semaphores.configure(s, header, call, key))
+        elseif verb == 'X' then
+            sem.forget(call, key, string.sub(header, 2))
+            call:answer('\0')
         else
             call:answer(s and SEMAPHORE_VERBS[verb](s, header) or '\1')
         end

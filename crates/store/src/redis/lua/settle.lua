@@ -41,12 +41,20 @@ local function ask_to_release(s, task, place)
     if keep then
         outbox.remove(s, keep)
     end
-    outbox.tell(s, task, place.grant, outbox.TRY_RELEASE, 0)
+    -- Also to one that was not told yet that it may stay: the first request may be lost. But that one may have been heard as
+    -- well, so this one counts as told: if it is taken back, the word that it may stay must follow.
+    outbox.tell(s, task, place.grant, outbox.TRY_RELEASE, keep and 1 or 0)
 end
 
--- The best are never asked; those that declined do not count.
-local function may_ask_worst(s)
-    return sem.count(s, ':a') > s.rules.protected
+-- Whether the worst who can be asked is outside of the best of all holders, which never are. Those that can be asked are
+-- better than the worst of them, and of the others some are.
+local function may_ask(s, place)
+    local missing = s.rules.protected + 1 - sem.count(s, ':a')
+    if missing <= 0 then
+        return true
+    end
+    local seq = struct.pack('>I8', place.seq)
+    return sem.before(s, ':k', place.priority, seq) + sem.before(s, ':r', place.priority, seq) >= missing
 end
 
 local LARGEST = 1.7976931348623157e308
@@ -58,7 +66,7 @@ end
 -- The worst holder is asked to release for somebody better who waits: one holder for each of those.
 function settle.revoke(s)
     local asked = sem.count(s, ':r')
-    if sem.acquired(s) + asked ~= s.rules.active or asked >= s.rules.revoking_limit or not may_ask_worst(s) then
+    if sem.acquired(s) + asked ~= s.rules.active or asked >= s.rules.revoking_limit then
         return false
     end
     local waiter, holder = sem.at(s, ':w', asked), sem.at(s, ':a', -1)
@@ -66,7 +74,7 @@ function settle.revoke(s)
         return false
     end
     local place = sem.place(s, holder)
-    if not beats(sem.place(s, waiter).priority, place.priority, s.rules.margin) then
+    if not beats(sem.place(s, waiter).priority, place.priority, s.rules.margin) or not may_ask(s, place) then
         return false
     end
     local ripe_at = later(place.granted, s.rules.min_hold)
@@ -83,7 +91,7 @@ end
 -- The capacity was lowered: the worst holders are asked to release, whoever waits.
 function settle.shed(s)
     local rules = s.rules
-    if not rules.shed or sem.acquired(s) <= rules.active or sem.count(s, ':r') >= rules.shedding_limit or not may_ask_worst(s) then
+    if not rules.shed or sem.acquired(s) <= rules.active or sem.count(s, ':r') >= rules.shedding_limit then
         return false
     end
     local holder = sem.at(s, ':a', -1)
@@ -91,6 +99,9 @@ function settle.shed(s)
         return false
     end
     local place = sem.place(s, holder)
+    if not may_ask(s, place) then
+        return false
+    end
     if not gates.rouse(s, holder, place) then
         ask_to_release(s, holder, place)
     end
@@ -128,6 +139,22 @@ function settle.unrevoke(s)
     return true
 end
 
+-- A decline stands as long as the request that it answered would: when no better task waits for the place, and it is not one of too
+-- many, its holder may be asked again.
+function settle.end_decline(s)
+    local holder = sem.best_declined(s)
+    if not holder or s.rules.shed and sem.acquired(s) + sem.count(s, ':r') > s.rules.active then
+        return false
+    end
+    local place, waiter = sem.place(s, holder), sem.at(s, ':w', 0)
+    if waiter and sem.place(s, waiter).priority > place.priority then
+        return false
+    end
+    place.pinned = 0
+    sem.write(s, holder, place)
+    return true
+end
+
 -- Takes steps until none is left to take, or so many were taken that others should have their turn.
 function settle.all(s)
     local left = SETTLE_STEPS_MAX
@@ -136,7 +163,7 @@ function settle.all(s)
         local cost = 1
         if not settle.admit(s) then
             cost = 1 + math.floor(sem.count(s, ':r') / SETTLE_STEP_PLACES)
-            if not (settle.unrevoke(s) or settle.revoke(s) or settle.shed(s)) then
+            if not (settle.unrevoke(s) or settle.end_decline(s) or settle.revoke(s) or settle.shed(s)) then
                 return
             end
         end

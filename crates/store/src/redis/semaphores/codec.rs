@@ -1,9 +1,9 @@
 //! Commands and answers of semaphores as the functions in Redis know them. The layouts are those of `lua/semaphores.lua`.
 
 use taskyard_core::{
-    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Priority, SemaphoreChange,
-    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Span,
-    Standing, Status, TaskId, Timestamp, TubeName, Wish,
+    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor, LinePart, Member,
+    MembersPage, Priority, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
+    SemaphoreKey, SemaphoreOptions, Span, Standing, Status, TaskId, Timestamp, TubeName, Wish,
 };
 
 use super::super::answers::SemaphoreHead;
@@ -33,7 +33,11 @@ pub(super) fn event_number(id: EventId) -> (u32, u64) {
 /// The command as an argument of a call.
 pub(super) fn encode(command: &SemaphoreCommand) -> Vec<u8> {
     match command {
-        SemaphoreCommand::Configure { change, only_new, .. } => configure(change, *only_new, 0),
+        SemaphoreCommand::Configure { change, only_new, .. } => {
+            configure(change, *only_new, Begin::default())
+        }
+        SemaphoreCommand::Members { part, after, count, .. } => members(*part, *after, *count),
+        SemaphoreCommand::Drop { force, .. } => vec![b'D', u8::from(*force)],
         SemaphoreCommand::Enqueue { wishes, .. } => {
             let mut header = with_size(b'E', wishes.len());
             for Wish { task, priority } in wishes {
@@ -106,8 +110,47 @@ fn finish(item: &GrantItem) -> Vec<u8> {
     bytes
 }
 
-/// A semaphore is made or changed; a new one gets this number.
-pub(super) fn configure(change: &SemaphoreChange, only_new: bool, number: u32) -> Vec<u8> {
+/// How a new semaphore begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Begin {
+    /// Its number; 0 is none yet.
+    pub number: u32,
+    /// Its first event is at least this one.
+    pub event: f64,
+    /// Its first grant comes after this one.
+    pub grant: f64,
+}
+
+/// What is left of a semaphore that was dropped: number, first event of a next one, last grant. As the functions write it.
+pub(super) struct Remains {
+    pub number: u32,
+    pub event: u64,
+    pub grant: u64,
+    text: Vec<u8>,
+}
+
+impl Remains {
+    pub fn read(mut bytes: Bytes<'_>) -> Result<Self, Unreadable> {
+        let text = bytes.0.to_vec();
+        Ok(Remains { number: bytes.small()?, event: bytes.count()?, grant: bytes.count()?, text })
+    }
+
+    /// The registry knows that it was dropped.
+    pub fn forget(&self) -> Vec<u8> {
+        [&b"X"[..], &self.text].concat()
+    }
+}
+
+fn members(part: LinePart, after: Option<LineCursor>, count: usize) -> Vec<u8> {
+    let mut header = vec![b'M', u8::from(part != LinePart::Holders)];
+    header.extend((count as f64).to_le_bytes());
+    header.extend(after.map_or(0.0, |after| after.priority.value()).to_le_bytes());
+    header.extend(after.map_or(-1.0, |after| after.seq as f64).to_le_bytes());
+    header
+}
+
+/// A semaphore is made or changed; a new one begins like this.
+pub(super) fn configure(change: &SemaphoreChange, only_new: bool, begin: Begin) -> Vec<u8> {
     let SemaphoreChange { active, try_release, margin, min_hold, cool_down, .. } = change;
     let SemaphoreChange { max_revoking, revoke_grace, lease, ack_timeout, .. } = change;
     let SemaphoreChange { force, shed, drop_expired, .. } = change;
@@ -116,7 +159,7 @@ pub(super) fn configure(change: &SemaphoreChange, only_new: bool, number: u32) -
         [cool_down.is_some(), max_revoking.is_some(), revoke_grace.is_some(), lease.is_some()];
     let rest = [ack_timeout.is_some(), force.is_some(), shed.is_some(), drop_expired.is_some()];
     let mut header = vec![b'C', u8::from(only_new)];
-    header.extend(number.to_le_bytes());
+    header.extend(begin.number.to_le_bytes());
     header.extend([bits(given.into_iter().chain(more)), bits(rest.into_iter())]);
     let float = |value: Option<i64>| value.unwrap_or(0) as f64;
     header.extend(float(*active).to_le_bytes());
@@ -131,6 +174,8 @@ pub(super) fn configure(change: &SemaphoreChange, only_new: bool, number: u32) -
     header.extend(optional_span(ack_timeout.flatten()));
     let flags = [force, shed, drop_expired].map(|flag| flag.unwrap_or_default());
     header.push(bits(flags.into_iter()));
+    header.extend(begin.event.to_le_bytes());
+    header.extend(begin.grant.to_le_bytes());
     header.extend(rules(&SemaphoreOptions::default()));
     header
 }
@@ -196,7 +241,7 @@ pub(super) fn read_info(
     key: &SemaphoreKey,
     mut bytes: Bytes<'_>,
 ) -> Result<SemaphoreInfo, Unreadable> {
-    let options = read_rules(&mut bytes)?;
+    let options = read_rules(&mut bytes)?.shown();
     let (waiting, delayed) = (bytes.count()?, bytes.count()?);
     let (acquired, revoking) = (bytes.count()?, bytes.count()?);
     let (events, next) = (bytes.count()?, bytes.maybe_moment()?);
@@ -208,34 +253,51 @@ pub(super) fn read_info(
 pub(super) fn read_standings(mut bytes: Bytes<'_>) -> Result<Vec<Standing>, Unreadable> {
     let mut standings = Vec::new();
     while bytes.has_more() {
-        let task = TaskId(bytes.big()?);
-        let (status, pinned) = (bytes.byte()?, bytes.byte()? == 1);
-        let (priority, enqueued) = (priority(&mut bytes)?, bytes.moment()?);
-        let (until, grant) = (bytes.moment()?, bytes.count()?);
-        let (granted, lease_until) = (bytes.moment()?, bytes.moment()?);
-        let status = *Status::ALL
-            .get(usize::from(status))
-            .ok_or(Unreadable("a task of a semaphore is in no state"))?;
-        let held = matches!(status, Status::Acquired | Status::TryRelease);
-        standings.push(Standing {
-            task,
-            status,
-            priority,
-            enqueued,
-            not_before: (status == Status::Delayed).then_some(until),
-            grant: held.then_some(Grant(grant)),
-            granted: held.then_some(granted),
-            lease_until: (held && lease_until != Timestamp::NEVER).then_some(lease_until),
-            pinned,
-        });
+        standings.push(read_standing(&mut bytes)?);
     }
     Ok(standings)
+}
+
+/// One page of a line, of which at most so many were asked.
+pub(super) fn read_members(mut bytes: Bytes<'_>, count: usize) -> Result<MembersPage, Unreadable> {
+    let (mut members, mut last) = (Vec::new(), None);
+    while bytes.has_more() {
+        let standing = read_standing(&mut bytes)?;
+        last = Some(LineCursor { priority: standing.priority, seq: bytes.count()? });
+        members.push(Member { tube: TubeName::new(bytes.short_text()?).ok(), standing });
+    }
+    let next = last.filter(|_| members.len() == count);
+    Ok(MembersPage { members, next })
+}
+
+fn read_standing(bytes: &mut Bytes<'_>) -> Result<Standing, Unreadable> {
+    let task = TaskId(bytes.big()?);
+    let (status, pinned) = (bytes.byte()?, bytes.byte()? == 1);
+    let (priority, enqueued) = (priority(bytes)?, bytes.moment()?);
+    let (until, grant) = (bytes.moment()?, bytes.count()?);
+    let (granted, lease_until) = (bytes.moment()?, bytes.moment()?);
+    let status = *Status::ALL
+        .get(usize::from(status))
+        .ok_or(Unreadable("a task of a semaphore is in no state"))?;
+    let held = matches!(status, Status::Acquired | Status::TryRelease);
+    Ok(Standing {
+        task,
+        status,
+        priority,
+        enqueued,
+        not_before: (status == Status::Delayed).then_some(until),
+        grant: held.then_some(Grant(grant)),
+        granted: held.then_some(granted),
+        lease_until: (held && lease_until != Timestamp::NEVER).then_some(lease_until),
+        pinned,
+    })
 }
 
 pub(super) fn read_outcomes(bytes: Bytes<'_>) -> Vec<GrantOutcome> {
     let outcome = |status: &u8| match status {
         0 => GrantOutcome::Done,
         1 => GrantOutcome::Stale,
+        3 => GrantOutcome::NotAsked,
         _ => GrantOutcome::Missing,
     };
     bytes.rest().iter().map(outcome).collect()

@@ -12,6 +12,7 @@ use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::semaphore::tail_too_long;
 use taskyard_core::{
     Command, Error, EventId, Reply, SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply,
+    TubeName,
 };
 use taskyard_redis::{Call, Failure, Value};
 
@@ -32,6 +33,10 @@ const TOO_MANY: i64 = 4;
 const MISSING: u8 = 1;
 const TAIL: u8 = 2;
 const UNNUMBERED: u8 = 3;
+/// What a semaphore answers to a drop while it is in use, or before a tube; and to who makes it anew before a drop has ended.
+const IN_USE: u8 = 5;
+const HAS_TUBE: u8 = 6;
+const DROPPED: u8 = 7;
 
 /// How many semaphores a server looks at in a second, for what other servers did.
 const SWEPT_TOGETHER: usize = 1000;
@@ -81,6 +86,7 @@ fn key_of(command: &SemaphoreCommand) -> Option<SemaphoreKey> {
         SemaphoreCommand::Enqueue { key, .. }
         | SemaphoreCommand::Finish { key, .. }
         | SemaphoreCommand::Look { key, .. }
+        | SemaphoreCommand::Members { key, .. }
         | SemaphoreCommand::List { key: Some(key) }
         | SemaphoreCommand::Events { key: Some(key), .. } => Some(key.clone()),
         _ => None,
@@ -88,7 +94,12 @@ fn key_of(command: &SemaphoreCommand) -> Option<SemaphoreKey> {
 }
 
 fn only_looks(command: &SemaphoreCommand) -> bool {
-    matches!(command, SemaphoreCommand::Look { .. } | SemaphoreCommand::List { .. })
+    matches!(
+        command,
+        SemaphoreCommand::Look { .. }
+            | SemaphoreCommand::Members { .. }
+            | SemaphoreCommand::List { .. }
+    )
 }
 
 impl Shared {
@@ -227,6 +238,7 @@ impl Batch<'_> {
     ) -> Result<Result<Reply, Error>, Failure> {
         let reply = match command {
             SemaphoreCommand::Configure { ref key, .. } => self.configure(key, &command).await?,
+            SemaphoreCommand::Drop { ref key, .. } => self.drop_semaphore(key, &command).await?,
             SemaphoreCommand::List { key: None } => Ok(self.list().await?),
             SemaphoreCommand::Events { key: None, count, .. } => Ok(self.fetch(count).await?),
             SemaphoreCommand::Acknowledge { events } => Ok(self.acknowledge(&events).await?),
@@ -254,9 +266,9 @@ impl Batch<'_> {
         let SemaphoreCommand::Configure { change, only_new, .. } = command else {
             return Err(unreadable_registry());
         };
-        let mut number = 0;
+        let mut begin = codec::Begin::default();
         loop {
-            let words = vec![codec::configure(change, *only_new, number)];
+            let words = vec![codec::configure(change, *only_new, begin)];
             let mut call = self.shared.semaphore_call(key, words, true);
             call.replicate = true;
             let answer = self.link.call(&[call]).await.pop();
@@ -270,27 +282,84 @@ impl Batch<'_> {
             match bytes.byte().map_err(unreadable)? {
                 0 => {
                     self.learn_others(&mut parts);
-                    if number == 0 {
+                    if begin.number == 0 {
                         self.list_semaphore(key, found).await?;
                     }
                     let info = codec::read_info(key, bytes).map_err(unreadable)?;
-                    return Ok(Ok(SemaphoreReply::Semaphores(vec![info])));
+                    let reply = SemaphoreReply::Semaphores(vec![info]);
+                    return Ok(command.check_kept(&reply).map(|()| reply));
                 }
                 TAIL => {
                     let active = bytes.small().map_err(unreadable)?;
                     return Ok(Err(tail_too_long(change.try_release.unwrap_or(0), active)));
                 }
-                UNNUMBERED if number == 0 => {
+                DROPPED => {
+                    let remains = codec::Remains::read(bytes).map_err(unreadable)?;
+                    self.end_drop(key, &remains).await?;
+                }
+                UNNUMBERED if begin.number == 0 => {
                     let words = vec![key.as_str().as_bytes().to_vec()];
-                    let (found, new) = status(&self.registry_again("semaphore", words).await?)?;
+                    let answer = self.registry_again("semaphore", words).await?;
+                    let (found, new) = status(&answer)?;
                     if found == TOO_MANY {
                         return Ok(Err(Error::TooManySemaphores(new as usize)));
                     }
-                    number = new as u32;
+                    let more = |place| answer.get(place).and_then(Value::int).unwrap_or(0) as f64;
+                    begin = codec::Begin { number: new as u32, event: more(2), grant: more(3) };
                 }
                 _ => return Err(unreadable_registry()),
             }
         }
+    }
+
+    /// Removes a semaphore, and tells the registry. Should it break off between the two, whoever makes one of this key goes on.
+    async fn drop_semaphore(
+        &mut self,
+        key: &SemaphoreKey,
+        command: &SemaphoreCommand,
+    ) -> Result<Result<SemaphoreReply, Error>, Failure> {
+        let mut call = self.shared.semaphore_call(key, vec![codec::encode(command)], false);
+        call.replicate = true;
+        let answer = self.link.call(&[call]).await.pop();
+        let answer = answer.unwrap_or_else(|| Err(unreadable_registry()));
+        let (answer, short) = replicas::split(answer);
+        self.short = short;
+        let (_, mut parts) = self.read_semaphore(key, answer?).map_err(unreadable)?;
+        let text = parts.bytes().map_err(unreadable)?;
+        self.learn_others(&mut parts);
+        let mut bytes = Bytes(&text);
+        let key = key.clone();
+        Ok(match bytes.byte().map_err(unreadable)? {
+            0 => {
+                let remains = codec::Remains::read(bytes).map_err(unreadable)?;
+                self.end_drop(&key, &remains).await?;
+                Ok(SemaphoreReply::Dropped)
+            }
+            MISSING => Err(Error::SemaphoreNotFound(key)),
+            IN_USE => Err(Error::SemaphoreInUse(key)),
+            HAS_TUBE => {
+                let tube = std::str::from_utf8(bytes.rest()).ok();
+                let tube = tube.and_then(|tube| TubeName::new(tube).ok());
+                Err(Error::SemaphoreHasTube { key, tube: tube.ok_or_else(unreadable_registry)? })
+            }
+            _ => return Err(unreadable_registry()),
+        })
+    }
+
+    /// The number of a dropped semaphore becomes free.
+    async fn end_drop(
+        &mut self,
+        key: &SemaphoreKey,
+        remains: &codec::Remains,
+    ) -> Result<(), Failure> {
+        let codec::Remains { number, event, grant, .. } = remains;
+        let numbers = [number.to_string(), event.to_string(), grant.to_string()];
+        let mut words = vec![key.as_str().as_bytes().to_vec()];
+        words.extend(numbers.map(String::into_bytes));
+        self.registry_again("unlist_semaphore", words).await?;
+        let mut call = self.shared.semaphore_call(key, vec![remains.forget()], false);
+        call.replicate = true;
+        self.call_again(&call).await.map(drop)
     }
 
     /// One that was there already is listed, also when the registry has lost it.
@@ -534,6 +603,9 @@ fn read_reply(
     Ok(Ok(Reply::Semaphore(match command {
         SemaphoreCommand::Enqueue { .. } | SemaphoreCommand::Look { .. } => {
             SemaphoreReply::Standings(codec::read_standings(bytes)?)
+        }
+        SemaphoreCommand::Members { count, .. } => {
+            SemaphoreReply::Members(codec::read_members(bytes, *count)?)
         }
         SemaphoreCommand::Finish { .. } => SemaphoreReply::Finished(codec::read_outcomes(bytes)),
         SemaphoreCommand::Events { .. } => {

@@ -139,7 +139,7 @@ impl Columns {
             .number(record.task.0 as i64)
             .number(place.priority.value().to_bits() as i64)
             .number(place.enqueued.as_micros())
-            .bytes(columns.status.name().as_bytes())
+            .bytes(columns.status.stored_name().as_bytes())
             .optional(columns.grant)
             .optional(columns.granted)
             .optional(columns.lease_until)
@@ -160,7 +160,7 @@ pub(super) fn insert_task(db: &Connection, record: &PlaceRecord) -> rusqlite::Re
         record.task.0 as i64,
         record.place.priority.value(),
         record.place.enqueued.as_micros(),
-        columns.status.name(),
+        columns.status.stored_name(),
         columns.grant,
         columns.granted,
         columns.lease_until,
@@ -177,7 +177,7 @@ pub(super) fn update_task(db: &Connection, record: &PlaceRecord) -> rusqlite::Re
                lease_until = ?, ack_by = ?, moment = ?, pinned = ?, sum = ? WHERE seq = ?";
     db.prepare_cached(sql)?.execute(params![
         record.place.priority.value(),
-        columns.status.name(),
+        columns.status.stored_name(),
         columns.grant,
         columns.granted,
         columns.lease_until,
@@ -192,7 +192,7 @@ pub(super) fn update_task(db: &Connection, record: &PlaceRecord) -> rusqlite::Re
 pub(super) fn read_task(row: &Row<'_>) -> Result<PlaceRecord, RowError> {
     let seq: i64 = row.get(0)?;
     let bad = || damaged("the task of a semaphore with the arrival", &seq);
-    let status = Status::from_name(&row.get::<_, String>(5)?).ok_or_else(bad)?;
+    let status = Status::from_stored_name(&row.get::<_, String>(5)?).ok_or_else(bad)?;
     let at = row.get::<_, Option<i64>>(10)?.map(Timestamp::from_micros);
     let stand = match (status, at, row.get::<_, Option<i64>>(6)?, row.get::<_, Option<i64>>(7)?) {
         (Status::Wait, None, None, None) => Stand::Wait,

@@ -18,7 +18,7 @@ pub(super) use rescue::{Found, Rescued};
 pub(super) fn write(
     db: &Connection,
     changes: &SemaphoreChanges,
-    next_event: u64,
+    (next_event, grant_floor): (u64, u64),
     head: &mut SemaphoreHead,
 ) -> Result<(), WriteError> {
     for (number, row) in &changes.semaphores {
@@ -30,7 +30,13 @@ pub(super) fn write(
             Row::Update(record) => {
                 expect_one(codec::write_semaphore(db, *number, record)?, "a semaphore")?;
             }
-            Row::Remove => {}
+            Row::Remove => {
+                head.semaphores = head.semaphores.wrapping_sub(1);
+                let sql = "DELETE FROM semaphore WHERE number = ?";
+                expect_one(remove(db, sql, i64::from(*number))?, "a semaphore")?;
+                let sql = "INSERT OR REPLACE INTO semaphore_floor VALUES (1, ?)";
+                db.prepare_cached(sql)?.execute([grant_floor as i64])?;
+            }
         }
     }
     for (seq, row) in &changes.tasks {
@@ -68,6 +74,18 @@ pub(super) fn write(
     Ok(())
 }
 
+fn floor(db: &Connection) -> rusqlite::Result<u64> {
+    // A database that is only looked at may be of a version before there was one.
+    let there = "SELECT count(*) FROM sqlite_master WHERE name = 'semaphore_floor'";
+    if db.query_row(there, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(0);
+    }
+    let found = db.query_row("SELECT max(grants) FROM semaphore_floor", [], |row| {
+        row.get::<_, Option<i64>>(0)
+    })?;
+    Ok(found.unwrap_or(0) as u64)
+}
+
 fn remove(db: &Connection, sql: &str, key: i64) -> rusqlite::Result<usize> {
     db.prepare_cached(sql)?.execute([key])
 }
@@ -85,6 +103,7 @@ pub(super) fn read(db: &Connection, machine: &mut Machine) -> Result<SemaphoreHe
     let mut found = SemaphoreHead { next_event: head.next_event, ..SemaphoreHead::default() };
     let semaphores = machine.semaphores_mut();
     semaphores.set_next_event(head.next_event);
+    semaphores.raise_grant_floor(floor(db)?);
     each(db, "SELECT * FROM semaphore ORDER BY number", |row| {
         let (number, record) = codec::read_semaphore(row)?;
         found.semaphores += 1;

@@ -86,7 +86,17 @@ impl Rescued {
         let Some(last) = named.chain(self.semaphores.keys().copied()).max() else {
             return Ok(head);
         };
+        let named: BTreeSet<u32> = self
+            .places
+            .keys()
+            .map(|place| place.0)
+            .chain(self.events.values().map(|event| event.semaphore))
+            .collect();
         for number in 0..=last {
+            // A number without anything may be that of one that was dropped.
+            if !self.semaphores.contains_key(&number) && !named.contains(&number) {
+                continue;
+            }
             let mut record = match self.semaphores.remove(&number) {
                 Some(record) => record,
                 None => {

@@ -11,15 +11,15 @@ end
 
 -- One in which nobody stands yet.
 local function import_semaphore(c, key, options, grant_seq, recheck)
-    local size = S.semaphore:len()
+    local number = free_semaphore_number()
     if find_semaphore(c, key) then
         error("semaphore '" .. key .. "' is there already", 0)
-    elseif size >= SEMAPHORES_MAX then
+    elseif S.semaphore:len() >= SEMAPHORES_MAX then
         error('there are too many semaphores', 0)
     end
     recheck = recheck == nil and NEVER or stamp(moment(recheck))
-    S.semaphore:insert({ size, key, whole_options(options), grant_seq, recheck, NEVER, 0, 0, 0, 0, 0, 0, 0 })
-    return open_semaphore(c, size)
+    S.semaphore:insert({ number, key, whole_options(options), grant_seq, recheck, NEVER, 0, 0, 0, 0, 0, 0, 0 })
+    return open_semaphore(c, number)
 end
 
 -- The number of a task here; nothing for one of a tube that does not have it.

@@ -4,8 +4,8 @@
 -- What the files of semaphores say to each other.
 local WAIT, BACK, HOLDS, ASKED, PINNED, P_TASK, P_CLASS, P_RANK, P_SEQ, P_ENQUEUED, P_GRANT, P_GRANTED, P_LEASE, P_ACK_BY, P_REVOKE_AT,
     P_PINNED, P_DEADLINE, P_NOT_BEFORE
-local follow, gated_task, tube_task, read_semaphore_options, open_semaphore, write_semaphore, place_of,
-    set_place, remove_place, stand_back, stand_in_line, waiter, worst_holder, best_asked, held, events_of, find_event, remove_event,
+local follow, gated_task, tube_task, read_semaphore_options, open_semaphore, write_semaphore, free_semaphore_number, place_of,
+    set_place, remove_place, stand_back, stand_in_line, waiter, worst_holder, best_asked, best_declined, held, events_of, find_event, remove_event,
     tell_holder, is_untold, forget_events, told_until, note_news, note_due, standing, settle_semaphore
 
 -- Where one may stand. Holders that declined to release are not asked again, so they stand apart.
@@ -14,7 +14,7 @@ WAIT, BACK, HOLDS, ASKED, PINNED = 0, 1, 2, 3, 4
 P_TASK, P_CLASS, P_RANK, P_SEQ, P_ENQUEUED, P_GRANT, P_GRANTED, P_LEASE, P_ACK_BY, P_REVOKE_AT, P_PINNED, P_DEADLINE, P_NOT_BEFORE =
     2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
 
-local STATUS = { [WAIT] = 'wait', [BACK] = 'delayed', [HOLDS] = 'acquired', [ASKED] = 'try_release', [PINNED] = 'acquired' }
+local STATUS = { [WAIT] = 'waiting', [BACK] = 'delayed', [HOLDS] = 'granted', [ASKED] = 'try_release', [PINNED] = 'granted' }
 -- Sets the tasks of tubes apart from the numbers that callers choose: a tube number above a task id.
 local GATED_TASKS, IDS = 9223372036854775808ULL, 562949953421312ULL
 
@@ -57,6 +57,23 @@ function open_semaphore(c, of)
         c.semaphores[of] = s
     end
     return s
+end
+
+-- The lowest number that no semaphore has.
+function free_semaphore_number()
+    local last = S.semaphore.index[0]:max()
+    local size = S.semaphore:len()
+    if not last or last[1] == size - 1 then
+        return size
+    end
+    local free = 0
+    for _, row in S.semaphore:pairs() do
+        if row[1] > free then
+            break
+        end
+        free = row[1] + 1
+    end
+    return free
 end
 
 function find_semaphore(c, key)
@@ -164,6 +181,10 @@ end
 
 function best_asked(s)
     return S.place.index[1]:select({ s.number, ASKED }, { limit = 1 })[1]
+end
+
+function best_declined(s)
+    return S.place.index[1]:select({ s.number, PINNED }, { limit = 1 })[1]
 end
 
 function held(s)

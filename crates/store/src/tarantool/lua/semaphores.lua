@@ -1,7 +1,7 @@
 -- What can be asked of semaphores.
 
 local SEMAPHORES_MAX, TASKS_MAX = 100000, 10000
-local DONE_GRANT, STALE_GRANT, MISSING_GRANT = 0, 1, 2
+local DONE_GRANT, STALE_GRANT, MISSING_GRANT, NOT_ASKED_GRANT = 0, 1, 2, 3
 local RELEASE, YIELD, DECLINE, EXTEND = 0, 1, 2, 3
 local DEFAULTS = { 1000, 900, 0, 0, 0, 60000000, false, false, false, NULL, NULL, NULL }
 -- Where in the options stands what a change names, in the order of the change.
@@ -11,9 +11,19 @@ local REMOVABLE = { [10] = true, [11] = true, [12] = true }
 -- How long after its first delivery an event is delivered again, and at most.
 local VISIBILITY, VISIBILITY_MAX = 30000000, 600000000
 
+-- The options as they are shown: the tail is what it comes to.
+local function shown_options(s)
+    local shown = {}
+    for place = 1, 12 do
+        shown[place] = s.options[place]
+    end
+    shown[2] = s.tail
+    return shown
+end
+
 local function semaphore_info(s)
     local next_event = S.event.index[2]:select({ s.number, 0 }, { limit = 1 })[1]
-    return { s.key, s.options, s.count[WAIT], s.count[BACK], s.count[HOLDS] + s.count[PINNED], s.count[ASKED], s.events,
+    return { s.key, shown_options(s), s.count[WAIT], s.count[BACK], s.count[HOLDS] + s.count[PINNED], s.count[ASKED], s.events,
         next_event and next_event[7] or NULL }
 end
 
@@ -45,12 +55,12 @@ local function configure(c, command)
         read_semaphore_options(s)
         settle_semaphore(c, s)
     elseif not s then
-        local size = S.semaphore:len()
-        if size >= SEMAPHORES_MAX then
+        if S.semaphore:len() >= SEMAPHORES_MAX then
             return nil, refuse('too_many_semaphores', SEMAPHORES_MAX)
         end
-        S.semaphore:insert({ size, key, options, 0, NEVER, NEVER, 0, 0, 0, 0, 0, 0, 0 })
-        s = open_semaphore(c, size)
+        local number = free_semaphore_number()
+        S.semaphore:insert({ number, key, options, read_meta('grants') or 0, NEVER, NEVER, 0, 0, 0, 0, 0, 0, 0 })
+        s = open_semaphore(c, number)
     end
     return { 0, { semaphore_info(s) } }
 end
@@ -107,6 +117,9 @@ local function finish_grant(c, s, item)
         return MISSING_GRANT
     elseif grant and (place[P_GRANT] == nil or place[P_GRANT] ~= grant) then
         return STALE_GRANT
+    elseif item[2] == DECLINE and place[P_GRANT] ~= nil and place[P_REVOKE_AT] == nil then
+        -- Nothing to decline. Twice is the same as once.
+        return place[P_PINNED] and DONE_GRANT or NOT_ASKED_GRANT
     elseif place[P_GRANT] ~= nil then
         finish_held(c, s, place, item)
         return DONE_GRANT
@@ -136,6 +149,84 @@ local function look(c, command)
         return nil, refuse('semaphore_not_found', command[2])
     end
     return standings(s, command[3])
+end
+
+local HOLDERS = 0
+
+-- The best of a class that are behind this rank and number of arrival, at most so many.
+local function add_behind(found, s, class, after, count)
+    local first = { s.number, class }
+    if after then
+        first[3], first[4] = -tonumber(after[1]) + 0, after[2]
+    end
+    for _, place in ipairs(S.place.index[1]:select(first, { iterator = after and 'GT' or 'EQ', limit = count })) do
+        if place[1] ~= s.number or place[P_CLASS] ~= class then
+            break
+        end
+        found[#found + 1] = place
+    end
+end
+
+local function is_better(place, other)
+    local rank, other_rank = tonumber(place[P_RANK]), tonumber(other[P_RANK])
+    return rank < other_rank or rank == other_rank and place[P_SEQ] < other[P_SEQ]
+end
+
+local function members(c, command)
+    local s, part, count, after = find_semaphore(c, command[2]), command[3], tonumber(command[4]), given(command[5])
+    if not s then
+        return nil, refuse('semaphore_not_found', command[2])
+    end
+    local found, shown, last = {}, {}, nil
+    for _, class in ipairs(count == 0 and {} or part == HOLDERS and { HOLDS, PINNED, ASKED } or { WAIT }) do
+        add_behind(found, s, class, after, count)
+    end
+    table.sort(found, is_better)
+    for at = 1, math.min(#found, count) do
+        local place = found[at]
+        local row, of, id = standing(place), tube_task(place[P_TASK])
+        local tube = of and open_number(c, of)
+        row[1] = of and id or row[1]
+        shown[at] = { tube and tube.name or NULL, row }
+        last = place
+    end
+    local next = #shown == count and last and { -tonumber(last[P_RANK]) + 0, last[P_SEQ] } or NULL
+    return { 5, shown, next }
+end
+
+local function tube_behind(key)
+    for _, row in S.tube:pairs() do
+        if row[3][O.semaphore] == key then
+            return row[2]
+        end
+    end
+end
+
+-- Removes a semaphore with all it has. Where a tube is behind it, the tube would never let a task go on.
+local function drop(c, command)
+    local key, force = command[2], command[3]
+    local s = find_semaphore(c, key)
+    if not s then
+        return nil, refuse('semaphore_not_found', key)
+    end
+    local tube = tube_behind(key)
+    if tube then
+        return nil, refuse('semaphore_has_tube', key, tube)
+    end
+    local n = s.count
+    if not force and n[WAIT] + n[BACK] + n[HOLDS] + n[PINNED] + n[ASKED] > 0 then
+        return nil, refuse('semaphore_in_use', key)
+    end
+    for _, event in ipairs(S.event.index[3]:select({ s.number })) do
+        S.event:delete(event[1])
+    end
+    for _, place in ipairs(S.place:select({ s.number })) do
+        S.place:delete({ s.number, place[P_TASK] })
+    end
+    write_meta('grants', math.max(read_meta('grants') or 0, s.grant_seq))
+    S.semaphore:delete(s.number)
+    c.semaphores[s.number] = nil
+    return { 6 }
 end
 
 local function list(c, command)
@@ -207,7 +298,7 @@ local function acknowledge(c, command)
     return { 4, count }
 end
 
-local VERBS = { [0] = configure, enqueue, finish_grants, look, list, fetch, acknowledge }
+local VERBS = { [0] = configure, enqueue, finish_grants, look, list, fetch, acknowledge, members, drop }
 
 verbs[17] = function(c, command)
     local asked = command[2]

@@ -51,23 +51,45 @@ local function ask_to_release(c, s, place)
     if keep then
         remove_event(s, keep)
     end
-    -- Also to one that did not hear yet that it may stay: it need not have heard that it was asked.
-    tell_holder(c, s, task, grant, 'try_release')
+    -- Also to one that was not told yet that it may stay: the first request may be lost. But that one may have been heard as
+    -- well, so this one counts as told: if it is taken back, `keep` must follow.
+    tell_holder(c, s, task, grant, 'try_release', keep and 1 or 0)
 end
 
--- Whether the worst holder that may be asked is not one of the best, which never are.
-local function may_ask_worst(s)
-    return s.count[HOLDS] > s.protected
+-- How many of a class are better than a place; counts up to `most`.
+local function count_before(s, class, place, most)
+    local before = S.place.index[1]:select({ s.number, class, place[P_RANK], place[P_SEQ] }, { iterator = 'LT', limit = most })
+    local found = 0
+    for _, other in ipairs(before) do
+        if other[1] ~= s.number or other[P_CLASS] ~= class then
+            break
+        end
+        found = found + 1
+    end
+    return found
+end
+
+-- Whether the worst who can be asked is outside of the best of all holders, which never are. Those that can be asked are
+-- better than the worst of them, and of the others some are.
+local function may_ask(s, place)
+    local missing = s.protected + 1 - s.count[HOLDS]
+    if missing <= 0 then
+        return true
+    end
+    return count_before(s, PINNED, place, missing) + count_before(s, ASKED, place, missing) >= missing
 end
 
 -- The worst holder is asked to release for one who waits and is better. Answers also when to look again.
 local function revoke(c, s)
     local most = math.min(s.max_revoking or MAX_REVOKING, s.tail)
-    if held(s) ~= s.active or s.count[ASKED] >= most or not may_ask_worst(s) then
+    if held(s) ~= s.active or s.count[ASKED] >= most then
         return false
     end
     local wanted, holder = waiter(s, s.count[ASKED]), worst_holder(s)
     if not wanted or not holder or not beats(tonumber(wanted[P_RANK]), tonumber(holder[P_RANK]), s.margin) then
+        return false
+    end
+    if not may_ask(s, holder) then
         return false
     end
     local ripe_at = later(moment(holder[P_GRANTED]), s.min_hold)
@@ -81,12 +103,13 @@ end
 -- The capacity was lowered: the worst holders are asked to release, whoever waits.
 local function shed(c, s)
     local too_many = s.count[HOLDS] + s.count[PINNED] > s.active
-    local most = s.try_release == 0 and 0 or s.max_revoking or MAX_REVOKING
-    if not s.shed or not too_many or s.count[ASKED] >= most or not may_ask_worst(s) then
+    -- With no capacity every holder is one too many; otherwise a tail of 0 means that none is ever asked.
+    local most = s.try_release == 0 and s.active > 0 and 0 or s.max_revoking or MAX_REVOKING
+    if not s.shed or not too_many or s.count[ASKED] >= most then
         return false
     end
     local holder = worst_holder(s)
-    if not holder then
+    if not holder or not may_ask(s, holder) then
         return false
     end
     ask_to_release(c, s, holder)
@@ -119,6 +142,20 @@ local function unrevoke(c, s)
     return true
 end
 
+-- A decline stands as long as the request that it answered would: when no better task waits for the place, and it is not
+-- one of too many, its holder may be asked again.
+local function end_decline(c, s)
+    if s.count[PINNED] == 0 or s.shed and held(s) > s.active then
+        return false
+    end
+    local holder, wanted = best_declined(s), waiter(s, 0)
+    if not holder or wanted and tonumber(wanted[P_RANK]) < tonumber(holder[P_RANK]) then
+        return false
+    end
+    set_place(c, s, holder, { [P_PINNED] = false })
+    return true
+end
+
 -- Takes one step, if there is one to take. Answers what it cost, and when to look again.
 local function step(c, s)
     if admit(c, s) then
@@ -126,7 +163,7 @@ local function step(c, s)
     end
     -- The others look for one who waits behind as many as were asked.
     local cost = 1 + math.floor(s.count[ASKED] / STEP_PLACES)
-    if unrevoke(c, s) then
+    if unrevoke(c, s) or end_decline(c, s) then
         return cost
     end
     local done, recheck = revoke(c, s)

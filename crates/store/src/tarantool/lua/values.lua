@@ -40,7 +40,7 @@ local REPLY = { nothing = 0, created = 1, tubes = 2, put = 3, taken = 4, finishe
     ticked = 9, semaphore = 10, deliveries = 11, run = 12, all_done = 13, refused = 15 }
 local REFUSAL = { tube_not_found = 0, tube_exists = 1, tube_has_taken = 2, tube_full = 4, too_many_tubes = 5, unsupported = 7,
     invalid = 8, too_large = 9, session_unknown = 10, overloaded = 11, semaphore_not_found = 16, too_many_semaphores = 17,
-    no_semaphore = 18, queue_num_taken = 19 }
+    no_semaphore = 18, queue_num_taken = 19, semaphore_in_use = 21, semaphore_has_tube = 22 }
 
 local NOTHING = { REPLY.nothing }
 

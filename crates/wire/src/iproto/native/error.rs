@@ -28,6 +28,9 @@ const SEMAPHORE_NOT_FOUND: u64 = 16;
 const TOO_MANY_SEMAPHORES: u64 = 17;
 const NO_SEMAPHORE: u64 = 18;
 const QUEUE_NUM_TAKEN: u64 = 19;
+const SEMAPHORE_EXISTS: u64 = 20;
+const SEMAPHORE_IN_USE: u64 = 21;
+const SEMAPHORE_HAS_TUBE: u64 = 22;
 
 pub(super) fn write(out: &mut Out, error: &Error) {
     let mut row = RowWriter::variant(out, REFUSED);
@@ -56,6 +59,13 @@ pub(super) fn write(out: &mut Out, error: &Error) {
         Error::OutcomeUnknown(text) => row.uint(OUTCOME_UNKNOWN).text(text),
         Error::SemaphoreNotFound(key) => row.uint(SEMAPHORE_NOT_FOUND).text(key.as_str()),
         Error::TooManySemaphores(limit) => row.uint(TOO_MANY_SEMAPHORES).uint(*limit as u64),
+        Error::SemaphoreExists { key, differs } => {
+            row.uint(SEMAPHORE_EXISTS).text(key.as_str()).text(differs)
+        }
+        Error::SemaphoreInUse(key) => row.uint(SEMAPHORE_IN_USE).text(key.as_str()),
+        Error::SemaphoreHasTube { key, tube } => {
+            row.uint(SEMAPHORE_HAS_TUBE).text(key.as_str()).tube(tube)
+        }
         // The core's list may grow before this one does.
         other => row.uint(STORE).text(&other.to_string()),
     };
@@ -89,6 +99,13 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<Error> {
         OUTCOME_UNKNOWN => Error::OutcomeUnknown(row.text()?.into()),
         SEMAPHORE_NOT_FOUND => Error::SemaphoreNotFound(semaphore::read_key(row)?),
         TOO_MANY_SEMAPHORES => Error::TooManySemaphores(row.usize()?),
+        SEMAPHORE_EXISTS => {
+            Error::SemaphoreExists { key: semaphore::read_key(row)?, differs: row.text()?.into() }
+        }
+        SEMAPHORE_IN_USE => Error::SemaphoreInUse(semaphore::read_key(row)?),
+        SEMAPHORE_HAS_TUBE => {
+            Error::SemaphoreHasTube { key: semaphore::read_key(row)?, tube: row.tube()? }
+        }
         _ => return Err(Wrong("a refusal that this version does not know")),
     })
 }

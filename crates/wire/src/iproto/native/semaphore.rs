@@ -1,9 +1,9 @@
 //! Semaphores: what is asked of them and what they answer.
 
 use taskyard_core::{
-    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Priority, SemaphoreChange,
-    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
-    SemaphoreReply, Span, Standing, Status, TaskId, TubeName, Wish,
+    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor, LinePart, Member,
+    MembersPage, Priority, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
+    SemaphoreKey, SemaphoreOptions, SemaphoreReply, Span, Standing, Status, TaskId, TubeName, Wish,
 };
 
 use super::row::{Result, RowReader, RowWriter, Wrong, write_span, write_time};
@@ -17,6 +17,8 @@ const LOOK: u64 = 3;
 const LIST: u64 = 4;
 const EVENTS: u64 = 5;
 const ACKNOWLEDGE: u64 = 6;
+const MEMBERS: u64 = 7;
+const DROP: u64 = 8;
 
 pub(super) fn write(out: &mut Out, command: &SemaphoreCommand) {
     let mut row = RowWriter::begin(out);
@@ -34,6 +36,13 @@ pub(super) fn write(out: &mut Out, command: &SemaphoreCommand) {
         SemaphoreCommand::Look { key, tasks } => {
             row.uint(LOOK).text(key.as_str()).list(tasks, |out, task| pack::uint(out, task.0))
         }
+        SemaphoreCommand::Members { key, part, after, count } => row
+            .uint(MEMBERS)
+            .text(key.as_str())
+            .uint(*part as u64)
+            .uint(*count as u64)
+            .optional(after.as_ref(), write_cursor),
+        SemaphoreCommand::Drop { key, force } => row.uint(DROP).text(key.as_str()).bool(*force),
         SemaphoreCommand::List { key } => row.uint(LIST).optional(key.as_ref(), write_key),
         SemaphoreCommand::Events { key, count, wait } => {
             row.uint(EVENTS).uint(*count as u64).span(*wait).optional(key.as_ref(), write_key)
@@ -58,6 +67,11 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<SemaphoreCommand> {
             let key = read_key(row)?;
             SemaphoreCommand::Look { key, tasks: row.values(|row| row.uint().map(TaskId))? }
         }
+        MEMBERS => {
+            let (key, part, count) = (read_key(row)?, read_part(row)?, row.usize()?);
+            SemaphoreCommand::Members { key, part, after: row.optional_row(read_cursor)?, count }
+        }
+        DROP => SemaphoreCommand::Drop { key: read_key(row)?, force: row.bool()? },
         LIST => SemaphoreCommand::List { key: optional_key(row)? },
         EVENTS => {
             let (count, wait) = (row.usize()?, row.span()?);
@@ -69,6 +83,20 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> Result<SemaphoreCommand> {
         }
         _ => return Err(Wrong("something that this version cannot ask of a semaphore")),
     })
+}
+
+fn write_cursor(out: &mut Out, cursor: &LineCursor) {
+    let priority = |out: &mut Out| pack::float(out, cursor.priority.value());
+    RowWriter::begin(out).field(priority).uint(cursor.seq).end();
+}
+
+fn read_cursor(row: &mut RowReader<'_, '_>) -> Result<LineCursor> {
+    Ok(LineCursor { priority: priority(row)?, seq: row.uint()? })
+}
+
+fn read_part(row: &mut RowReader<'_, '_>) -> Result<LinePart> {
+    let part = LinePart::ALL.get(row.usize()?).copied();
+    part.ok_or(Wrong("a part of a line that this version does not know"))
 }
 
 fn write_key(out: &mut Out, key: &SemaphoreKey) {
@@ -202,6 +230,8 @@ const STANDINGS: u64 = 1;
 const FINISHED: u64 = 2;
 const FETCHED: u64 = 3;
 const ACKNOWLEDGED: u64 = 4;
+const MEMBERS_SHOWN: u64 = 5;
+const DROPPED: u64 = 6;
 
 pub(super) fn write_reply(out: &mut Out, reply: &SemaphoreReply) {
     let mut row = RowWriter::begin(out);
@@ -212,6 +242,11 @@ pub(super) fn write_reply(out: &mut Out, reply: &SemaphoreReply) {
             row.uint(FINISHED).list(outcomes, |out, outcome| pack::uint(out, *outcome as u64))
         }
         SemaphoreReply::Events(events) => row.uint(FETCHED).list(events, write_event),
+        SemaphoreReply::Members(page) => row
+            .uint(MEMBERS_SHOWN)
+            .list(&page.members, write_member)
+            .optional(page.next.as_ref(), write_cursor),
+        SemaphoreReply::Dropped => row.uint(DROPPED),
         SemaphoreReply::Acknowledged(count) => row.uint(ACKNOWLEDGED).uint(*count),
     };
     row.end();
@@ -224,6 +259,11 @@ pub(super) fn read_reply(row: &mut RowReader<'_, '_>) -> Result<SemaphoreReply> 
         FINISHED => SemaphoreReply::Finished(row.values(read_outcome)?),
         FETCHED => SemaphoreReply::Events(row.rows(read_event)?),
         ACKNOWLEDGED => SemaphoreReply::Acknowledged(row.uint()?),
+        MEMBERS_SHOWN => {
+            let members = row.rows(read_member)?;
+            SemaphoreReply::Members(MembersPage { members, next: row.optional_row(read_cursor)? })
+        }
+        DROPPED => SemaphoreReply::Dropped,
         _ => return Err(Wrong("an answer of a semaphore that this version does not know")),
     })
 }
@@ -233,6 +273,7 @@ fn read_outcome(row: &mut RowReader<'_, '_>) -> Result<GrantOutcome> {
         0 => GrantOutcome::Done,
         1 => GrantOutcome::Stale,
         2 => GrantOutcome::Missing,
+        3 => GrantOutcome::NotAsked,
         _ => return Err(Wrong("an outcome that this version does not know")),
     })
 }
@@ -300,6 +341,17 @@ fn read_options(row: &mut RowReader<'_, '_>) -> Result<SemaphoreOptions> {
 
 fn priority(row: &mut RowReader<'_, '_>) -> Result<Priority> {
     Priority::new(number(row)?).map_err(|_| Wrong("a priority that is not a finite number"))
+}
+
+fn write_member(out: &mut Out, member: &Member) {
+    RowWriter::begin(out)
+        .optional(member.tube.as_ref().map(TubeName::as_str), pack::str)
+        .field(|out| write_standing(out, &member.standing))
+        .end();
+}
+
+fn read_member(row: &mut RowReader<'_, '_>) -> Result<Member> {
+    Ok(Member { tube: row.optional_tube()?, standing: row.row(read_standing)? })
 }
 
 fn write_standing(out: &mut Out, standing: &Standing) {

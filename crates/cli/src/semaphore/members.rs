@@ -1,0 +1,92 @@
+//! Showing who holds grants or waits for them, and removing semaphores.
+
+use clap::Args;
+use taskyard_core::{LineCursor, LinePart, Member, SemaphoreCommand, SemaphoreReply};
+use taskyard_wire::Exit;
+use taskyard_wire::http::{MembersAnswer, NothingAnswer};
+
+use super::{ask, key};
+use crate::connect::{ConnectArgs, misfit};
+use crate::output;
+
+/// Which part of a line to show.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard semaphore holders yang
+  taskyard semaphore waiting yang --count 20
+
+A page that is not the last one says with which --after the next one begins.")]
+pub struct MembersArgs {
+    /// The semaphore.
+    key: String,
+    /// At most how many.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    count: usize,
+    /// The end of the page before.
+    #[arg(long, value_name = "NEXT", allow_hyphen_values = true)]
+    after: Option<LineCursor>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Which semaphore to remove.
+#[derive(Debug, Args)]
+pub struct DropArgs {
+    /// The semaphore.
+    key: String,
+    /// Also while tasks hold its grants or wait for them; they are not told.
+    #[arg(long)]
+    force: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Shows one page.
+pub fn run(args: &MembersArgs, part: LinePart) -> anyhow::Result<Exit> {
+    let (key, after, count) = (key(&args.key)?, args.after, args.count);
+    let members = SemaphoreCommand::Members { key, part, after, count };
+    let SemaphoreReply::Members(page) = ask(&args.connect, members)? else {
+        return Err(misfit("semaphore"));
+    };
+    if args.json {
+        output::json(&MembersAnswer::new(&page))?;
+        return Ok(Exit::Ok);
+    }
+    let mut table = output::table(&["task", "tube", "status", "grant", "priority"]);
+    for Member { tube, standing } in &page.members {
+        table.add_row([
+            standing.task.to_string(),
+            tube.as_ref().map_or_else(String::new, |tube| output::printable(tube.as_str())),
+            standing.status.name().to_owned(),
+            standing.grant.map_or_else(String::new, |grant| grant.to_string()),
+            standing.priority.value().to_string(),
+        ]);
+    }
+    output::show(&table)?;
+    if let Some(next) = page.next {
+        output::note(format!("more with --after {next}"));
+    }
+    Ok(Exit::Ok)
+}
+
+/// Removes a semaphore.
+pub fn drop(args: &DropArgs) -> anyhow::Result<Exit> {
+    let key = key(&args.key)?;
+    let drop = SemaphoreCommand::Drop { key: key.clone(), force: args.force };
+    let SemaphoreReply::Dropped = ask(&args.connect, drop)? else {
+        return Err(misfit("semaphore"));
+    };
+    if args.json {
+        output::json(&NothingAnswer {})?;
+    } else {
+        output::line(format!("dropped {key}"))?;
+    }
+    Ok(Exit::Ok)
+}
