@@ -9,6 +9,7 @@ mod rig;
 
 mod asymptote;
 mod desk;
+mod ending;
 mod frames;
 mod hostile;
 mod interactive;
