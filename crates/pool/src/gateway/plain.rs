@@ -20,9 +20,10 @@ use tokio::time::timeout;
 use super::gate::Gate;
 use super::visit::{News, Visit};
 use super::{Peer, address, refusal};
-use crate::backend::{Plan, StageError, add_file};
+use crate::backend::{Plan, add_file};
 use crate::config::{Limits, Program};
 use crate::protocol::{Outgoing, PlainAnswer, PlainFile, PlainOutput, PlainRequest, PlainResult};
+use crate::units::size;
 
 /// Most bytes that are read of a request that is too long, and how long they may take.
 const REST_BYTES_MAX: usize = 64 << 20;
@@ -58,8 +59,9 @@ pub(super) async fn run(
     let body = match body {
         Ok(body) => body,
         Err(Unread::TooLong) => {
-            let error = StageError::TooLarge(gate.0.limits.input_bytes_max);
-            return refusal(StatusCode::PAYLOAD_TOO_LARGE, &error.to_string());
+            let most = size(gate.0.limits.input_bytes_max as u64);
+            let why = format!("the input is too large: send at most {most}");
+            return refusal(StatusCode::PAYLOAD_TOO_LARGE, &why);
         }
         Err(Unread::Broken) => {
             return refusal(StatusCode::BAD_REQUEST, "the request ended before its input did");

@@ -118,7 +118,7 @@ async fn a_pool_that_is_killed_at_any_step_of_a_start_leaves_nothing() {
     let own = folder.path().to_str().unwrap().to_owned();
     args.iter_mut().filter(|arg| **arg == theirs).for_each(|arg| arg.clone_from(&own));
     drop(site);
-    for (whom, stride, least) in [("first", 61, 5), ("outer", 1, 10), ("inner", 17, 10)] {
+    for (whom, stride, least) in [("first", 97, 2), ("outer", 1, 10), ("inner", 29, 10)] {
         let mut rounds = 0;
         let mut steps = 0;
         loop {

@@ -48,6 +48,8 @@ if ($whom ne 'first') {
     }
     my ($inner) = grep { $_ != $child } keys %stopped;
     $traced = $whom eq 'outer' ? $child : $inner;
+    # What these start in turn is not stopped.
+    ask($SETOPTIONS, $_, 0) for $child, $inner;
     ask($DETACH, $whom eq 'outer' ? $inner : $child, 0);
 }
 for (1 .. $steps) {
