@@ -16,7 +16,7 @@ pub(crate) fn seconds(duration: Duration) -> String {
 
 /// A number of bytes, in the largest unit of which it is a whole number.
 pub(crate) fn size(bytes: u64) -> String {
-    let unit = SIZES.into_iter().find(|(unit, _)| bytes >= *unit && bytes % unit == 0);
+    let unit = SIZES.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
     match unit {
         Some((unit, name)) => format!("{} {name}", bytes / unit),
         None => format!("{bytes} bytes"),

@@ -238,7 +238,7 @@ impl Classes {
         let (class, limit) = (task.class.min(self.rules.class_for(wish)), task.limit.min(wish));
         let lowered = Running { class, wish, limit, ..task };
         match (class, limit) == (task.class, task.limit) {
-            // It may have been put back meanwhile, which the wish is for; what runs has this time already.
+            // What runs has this time already; the wish counts if it is put back.
             true => self.hold(ticket, lowered),
             false => self.cut(now, ticket, lowered, out),
         }
