@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn two_pools_have_different_users() {
         let folder = tempfile::tempdir().unwrap();
-        let named = named("root:x:0:0:root:/root:/bin/sh\nann:x:70003:70003::/home/ann:/bin/sh\n");
+        let named = named("root:x:0:0:root:/root:/bin/sh\nann:x:70003:70003:Ann::/bin/sh\n");
         let claim = |first, count| Users::claim_in(folder.path(), &named, first, count).unwrap();
         let one = claim(60_600, 8);
         let two = claim(60_600, 4);
