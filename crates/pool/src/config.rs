@@ -10,6 +10,8 @@ use taskyard_core::classes::{Class, Limit, Policy, Rules, RulesError};
 
 /// Most backends in one process.
 const BACKENDS_MAX: u32 = 250;
+/// Users below belong to the system.
+const FIRST_UID_MIN: u32 = 1000;
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Deserialize)]
@@ -291,6 +293,11 @@ impl Config {
         }
         for (name, program) in &self.programs {
             program.check(name)?;
+        }
+        if self.isolation.first_uid < FIRST_UID_MIN {
+            return wrong(format!(
+                "isolation.first_uid must be at least {FIRST_UID_MIN}: every process of these users is killed"
+            ));
         }
         self.leases.check()?;
         seconds(self.limits.kill_after_seconds, "kill_after_seconds")?;

@@ -18,6 +18,7 @@ pub mod scheduler;
 mod clock;
 mod local;
 mod service;
+mod units;
 
 pub use config::{Config, ConfigError, Program};
 pub use pool::Pool;

@@ -235,8 +235,13 @@ impl Classes {
             return Err(LowerError::Raised);
         }
         self.release(ticket);
-        let class = task.class.min(self.rules.class_for(wish));
-        self.cut(now, ticket, Running { class, wish, limit: task.limit.min(wish), ..task }, out);
+        let (class, limit) = (task.class.min(self.rules.class_for(wish)), task.limit.min(wish));
+        let lowered = Running { class, wish, limit, ..task };
+        match (class, limit) == (task.class, task.limit) {
+            // What runs has this time already; the wish counts if it is put back.
+            true => self.hold(ticket, lowered),
+            false => self.cut(now, ticket, lowered, out),
+        }
         Ok(())
     }
 

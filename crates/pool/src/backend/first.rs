@@ -3,19 +3,25 @@
 //! It is this very executable under a word of its own. Its standard input is the executable, from which it was started,
 //! so that nothing of it has to be seen inside the walls; its standard output is the socket to the pool; its standard
 //! error is that of the program. It runs as the program's user and has no more rights than that.
+//!
+//! It ends when the other end of the socket is closed, so when the pool is gone for whatever reason, and when the outer
+//! process of bubblewrap is killed. The system ends everything else inside with it.
 
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio, exit};
 use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{
-    DumpableBehavior, Pid, WaitOptions, WaitStatus, geteuid, set_dumpable_behavior, wait,
+    DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, geteuid, set_dumpable_behavior,
+    set_parent_process_death_signal, wait,
 };
 
 use super::account::{BEGUN, Fate};
@@ -29,6 +35,8 @@ pub(super) const INSIDE: &str = "/proc/self/fd/0";
 const REFUSED: u8 = 2;
 /// What shells add to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
+/// The stack of the thread that watches the pool, in bytes.
+const WATCH_STACK: usize = 64 << 10;
 /// Read and execute, for others than the owner.
 const FOR_OTHERS: u32 = 0o005;
 
@@ -77,9 +85,12 @@ fn for_all(mut file: File) -> io::Result<File> {
 fn attend() -> io::Result<u8> {
     // The program has the same user: it shall not look into this process, nor speak for it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // Should bubblewrap have been killed before this, the pool ends this process as well, or is gone itself.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
     let socket = rustix::stdio::stdout();
     // A pool that has nothing to run, or is gone, says nothing.
     let Some((orders, streams)) = Orders::receive(socket)? else { return Ok(0) };
+    end_with_pool(socket)?;
     let child = match start(&orders, streams) {
         Ok(child) => child,
         Err(error) => {
@@ -102,6 +113,22 @@ fn attend() -> io::Result<u8> {
         Fate::Killed(signal) => (BY_SIGNAL + signal) as u8,
         _ => status.exit_status().unwrap_or_default() as u8,
     })
+}
+
+/// Ends this process, and so everything inside, as soon as the pool is gone; orders may have waited here longer than the
+/// pool that gave them.
+fn end_with_pool(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let socket = socket.try_clone_to_owned()?;
+    let (watches, is_watching) = sync_channel(0);
+    let watch = move || {
+        let _ = watches.send(());
+        // The pool says nothing more, so whatever comes is the end.
+        let _ = rustix::io::retry_on_intr(|| rustix::io::read(&socket, &mut [0_u8]));
+        exit(REFUSED.into());
+    };
+    thread::Builder::new().stack_size(WATCH_STACK).spawn(watch)?;
+    // A thread takes memory to begin with, and soon there may be none.
+    is_watching.recv().map_err(io::Error::other)
 }
 
 /// Whether a program cannot be started wherever it is tried.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::removal::{remove, remove_all_in};
+use crate::units::size;
 
 /// How the folders of pools begin, and how they do before they are locked.
 const POOL: &str = "taskyard-pool-";
@@ -144,7 +145,7 @@ impl Folder {
             return Err(io::Error::other("the result is not a plain file of the program"));
         }
         if about.len() > bytes_max {
-            return Err(io::Error::other(format!("the result has more than {bytes_max} bytes")));
+            return Err(io::Error::other(format!("the result has more than {}", size(bytes_max))));
         }
         let mut bytes = Vec::new();
         file.take(bytes_max).read_to_end(&mut bytes)?;

@@ -21,9 +21,9 @@ const BUBBLEWRAP: &str = "/usr/bin/bwrap";
 const PATH: &str = "/usr/bin:/bin";
 /// Where a program finds its folder inside bubblewrap.
 const INSIDE: &str = "/job";
-/// Processes that are there beside the program: the outer one of bubblewrap, the first one inside, and one on its way
-/// to be the program.
-const WRAPPING: u64 = 3;
+/// Processes and threads that are there beside the program: the outer one of bubblewrap, the first one inside with the
+/// thread that watches the pool, and one on its way to be the program.
+const WRAPPING: u64 = 4;
 /// The system's folders that programs may read, as far as they are there.
 const READ: [&str; 8] = [
     "/bin",
@@ -57,10 +57,9 @@ pub(crate) struct Site<'a> {
 }
 
 impl Isolation {
-    /// Tries what works here.
-    pub async fn probe(wanted: &config::Isolation) -> Self {
-        let root = rustix::process::geteuid().is_root();
-        let first_uid = root.then_some(wanted.first_uid);
+    /// Tries what works here, as the first of the users that programs run under, if there are some: they must be this
+    /// pool's own by now, because another one ends whatever its users run.
+    pub async fn probe(wanted: &config::Isolation, first_uid: Option<u32>) -> Self {
         let mut this = Isolation { first_uid, first: None, prlimit: has_prlimit() };
         if wanted.bubblewrap && Path::new(BUBBLEWRAP).exists() {
             let tried = match first::open() {
@@ -115,11 +114,6 @@ impl Isolation {
     /// The first user that programs run under, if they have users of their own.
     pub fn first_uid(&self) -> Option<u32> {
         self.first_uid
-    }
-
-    /// Other pools have those before this one.
-    pub(super) fn set_first_uid(&mut self, first: u32) {
-        self.first_uid = Some(first);
     }
 
     /// Whether bubblewrap is used.
@@ -214,11 +208,15 @@ fn places(read: &[PathBuf]) -> impl Iterator<Item = &Path> {
 }
 
 /// What bubblewrap is told: nothing of the machine but programs and what they read, no network, no
-/// other processes, and an end together with the pool.
+/// other processes.
+///
+/// It is not told `--die-with-parent`: that ends the outer process of bubblewrap at once, and the inner one, which has
+/// not asked for it yet, would wait for ever for the word that its mappings are written. So the outer one goes on, and
+/// the first process inside ends with the pool (see `first`), and bubblewrap with it.
 fn walls(read: &[PathBuf]) -> Vec<String> {
     let mut args: Vec<String> = Vec::new();
     let mut add = |words: &[&str]| args.extend(words.iter().map(|word| word.to_string()));
-    add(&["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1"]);
+    add(&["--unshare-all", "--new-session", "--as-pid-1"]);
     add(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]);
     let size = MEMORY_FOLDER_BYTES_MAX.to_string();
     for folder in ["/dev/shm", "/tmp"] {

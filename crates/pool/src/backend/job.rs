@@ -17,11 +17,13 @@ use super::group::Group;
 use super::output::Output;
 use super::ready::{Busy, fresh};
 use super::room::Room;
+use super::stopwatch::Stopwatch;
 use super::wall::{Shape, Started};
 use super::warden::{Place, Watching};
 use super::{Host, Plan};
 use crate::protocol::{Outgoing, Stream};
 use crate::scheduler::{Allocation, Control, Ended};
+use crate::units::seconds;
 
 /// How long a killed program may take to be gone; then its backend is given up and does not come back. A machine that has
 /// no time for us for a while is not to cost one.
@@ -35,10 +37,15 @@ const BY_SIGNAL: i32 = 128;
 /// The signal that the processor time of a process is used up.
 const CPU_USED_UP: i32 = 24;
 
+/// What the client of a program is told that never began.
+const NOT_STARTED: &str = "the program could not be started";
+
 /// Why a program was stopped.
 #[derive(Clone, Debug, PartialEq)]
 enum Stop {
     Time(Duration),
+    /// It has not begun for too long.
+    Start,
     Halt(String),
     /// It used more than it may.
     Limit(String),
@@ -166,9 +173,8 @@ struct Watch {
     group: Group,
     /// What is told of the program inside bubblewrap.
     account: Option<Account>,
-    /// Whether the program has begun, as far as that can be known.
-    begun: bool,
-    started: Instant,
+    /// Since when the program runs, as far as that can be known.
+    time: Stopwatch,
     stdout: Output<pipe::Receiver>,
     stderr: Output<pipe::Receiver>,
     /// A frame that the client has not taken yet; until then nothing more is read.
@@ -197,11 +203,14 @@ impl Watch {
         let place = Place { folder: site.folder.into(), uid: site.uid, leader: group.id() };
         let bytes_max = host.limits.output_bytes_max;
         let errors = if plan.stderr_redir { Stream::Stdout } else { Stream::Stderr };
+        let mut time = Stopwatch::new(Instant::now());
+        if account.is_none() {
+            time.begin(Instant::now());
+        }
         Watch {
             stdout: Output::new(Some(stdout), Stream::Stdout, bytes_max),
             stderr: Output::new(Some(stderr), errors, bytes_max),
-            started: Instant::now(),
-            begun: account.is_none(),
+            time,
             pending: account.is_none().then(runs),
             words: Some(words),
             input: stdin.map(|pipe| (plan.words.clone(), pipe)),
@@ -237,7 +246,7 @@ impl Watch {
     ) -> Option<End> {
         let stop = self.until_end_or_stop(allocation, lowered).await;
         if stop.is_some() {
-            match self.begun {
+            match self.time.has_begun() {
                 true => self.group.terminate(),
                 // The first process hears no such signal, and would start the program all the same.
                 false => self.group.kill(),
@@ -254,7 +263,9 @@ impl Watch {
             Some(account) => Some(account.fate().await),
             None => None,
         };
-        if !self.begun && fate.is_some_and(|fate| !matches!(fate, Fate::NotBegun | Fate::Refused)) {
+        if !self.time.has_begun()
+            && fate.is_some_and(|fate| !matches!(fate, Fate::NotBegun | Fate::Refused))
+        {
             self.pending = Some(runs());
         }
         // Bubblewrap ends by itself when it has waited for its first process, with which all others inside end.
@@ -264,6 +275,8 @@ impl Watch {
         }
         let rest = self.drain().await;
         let output_exceeded = self.stdout.exceeded() || self.stderr.exceeded();
+        // What never began is told as such.
+        let stop = stop.filter(|stop| *stop != Stop::Start);
         Some(End { status, fate, stop, output_exceeded, rest })
     }
 
@@ -274,7 +287,9 @@ impl Watch {
         lowered: &mut Option<Instant>,
     ) -> Option<Stop> {
         loop {
-            if self.begun {
+            allocation.note_standstill(self.time.look(Instant::now()));
+            let begun = self.time.has_begun();
+            if begun {
                 self.listen();
             }
             if self.pending.is_none() {
@@ -282,7 +297,8 @@ impl Watch {
             }
             let due = [self.stdout.due(), self.stderr.due()].into_iter().flatten().min();
             // What is written before the program begins is not the program's: it waits for the end.
-            let idle = self.begun && self.pending.is_none();
+            let idle = begun && self.pending.is_none();
+            let (end, start_end) = (self.time.end(allocation.limit), self.time.start_end());
             tokio::select! {
                 biased;
                 () = self.frames.closed() => return Some(Stop::ClientLeft),
@@ -295,15 +311,22 @@ impl Watch {
                     Some(Control::Halt(why)) => return Some(Stop::Halt(why)),
                     None => return Some(Stop::Halt("the pool is stopping".into())),
                 },
-                () = at(allocation.limit.map(|limit| self.started + limit)) => {
+                // Before the time: a program that has ended was not stopped, however late that is seen.
+                _ = self.group.ended() => {
+                    allocation.note_standstill(self.time.look(Instant::now()));
+                    return None;
+                }
+                // Before the time, too: it does not count while the pool stands still.
+                () = sleep_until(self.time.next_look()) => {}
+                () = at(end) => {
                     let limit = allocation.limit.unwrap_or_default();
                     allocation.over(limit, *lowered);
                     return Some(Stop::Time(limit));
                 }
+                () = at(start_end) => return Some(Stop::Start),
                 why = self.watching.verdict() => return Some(Stop::Limit(why)),
-                _ = self.group.ended() => return None,
-                () = begun(&mut self.account), if !self.begun => {
-                    self.begun = true;
+                () = begins(&mut self.account), if !begun => {
+                    self.time.begin(Instant::now());
                     self.pending = Some(runs());
                 }
                 permit = self.frames.reserve(), if self.pending.is_some() => {
@@ -375,9 +398,8 @@ impl End {
     /// What went wrong, if anything did.
     fn error(&self) -> Option<String> {
         match &self.stop {
-            Some(Stop::Time(limit)) => {
-                return Some(format!("time limit ({} s)", limit.as_secs_f64()));
-            }
+            Some(Stop::Time(limit)) => return Some(format!("time limit ({})", seconds(*limit))),
+            Some(Stop::Start) => return Some(NOT_STARTED.into()),
             Some(Stop::Halt(why) | Stop::Limit(why)) => return Some(why.clone()),
             Some(Stop::ClientLeft) => return Some("the client left".into()),
             None => {}
@@ -391,7 +413,7 @@ impl End {
         }
         let (signal, code) = match self.fate {
             Some(Fate::NotBegun | Fate::Refused) => {
-                return Some("the program could not be started".into());
+                return Some(NOT_STARTED.into());
             }
             Some(Fate::Exited(code)) => (None, Some(code)),
             Some(Fate::Killed(signal)) => (Some(signal), None),
@@ -414,7 +436,7 @@ fn runs() -> Outgoing {
 }
 
 /// Ready when the program begins.
-async fn begun(account: &mut Option<Account>) {
+async fn begins(account: &mut Option<Account>) {
     match account {
         Some(account) => account.begun().await,
         None => std::future::pending().await,

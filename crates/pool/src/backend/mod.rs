@@ -19,6 +19,7 @@ mod rlimits;
 mod room;
 mod spawner;
 mod stage;
+mod stopwatch;
 mod sweep;
 mod users;
 mod wall;

@@ -46,8 +46,8 @@ impl Room {
         off(move || {
             let folder = host.folders.make(lane.uid)?;
             let mark = match lane.uid {
-                _ if host.isolation.has_bubblewrap() => Mark::Argument(folder.path().into()),
-                Some(uid) => Mark::User(uid),
+                Some(uid) => Mark::Users(uid..uid + 1),
+                None if host.isolation.has_bubblewrap() => Mark::Argument(folder.path().into()),
                 None => Mark::Home(folder.path().into()),
             };
             let left = AtomicBool::new(false);

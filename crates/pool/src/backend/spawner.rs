@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 use super::group::Group;
 use super::room::Room;
 
-/// The way to the thread that starts programs. The system ends a program that wants to die with the pool when the
-/// thread that started it is gone, and the threads of the runtime come and go. So this one is here as long as the
-/// pool is.
+/// The way to the thread that starts programs. It is here as long as the pool is: a start takes its time, which the
+/// threads that serve clients do not have, and some of those come and go, which a program that asks for a signal at the
+/// end of its parent would take for the end of the pool.
 #[derive(Debug)]
 pub(super) struct Spawner(mpsc::Sender<Request>);
 

@@ -8,6 +8,7 @@ use taskyard_core::classes::Ask;
 
 use crate::config::{Limits, Program};
 use crate::protocol::{NameError, Options, StartHead, check_name};
+use crate::units::size;
 
 /// A task that is ready to run.
 #[derive(Clone, Debug)]
@@ -48,7 +49,7 @@ pub enum StageError {
     #[error("{0}")]
     Name(#[from] NameError),
     /// Too much input.
-    #[error("the input has more than {0} bytes, the most there is")]
+    #[error("the input has more than {}, the most there is", size(*.0 as u64))]
     TooLarge(usize),
     /// Too many files.
     #[error("there are more than {0} files, the most there is")]

@@ -1,7 +1,8 @@
-//! Kills what got away from its process group: everything that bears the mark of its task.
+//! Kills what got away from its process group: everything that bears the mark of its task, or of a pool that is gone.
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,12 +22,12 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// By what the processes of a task are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Whoever has this folder among its arguments: bubblewrap. It asks to die with its parent only after it was
-    /// born, so one that is killed at the very beginning leaves its child; everything else dies with that.
+    /// Every process of these users.
+    Users(Range<u32>),
+    /// A process with this folder among its arguments: bubblewrap and the first process inside. Everything else inside
+    /// dies with that.
     Argument(PathBuf),
-    /// Everything of this user.
-    User(u32),
-    /// Whoever still has this folder as its home. A program may hide from that.
+    /// A process that still has this folder as its home. A program may hide from that.
     Home(PathBuf),
 }
 
@@ -102,7 +103,7 @@ impl Mark {
         let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
         match self {
             Mark::Argument(folder) => has_word(&read("cmdline"), folder.as_os_str().as_bytes()),
-            Mark::User(uid) => lives_as(&String::from_utf8_lossy(&read("status")), *uid),
+            Mark::Users(users) => lives_as(&String::from_utf8_lossy(&read("status")), users),
             Mark::Home(folder) => {
                 let home = [b"HOME=", folder.as_os_str().as_bytes()].concat();
                 has_word(&read("environ"), &home)
@@ -116,12 +117,13 @@ fn has_word(words: &[u8], word: &[u8]) -> bool {
     words.split(|byte| *byte == 0).any(|one| one == word)
 }
 
-/// Whether this status is of a living process of the user.
-fn lives_as(status: &str, uid: u32) -> bool {
+/// Whether this status is of a living process of one of these users.
+fn lives_as(status: &str, wanted: &Range<u32>) -> bool {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     let users = field("Uid:").unwrap_or_default();
     let state = field("State:").unwrap_or("Z").trim_start();
-    users.split_whitespace().any(|user| user == uid.to_string()) && !state.starts_with(['Z', 'X'])
+    let mut users = users.split_whitespace().filter_map(|user| user.parse().ok());
+    users.any(|user| wanted.contains(&user)) && !state.starts_with(['Z', 'X'])
 }
 
 #[cfg(test)]
@@ -162,7 +164,9 @@ mod tests {
         if geteuid().is_root() {
             let user = 1_000_000 + std::process::id();
             let mut owned = start(Command::new("/bin/sleep").arg("1000").uid(user).gid(user));
-            assert!(sweep(&Mark::User(user)));
+            assert!(sweep(&Mark::Users(user + 1..user + 9)));
+            assert_eq!(owned.try_wait().unwrap(), None);
+            assert!(sweep(&Mark::Users(user..user + 1)));
             assert!(killed(&mut owned));
         }
         for at in [1, 3] {

@@ -1,7 +1,10 @@
 //! Users for programs that no other pool of this machine has at the same time: where they share one, the end of a
 //! task of one pool would be the end of a program of the other.
+//!
+//! Every process of a claimed user is killed sooner or later, so users that have a name on this machine are never claimed.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -10,6 +13,8 @@ use rustix::fs::{FlockOperation, flock};
 
 /// Where a file for each user stands that a pool has; whoever has it locked has the user.
 const LOCKS: &str = "/run/taskyard-pool";
+/// Where the users with a name stand.
+const NAMED: &str = "/etc/passwd";
 /// How many users to try at most.
 const TRIES_MAX: u32 = 20_000;
 /// What the system itself means by nobody.
@@ -25,15 +30,17 @@ pub(crate) struct Users {
 impl Users {
     /// So many users, from `first` on or behind those that other pools have.
     pub fn claim(first: u32, count: u32) -> io::Result<Self> {
-        Users::claim_in(Path::new(LOCKS), first, count)
+        let named = named(&fs::read_to_string(NAMED).unwrap_or_default());
+        Users::claim_in(Path::new(LOCKS), &named, first, count)
     }
 
-    fn claim_in(folder: &Path, wanted: u32, count: u32) -> io::Result<Self> {
+    fn claim_in(folder: &Path, named: &HashSet<u32>, wanted: u32, count: u32) -> io::Result<Self> {
+        let own = |user: &u32| !NOBODY.contains(user) && !named.contains(user);
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let (mut first, mut locks) = (wanted, Vec::new());
         for user in (wanted..=u32::MAX - 1).take(TRIES_MAX as usize) {
             match lock(folder.join(user.to_string()))? {
-                Some(file) if !NOBODY.contains(&user) => locks.push(file),
+                Some(file) if own(&user) => locks.push(file),
                 _ => {
                     first = user + 1;
                     locks.clear();
@@ -50,6 +57,11 @@ impl Users {
     pub fn first(&self) -> u32 {
         self.first
     }
+}
+
+/// The numbers of the users in this text: `NAME:PASSWORD:NUMBER:…` in each line.
+fn named(text: &str) -> HashSet<u32> {
+    text.lines().filter_map(|line| line.split(':').nth(2)?.parse().ok()).collect()
 }
 
 /// The locked file; nothing if another one has it locked.
@@ -72,7 +84,8 @@ mod tests {
     #[test]
     fn two_pools_have_different_users() {
         let folder = tempfile::tempdir().unwrap();
-        let claim = |first, count| Users::claim_in(folder.path(), first, count).unwrap();
+        let named = named("root:x:0:0:root:/root:/bin/sh\nann:x:70003:70003:Ann::/bin/sh\n");
+        let claim = |first, count| Users::claim_in(folder.path(), &named, first, count).unwrap();
         let one = claim(60_600, 8);
         let two = claim(60_600, 4);
         let three = claim(60_605, 4);
@@ -81,6 +94,7 @@ mod tests {
         assert_eq!(claim(60_600, 9).first(), 60_616, "nine in a row are free only there");
         assert_eq!(claim(60_602, 6).first(), 60_602);
         assert_eq!(claim(65_530, 6).first(), 65_536, "nobody is not for programs");
-        assert!(Users::claim_in(folder.path(), u32::MAX - 2, 8).is_err());
+        assert_eq!(claim(70_000, 4).first(), 70_004, "what Ann runs is not for the pool to end");
+        assert!(Users::claim_in(folder.path(), &named, u32::MAX - 2, 8).is_err());
     }
 }

@@ -14,6 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::config::Limits;
+use crate::units::size;
 
 /// How often tasks are looked at: within this time one may go beyond its limits.
 const LOOK: Duration = Duration::from_millis(250);
@@ -137,9 +138,9 @@ fn judge(usages: &[(u64, Usage)], limits: &Limits) -> Vec<(u64, String)> {
     for (number, usage) in usages {
         let (memory, disk) = (limits.task_memory_bytes_max, limits.task_disk_bytes_max);
         if usage.memory > memory {
-            verdicts.push((*number, format!("memory limit ({memory} bytes)")));
+            verdicts.push((*number, format!("memory limit ({})", size(memory))));
         } else if usage.disk > disk {
-            verdicts.push((*number, format!("disk limit ({disk} bytes)")));
+            verdicts.push((*number, format!("disk limit ({})", size(disk))));
         } else if usage.files > limits.task_files_max {
             verdicts.push((*number, format!("too many files ({})", limits.task_files_max)));
         }
@@ -158,7 +159,7 @@ fn judge(usages: &[(u64, Usage)], limits: &Limits) -> Vec<(u64, String)> {
             && sum > most
         {
             let why =
-                format!("{what} limit of all tasks together ({most} bytes): it used the most");
+                format!("{what} limit of all tasks together ({}): it used the most", size(most));
             verdicts.push((*number, why));
         }
     }

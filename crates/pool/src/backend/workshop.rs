@@ -15,10 +15,11 @@ use super::isolation::Isolation;
 use super::lanes::Lanes;
 use super::ready::{Ready, refill};
 use super::spawner::Spawner;
+use super::sweep::{self, Mark};
 use super::users::Users;
 use super::wall::Shape;
 use super::warden::Warden;
-use super::{Plan, Running, job, sweep};
+use super::{Plan, Running, job};
 use crate::config::{Config, Limits};
 use crate::protocol::{Outgoing, Stream};
 use crate::scheduler::{Allocation, Control, Ended};
@@ -74,14 +75,21 @@ pub(super) struct Host {
 impl Workshop {
     /// Sees what this machine allows, and has users, folders and the first walls ready.
     pub async fn start(config: &Config) -> std::io::Result<Self> {
-        let mut isolation = Isolation::probe(&config.isolation).await;
         // A halted program may still be ending while the next one starts.
         let lanes = config.backends * 2;
-        let users = isolation.first_uid().map(|first| Users::claim(first, lanes)).transpose()?;
-        if let Some(users) = &users {
-            isolation.set_first_uid(users.first());
+        let root = rustix::process::geteuid().is_root();
+        let users = root.then(|| Users::claim(config.isolation.first_uid, lanes)).transpose()?;
+        let first = users.as_ref().map(Users::first);
+        if let Some(first) = first {
             sweep::adopt()?;
+            // Only what an earlier pool left behind when it was killed.
+            let mark = Mark::Users(first..first + lanes);
+            let clear = tokio::task::spawn_blocking(move || sweep::sweep(&mark)).await;
+            if !clear.unwrap_or_default() {
+                tracing::error!(first, lanes, "processes of an earlier pool cannot be killed");
+            }
         }
+        let isolation = Isolation::probe(&config.isolation, first).await;
         let host = Arc::new(Host {
             folders: Folders::new()?,
             lanes: Lanes::new(lanes, users),

@@ -8,6 +8,7 @@ mod page;
 mod plain;
 mod socket;
 mod turns;
+mod upgrade;
 mod visit;
 mod words;
 mod yard;
@@ -15,7 +16,7 @@ mod yard;
 use std::net::{IpAddr, SocketAddr};
 
 use axum::Extension;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
+use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -29,11 +30,10 @@ pub use yard::{Away, Soon, Stay, Yard};
 
 /// Every address of the pool.
 pub fn router(gate: Gate) -> Router {
-    let bytes_max = DefaultBodyLimit::max(plain::bytes_max(&gate.0.limits));
     let router = Router::new()
         .route("/pool/status", get(status))
         .route("/pool/programs", get(programs))
-        .route("/pool/run/{program}", post(plain::run).layer(bytes_max).get(socket::batch))
+        .route("/pool/run/{program}", post(plain::run).get(socket::batch))
         .route("/pool/run/{program}/interactive", get(socket::interactive));
     page::add(router).with_state(gate)
 }

@@ -15,10 +15,10 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/pool/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),
 ];
 
-/// Nothing from elsewhere and nothing inline; pictures are shown from memory, and an SVG as a picture
-/// runs no script.
-const POLICY: &str = "default-src 'self'; img-src 'self' blob:; base-uri 'none'; \
-                      form-action 'none'; frame-ancestors 'none'; object-src 'none'";
+/// Nothing from elsewhere and nothing inline; pictures and PDF files are shown from memory. An SVG as a picture runs no
+/// script, and only what the page itself takes for a PDF becomes an object.
+const POLICY: &str = "default-src 'self'; img-src 'self' blob:; object-src blob:; frame-src blob:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Whether a file of the page has this address. They show nothing by themselves.
 pub fn has(path: &str) -> bool {

@@ -1,16 +1,21 @@
 //! One JSON object in, one out.
+//!
+//! The request is read to its end before anything is answered, as far as it is not much too long: a connection that is
+//! closed with unread bytes is reset, and its client may lose the answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::StreamExt;
+use tokio::time::timeout;
 
 use super::gate::Gate;
 use super::visit::{News, Visit};
@@ -18,6 +23,18 @@ use super::{Peer, address, refusal};
 use crate::backend::{Plan, add_file};
 use crate::config::{Limits, Program};
 use crate::protocol::{Outgoing, PlainAnswer, PlainFile, PlainOutput, PlainRequest, PlainResult};
+use crate::units::size;
+
+/// Most bytes that are read of a request that is too long, and how long they may take.
+const REST_BYTES_MAX: usize = 64 << 20;
+const REST_MAX: Duration = Duration::from_secs(10);
+
+/// Why a request was not read.
+#[derive(Debug, PartialEq, Eq)]
+enum Unread {
+    TooLong,
+    Broken,
+}
 
 /// Runs a task and answers when it is done. A client that goes away takes its task with it.
 pub(super) async fn run(
@@ -25,8 +42,9 @@ pub(super) async fn run(
     Path(name): Path<String>,
     peer: Peer,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Response {
+    let body = read(body, bytes_max(&gate.0.limits)).await;
     // A form of another site's page cannot send this kind.
     if !is_json(&headers) {
         let why = "send JSON with the header 'Content-Type: application/json'";
@@ -40,8 +58,13 @@ pub(super) async fn run(
     };
     let body = match body {
         Ok(body) => body,
-        Err(error) => {
-            return refusal(error.status(), "the input is too large, or did not come whole");
+        Err(Unread::TooLong) => {
+            let most = size(gate.0.limits.input_bytes_max as u64);
+            let why = format!("the input is too large: send at most {most}");
+            return refusal(StatusCode::PAYLOAD_TOO_LARGE, &why);
+        }
+        Err(Unread::Broken) => {
+            return refusal(StatusCode::BAD_REQUEST, "the request ended before its input did");
         }
     };
     let _held = match gate.hold(body.len()) {
@@ -76,8 +99,32 @@ pub(super) async fn run(
     }
 }
 
+/// A request of so many bytes at most. What is longer is read on and thrown away.
+async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Unread> {
+    let mut pieces = body.into_data_stream();
+    let mut read = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|_| Unread::Broken)?;
+        if read.len() + piece.len() > bytes_max {
+            drop(read);
+            let mut left = REST_BYTES_MAX;
+            let rest = async {
+                while let Some(Ok(piece)) = pieces.next().await
+                    && piece.len() < left
+                {
+                    left -= piece.len();
+                }
+            };
+            let _ = timeout(REST_MAX, rest).await;
+            return Err(Unread::TooLong);
+        }
+        read.extend_from_slice(&piece);
+    }
+    Ok(read)
+}
+
 /// Most bytes of a request. Base64 takes four for three, and there is something around it.
-pub(super) fn bytes_max(limits: &Limits) -> usize {
+fn bytes_max(limits: &Limits) -> usize {
     limits.input_bytes_max.saturating_mul(2).saturating_add(64 << 10)
 }
 

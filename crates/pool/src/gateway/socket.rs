@@ -5,17 +5,18 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use taskyard_core::Span;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Message;
 
 use super::files::{Hash, hash, read_hash};
 use super::gate::Gate;
 use super::turns::Turn;
+use super::upgrade::{End, Socket, Upgrade};
 use super::visit::{News, Visit};
 use super::words::{Words, room};
 use super::{Peer, address, refusal};
@@ -23,12 +24,8 @@ use crate::backend::{Plan, StageError, add_file, duration};
 use crate::config::Program;
 use crate::protocol::{Frame, InputHead, MissingFile, Options, Outgoing, QueueNews, StartHead};
 
-/// The names of the protocol that a client may ask for.
-const PROTOCOLS: [&str; 2] = ["taskyard.pool", "asyonline.asy"];
 /// How long a client may take between two frames while it brings its files.
 const BRING_MAX: Duration = Duration::from_secs(60);
-/// How long a client may take to accept a frame.
-const SEND_MAX: Duration = Duration::from_secs(30);
 /// Room for a frame around the largest input, in bytes.
 const FRAME_SPARE: usize = 64 << 10;
 
@@ -37,7 +34,7 @@ pub(super) async fn batch(
     state: State<Gate>,
     path: Path<String>,
     peer: Peer,
-    upgrade: WebSocketUpgrade,
+    upgrade: Upgrade,
 ) -> Response {
     accept(state, path, peer, upgrade, false)
 }
@@ -47,7 +44,7 @@ pub(super) async fn interactive(
     state: State<Gate>,
     path: Path<String>,
     peer: Peer,
-    upgrade: WebSocketUpgrade,
+    upgrade: Upgrade,
 ) -> Response {
     accept(state, path, peer, upgrade, true)
 }
@@ -56,7 +53,7 @@ fn accept(
     State(gate): State<Gate>,
     Path(name): Path<String>,
     peer: Peer,
-    upgrade: WebSocketUpgrade,
+    upgrade: Upgrade,
     interactive: bool,
 ) -> Response {
     let Some(program) = gate.0.programs.get(&name).cloned() else {
@@ -69,25 +66,23 @@ fn accept(
         return refusal(StatusCode::SERVICE_UNAVAILABLE, "there are too many clients; try later");
     };
     let bytes_max = gate.0.limits.input_bytes_max + FRAME_SPARE;
-    let upgrade = upgrade.protocols(PROTOCOLS).max_message_size(bytes_max);
-    let upgrade = upgrade.max_frame_size(bytes_max);
-    upgrade
-        .on_upgrade(move |socket| async move {
-            let (held, address) = (Vec::new(), address(peer));
-            let mut client = Client { socket, gate, program, interactive, address, held };
-            // Nothing is kept when this ends, however it ends.
-            if let Err(Gone::Wrong(why)) = client.serve().await {
-                let _ = client.send(&Outgoing::Deny(why)).await;
-            }
-            let _ = timeout(SEND_MAX, client.socket.send(Message::Close(None))).await;
-            drop(permit);
-        })
-        .into_response()
+    upgrade.serve(bytes_max, move |socket| async move {
+        let (held, address) = (Vec::new(), address(peer));
+        let mut client = Client { socket, gate, program, interactive, address, held };
+        // Nothing is kept when this ends, however it ends.
+        if let Err(Gone::Wrong(why)) = client.serve().await {
+            let _ = client.send(&Outgoing::Deny(why)).await;
+        }
+        let Client { socket, held, .. } = client;
+        drop(held);
+        socket.finish().await;
+        drop(permit);
+    })
 }
 
 /// A client that is connected.
 struct Client {
-    socket: WebSocket,
+    socket: Socket,
     gate: Gate,
     program: Arc<Program>,
     interactive: bool,
@@ -132,7 +127,7 @@ impl Client {
                     News::End => return Ok(()),
                 },
                 permit = room => words.pass(permit),
-                message = self.socket.recv() => match read(message)? {
+                message = self.socket.next() => match self.read(message)? {
                     Said::Text(text) => stdin = self.hear(&mut visit, &text).await?,
                     Said::Bytes(bytes) if stdin => {
                         stdin = false;
@@ -161,7 +156,7 @@ impl Client {
         loop {
             tokio::select! {
                 turn = &mut turn => return Ok((turn, wish)),
-                message = self.socket.recv() => match read(message)? {
+                message = self.socket.next() => match self.read(message)? {
                     Said::Text(text) => {
                         let less = less_time(&text)?;
                         wish = wish.into_iter().chain(less).min();
@@ -294,9 +289,11 @@ impl Client {
 
     async fn hear_next(&mut self) -> Result<Said, Gone> {
         loop {
-            let message = timeout(BRING_MAX, self.socket.recv()).await;
-            let message = message.map_err(|_| wrong("it took too long"))?;
-            match read(message)? {
+            let message = timeout(BRING_MAX, self.socket.next()).await;
+            let late =
+                || format!("nothing came for {} s: send input, then start", BRING_MAX.as_secs());
+            let message = message.map_err(|_| wrong(late()))?;
+            match self.read(message)? {
                 Said::Nothing => {}
                 said => return Ok(said),
             }
@@ -306,11 +303,22 @@ impl Client {
     async fn send(&mut self, frame: &Outgoing) -> Result<(), Gone> {
         let bytes = frame.bytes().map(|bytes| Message::Binary(bytes.to_vec().into()));
         for message in [Some(Message::Text(frame.text().into())), bytes].into_iter().flatten() {
-            let sent = timeout(SEND_MAX, self.socket.send(message)).await;
-            // A client that does not read is as good as gone.
-            sent.map_err(|_| Gone::Left)?.map_err(|_| Gone::Left)?;
+            self.socket.send(message).await.map_err(|_| Gone::Left)?;
         }
         Ok(())
+    }
+
+    fn read(&self, message: Result<Message, End>) -> Result<Said, Gone> {
+        match message {
+            Ok(Message::Text(text)) => Ok(Said::Text(text.as_str().into())),
+            Ok(Message::Binary(bytes)) => Ok(Said::Bytes(bytes.into())),
+            Ok(_) => Ok(Said::Nothing),
+            Err(End::Left) => Err(Gone::Left),
+            Err(End::TooLong) => {
+                Err(wrong(StageError::TooLarge(self.gate.0.limits.input_bytes_max)))
+            }
+            Err(End::Wrong(why)) => Err(wrong(format!("not a WebSocket frame: {why}"))),
+        }
     }
 }
 
@@ -327,13 +335,4 @@ enum Said {
     Text(String),
     Bytes(Vec<u8>),
     Nothing,
-}
-
-fn read(message: Option<Result<Message, axum::Error>>) -> Result<Said, Gone> {
-    match message {
-        Some(Ok(Message::Text(text))) => Ok(Said::Text(text.as_str().into())),
-        Some(Ok(Message::Binary(bytes))) => Ok(Said::Bytes(bytes.into())),
-        Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(Said::Nothing),
-        Some(Ok(Message::Close(_)) | Err(_)) | None => Err(Gone::Left),
-    }
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
 use super::socket::{Gone, wrong};
+use crate::units::size;
 
 /// Words for the standard input, in order. The client goes on being heard meanwhile, so that its leaving is
 /// noticed also when the program never reads.
@@ -28,9 +29,9 @@ impl Words {
     pub fn add(&mut self, bytes: Vec<u8>) -> Result<(), Gone> {
         self.bytes += bytes.len().max(1);
         if self.bytes > self.bytes_max {
-            let most = self.bytes_max;
+            let most = size(self.bytes_max as u64);
             return Err(wrong(format!(
-                "the program does not read its input, and more than {most} bytes wait for it"
+                "the program does not read its input, and more than {most} wait for it"
             )));
         }
         self.waiting.push_back(bytes);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use taskyard_core::classes::Ask;
 use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
+use taskyard_redis::Failure;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -35,6 +36,8 @@ const LAST_WORDS_LEASES: u32 = 4;
 const LAST_WORDS_SPARE: Duration = Duration::from_secs(3);
 /// How often the status is read for those who ask for metrics.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// What a client is told while Redis cannot be reached.
+const UNREACHABLE: &str = "the pool cannot reach its database; try again later";
 /// How long clients may take to hear that the gateway stops.
 const STOP_MAX: Duration = Duration::from_secs(3);
 
@@ -128,7 +131,7 @@ impl Yard for RedisYard {
             }
             let args = self.shared.arrival(&plan, "", true, false, wish_of(&plan.ask));
             let said = self.shared.wire.call("arrive", args).await;
-            let said = said.map_err(|failure| Away(format!("no Redis: {}", failure.text())))?;
+            let said = said.map_err(|failure| Away(for_client(&failure).into()))?;
             let said = texts(said);
             let id = said.first().cloned().unwrap_or_default();
             if id == "full" {
@@ -150,8 +153,12 @@ impl Yard for RedisYard {
     }
 
     fn status(&self) -> Soon<'_, Result<Json, Away>> {
+        let unreachable = |error: &RedisError| {
+            tracing::warn!(%error, "the status cannot be read");
+            UNREACHABLE.to_owned()
+        };
         Box::pin(
-            async move { look(&self.shared.wire).await.map_err(|error| Away(error.to_string())) },
+            async move { look(&self.shared.wire).await.map_err(|error| Away(unreachable(&error))) },
         )
     }
 }
@@ -333,6 +340,15 @@ impl Shared {
 fn message_bytes_max(config: &Config) -> usize {
     let result = usize::try_from(config.limits.result_bytes_max).unwrap_or(usize::MAX);
     result.max(config.limits.output_bytes_max).saturating_add(WORDS_BYTES_MAX)
+}
+
+/// What a client is told of a Redis that does not do what is asked. Where that is, and what it said, is for the log.
+pub(super) fn for_client(failure: &Failure) -> &'static str {
+    tracing::warn!(why = failure.text(), "Redis does not do what a client asked for");
+    match failure {
+        Failure::Refused(_) => "the pool's database refused the task; tell the operator",
+        _ => UNREACHABLE,
+    }
 }
 
 fn ending(how: &str, why: &str) -> Option<Outgoing> {

@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::NO_WISH;
 use super::dial::Talk;
-use super::gateway::Shared;
+use super::gateway::{Shared, for_client};
 use super::wire::{text, texts};
 use crate::backend::Plan;
 use crate::gateway::{Soon, Stay};
@@ -370,7 +370,9 @@ impl Inside {
                     "later" => {}
                     _ => return Ran::Last(Outgoing::Complete(Some(LOST.into()))),
                 },
-                Err(Failure::Refused(why)) => return Ran::Last(Outgoing::Complete(Some(why))),
+                Err(failure @ Failure::Refused(_)) => {
+                    return Ran::Last(Outgoing::Complete(Some(for_client(&failure).into())));
+                }
                 Err(_) => {}
             }
             if self.frames.is_closed() {
@@ -405,7 +407,7 @@ impl Inside {
                     self.life = life.unwrap_or_default();
                     return Ok(());
                 }
-                Err(Failure::Refused(why)) => return Err(why),
+                Err(failure @ Failure::Refused(_)) => return Err(for_client(&failure).into()),
                 Err(_) => sleep(PAUSE).await,
             }
         }
@@ -424,7 +426,7 @@ impl Inside {
             Ok("raised") => Err("the duration can only be lowered".into()),
             Ok("interactive") => Err("an interactive task has no duration".into()),
             Ok(_) => Err("there is no such task".into()),
-            Err(failure) => Err(failure.text()),
+            Err(failure) => Err(for_client(failure).into()),
         }
     }
 

@@ -43,6 +43,8 @@ pub struct Allocation {
     attempt: u64,
     again: bool,
     started: Instant,
+    /// For how long the backend stood still: that says nothing about the program.
+    stood: Duration,
     /// Since when the backend should have been free, if the program used up its time.
     stopping: Option<Instant>,
     ended: Ended,
@@ -83,6 +85,7 @@ impl Allocation {
             attempt,
             again,
             started: Instant::now(),
+            stood: Duration::ZERO,
             stopping: None,
             ended: Ended::Lost,
             visible,
@@ -96,11 +99,16 @@ impl Allocation {
         self.again && !self.visible.load(Ordering::Acquire)
     }
 
+    /// The backend stood still for so long, whatever the program did meanwhile.
+    pub fn note_standstill(&mut self, stood: Duration) {
+        self.stood += stood;
+    }
+
     /// The program is about to be stopped because it had so much time. Those who wait were told that the backend is
     /// free then, counted from the decision or from the moment when the time was lowered; what it takes to start the
     /// program is part of the delay.
     pub fn over(&mut self, limit: Duration, lowered: Option<Instant>) {
-        let told = self.started + limit;
+        let told = self.started + limit + self.stood;
         self.stopping = Some(lowered.map_or(told, |lowered| told.max(lowered)));
     }
 
@@ -122,7 +130,7 @@ impl Drop for Allocation {
             attempt: self.attempt,
             ended: self.ended,
             seen: self.visible.load(Ordering::Acquire),
-            took: self.started.elapsed(),
+            took: self.started.elapsed().saturating_sub(self.stood),
             stopping: self.stopping.map(|since| since.elapsed()),
         };
         if let Some(release) = self.release.take() {
@@ -134,6 +142,23 @@ impl Drop for Allocation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // A backend that was stopped for six seconds told that its programs take six seconds to end: all estimates had them on
+    // top from then on.
+    #[test]
+    fn time_in_which_the_backend_stood_still_is_no_time_of_the_task() {
+        let stood = Duration::from_secs(1_000);
+        let run = Run { ticket: Ticket(1), attempt: 1, limit: Some(stood), again: false };
+        let (sender, freed) = std::sync::mpsc::channel();
+        let release = Release::new(move |freed| sender.send(freed).unwrap());
+        let (mut allocation, _control) = Allocation::new(run, 0, Arc::default(), release);
+        allocation.note_standstill(stood);
+        allocation.over(Duration::ZERO, None);
+        assert_eq!(allocation.stopping, Some(allocation.started + stood));
+        allocation.end(Ended::Done);
+        let freed = freed.recv().unwrap();
+        assert_eq!((freed.took, freed.stopping), (Duration::ZERO, Some(Duration::ZERO)));
+    }
 
     // The time that a program took to start was in no estimate: whoever waited behind one that used all its time was
     // late by it.

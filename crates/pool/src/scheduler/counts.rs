@@ -84,7 +84,7 @@ impl Counts {
         }
     }
 
-    /// A running task gets less time than it had in this class.
+    /// A running task gets less time, and leaves this class if it does so.
     pub(super) fn lower(&mut self, class: Option<u8>) {
         self.lowered += 1;
         if let Some(class) = class {

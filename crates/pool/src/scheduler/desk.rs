@@ -342,7 +342,7 @@ impl Desk {
                 Decision::Lower { ticket, class, limit, .. } => {
                     let run = self.tasks.get_mut(&ticket).and_then(|task| task.running.as_mut());
                     let before = run.and_then(|run| run.class.replace(class));
-                    self.counts.lower(before);
+                    self.counts.lower(before.filter(|before| *before != class));
                     Some(Order::Limit(ticket, limit.into()))
                 }
                 Decision::Halt { ticket } => {

@@ -6,6 +6,7 @@ use taskyard_core::{Reason, Span, Timestamp};
 
 use super::desk::{Desk, Order};
 use crate::protocol::QueueNews;
+use crate::units::seconds;
 
 /// The least time between two looks at the whole queue.
 const PAUSE: Span = Span::from_micros(500_000);
@@ -137,8 +138,8 @@ fn news(waiting: &Waiting, classes: &[Class]) -> QueueNews {
         Reason::LimitReached { class: 0 } => "all backends are busy".into(),
         Reason::LimitReached { class } => {
             let class = &classes[usize::from(class)];
-            let seconds = class.duration.as_secs_f64();
-            format!("as many {} tasks as may run do; they take up to {seconds} s", class.name)
+            let most = seconds(class.duration.into());
+            format!("as many {} tasks as may run do; they take up to {most}", class.name)
         }
         other => other.to_string(),
     };

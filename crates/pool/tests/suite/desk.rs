@@ -188,3 +188,25 @@ fn a_newcomer_is_not_told_what_should_have_happened_already() {
     let (third, orders) = arrive(&mut desk, 11_000, timed(3));
     assert_eq!(news(&orders), [(third, Some(0.5 + 3.5), 1)]);
 }
+
+/// Each `options` of a client was counted as a lowering, also one that said what was so already, and every shorter time as
+/// one out of the class.
+#[test]
+fn only_what_takes_time_from_a_task_is_counted_as_lowered() {
+    let mut desk = desk(4, "");
+    let (ticket, _) = arrive(&mut desk, 0, timed(20));
+    let counted = |desk: &Desk| {
+        let counts = desk.status().counts;
+        (counts.lowered, counts.classes.iter().map(|class| class.lowered).collect::<Vec<_>>())
+    };
+    let mut lower = |seconds| desk.lower(at(100), ticket, Span::from_secs(seconds)).unwrap();
+    assert_eq!(lower(20), []);
+    assert_eq!(lower(15), [Order::Limit(ticket, Duration::from_secs(15))]);
+    assert_eq!(lower(15), []);
+    assert_eq!(lower(10), [Order::Limit(ticket, Duration::from_secs(10))]);
+    assert_eq!(counted(&desk), (2, vec![0, 0, 1]));
+    // A default task of the pool's choice may have less than its client would have let it.
+    let (default, _) = arrive(&mut desk, 200, Ask::Default);
+    assert_eq!(desk.lower(at(300), default, Span::from_secs(30)), Ok(vec![]));
+    assert_eq!(counted(&desk), (2, vec![0, 0, 1]));
+}

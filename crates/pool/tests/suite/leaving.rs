@@ -90,7 +90,7 @@ async fn a_pool_that_stops_tells_everybody() {
     site.pool.stop(Duration::ZERO).await;
     assert_eq!(running.until("complete").await.error(), "the pool is stopping");
     assert_eq!(waiting.until("complete").await.error(), "the pool is stopping");
-    assert_eq!(site.pool.backends().folders(), 0);
+    site.stop().await;
     let mut late = site.start("{}", "true").await;
     assert_eq!(late.until("deny").await.error(), "the pool is stopping");
 }

@@ -1,18 +1,78 @@
 //! Time, output and input have limits.
 
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::{advance, pause, resume};
+
 use crate::rig::Site;
 
 #[tokio::test]
 async fn a_program_is_stopped_when_its_time_is_over_and_what_it_made_is_kept() {
     let site = Site::new(1, "").await;
     let script = "echo partial > result.txt; exec sleep 1000";
-    let mut client = site.start(r#"{"duration": 0.3}"#, script).await;
+    // On a busy machine even that takes a while.
+    let mut client = site.start(r#"{"duration": 2}"#, script).await;
     let heard = client.rest().await;
     let verbs: Vec<_> = heard.iter().map(|one| one.verb.as_str()).collect();
     assert_eq!(verbs, ["output", "result", "complete"]);
     assert_eq!(heard[1].bytes, b"partial\n");
-    assert_eq!(heard[2].error(), "time limit (0.3 s)");
+    assert_eq!(heard[2].error(), "time limit (2 s)");
     site.until_empty().await;
+}
+
+/// Whether a program runs in this folder of a pool.
+fn runs(base: &Path) -> bool {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let words = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    let base = base.to_str().unwrap();
+    words.into_iter().any(|words| String::from_utf8_lossy(&words).contains(base))
+}
+
+/// A backend that was stopped for six seconds told the client of a program that had long ended by itself of its time
+/// limit, and from then on all estimates had those six seconds on top.
+#[tokio::test]
+async fn a_pool_that_stood_still_blames_no_program() {
+    let site = Site::new(1, "").await;
+    let usual = site.status().await.ending_seconds;
+    let base = site.pool.backends().folder().to_owned();
+    let stand_still = async || {
+        pause();
+        advance(Duration::from_secs(6)).await;
+        resume();
+    };
+    for moment in ["before the start", "while it runs", "after its end"] {
+        for _ in 0..3 {
+            let script = "echo made > result.txt; sleep 0.1";
+            let mut client = site.start(r#"{"duration": 2}"#, script).await;
+            match moment {
+                "before the start" => _ = site.until(|status| status.running == 1).await,
+                "while it runs" => _ = client.until("output").await,
+                _ => {
+                    client.until("output").await;
+                    // The pool is served by this thread alone, so it notices nothing.
+                    while runs(&base) {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            stand_still().await;
+            let heard = client.rest().await;
+            assert_eq!(heard.last().unwrap().error(), "", "{moment}: {heard:?}");
+        }
+    }
+    site.until_empty().await;
+    let status = site.status().await;
+    assert_eq!(status.ending_seconds, usual);
+    assert!(status.counts.classes[0].ran_seconds < 9.0 * 6.0, "{status:#?}");
+}
+
+/// Clients were told of all the digits that a third of a second has.
+#[tokio::test]
+async fn numbers_in_errors_are_rounded() {
+    let site = Site::new(1, "").await;
+    let mut client = site.start(r#"{"duration": 0.33333333}"#, "exec sleep 1000").await;
+    assert_eq!(client.until("complete").await.error(), "time limit (0.333 s)");
 }
 
 #[tokio::test]

@@ -9,12 +9,15 @@ mod rig;
 
 mod asymptote;
 mod desk;
+mod ending;
+mod final_frames;
 mod frames;
 mod hostile;
 mod interactive;
 mod leaving;
 mod limits;
 mod losing;
+mod page;
 mod plain;
 mod queue;
 mod redis;

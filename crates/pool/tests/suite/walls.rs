@@ -287,7 +287,7 @@ async fn limits_are_the_same_with_walls_and_without() {
         let lines = text.lines().filter(|line| !line.starts_with("Max processes"));
         seen.push(lines.map(String::from).collect::<Vec<_>>());
         let root = site.pool.backends().isolation().first_uid().is_some();
-        assert!(!root || text.contains("50  ") || text.contains("53  "), "{text}");
+        assert!(!root || text.contains("50  ") || text.contains("54  "), "{text}");
     }
     let with = seen[0].join("\n");
     for wanted in [

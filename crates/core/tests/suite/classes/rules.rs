@@ -258,3 +258,20 @@ fn rules_that_are_not_nested_are_refused() {
     assert_eq!(Rules::new(three).unwrap_err(), RulesError::Unsorted("c".into()));
     assert!(Rules::new(vec![first]).is_ok());
 }
+
+/// A client that said once more what held already had its task lowered, and counted so.
+#[test]
+fn a_wish_that_changes_nothing_lowers_nothing() {
+    let mut classes = pool([3, 2, 1]);
+    classes.arrive(NOW, Ticket(0), Ask::Timed(secs(20)));
+    let mut lower = |ticket, seconds| classes.lower(NOW, Ticket(ticket), secs(seconds)).unwrap();
+    assert_eq!(lower(0, 20), []);
+    assert_eq!(lower(0, 15), [lowered(0, 2, 15, false)]);
+    assert_eq!(lower(0, 15), []);
+    assert_eq!(lower(0, 0), [lowered(0, 0, 0, true)]);
+    assert_eq!(lower(0, 0), []);
+    // A default task that has less than its client would let it.
+    classes.arrive(NOW, Ticket(1), Ask::Timed(secs(30)));
+    classes.arrive(NOW, Ticket(2), Ask::Default);
+    assert_eq!(classes.lower(NOW, Ticket(2), secs(20)), Ok(vec![]));
+}

@@ -77,19 +77,25 @@ function showQueue(news) {
 
 function countDown() {
   const seconds = due === null ? null : Math.max(0, Math.ceil((due - performance.now()) / 1000));
-  at('left').textContent = seconds === null ? 'Nobody knows when.' : `At most ${seconds} s.`;
+  at('left').textContent = seconds === null ? 'No estimate yet.' : `At most ${seconds} s.`;
 }
 setInterval(() => { if (!at('queue').hidden) countDown(); }, 250);
 
 let task = null;
-let picture = null;
+let result = null;
+// Whether the pool has said how the task ended, and whether it was stopped here.
+let ended = false;
+let stopped = false;
 function run() {
   at('error').hidden = at('picture').hidden = at('download').hidden = true;
+  at('document').hidden = true;
+  at('document').replaceChildren();
   at('output').textContent = '';
+  ended = stopped = false;
   showQueue(null);
   const text = decoder();
   const path = `/pool/run/${at('program').value}`;
-  task = connect(path, (verb, body, bytes) => hearTask(verb, body, bytes, text), () => busy(false));
+  task = connect(path, (verb, body, bytes) => hearTask(verb, body, bytes, text), taskClosed);
   task.onopen = () => {
     const options = { format: at('format').value };
     if (at('duration').value) options.duration = Number(at('duration').value);
@@ -102,6 +108,24 @@ function run() {
   at('state').textContent = 'sent';
 }
 
+function stop() {
+  stopped = true;
+  task.close();
+  at('state').textContent = 'stopping';
+}
+
+function taskClosed() {
+  busy(false);
+  if (ended) return;
+  at('state').textContent = stopped ? 'stopped' : 'failed';
+  if (!stopped) showError('the connection to the pool ended; run it again');
+}
+
+function showError(text) {
+  at('error').textContent = text ?? '';
+  at('error').hidden = !text;
+}
+
 function busy(is) {
   at('run').disabled = is;
   at('stop').disabled = !is;
@@ -109,6 +133,7 @@ function busy(is) {
 }
 
 function hearTask(verb, body, bytes, text) {
+  if (stopped) return;
   if (verb === 'queue') {
     at('state').textContent = 'waiting';
     showQueue(body);
@@ -121,22 +146,35 @@ function hearTask(verb, body, bytes, text) {
   } else if (verb === 'result') {
     showResult(body, bytes);
   } else if (verb === 'complete' || verb === 'deny') {
+    ended = true;
     at('state').textContent = body.error ? 'failed' : 'done';
-    at('error').textContent = body.error ?? '';
-    at('error').hidden = !body.error;
+    showError(body.error);
   }
 }
 
 function showResult({ format, media }, bytes) {
-  if (picture) URL.revokeObjectURL(picture);
-  picture = URL.createObjectURL(new Blob([bytes], { type: media }));
+  if (result) URL.revokeObjectURL(result);
+  result = URL.createObjectURL(new Blob([bytes], { type: media }));
   if (media.startsWith('image/')) {
-    at('picture').src = picture;
+    at('picture').src = result;
     at('picture').hidden = false;
+  } else if (media === 'application/pdf') {
+    showDocument(result, media);
   }
-  at('download').href = picture;
+  at('download').href = result;
   at('download').download = `result.${format}`;
   at('download').hidden = false;
+}
+
+// A browser that shows no such documents shows the text instead.
+function showDocument(url, media) {
+  const shown = document.createElement('object');
+  shown.type = media;
+  shown.data = url;
+  shown.setAttribute('aria-label', 'The result');
+  shown.textContent = 'This browser cannot show the document here; save it instead.';
+  at('document').replaceChildren(shown);
+  at('document').hidden = false;
 }
 
 let session = null;
@@ -159,7 +197,7 @@ function inSession(is) {
 }
 
 at('run').onclick = run;
-at('stop').onclick = () => task.close();
+at('stop').onclick = stop;
 at('open').onclick = openSession;
 at('leave').onclick = () => session.close();
 at('program').onchange = choose;

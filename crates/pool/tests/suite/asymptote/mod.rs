@@ -15,11 +15,11 @@ const PICTURE: &str = "size(3cm); draw(unitcircle, red); label(\"$x^2$\", (0, 0)
 
 /// A pool of the example; nothing when the tests are to go on without Asymptote.
 async fn site() -> Option<Site> {
-    site_with(2).await
+    site_lasting(2, 30.0).await
 }
 
-/// The same with so many backends.
-async fn site_with(backends: u32) -> Option<Site> {
+/// The same with so many backends and so many seconds for the longest class.
+async fn site_lasting(backends: u32, seconds: f64) -> Option<Site> {
     let there = std::path::Path::new("/usr/bin/asy").exists();
     if !there {
         let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
@@ -27,7 +27,8 @@ async fn site_with(backends: u32) -> Option<Site> {
         println!("skipped: TASKYARD_EMBEDDED is set and there is no Asymptote");
         return None;
     }
-    let config = Config { backends, ..Config::parse(EXAMPLE).unwrap() };
+    let mut config = Config { backends, ..Config::parse(EXAMPLE).unwrap() };
+    config.classes.last_mut().unwrap().seconds = seconds;
     Some(Site::of(config).await)
 }
 

@@ -48,6 +48,24 @@ async fn status_of(address: &str) -> u16 {
     }
 }
 
+/// Clients of a gateway were told where its Redis is, and what the system said about it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_learns_nothing_of_where_redis_is() {
+    let Some(yard) = Yard::new(1, "") else { return };
+    let gateway = yard.gateway().await;
+    yard.redis().kill();
+    let words = "the pool cannot reach its database; try again later";
+    let answer = gateway.run("true").await;
+    assert_eq!(answer["error"]["error"], words, "{answer}");
+    let mut client = gateway.start("{}", "true").await;
+    assert_eq!(client.until("deny").await.error(), words);
+    let url = format!("http://{}/pool/status", gateway.address);
+    let status = reqwest::Client::builder().no_proxy().build().unwrap().get(url).send().await;
+    let status = status.unwrap().text().await.unwrap();
+    assert!(status.contains(words) && !status.contains("127.0.0.1"), "{status}");
+    yard.redis().start();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_opens_once_and_only_for_its_task() {
     let Some((yard, _scheduler, _backends)) = without_gateway().await else { return };
