@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::time::Timestamp;
 
-/// Why a task does not run now. Tubes, semaphores, pools and SQL tasks all answer with this.
+/// Why a task does not run now. Tubes, semaphores and pools answer with this; SQL tasks have words of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {

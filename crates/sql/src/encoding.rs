@@ -55,17 +55,16 @@ impl Charset {
     /// The encoding that a task seems to choose, where the server says nothing: an error undoes the choice.
     pub fn chosen_in(input: &str) -> Option<Self> {
         let lower = input.to_ascii_lowercase();
-        let places = ["client_encoding", "names"].into_iter().flat_map(|word| {
+        let mut places = ["client_encoding", "names"].into_iter().flat_map(|word| {
             lower.match_indices(word).map(move |(at, _)| at + word.len()).collect::<Vec<_>>()
         });
-        places.into_iter().find_map(|at| {
+        places.find_map(|at| {
             let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_' || char == '-';
             let mut words =
                 lower[at..].split(|char| !is_part(char)).filter(|word| !word.is_empty());
-            words
-                .next()
-                .map(|word| if word == "to" { words.next() } else { Some(word) })?
-                .and_then(Charset::named)
+            let word = words.next()?;
+            let name = if word == "to" { words.next()? } else { word };
+            Charset::named(name)
         })
     }
 
