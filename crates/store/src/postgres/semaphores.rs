@@ -379,19 +379,10 @@ pub(super) fn read(
             }
             SemaphoreReply::Members(members(rows, *count)?)
         }
-        Ask::Drop { key } => {
-            let row = rows.first().ok_or("a drop has no answer")?;
-            let key = key.clone();
-            match get::<i16>(row, 0)? {
-                0 => SemaphoreReply::Dropped,
-                1 => return Ok(Err(Error::SemaphoreNotFound(key))),
-                2 => return Ok(Err(Error::SemaphoreInUse(key))),
-                _ => {
-                    let tube = name(get(row, 1)?)?;
-                    return Ok(Err(Error::SemaphoreHasTube { key, tube }));
-                }
-            }
-        }
+        Ask::Drop { key } => match dropped(rows, key)? {
+            Ok(reply) => reply,
+            Err(refusal) => return Ok(Err(refusal)),
+        },
         Ask::Finish { key } => {
             let row = rows.first().ok_or("a finish has no answer")?;
             if get::<i16>(row, 0)? != 0 {
@@ -414,6 +405,18 @@ pub(super) fn read(
         }
     };
     Ok(Ok(Reply::Semaphore(reply)))
+}
+
+/// The answer of a drop.
+fn dropped(rows: &[Row], key: &SemaphoreKey) -> Result<Result<SemaphoreReply, Error>, Unreadable> {
+    let row = rows.first().ok_or("a drop has no answer")?;
+    let key = key.clone();
+    Ok(match get::<i16>(row, 0)? {
+        0 => Ok(SemaphoreReply::Dropped),
+        1 => Err(Error::SemaphoreNotFound(key)),
+        2 => Err(Error::SemaphoreInUse(key)),
+        _ => Err(Error::SemaphoreHasTube { key, tube: name(get(row, 1)?)? }),
+    })
 }
 
 /// Notes what a call says about the time and about events.

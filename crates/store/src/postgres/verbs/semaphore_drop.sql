@@ -7,14 +7,15 @@ DECLARE
     _id integer;
     _grants bigint;
 BEGIN
-    -- Tubes are made one at a time, under the same lock: none gets this semaphore meanwhile.
-    PERFORM pg_advisory_xact_lock(1952543594);
     SELECT t.semaphore_id, t.grant_seq INTO _id, _grants FROM taskyard.semaphore_state t WHERE t.semaphore_id =
         (SELECT s.id FROM taskyard.semaphore s WHERE s.key = _key) FOR UPDATE;
     IF _id IS NULL THEN
         code := 1;
         RETURN;
     END IF;
+    -- Tubes are made one at a time, under this lock: none gets the semaphore meanwhile. A batch that makes a tube has locked
+    -- its semaphores before, so here that comes first as well.
+    PERFORM pg_advisory_xact_lock(1952543594);
     SELECT u.name::text INTO tube FROM taskyard.tube u WHERE u.semaphore = _id ORDER BY u.name LIMIT 1;
     IF FOUND THEN
         code := 3;

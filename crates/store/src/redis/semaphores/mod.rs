@@ -4,6 +4,7 @@
 //! out. Which semaphores to look at a server knows from its own calls, from notices of others, and from a look at all of them now and then.
 
 mod codec;
+mod drop;
 pub(super) mod transfer;
 
 use std::collections::HashMap;
@@ -12,7 +13,6 @@ use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::semaphore::tail_too_long;
 use taskyard_core::{
     Command, Error, EventId, Reply, SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply,
-    TubeName,
 };
 use taskyard_redis::{Call, Failure, Value};
 
@@ -33,9 +33,7 @@ const TOO_MANY: i64 = 4;
 const MISSING: u8 = 1;
 const TAIL: u8 = 2;
 const UNNUMBERED: u8 = 3;
-/// What a semaphore answers to a drop while it is in use, or before a tube; and to who makes it anew before a drop has ended.
-const IN_USE: u8 = 5;
-const HAS_TUBE: u8 = 6;
+/// What a semaphore answers to a call that makes it before a drop of the one before has ended.
 const DROPPED: u8 = 7;
 
 /// How many semaphores a server looks at in a second, for what other servers did.
@@ -310,56 +308,6 @@ impl Batch<'_> {
                 _ => return Err(unreadable_registry()),
             }
         }
-    }
-
-    /// Removes a semaphore, and tells the registry. Should it break off between the two, whoever makes one of this key goes on.
-    async fn drop_semaphore(
-        &mut self,
-        key: &SemaphoreKey,
-        command: &SemaphoreCommand,
-    ) -> Result<Result<SemaphoreReply, Error>, Failure> {
-        let mut call = self.shared.semaphore_call(key, vec![codec::encode(command)], false);
-        call.replicate = true;
-        let answer = self.link.call(&[call]).await.pop();
-        let answer = answer.unwrap_or_else(|| Err(unreadable_registry()));
-        let (answer, short) = replicas::split(answer);
-        self.short = short;
-        let (_, mut parts) = self.read_semaphore(key, answer?).map_err(unreadable)?;
-        let text = parts.bytes().map_err(unreadable)?;
-        self.learn_others(&mut parts);
-        let mut bytes = Bytes(&text);
-        let key = key.clone();
-        Ok(match bytes.byte().map_err(unreadable)? {
-            0 => {
-                let remains = codec::Remains::read(bytes).map_err(unreadable)?;
-                self.end_drop(&key, &remains).await?;
-                Ok(SemaphoreReply::Dropped)
-            }
-            MISSING => Err(Error::SemaphoreNotFound(key)),
-            IN_USE => Err(Error::SemaphoreInUse(key)),
-            HAS_TUBE => {
-                let tube = std::str::from_utf8(bytes.rest()).ok();
-                let tube = tube.and_then(|tube| TubeName::new(tube).ok());
-                Err(Error::SemaphoreHasTube { key, tube: tube.ok_or_else(unreadable_registry)? })
-            }
-            _ => return Err(unreadable_registry()),
-        })
-    }
-
-    /// The number of a dropped semaphore becomes free.
-    async fn end_drop(
-        &mut self,
-        key: &SemaphoreKey,
-        remains: &codec::Remains,
-    ) -> Result<(), Failure> {
-        let codec::Remains { number, event, grant, .. } = remains;
-        let numbers = [number.to_string(), event.to_string(), grant.to_string()];
-        let mut words = vec![key.as_str().as_bytes().to_vec()];
-        words.extend(numbers.map(String::into_bytes));
-        self.registry_again("unlist_semaphore", words).await?;
-        let mut call = self.shared.semaphore_call(key, vec![remains.forget()], false);
-        call.replicate = true;
-        self.call_again(&call).await.map(drop)
     }
 
     /// One that was there already is listed, also when the registry has lost it.
