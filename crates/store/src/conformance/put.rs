@@ -88,15 +88,12 @@ pub async fn a_new_task_is_plain<H: Harness>(queue: H) {
 pub async fn kinds_without_times_ignore_them<H: Harness>(queue: H) {
     for kind in [Kind::Fifo, Kind::Utube] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
-        let full = NewTask {
-            pri: Some(9),
-            ttl: Some(secs(1)),
-            ttr: Some(secs(1)),
-            delay: Some(secs(1)),
-            at: Some(queue.now() + secs(100)),
-            ..task("x")
-        };
-        let id = queue.put(&tube, full).await;
+        let times = (Some(secs(1)), Some(secs(1)));
+        let full = NewTask { pri: Some(9), ttl: times.0, ttr: times.1, ..task("x") };
+        let delayed = NewTask { delay: Some(secs(1)), ..full.clone() };
+        let id = queue.put(&tube, delayed).await;
+        let timed = queue.put(&tube, NewTask { at: Some(queue.now() + secs(100)), ..full }).await;
+        assert_eq!(queue.state(&tube, timed).await, State::Ready, "{kind:?}");
         let seen = queue.look(&tube, id).await;
         assert_eq!((seen.state, seen.pri, seen.due), (State::Ready, 0, None), "{kind:?}");
         assert_eq!((seen.expires, seen.ttr), (Timestamp::NEVER, Span::FOREVER), "{kind:?}");
