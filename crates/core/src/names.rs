@@ -43,6 +43,22 @@ pub fn check_names(command: &Command) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::semaphore::SemaphoreKey;
+    use crate::tube::TubeName;
+
+    // A store of an earlier version may keep such names, and a tube that cannot be named cannot be renamed or dropped.
+    #[test]
+    fn what_is_kept_already_is_read() {
+        let tube = TubeName::new("liam\u{202e}x").expect("a name that is read");
+        assert!(SemaphoreKey::new("gnay\u{202e}").is_ok());
+        let drop = Command::DropTube { tube: tube.clone() };
+        let name = TubeName::new("mail").expect("a good name");
+        let rename = Command::NameTube { tube: tube.clone(), name, queue_num: None };
+        let number = Command::NameTube { name: tube.clone(), tube, queue_num: Some(1) };
+        for command in [drop, rename, number] {
+            assert_eq!(check_names(&command), Ok(()), "{command:?}");
+        }
+    }
 
     #[test]
     fn what_turns_text_around_is_unfit() {

@@ -2,7 +2,7 @@
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Command, Finish, Kind, NewTask, SemaphoreCommand, SessionId, Span, TaskId, TubeName,
+    Command, Error, Finish, Kind, NewTask, SemaphoreCommand, SessionId, Span, TaskId, TubeName,
     TubeOptions,
 };
 
@@ -487,9 +487,7 @@ fn create_tube(args: &mut Args<'_>) -> Result<Ask, Fault> {
     let known = Kind::from_name(kind_name);
     let kind = known.ok_or_else(|| lua(format!("Unknown tube type {}", shown(kind_name))))?;
     let name = text(&name).ok_or_else(|| wrong_key(0, "string"))?;
-    let tube = TubeName::new(name).map_err(|error| {
-        Fault::new(70, format!("Invalid identifier '{}': {error}", shown(name)))
-    })?;
+    let tube = TubeName::new(name).map_err(|error| bad_name(name, &error))?;
     let (options, if_not_exists) = read_create(args.raw()?, kind, name)?;
     if is_system_space(name) {
         return Err(lua(if if_not_exists {
@@ -499,6 +497,15 @@ fn create_tube(args: &mut Args<'_>) -> Result<Ask, Fault> {
         }));
     }
     Ok(Ask::CreateTube { tube, options, if_not_exists })
+}
+
+/// A name that cannot be a tube's, as the original says it, and what is wrong with it.
+fn bad_name(name: &str, error: &Error) -> Fault {
+    let name = shown(name);
+    let text = format!(
+        "Invalid identifier '{name}' (expected printable symbols only or it is too long): {error}"
+    );
+    Fault::new(70, text)
 }
 
 fn tube(args: &mut Args<'_>) -> Result<Ask, Fault> {

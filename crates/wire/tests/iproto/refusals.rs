@@ -100,7 +100,12 @@ const TABLE: &[(&str, &str, u32, &str)] = &[
     ("create_tube", r#"["t", "x"]"#, 32, "Unknown tube type x"),
     ("create_tube", r#"["t"]"#, 32, "Unknown tube type nil"),
     ("create_tube", r#"[5, "fifo"]"#, 18, "part 0 does not match index part type: expected string"),
-    ("create_tube", r#"["", "fifo"]"#, 70, "Invalid identifier '': a tube name must not be empty"),
+    (
+        "create_tube",
+        r#"["", "fifo"]"#,
+        70,
+        "Invalid identifier '' (expected printable symbols only or it is too long)",
+    ),
     ("create_tube", r#"["a/b", "fifo"]"#, 70, "a tube name must not contain '/'"),
     ("create_tube", r#"["_queue", "fifo"]"#, 32, "Space '_queue' already exists"),
     ("create_tube", r#"["_vspace", "fifo"]"#, 32, "Space '_vspace' already exists"),
