@@ -186,7 +186,11 @@ mod tests {
         let mut one = answers.reserve(500 * KIB).await.unwrap();
         let mut two = answers.reserve(400 * KIB).await.unwrap();
         assert!(matches!(answers.reserve(200 * KIB).await, Err(Error::Overloaded(_))));
-        assert_eq!(answers.reserve(SMALL_BYTES_MAX).await.unwrap().bytes(), 0, "small ones are free");
+        assert_eq!(
+            answers.reserve(SMALL_BYTES_MAX).await.unwrap().bytes(),
+            0,
+            "small ones are free"
+        );
         assert!(answers.resize(&mut two, 600 * KIB).is_err());
         assert_eq!(two.bytes(), 400 * KIB, "it keeps what it had");
         let part = one.split(300 * KIB);

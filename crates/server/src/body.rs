@@ -139,7 +139,9 @@ impl Intake {
     /// than its share leaves a part to the others.
     fn reserve(&self, room: &mut Room, size: usize) -> Result<(), Error> {
         let bytes = room.bytes() + size;
-        if bytes <= SMALL_BYTES_MAX && room.large.is_none() && add(&self.small, &mut room.small, size)
+        if bytes <= SMALL_BYTES_MAX
+            && room.large.is_none()
+            && add(&self.small, &mut room.small, size)
         {
             return Ok(());
         }
@@ -273,7 +275,11 @@ mod tests {
             }
             many.push(room);
         }
-        assert_eq!(many.len(), 400 / 8 + 100 / 8, "small ones may use what is left of the other room");
+        assert_eq!(
+            many.len(),
+            400 / 8 + 100 / 8,
+            "small ones may use what is left of the other room"
+        );
         drop((large, second, many));
         assert_eq!(intake.bytes(), 0);
     }

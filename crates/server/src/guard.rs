@@ -21,8 +21,8 @@ use taskyard_wire::Code;
 
 use crate::app::{App, Shared};
 use crate::auth::{Shown, Token};
-use crate::http::{self, Refusal};
 use crate::dashboard;
+use crate::http::{self, Refusal};
 
 /// Addresses that need no token beside the page: they tell nothing about tasks.
 const OPEN: [&str; 2] = ["/healthz", "/openapi.json"];
@@ -72,8 +72,7 @@ fn log_in(app: &App, token: &Token, request: &Request) -> Result<(), Refusal> {
     let is_known = caller.is_some_and(|caller| caller.logged_in.load(Ordering::Relaxed));
     if !is_known && let Err(wait) = app.throttle.admit(peer, Instant::now()) {
         let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
-        let message =
-            format!("too many logins from this address failed; try again in {seconds} s");
+        let message = format!("too many logins from this address failed; try again in {seconds} s");
         return Err(Refusal::new(Code::Overloaded, message).retry_after(seconds));
     }
     match token.check(request.headers()) {

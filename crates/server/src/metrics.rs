@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
 use taskyard_core::command::TubeInfo;
-use taskyard_core::service::{Health, Service};
 use taskyard_core::limits::METRICS_ROWS_MAX;
+use taskyard_core::service::{Health, Service};
 use taskyard_core::{SemaphoreInfo, TubeName};
 use taskyard_engine::WaitingCount;
 
@@ -335,7 +335,10 @@ mod tests {
             text.line(&[], number);
         }
         write_left_out(&mut text);
-        assert_eq!(text.written.lines().filter(|line| line.starts_with("a ")).count(), METRICS_ROWS_MAX);
+        assert_eq!(
+            text.written.lines().filter(|line| line.starts_with("a ")).count(),
+            METRICS_ROWS_MAX
+        );
         assert!(text.written.ends_with("taskyard_metrics_rows_left_out 7\n"));
     }
 }

@@ -237,7 +237,12 @@ mod tests {
         Command::CreateTube { tube: tube(name), options, if_not_exists: true }
     }
 
-    async fn run(quota: &TubeQuota, engine: &Engine, user: User<'_>, command: Command) -> Result<Reply> {
+    async fn run(
+        quota: &TubeQuota,
+        engine: &Engine,
+        user: User<'_>,
+        command: Command,
+    ) -> Result<Reply> {
         quota.execute(engine, user, vec![command]).await.pop().unwrap()
     }
 

@@ -57,11 +57,7 @@ fn activity(info: &TubeInfo) -> (u64, u64) {
 }
 
 impl<'a> TubeRow<'a> {
-    fn new(
-        info: &'a TubeInfo,
-        waiting: &BTreeMap<TubeName, WaitingCount>,
-        now: Timestamp,
-    ) -> Self {
+    fn new(info: &'a TubeInfo, waiting: &BTreeMap<TubeName, WaitingCount>, now: Timestamp) -> Self {
         TubeRow {
             tube: info.name.as_str(),
             tasks: info.stats.tasks,

@@ -137,7 +137,12 @@ fn a_websocket_shows_its_token_among_the_protocols() {
     let mut command = binary();
     command.args(["pool", "serve", "--http", "127.0.0.1:0"]).arg(&file);
     let serving = Serving::start(command.arg("--token-file").arg(&token));
-    for wrong in ["taskyard.pool", "taskyard.pool, bearer.wrong", &format!("bearer.{}", &TOKEN[1..]), "bearer."] {
+    for wrong in [
+        "taskyard.pool",
+        "taskyard.pool, bearer.wrong",
+        &format!("bearer.{}", &TOKEN[1..]),
+        "bearer.",
+    ] {
         let answer = upgrade(&serving.url, wrong);
         assert!(answer.starts_with("http/1.1 401"), "{wrong}: {answer}");
     }

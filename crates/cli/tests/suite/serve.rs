@@ -82,6 +82,7 @@ fn an_empty_token_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     fs::write(&file, "\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let serve = ["serve", "--store", "memory:", "--http", "127.0.0.1:0"];
     for flags in [["--token", ""], ["--token", " "], ["--token-file", file.to_str().unwrap()]] {
         let ran = run(&[&serve[..], &flags].concat()).ends(2);
@@ -114,7 +115,16 @@ fn tokens_that_others_know_or_guess_are_refused() {
 #[test]
 fn an_insecure_server_warns_and_shows_where_it_can_be_reached() {
     let mut command = binary();
-    command.args(["serve", "--store", "memory:", "--http", "0.0.0.0:0", "--iproto", "off", "--insecure"]);
+    command.args([
+        "serve",
+        "--store",
+        "memory:",
+        "--http",
+        "0.0.0.0:0",
+        "--iproto",
+        "off",
+        "--insecure",
+    ]);
     let mut running = Running::start(&mut command);
     let warning = running.complaint();
     assert!(warning.contains("warning") && warning.contains("without a token"), "{warning}");

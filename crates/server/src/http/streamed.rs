@@ -121,10 +121,13 @@ impl TaskList {
     }
 
     fn write(&self, task: &Task, text: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(text, &match self.with_reasons {
-            true => TaskAnswer::with_reason(task, self.form),
-            false => TaskAnswer::new(task, self.form),
-        })
+        serde_json::to_writer(
+            text,
+            &match self.with_reasons {
+                true => TaskAnswer::with_reason(task, self.form),
+                false => TaskAnswer::new(task, self.form),
+            },
+        )
     }
 }
 

@@ -26,7 +26,8 @@ async fn sql_tasks_are_shown_with_their_runs_and_without_passwords() {
     let database = Conninfo::parse(&cluster.url("postgres")).unwrap();
     let config = Config::parse("[{\"data\": \"postgres\"}]").unwrap();
     let tasks = SqlTasks::start(database.clone(), Source::Given(config), Duration::ZERO).unwrap();
-    let site = Site::with(Some("right-0123456789"), vec![Arc::new(tasks) as Arc<dyn Service>]).await;
+    let site =
+        Site::with(Some("right-0123456789"), vec![Arc::new(tasks) as Arc<dyn Service>]).await;
     let mut wire = connect(&database, &Opening::default()).await.ok().unwrap();
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'token needed'").await;

@@ -22,9 +22,11 @@ async fn without_the_token_nothing_is_told() {
         answer.refused(401, "unauthorized");
         assert_eq!(answer.headers["www-authenticate"], "Bearer realm=\"taskyard\"");
     }
-    let wrong = rig.request(Method::GET, "/v1/stats").header(AUTHORIZATION, "Bearer 0123456789abcdeF");
+    let wrong =
+        rig.request(Method::GET, "/v1/stats").header(AUTHORIZATION, "Bearer 0123456789abcdeF");
     Answer::of(wrong.send().await.unwrap()).await.refused(401, "unauthorized");
-    let right = rig.request(Method::GET, "/v1/stats").header(AUTHORIZATION, "Bearer 0123456789abcdef");
+    let right =
+        rig.request(Method::GET, "/v1/stats").header(AUTHORIZATION, "Bearer 0123456789abcdef");
     assert_eq!(right.send().await.unwrap().status(), 200);
 }
 

@@ -113,7 +113,10 @@ async fn the_document_lists_every_address() {
 async fn the_page_about_the_api_lists_every_endpoint() {
     let page = include_str!("../../../../docs/http.md");
     for (method, path, _) in operations(&Rig::new().await).await {
-        assert!(page.contains(&format!("| `{method} {path}` |")), "docs/http.md lacks {method} {path}");
+        assert!(
+            page.contains(&format!("| `{method} {path}` |")),
+            "docs/http.md lacks {method} {path}"
+        );
     }
 }
 
