@@ -73,11 +73,11 @@ pub struct ServeArgs {
     #[arg(long)]
     strict_tubes: bool,
     /// Most tubes that one user may create; all HTTP clients are one user. 10000 is no limit.
-    #[arg(long, value_name = "N", default_value_t = TUBES_PER_USER_MAX)]
-    tubes_per_user: usize,
+    #[arg(long, value_name = "N", default_value_t = TUBES_PER_USER_MAX as u16)]
+    tubes_per_user: u16,
     /// How many tubes have rows of their own in /metrics; the others share one row.
-    #[arg(long, value_name = "N", default_value_t = METRICS_TUBES_MAX)]
-    metrics_tubes: usize,
+    #[arg(long, value_name = "N", default_value_t = METRICS_TUBES_MAX as u16)]
+    metrics_tubes: u16,
     /// Put events of semaphores into this tube as they come.
     #[arg(long, value_name = "TUBE")]
     events_tube: Option<String>,
@@ -236,8 +236,8 @@ impl ServeArgs {
             program: program(),
             strict_tubes: self.strict_tubes,
             events_tube: self.events_tube.as_deref().map(TubeName::new).transpose()?,
-            tubes_per_user_max: self.tubes_per_user,
-            metrics_tubes_max: self.metrics_tubes,
+            tubes_per_user_max: self.tubes_per_user.into(),
+            metrics_tubes_max: self.metrics_tubes.into(),
             iproto: self.iproto.config()?,
             ..Config::new(self.http)
         })

@@ -82,6 +82,7 @@ fn an_empty_token_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     fs::write(&file, "\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let serve = ["serve", "--store", "memory:", "--http", "127.0.0.1:0"];
     for flags in [["--token", ""], ["--token", " "], ["--token-file", file.to_str().unwrap()]] {
         let ran = run(&[&serve[..], &flags].concat()).ends(2);
