@@ -88,6 +88,10 @@ fn a_put_that_cannot_be_says_why() {
                 "SELECT taskyard.put('mail', '1', semaphore_priority => '-infinity')",
                 "check_violation",
             ),
+            (
+                "SELECT taskyard.put('mail', '1', delay => '5 s', at => '2100-01-01')",
+                "check_violation",
+            ),
             ("SELECT taskyard.put('mail', NULL)", "check_violation"),
             ("SELECT taskyard.put_raw('mail', NULL)", "check_violation"),
             (
