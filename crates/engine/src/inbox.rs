@@ -10,7 +10,7 @@ use taskyard_core::limits::{
     BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_ITEMS_MAX,
 };
 use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
-use taskyard_store::Elsewhere;
+use taskyard_store::{Elsewhere, StoreHealth};
 use tokio::sync::oneshot;
 
 use crate::answer::{Answer, engine_stopped};
@@ -49,6 +49,8 @@ pub(crate) enum Question {
     Waiting(oneshot::Sender<Vec<Waiting>>),
     /// How many wait on which tube.
     Counts(oneshot::Sender<BTreeMap<TubeName, WaitingCount>>),
+    /// Whether the store can do its work.
+    Health(oneshot::Sender<Result<StoreHealth>>),
 }
 
 /// In which tubes other servers may have made something takeable or room.

@@ -22,4 +22,5 @@ mod waiters;
 
 pub use clock::{Clock, HandClock, SystemClock};
 pub use engine::{Engine, Settings};
+pub use taskyard_store::StoreHealth;
 pub use waiters::{Side, Waiting, WaitingCount};

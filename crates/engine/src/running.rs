@@ -14,6 +14,7 @@ use taskyard_core::{Command, Effects, Error, News, Reply, Result, Timestamp, Tub
 use taskyard_store::{Executed, Store};
 
 use crate::admit::Gate;
+use crate::answer::unanswered;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Job, Question, Rumours, Work};
 use crate::jobs::{Jobs, Place};
@@ -218,7 +219,7 @@ impl Running {
     ) -> bool {
         if executed.replies.len() != count {
             tracing::error!(count, answered = executed.replies.len(), "replies are missing");
-            let missing = || Err(Error::Store("the store did not answer".into()));
+            let missing = || Err(unanswered());
             executed.replies.resize_with(count, missing);
         }
         self.distribute(round, executed)
@@ -288,6 +289,9 @@ impl Running {
         match question {
             Question::Waiting(reply) => drop(reply.send(self.waiters.list())),
             Question::Counts(reply) => drop(reply.send(self.waiters.counts())),
+            Question::Health(reply) => {
+                drop(reply.send(block_on(self.store.health(self.now), &self.waker)));
+            }
         }
     }
 }

@@ -107,8 +107,32 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(ready(Err(transfer::refused("be copied to"))))
     }
 
+    /// Whether it can do its work now, which includes writing: an error says why not. It is found out by trying, at
+    /// most about once a second.
+    fn health(&self, now: Timestamp) -> Pending<'_, Result<StoreHealth, Error>> {
+        // Whether there is such a tube does not matter.
+        let tube = TubeName::new("health").ok();
+        Box::pin(async move {
+            let executed = self.execute(now, vec![Command::Tubes { tube }]).await;
+            match executed.replies.into_iter().next() {
+                Some(Ok(_) | Err(Error::TubeNotFound(_))) => Ok(StoreHealth::default()),
+                Some(Err(error)) => Err(error),
+                None => Err(Error::Store("the store did not answer".into())),
+            }
+        })
+    }
+
     /// Finishes everything under way. Nothing may be asked afterwards.
     fn close(&self) -> Pending<'_, Result<(), Error>>;
+}
+
+/// How a store is that can do its work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreHealth {
+    /// What an operator should look at before it becomes a failure.
+    pub warnings: Vec<String>,
+    /// How long the store's log is, in bytes, where it has one of its own.
+    pub log_bytes: Option<u64>,
 }
 
 /// Who wants to know what others do.

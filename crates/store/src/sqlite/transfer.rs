@@ -66,7 +66,7 @@ impl State {
         };
         let committed = imported.and_then(|()| {
             let changes = self.machine.changes();
-            self.commit(changes)
+            self.commit(now, changes)
         });
         match committed {
             Ok(new) => {
