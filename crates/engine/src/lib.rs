@@ -18,6 +18,7 @@ mod running;
 mod serve;
 mod shutdown;
 mod tick;
+mod timeline;
 mod waiters;
 
 pub use clock::{Clock, HandClock, SystemClock};

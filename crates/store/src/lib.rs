@@ -122,6 +122,19 @@ pub trait Store: Send + Sync + 'static {
         })
     }
 
+    /// What it knows of the time, if it goes by the `now` that it is given. That need not be wall time: it goes on evenly when
+    /// the wall clock is set. `None` for a store that goes by a clock of its own, which is taken for wall time.
+    fn time(&self) -> Option<StoreTime> {
+        None
+    }
+
+    /// Says how far wall time is ahead of the `now` that it is given, in microseconds, from now on; durable when it answers.
+    /// Answers show wall time, and tasks whose puts named a start time follow it.
+    fn set_wall_ahead(&self, now: Timestamp, micros: i64) -> Pending<'_, Result<(), Error>> {
+        let _ = (now, micros);
+        Box::pin(ready(Ok(())))
+    }
+
     /// Finishes everything under way. Nothing may be asked afterwards.
     fn close(&self) -> Pending<'_, Result<(), Error>>;
 }
@@ -133,6 +146,15 @@ pub struct StoreHealth {
     pub warnings: Vec<String>,
     /// How long the store's log is, in bytes, where it has one of its own.
     pub log_bytes: Option<u64>,
+}
+
+/// What a store knows of the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreTime {
+    /// How far wall time is ahead of the moments it keeps, in microseconds.
+    pub wall_ahead: i64,
+    /// A moment that was reached before it was opened.
+    pub latest: Option<Timestamp>,
 }
 
 /// Who wants to know what others do.

@@ -18,6 +18,7 @@ mod tick;
 mod transfer;
 pub(crate) mod tubes;
 mod view;
+mod wall;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -43,6 +44,10 @@ use tubes::Tube;
 #[derive(Debug, Default)]
 pub struct Machine {
     now: Option<Timestamp>,
+    /// How far wall time is ahead of that, in microseconds.
+    wall_ahead: i64,
+    /// When the latest task was put that was brought back.
+    latest_restored: Option<Timestamp>,
     tubes: Registry,
     sessions: HashMap<SessionId, Session>,
     /// How long a session without connections keeps its tasks.
@@ -72,6 +77,14 @@ impl Machine {
         if self.is_loose() {
             self.regate_loose(now);
         }
+        let mut reply = self.run(now, command)?;
+        if self.wall_ahead != 0 {
+            self.show_wall_time(&mut reply);
+        }
+        Ok(reply)
+    }
+
+    fn run(&mut self, now: Timestamp, command: Command) -> Result<Reply> {
         match command {
             Command::CreateTube { tube, options, if_not_exists } => {
                 self.create_tube(tube, options, if_not_exists)

@@ -17,7 +17,8 @@ use rusqlite::Connection;
 use taskyard_core::limits::LOG_BYTES_MAX;
 
 use super::folder::{connect, log, row_error};
-use super::writer::{Fault, Refusal, WriteError, failed_sync};
+use super::write_error::WriteError;
+use super::writer::{Fault, Refusal, failed_sync};
 use crate::OpenError;
 
 /// A log of so many pages wants to be copied, unless a test says otherwise.

@@ -16,8 +16,9 @@ use super::modes::{self, FILE_MODE};
 use super::rows::Batch;
 use super::seal::{Seal, Sealed};
 use super::semaphores::{self, SemaphoreHead};
-use super::writer::{Known, WriteError};
-use super::{check, journal, rows, salvage};
+use super::write_error::WriteError;
+use super::writer::Known;
+use super::{check, clock, journal, rows, salvage};
 use crate::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations to be applied in order.
@@ -29,11 +30,14 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0005.sql"),
     include_str!("migrations/0006.sql"),
     include_str!("migrations/0007.sql"),
+    include_str!("migrations/0008.sql"),
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
 /// The format since which tasks have a priority of their own in a semaphore.
 const WITH_PRIORITIES: i64 = 5;
+/// The first format that knows how far wall time is ahead.
+const WITH_CLOCK: i64 = 8;
 /// "yard" in ASCII: says that the file is ours.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -189,6 +193,9 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     }
     let mut machine = Machine::default();
     machine.set_next_lease(head.lease_ceiling);
+    if format >= WITH_CLOCK {
+        machine.restore_wall_ahead(clock::read(&db).map_err(|error| row_error(folder, error))?);
+    }
     let next_ids = read_tubes(&db, &mut machine).map_err(|error| row_error(folder, error))?;
     let mut found =
         read_tasks(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;

@@ -18,7 +18,8 @@ use super::checkpoint::Checkpointer;
 use super::codec::Head;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
-use super::writer::{Refusal, WriteError, commit};
+use super::write_error::WriteError;
+use super::writer::{Refusal, commit};
 
 /// Batches of so much weight are brought over together.
 const WEIGHT_WANTED: usize = 4 << 20;

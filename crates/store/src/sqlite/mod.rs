@@ -13,6 +13,7 @@
 mod budget;
 mod check;
 mod checkpoint;
+mod clock;
 mod codec;
 mod folder;
 mod follow;
@@ -27,6 +28,7 @@ mod salvage;
 mod seal;
 mod semaphores;
 mod transfer;
+mod write_error;
 mod writer;
 
 use std::collections::VecDeque;
@@ -39,7 +41,7 @@ use taskyard_core::{Body, Changes, Command, Error, Machine, Outcome, Reply, Span
 
 use crate::{
     BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Pending,
-    Store, StoreHealth, Unloaded,
+    Store, StoreHealth, StoreTime, Unloaded,
 };
 
 use budget::Budget;
@@ -201,6 +203,16 @@ impl Store for SqliteStore {
         Box::pin(ready(self.state().health(now)))
     }
 
+    fn time(&self) -> Option<StoreTime> {
+        let state = self.state();
+        let (wall_ahead, latest) = (state.machine.wall_ahead(), state.machine.latest_restored());
+        Some(StoreTime { wall_ahead, latest })
+    }
+
+    fn set_wall_ahead(&self, now: Timestamp, micros: i64) -> Pending<'_, Result<(), Error>> {
+        Box::pin(ready(self.state().set_wall_ahead(now, micros)))
+    }
+
     fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
         Box::pin(ready(self.state().export(wanted)))
     }
@@ -268,6 +280,19 @@ impl State {
             emptying.done(&cleared);
         }
         committed
+    }
+
+    /// Written down first: after a crash what was delayed must not be due because the wall clock was set.
+    fn set_wall_ahead(&mut self, now: Timestamp, micros: i64) -> Result<(), Error> {
+        let Some(lock) = &mut self.lock else {
+            return Err(Error::Store("the store is closed".into()));
+        };
+        lock.check().map_err(|why| self.writer.refuse(&why))?;
+        let written = self.writer.write_clock(&self.machine, micros);
+        self.latest_write = Some((now, written.clone()));
+        written?;
+        self.machine.set_wall_ahead(micros);
+        Ok(())
     }
 
     /// Whether anything can be written, found out by writing unless that was done a moment ago.

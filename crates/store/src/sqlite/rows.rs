@@ -6,7 +6,7 @@ use taskyard_core::{Machine, TaskId, TubeRecord};
 
 use super::codec::{self, Head, RowError, TaskColumns};
 use super::insert::{Insert, NewRow};
-use super::writer::WriteError;
+use super::write_error::WriteError;
 
 /// How many ids of a temporary tube are reserved on disk at a time: its tasks are not written, so nothing else would
 /// tell after a crash which ids were used. A tube that used many gets more at a time, since each reserve costs a sync.

@@ -49,6 +49,7 @@ impl State {
             size += record.body_bytes as usize;
             let key = codec::key(tube, record.id);
             record.body = Some(codec::read_body(row, key, TASK_COLUMNS_COUNT)?);
+            record.move_moments(self.machine.wall_ahead());
             records.push(record);
             if size >= bytes {
                 break;

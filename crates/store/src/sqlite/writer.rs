@@ -1,22 +1,23 @@
 //! How a batch reaches the disk: the journal or one transaction, then the seal.
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::Connection;
 use taskyard_core::semaphore::SemaphoreChanges;
 use taskyard_core::{Changes, Error, Machine};
 
 use super::checkpoint::Checkpointer;
-use super::codec::{self, Head, RowError};
+use super::clock;
+use super::codec::{self, Head};
 use super::folder::unavailable;
 use super::follow::{Database, Follower, roll_back};
-use super::journal::{Failure, Journal};
+use super::journal::Journal;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
 use super::semaphores::{self, SemaphoreHead};
+use super::write_error::WriteError;
 use crate::OpenError;
 
 /// How many lease numbers are reserved on disk at a time.
@@ -94,39 +95,6 @@ pub enum Fault {
     Copy,
     /// The disk does not confirm what the writer copied of the log, after that thread.
     Rest,
-}
-
-/// Why a batch could not be written.
-#[derive(Debug)]
-pub(super) enum WriteError {
-    Sqlite(rusqlite::Error),
-    /// The last step of a transaction failed: it may be found done when the store is opened again.
-    Commit(rusqlite::Error),
-    /// The journal could not be written.
-    Journal(Failure),
-    /// The write-ahead log is as long as it may be.
-    LogFull(String),
-    /// The database must come first, and could not be written.
-    Behind(String),
-    /// A row was not there, or there was one too many.
-    Damaged(String),
-    /// The test asked for it.
-    Fault,
-}
-
-impl From<rusqlite::Error> for WriteError {
-    fn from(error: rusqlite::Error) -> Self {
-        WriteError::Sqlite(error)
-    }
-}
-
-impl From<RowError> for WriteError {
-    fn from(error: RowError) -> Self {
-        match error {
-            RowError::Sqlite(error) => WriteError::Sqlite(error),
-            RowError::Damaged(what) => WriteError::Damaged(what),
-        }
-    }
 }
 
 impl Writer {
@@ -221,6 +189,12 @@ impl Writer {
     /// Writes a batch that changes nothing, to find out whether anything can be written.
     pub fn probe(&mut self, machine: &Machine) -> Result<(), Error> {
         self.write_batch(machine, Plan::default(), self.head.lease_ceiling, false)
+    }
+
+    /// Writes how far wall time is ahead.
+    pub fn write_clock(&mut self, machine: &Machine, micros: i64) -> Result<(), Error> {
+        let plan = Plan { wall_ahead: Some(micros), ..Plan::default() };
+        self.write_batch(machine, plan, self.head.lease_ceiling, false)
     }
 
     /// Writes the exact next ids of temporary tubes instead of those that were reserved: no more are given out.
@@ -401,6 +375,10 @@ impl Writer {
             let next_event = machine.semaphores().next_event();
             semaphores::write(db, &plan.semaphores, next_event, semaphores)?;
         }
+        if let Some(micros) = plan.wall_ahead {
+            self.step()?;
+            clock::write(db, micros)?;
+        }
         self.step()?;
         head.write(db)?;
         self.step()?;
@@ -470,19 +448,23 @@ struct Plan {
     tubes: Vec<u32>,
     rows: Rows,
     semaphores: SemaphoreChanges,
+    /// How far wall time is ahead, if that changed.
+    wall_ahead: Option<i64>,
 }
 
 impl Plan {
-    fn new(machine: &Machine, changes: Changes, next_ids: &[u64]) -> Self {
-        let mut rows = Rows::new(machine, changes.tasks, next_ids);
+    fn new(machine: &Machine, mut changes: Changes, next_ids: &[u64]) -> Self {
+        let mut rows = Rows::new(machine, std::mem::take(&mut changes.tasks), next_ids);
         let tubes: Vec<u32> = changes.tubes.iter().map(|tube| tube.0).collect();
         rows.next_ids.retain(|(number, _)| !tubes.contains(number));
-        Plan { cleared: changes.cleared, tubes, rows, semaphores: changes.semaphores }
+        let Changes { cleared, semaphores, .. } = changes;
+        Plan { cleared, tubes, rows, semaphores, wall_ahead: None }
     }
 
     /// Whether it only changes tasks.
     fn is_plain(&self) -> bool {
-        self.cleared.is_empty() && self.tubes.is_empty() && self.semaphores.is_empty()
+        let rows = self.cleared.is_empty() && self.tubes.is_empty() && self.semaphores.is_empty();
+        rows && self.wall_ahead.is_none()
     }
 
     fn is_empty(&self) -> bool {
@@ -513,74 +495,4 @@ fn clear(db: &Connection, number: u32, head: &mut Head) -> Result<(), WriteError
 pub(super) fn failed_sync() -> rusqlite::Error {
     let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
     rusqlite::Error::SqliteFailure(error, None)
-}
-
-impl WriteError {
-    /// What the user is told.
-    pub fn describe(&self) -> String {
-        let full = || "the disk is full; free some space and try again".to_owned();
-        match self {
-            WriteError::Sqlite(error) | WriteError::Commit(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DiskFull) =>
-            {
-                full()
-            }
-            WriteError::Sqlite(error) | WriteError::Commit(error) => {
-                format!("cannot write to disk: {error}")
-            }
-            WriteError::Journal(Failure::Write(error))
-                if error.kind() == ErrorKind::StorageFull =>
-            {
-                full()
-            }
-            WriteError::Journal(
-                Failure::Write(error) | Failure::Begin(error) | Failure::Sync(error),
-            ) => {
-                format!("cannot write to disk: {error}")
-            }
-            WriteError::Behind(what) | WriteError::LogFull(what) => what.clone(),
-            WriteError::Damaged(what) => format!("the database is damaged: {what}"),
-            WriteError::Fault => "a test asked for this failure".into(),
-        }
-    }
-
-    /// After a failed sync nobody knows what is on disk, and damage does not heal.
-    pub fn is_lasting(&self) -> bool {
-        match self {
-            WriteError::Sqlite(error) | WriteError::Commit(error) => {
-                let code = error.sqlite_error().map_or(0, |error| error.extended_code);
-                let corrupt = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
-                corrupt
-                    || [rusqlite::ffi::SQLITE_IOERR_FSYNC, rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC]
-                        .contains(&code)
-            }
-            WriteError::Journal(Failure::Begin(_) | Failure::Sync(_)) | WriteError::Damaged(_) => {
-                true
-            }
-            WriteError::Journal(Failure::Write(_))
-            | WriteError::Behind(_)
-            | WriteError::LogFull(_)
-            | WriteError::Fault => false,
-        }
-    }
-
-    /// Whether all of the batch may be on disk: it was written as a whole, and only not confirmed. A full disk, a lock
-    /// or a missing right prevents the write itself.
-    pub fn is_outcome_unknown(&self) -> bool {
-        use ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull, PermissionDenied, ReadOnly};
-        match self {
-            WriteError::Journal(Failure::Sync(_)) => true,
-            WriteError::Commit(error) => !matches!(
-                error.sqlite_error_code(),
-                Some(DatabaseBusy | DatabaseLocked | DiskFull | PermissionDenied | ReadOnly)
-            ),
-            _ => false,
-        }
-    }
-}
-
-impl From<Failure> for WriteError {
-    fn from(failure: Failure) -> Self {
-        WriteError::Journal(failure)
-    }
 }

@@ -7,7 +7,9 @@ use taskyard_core::{Error, Kind, TubeOptions};
 use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{OpenError, Store};
 
-use crate::yard::{NOW, ask, block_on, content, create, fast_folder, must, open, put_one, try_open};
+use crate::yard::{
+    NOW, ask, block_on, content, create, fast_folder, must, open, put_one, try_open,
+};
 
 /// Every file by which an open store knows that the folder is its own.
 const FILES: [&str; 7] = [
