@@ -74,7 +74,9 @@ impl Indexes {
                     Some(subqueues) => subqueues.add_ready(slot.subqueue, place),
                 }
             }
-            Standing::Delayed(_) | Standing::Gated(_) => self.counts.delayed += 1,
+            Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Gated(_) => {
+                self.counts.delayed += 1;
+            }
             Standing::Taken(delivery) => {
                 self.counts.taken += 1;
                 self.taken.insert(slot.id);
@@ -106,7 +108,9 @@ impl Indexes {
                 self.counts.ready -= 1;
                 self.remove_ready(slot.subqueue, place);
             }
-            Standing::Delayed(_) | Standing::Gated(_) => self.counts.delayed -= 1,
+            Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Gated(_) => {
+                self.counts.delayed -= 1;
+            }
             Standing::Taken(delivery) => {
                 self.counts.taken -= 1;
                 self.taken.remove(&slot.id);

@@ -76,3 +76,6 @@ pub const TASK_ID_MAX: u64 = (1 << 49) - 1;
 pub const CLASSES_MAX: usize = 8;
 /// Most tasks that wait in one pool unless the operator sets another number.
 pub const POOL_QUEUE_MAX: usize = 100_000;
+/// How long the embedded store's write-ahead log may become, in bytes, when another program keeps it from beginning
+/// anew; then writes are refused.
+pub const LOG_BYTES_MAX: u64 = 1 << 30;

@@ -42,6 +42,8 @@ pub enum StoredState {
     Ready(Timestamp),
     /// Waits for this moment.
     Delayed(Timestamp),
+    /// Waits for this moment of wall time, which its put named; when it dies is wall time too.
+    Scheduled(Timestamp),
     /// Put aside by somebody.
     Buried,
     /// Put aside because its attempts are used up.

@@ -40,6 +40,8 @@ pub(crate) enum Standing {
     /// Since this moment.
     Ready(Timestamp),
     Delayed(Timestamp),
+    /// Delayed until a moment that its put named: moved when the wall clock is set.
+    Scheduled(Timestamp),
     /// Waits for the semaphore before its tube, since this moment; for everybody else it is delayed.
     Gated(Timestamp),
     Taken(Box<Delivery>),
@@ -65,7 +67,7 @@ impl Slot {
     pub fn state(&self) -> State {
         match self.standing {
             Standing::Ready(_) => State::Ready,
-            Standing::Delayed(_) | Standing::Gated(_) => State::Delayed,
+            Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Gated(_) => State::Delayed,
             Standing::Taken(_) => State::Taken,
             Standing::Buried { .. } => State::Buried,
         }
@@ -75,7 +77,7 @@ impl Slot {
     pub fn timer(&self) -> Timestamp {
         match &self.standing {
             Standing::Ready(_) | Standing::Gated(_) | Standing::Buried { .. } => self.expires,
-            Standing::Delayed(due) => *due,
+            Standing::Delayed(due) | Standing::Scheduled(due) => *due,
             Standing::Taken(delivery) => delivery.until,
         }
     }
@@ -90,7 +92,10 @@ impl Slot {
     /// Since when it could be, or could have been, taken. What is not ready yet has not begun to wait.
     pub fn since(&self) -> Timestamp {
         match &self.standing {
-            Standing::Ready(since) | Standing::Gated(since) | Standing::Delayed(since) => *since,
+            Standing::Ready(since)
+            | Standing::Gated(since)
+            | Standing::Delayed(since)
+            | Standing::Scheduled(since) => *since,
             Standing::Taken(delivery) => delivery.since,
             Standing::Buried { .. } => self.created,
         }
@@ -103,6 +108,7 @@ impl Slot {
             Standing::Ready(since) | Standing::Gated(since) => StoredState::Ready(*since),
             Standing::Taken(delivery) => StoredState::Ready(delivery.since),
             Standing::Delayed(due) => StoredState::Delayed(*due),
+            Standing::Scheduled(due) => StoredState::Scheduled(*due),
             Standing::Buried { dead_letter: false } => StoredState::Buried,
             Standing::Buried { dead_letter: true } => StoredState::DeadLetter,
         }
@@ -117,12 +123,14 @@ impl Slot {
             && self.previous_start == before.previous_start
     }
 
+    /// As it is written down, when wall time is so far ahead.
     pub fn record(
         &self,
         subqueue: Option<Arc<str>>,
         semaphore_priority: Option<Priority>,
+        wall_ahead: i64,
     ) -> Record {
-        Record {
+        let mut record = Record {
             id: self.id,
             standing: self.stored_state(),
             pri: self.pri,
@@ -136,10 +144,13 @@ impl Slot {
             semaphore_priority,
             body_bytes: self.body_bytes,
             body: self.body.clone(),
-        }
+        };
+        move_scheduled(&mut record, wall_ahead);
+        record
     }
 
-    pub fn from_record(record: Record) -> Self {
+    pub fn from_record(mut record: Record, wall_ahead: i64) -> Self {
+        move_scheduled(&mut record, wall_ahead.saturating_neg());
         Slot {
             id: record.id,
             pri: record.pri,
@@ -151,6 +162,7 @@ impl Slot {
             standing: match record.standing {
                 StoredState::Ready(since) => Standing::Ready(since),
                 StoredState::Delayed(due) => Standing::Delayed(due),
+                StoredState::Scheduled(due) => Standing::Scheduled(due),
                 StoredState::Buried => Standing::Buried { dead_letter: false },
                 StoredState::DeadLetter => Standing::Buried { dead_letter: true },
             },
@@ -159,6 +171,14 @@ impl Slot {
             subqueue: NO_SUBQUEUE,
             noted: 0,
         }
+    }
+}
+
+/// Moves what is wall time in a record.
+fn move_scheduled(record: &mut Record, by: i64) {
+    if let StoredState::Scheduled(due) = &mut record.standing {
+        *due = due.moved(by);
+        record.expires = record.expires.moved(by);
     }
 }
 

@@ -41,6 +41,11 @@ impl Timestamp {
         self.0 as f64 / 1e6
     }
 
+    /// The moment so many microseconds later, or earlier for a negative number. `NEVER` stays.
+    pub const fn moved(self, micros: i64) -> Self {
+        if self.0 == Timestamp::NEVER.0 { self } else { Timestamp(self.0.saturating_add(micros)) }
+    }
+
     /// How long from `earlier` until here; zero when this is not later.
     pub fn since(self, earlier: Timestamp) -> Span {
         Span(self.0.saturating_sub(earlier.0).clamp(0, Span::FOREVER.0))

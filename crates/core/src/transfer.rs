@@ -6,7 +6,7 @@
 use crate::command::TubeInfo;
 use crate::journal::TubeRecord;
 use crate::record::{Record, StoredState};
-use crate::semaphore::{EventId, EventKind, Grant, Place, SemaphoreRecord};
+use crate::semaphore::{EventId, EventKind, Grant, Place, SemaphoreRecord, Stand};
 use crate::stats::TubeStats;
 use crate::task::TaskId;
 use crate::time::Timestamp;
@@ -72,6 +72,28 @@ pub struct SemaphoreCopy {
     pub events: Vec<EventCopy>,
 }
 
+impl SemaphoreCopy {
+    /// Moves all moments, between wall time and the time of a machine.
+    pub(crate) fn move_moments(&mut self, by: i64) {
+        let moved = |moment: &mut Timestamp| *moment = moment.moved(by);
+        self.record.recheck_at.iter_mut().for_each(moved);
+        self.events.iter_mut().for_each(|event| moved(&mut event.next_at));
+        for PlaceCopy { place, .. } in &mut self.places {
+            moved(&mut place.enqueued);
+            match &mut place.stand {
+                Stand::Wait => {}
+                Stand::Delayed(until) => moved(until),
+                Stand::Held(hold) => {
+                    moved(&mut hold.granted);
+                    moved(&mut hold.lease_until);
+                    moved(&mut hold.ack_by);
+                    hold.revoke_at.iter_mut().for_each(moved);
+                }
+            }
+        }
+    }
+}
+
 /// The end of a move: one step, after which all is there.
 #[derive(Clone, Debug, Default)]
 pub struct Ending {
@@ -84,6 +106,18 @@ pub struct Ending {
 }
 
 impl Record {
+    /// Moves all moments that are not wall time already, between wall time and the time of a machine.
+    pub fn move_moments(&mut self, by: i64) {
+        self.created = self.created.moved(by);
+        self.previous_start = self.previous_start.map(|moment| moment.moved(by));
+        match &mut self.standing {
+            StoredState::Scheduled(_) => return,
+            StoredState::Ready(moment) | StoredState::Delayed(moment) => *moment = moment.moved(by),
+            StoredState::Buried | StoredState::DeadLetter => {}
+        }
+        self.expires = self.expires.moved(by);
+    }
+
     /// A task that was taken at `start`, as it is after whoever held it is gone: ready again since then, because nobody
     /// knows when that was.
     pub fn given_back(&mut self, start: Timestamp, attempts_max: Option<u32>) {

@@ -25,9 +25,14 @@ pub(crate) struct Answer {
     pub unloaded: Vec<Unloaded>,
 }
 
-/// What a caller says who got no answer from a loop that is no more.
+/// What is said to commands that come when the loop is no more.
 pub(crate) fn engine_stopped() -> Error {
     Error::Store("the engine stopped".into())
+}
+
+/// What is said to commands that the loop accepted and did not answer before it broke: the store may have done them.
+pub(crate) fn unanswered() -> Error {
+    Error::OutcomeUnknown("the engine stopped before it answered; it was done or it was not".into())
 }
 
 impl Answer {

@@ -9,8 +9,13 @@ use taskyard_core::{Span, Timestamp};
 
 /// Tells the engine the time and how long it may sleep.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now. It never goes backwards.
+    /// The time now. It goes on evenly, and never backwards.
     fn now(&self) -> Timestamp;
+
+    /// How far wall time is ahead of that, in microseconds: changes when the wall clock is set.
+    fn wall_ahead(&self) -> i64 {
+        0
+    }
 
     /// How long a thread may sleep without missing `until`: nothing once that moment is here, `None`
     /// when only a wake-up can bring it.
@@ -22,29 +27,59 @@ pub trait Clock: Send + Sync + 'static {
 
 /// The clock of the machine.
 ///
-/// It follows the wall clock forwards. When the wall clock is set back, it neither follows nor stands
-/// still: it goes on from where it was, so that what is due becomes due.
+/// It shows what the wall clock showed when it was made plus the time that has passed since, by the monotonic clock of the
+/// machine. That one stands still while the machine is suspended, which is then seen as a wall clock that was set forward.
 #[derive(Debug)]
 pub struct SystemClock {
     started: Instant,
-    /// What to add to the time since `started`; only grows.
-    offset_micros: AtomicI64,
+    start_micros: i64,
+    /// How far wall time is ahead.
+    ahead_micros: AtomicI64,
+    /// How much time shall have passed before the wall clock is looked at again.
+    look_at_micros: AtomicI64,
 }
 
-/// A sleeping thread does not see that the wall clock was moved, so it looks again this often.
-const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// A sleeping thread does not see that the wall clock was set, so it looks again this often.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// The wall clock is looked at no more often than this.
+const LOOK_EVERY_MICROS: i64 = 1_000_000;
+/// What the two clocks may be apart before the wall clock is believed to have been set.
+const STEP_MIN_MICROS: i64 = 100_000;
+/// Both clocks are read within this time, or what was read is not compared: the thread may have had to wait in between.
+const READING_MAX: Duration = Duration::from_millis(1);
+/// How often this is tried.
+const READINGS: usize = 5;
 
 impl SystemClock {
     /// The clock of the machine.
     pub fn new() -> Self {
-        SystemClock { started: Instant::now(), offset_micros: AtomicI64::new(i64::MIN) }
+        SystemClock {
+            started: Instant::now(),
+            start_micros: since_epoch(SystemTime::now()),
+            ahead_micros: AtomicI64::new(0),
+            look_at_micros: AtomicI64::new(LOOK_EVERY_MICROS),
+        }
     }
 
-    /// What the clock shows when the wall shows `wall_micros` and `passed_micros` passed since start.
-    fn reading(&self, wall_micros: i64, passed_micros: i64) -> Timestamp {
-        let offset = wall_micros.saturating_sub(passed_micros);
-        let before = self.offset_micros.fetch_max(offset, Ordering::Relaxed);
-        Timestamp::from_micros(passed_micros.saturating_add(before.max(offset)))
+    /// How far the wall clock is ahead just now; `None` when that could not be read closely enough.
+    fn look(&self) -> Option<i64> {
+        (0..READINGS).find_map(|_| {
+            let before = self.started.elapsed();
+            let wall = since_epoch(SystemTime::now());
+            let close = self.started.elapsed().saturating_sub(before) < READING_MAX;
+            let now = self.start_micros.saturating_add(micros(before));
+            close.then(|| wall.saturating_sub(now))
+        })
+    }
+
+    /// Takes in how far the wall clock is ahead; a little is no step.
+    fn follow(&self, found: i64) -> i64 {
+        let ahead = self.ahead_micros.load(Ordering::Relaxed);
+        if found.abs_diff(ahead) < STEP_MIN_MICROS.unsigned_abs() {
+            return ahead;
+        }
+        self.ahead_micros.store(found, Ordering::Relaxed);
+        found
     }
 }
 
@@ -56,9 +91,21 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        // A wall clock before 1970 is broken; the epoch is the best guess then.
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.reading(micros(wall), micros(self.started.elapsed()))
+        let passed = micros(self.started.elapsed());
+        Timestamp::from_micros(self.start_micros.saturating_add(passed))
+    }
+
+    fn wall_ahead(&self) -> i64 {
+        let passed = micros(self.started.elapsed());
+        if passed < self.look_at_micros.load(Ordering::Relaxed) {
+            return self.ahead_micros.load(Ordering::Relaxed);
+        }
+        let next = passed.saturating_add(LOOK_EVERY_MICROS);
+        self.look_at_micros.store(next, Ordering::Relaxed);
+        match self.look() {
+            Some(found) => self.follow(found),
+            None => self.ahead_micros.load(Ordering::Relaxed),
+        }
     }
 
     fn sleep_max(&self, until: Timestamp) -> Option<Duration> {
@@ -72,10 +119,19 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
+/// What a wall clock shows, which may be before 1970 when it was never set.
+fn since_epoch(wall: SystemTime) -> i64 {
+    match wall.duration_since(UNIX_EPOCH) {
+        Ok(since) => micros(since),
+        Err(before) => micros(before.duration()).saturating_neg(),
+    }
+}
+
 /// A clock that only moves by hand, for tests.
 #[derive(Debug)]
 pub struct HandClock {
     now_micros: AtomicI64,
+    ahead_micros: AtomicI64,
     watchers: Mutex<Vec<Waker>>,
 }
 
@@ -84,6 +140,7 @@ impl HandClock {
     pub fn new(start: Timestamp) -> Self {
         HandClock {
             now_micros: AtomicI64::new(start.as_micros()),
+            ahead_micros: AtomicI64::new(0),
             watchers: Mutex::new(Vec::new()),
         }
     }
@@ -91,6 +148,17 @@ impl HandClock {
     /// Moves time on by `span` and wakes whoever sleeps by this clock.
     pub fn advance(&self, span: Span) {
         self.now_micros.fetch_add(span.as_micros(), Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Sets the wall clock forward or back by `span`, while no time passes.
+    pub fn set_wall(&self, span: Span, forward: bool) {
+        let by = if forward { span.as_micros() } else { -span.as_micros() };
+        self.ahead_micros.fetch_add(by, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn wake(&self) {
         let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         for watcher in watchers.iter() {
             watcher.wake_by_ref();
@@ -101,6 +169,10 @@ impl HandClock {
 impl Clock for HandClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.now_micros.load(Ordering::SeqCst))
+    }
+
+    fn wall_ahead(&self) -> i64 {
+        self.ahead_micros.load(Ordering::SeqCst)
     }
 
     fn sleep_max(&self, until: Timestamp) -> Option<Duration> {
@@ -116,19 +188,26 @@ impl Clock for HandClock {
 mod tests {
     use super::*;
 
+    /// Time followed the wall clock when that was set forward, which ended every lease and wait; and stayed ahead when it was set
+    /// back, until a restart.
     #[test]
-    fn a_wall_clock_set_back_does_not_stop_time() {
+    fn a_wall_clock_that_is_set_does_not_move_time() {
         let clock = SystemClock::new();
-        assert_eq!(clock.reading(1_000, 0), Timestamp::from_micros(1_000));
-        assert_eq!(clock.reading(400, 10), Timestamp::from_micros(1_010));
-        assert_eq!(clock.reading(500, 110), Timestamp::from_micros(1_110));
+        let hour = 3_600_000_000;
+        for ahead in [hour, -hour, 0] {
+            let before = clock.now();
+            assert_eq!(clock.follow(ahead), ahead);
+            assert_eq!(clock.ahead_micros.load(Ordering::Relaxed), ahead);
+            assert!(clock.now().since(before) < Span::from_secs(3_000));
+        }
+        assert_eq!(clock.follow(STEP_MIN_MICROS - 1), 0, "two readings are never quite alike");
     }
 
     #[test]
-    fn a_wall_clock_set_forward_is_followed() {
-        let clock = SystemClock::new();
-        assert_eq!(clock.reading(1_000, 0), Timestamp::from_micros(1_000));
-        assert_eq!(clock.reading(9_000, 10), Timestamp::from_micros(9_000));
+    fn a_wall_clock_may_show_a_time_before_1970() {
+        let before = UNIX_EPOCH - Duration::from_secs(5);
+        assert_eq!(since_epoch(before), -5_000_000);
+        assert_eq!(since_epoch(UNIX_EPOCH + Duration::from_secs(5)), 5_000_000);
     }
 
     #[test]

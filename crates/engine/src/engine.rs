@@ -8,10 +8,10 @@ use std::thread;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX};
 use taskyard_core::{Command, Error, Execute, Reply, Result, TubeName};
-use taskyard_store::{Capabilities, Store};
+use taskyard_store::{Capabilities, Store, StoreHealth};
 use tokio::sync::oneshot;
 
-use crate::answer::{Receipt, engine_stopped};
+use crate::answer::{Receipt, unanswered};
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Question};
 use crate::listeners::listens;
@@ -118,6 +118,13 @@ impl Engine {
         receiver.await.unwrap_or_default()
     }
 
+    /// Whether the store can do its work, which includes writing; an error says why not.
+    pub async fn health(&self) -> Result<StoreHealth> {
+        let (reply, receiver) = oneshot::channel();
+        self.shared.inbox.ask(Question::Health(reply));
+        receiver.await.unwrap_or(Err(Error::ShuttingDown))
+    }
+
     /// Runs commands that are within the limits.
     async fn run(&self, commands: Vec<Command>, bytes: usize) -> Vec<Result<Reply>> {
         let Shared { inbox, store, .. } = &*self.shared;
@@ -129,7 +136,7 @@ impl Engine {
             Err(refusal) => return vec![Err(refusal); count],
         };
         let replies = Receipt::new(inbox, job, waits, receiver).replies(&**store).await;
-        replies.unwrap_or_else(|| vec![Err(engine_stopped()); count])
+        replies.unwrap_or_else(|| vec![Err(unanswered()); count])
     }
 }
 

@@ -89,10 +89,10 @@ impl Running {
         if commands.is_empty() {
             return None;
         }
-        self.now = self.clock.now();
+        self.now = self.timeline.now();
         let (plain, count) = (commands.iter().all(is_plain), commands.len());
         let wanted = commands.iter().map(wants).sum();
-        let pending = store.execute(self.now, commands);
+        let pending = store.execute(self.timeline.to_store(self.now), commands);
         Some(Flight { pending, round, count, plain, wanted, tries })
     }
 
@@ -113,7 +113,7 @@ impl Running {
             && self.impatient.is_empty()
             && self.returns.is_empty()
             && self.listeners.news == News::Nothing
-            && self.next_deadline().is_none_or(|next| next > self.clock.now())
+            && self.next_deadline().is_none_or(|next| next > self.timeline.now())
     }
 
     /// Whether the commands of a job overtake nobody when they are begun beside these.

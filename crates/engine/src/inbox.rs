@@ -10,11 +10,11 @@ use taskyard_core::limits::{
     BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_ITEMS_MAX,
 };
 use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
-use taskyard_store::Elsewhere;
+use taskyard_store::{Elsewhere, StoreHealth};
 use tokio::sync::oneshot;
 
 use crate::answer::{Answer, engine_stopped};
-use crate::clock::Clock;
+use crate::timeline::Timeline;
 use crate::waiters::{Waiting, WaitingCount};
 
 /// Most items in one turn of the loop, so that the first of them do not wait for the last.
@@ -49,6 +49,8 @@ pub(crate) enum Question {
     Waiting(oneshot::Sender<Vec<Waiting>>),
     /// How many wait on which tube.
     Counts(oneshot::Sender<BTreeMap<TubeName, WaitingCount>>),
+    /// Whether the store can do its work.
+    Health(oneshot::Sender<Result<StoreHealth>>),
 }
 
 /// In which tubes other servers may have made something takeable or room.
@@ -250,7 +252,7 @@ impl Inbox {
     /// `spare` is an empty queue to be used again.
     pub fn gather(
         &self,
-        clock: &dyn Clock,
+        timeline: &Timeline,
         until: Option<Timestamp>,
         spare: VecDeque<Job>,
     ) -> Work {
@@ -261,8 +263,9 @@ impl Inbox {
             pending = self.lock();
         }
         while pending.is_idle() {
-            let sleep_max = until.and_then(|until| clock.sleep_max(until));
-            if sleep_max.is_some_and(|sleep| sleep.is_zero()) {
+            let sleep_max = until.and_then(|until| timeline.sleep_max(until));
+            let stepped = || timeline.step(timeline.now()).is_some();
+            if sleep_max.is_some_and(|sleep| sleep.is_zero()) || stepped() {
                 break;
             }
             pending.sleeping = true;
@@ -466,7 +469,8 @@ mod tests {
     }
 
     fn gather(inbox: &Inbox) -> Work {
-        inbox.gather(&HandClock::new(Timestamp::EPOCH), Some(Timestamp::EPOCH), VecDeque::new())
+        let timeline = Timeline::new(Arc::new(HandClock::new(Timestamp::EPOCH)), None);
+        inbox.gather(&timeline, Some(Timestamp::EPOCH), VecDeque::new())
     }
 
     #[test]

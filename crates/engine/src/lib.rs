@@ -18,8 +18,10 @@ mod running;
 mod serve;
 mod shutdown;
 mod tick;
+mod timeline;
 mod waiters;
 
 pub use clock::{Clock, HandClock, SystemClock};
 pub use engine::{Engine, Settings};
+pub use taskyard_store::StoreHealth;
 pub use waiters::{Side, Waiting, WaitingCount};

@@ -14,18 +14,20 @@ use taskyard_core::{Command, Effects, Error, News, Reply, Result, Timestamp, Tub
 use taskyard_store::{Executed, Store};
 
 use crate::admit::Gate;
+use crate::answer::unanswered;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Job, Question, Rumours, Work};
 use crate::jobs::{Jobs, Place};
 use crate::listeners::{ListenerId, Listeners, in_vain};
 use crate::tick::Ticks;
-use crate::waiters::{Side, WaiterId, Waiters};
+use crate::timeline::Timeline;
+use crate::waiters::{Side, WaiterId, Waiters, Waiting};
 
 /// Everything that is under way, owned by the loop's thread.
 pub(crate) struct Running {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) timeline: Timeline,
     waker: Waker,
     /// Wakes the loop where it also waits for commands.
     pub(crate) bell: Waker,
@@ -80,7 +82,8 @@ pub(crate) enum Origin {
 impl Running {
     /// Everything the loop needs. To be called on the thread that will run it.
     pub fn new(inbox: Arc<Inbox>, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        let now = clock.now();
+        let timeline = Timeline::new(clock, store.time());
+        let now = timeline.now();
         let ears = inbox.clone();
         store.watch(Arc::new(move |what| ears.hear(what)));
         Running {
@@ -88,7 +91,7 @@ impl Running {
             bell: Waker::from(inbox.clone()),
             inbox,
             store,
-            clock,
+            timeline,
             waker: Waker::from(Arc::new(Unpark(thread::current()))),
             ticks: Ticks::new(now),
             now,
@@ -110,7 +113,7 @@ impl Running {
     pub fn run(mut self) -> Result<()> {
         let mut spare = VecDeque::new();
         loop {
-            let work = self.inbox.gather(&*self.clock, self.next_deadline(), spare);
+            let work = self.inbox.gather(&self.timeline, self.next_deadline(), spare);
             let last = work.last;
             spare = self.turn(work);
             if last {
@@ -127,7 +130,8 @@ impl Running {
 
     /// One turn. Hands back the queue of jobs, empty, to be used again.
     fn turn(&mut self, mut work: Work) -> VecDeque<Job> {
-        self.now = self.clock.now();
+        self.now = self.timeline.now();
+        self.follow_wall_clock();
         self.stopping = work.stopping;
         self.let_go(work.gone);
         self.listen(work.elsewhere);
@@ -148,6 +152,27 @@ impl Running {
             self.answer_question(question);
         }
         work.jobs
+    }
+
+    /// When the wall clock was set: tells a store that goes by the engine's time, in which everything lasts as long as it was to
+    /// last; only tasks with a start time follow the wall clock.
+    fn follow_wall_clock(&mut self) {
+        let Some(wall_ahead) = self.timeline.step(self.now) else { return };
+        if self.timeline.tells() {
+            let told = block_on(self.store.set_wall_ahead(self.now, wall_ahead), &self.waker);
+            if let Err(error) = told {
+                tracing::warn!(%error, "the wall clock was set, which cannot be written down; trying again in a second");
+                return self.timeline.put_off(self.now);
+            }
+        }
+        let by = self.timeline.adopt(wall_ahead);
+        let (seconds, way) =
+            (by.unsigned_abs() / 1_000_000, if by < 0 { "back" } else { "forward" });
+        tracing::warn!(
+            "the wall clock was set {way} by {seconds} s; leases, waits and delays keep their remaining time, tasks with a \
+             start time follow the wall clock"
+        );
+        self.ticks.ask(self.now);
     }
 
     /// Notes where other servers may have something for those who wait here.
@@ -194,11 +219,12 @@ impl Running {
         }
         let mut progress = false;
         if !self.round.commands.is_empty() {
-            self.now = self.clock.now();
+            self.now = self.timeline.now();
             let mut round = std::mem::take(&mut self.round);
             let commands = round.take_commands();
             let count = commands.len();
-            let executed = block_on(self.store.execute(self.now, commands), &self.waker);
+            let now = self.timeline.to_store(self.now);
+            let executed = block_on(self.store.execute(now, commands), &self.waker);
             progress = self.take_in(&mut round, count, executed);
             // It has room for the next one.
             self.round = round;
@@ -218,7 +244,7 @@ impl Running {
     ) -> bool {
         if executed.replies.len() != count {
             tracing::error!(count, answered = executed.replies.len(), "replies are missing");
-            let missing = || Err(Error::Store("the store did not answer".into()));
+            let missing = || Err(unanswered());
             executed.replies.resize_with(count, missing);
         }
         self.distribute(round, executed)
@@ -257,7 +283,8 @@ impl Running {
         drop(tries);
         // A batch that failed as a whole knows nothing about the time.
         if !failed || effects.next_wakeup.is_some() {
-            self.ticks.learn(effects.next_wakeup);
+            let next = effects.next_wakeup.map(|moment| self.timeline.of_store(moment));
+            self.ticks.learn(next);
         }
         if let Some(reply) = ticked {
             self.ticks.ticked(self.now, &reply, alone);
@@ -286,8 +313,19 @@ impl Running {
     fn answer_question(&self, question: Question) {
         // Whoever asked may be gone; then nobody needs the answer.
         match question {
-            Question::Waiting(reply) => drop(reply.send(self.waiters.list())),
+            Question::Waiting(reply) => {
+                let mut waiting = self.waiters.list();
+                for Waiting { since, until, .. } in &mut waiting {
+                    *since = self.timeline.to_wall(*since);
+                    *until = self.timeline.to_wall(*until);
+                }
+                drop(reply.send(waiting));
+            }
             Question::Counts(reply) => drop(reply.send(self.waiters.counts())),
+            Question::Health(reply) => {
+                let now = self.timeline.to_store(self.now);
+                drop(reply.send(block_on(self.store.health(now), &self.waker)));
+            }
         }
     }
 }

@@ -160,16 +160,6 @@ impl App {
         }
     }
 
-    /// Asks for something that goes all the way through the loop and the store and costs next to
-    /// nothing; whether there is such a tube does not matter.
-    pub async fn check_engine(&self) -> Result<(), Error> {
-        let tube = Some(TubeName::new("health")?);
-        match self.ask(Command::Tubes { tube }).await {
-            Ok(_) | Err(Error::TubeNotFound(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
     /// How many connections are open, of every kind.
     pub fn connections(&self) -> usize {
         self.connections_max.saturating_sub(self.room.available_permits())

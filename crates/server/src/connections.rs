@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::ConnectInfo;
@@ -138,6 +138,12 @@ async fn serve(
     stall_max: Duration,
 ) {
     prepare(&stream);
+    if SystemTime::now() < UNIX_EPOCH {
+        // The HTTP library panics when it writes such a date.
+        let message = "the clock of the server's machine is before 1970; set it";
+        _ = timeout(FAREWELL_MAX, say_and_close(stream, refusal(Code::Store, message))).await;
+        return;
+    }
     let peer = stream.peer_addr().ok();
     let ip = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
     let caller = Arc::new(Caller { peer: ip, logged_in: AtomicBool::new(false) });
@@ -218,7 +224,11 @@ async fn say_and_close(mut stream: TcpStream, text: String) -> io::Result<()> {
 
 fn no_room() -> String {
     let message = "the server has as many connections as it may have; try again a little later";
-    let answer = ErrorAnswer::new(Code::Overloaded, message);
+    refusal(Code::Overloaded, message)
+}
+
+fn refusal(code: Code, message: &str) -> String {
+    let answer = ErrorAnswer::new(code, message);
     let body = serde_json::to_string(&answer).unwrap_or_default();
     format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\

@@ -10,8 +10,8 @@ use axum::http::{Method, StatusCode};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::METRICS_ROWS_MAX;
 use taskyard_core::service::{Health, Service};
-use taskyard_core::{SemaphoreInfo, TubeName};
-use taskyard_engine::WaitingCount;
+use taskyard_core::{Error, SemaphoreInfo, TubeName};
+use taskyard_engine::{StoreHealth, WaitingCount};
 
 use crate::app::App;
 use crate::iproto::Counters;
@@ -88,6 +88,7 @@ pub(crate) fn text(
     app: &App,
     tubes: &[TubeInfo],
     waiting: &BTreeMap<TubeName, WaitingCount>,
+    store: &Result<StoreHealth, Error>,
 ) -> String {
     let mut text = Text::default();
     write_server(&mut text, app);
@@ -99,6 +100,7 @@ pub(crate) fn text(
         write_iproto(&mut text, &face.counters);
     }
     write_services(&mut text, &app.services);
+    write_store(&mut text, store);
     write_left_out(&mut text);
     text.written
 }
@@ -186,6 +188,17 @@ fn write_semaphores(text: &mut Text, seen: &Seen) {
         for info in &seen.infos {
             text.line(&[("semaphore", info.key.as_str())], of(seen, info));
         }
+    }
+}
+
+fn write_store(text: &mut Text, store: &Result<StoreHealth, Error>) {
+    let about = "Whether the store can be read and written.";
+    text.family("taskyard_store_healthy", "gauge", about);
+    text.line(&[], u8::from(store.is_ok()));
+    if let Ok(StoreHealth { log_bytes: Some(bytes), .. }) = store {
+        let about = "How much of the write-ahead log is used; it grows while another program reads the database.";
+        text.family("taskyard_store_log_bytes", "gauge", about);
+        text.line(&[], bytes);
     }
 }
 

@@ -107,8 +107,54 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(ready(Err(transfer::refused("be copied to"))))
     }
 
+    /// Whether it can do its work now, which includes writing: an error says why not. It is found out by trying, at
+    /// most about once a second.
+    fn health(&self, now: Timestamp) -> Pending<'_, Result<StoreHealth, Error>> {
+        // Whether there is such a tube does not matter.
+        let tube = TubeName::new("health").ok();
+        Box::pin(async move {
+            let executed = self.execute(now, vec![Command::Tubes { tube }]).await;
+            match executed.replies.into_iter().next() {
+                Some(Ok(_) | Err(Error::TubeNotFound(_))) => Ok(StoreHealth::default()),
+                Some(Err(error)) => Err(error),
+                None => Err(Error::Store("the store did not answer".into())),
+            }
+        })
+    }
+
+    /// What it knows of the time, if it goes by the `now` that it is given. That need not be wall time: it goes on evenly when
+    /// the wall clock is set. `None` for a store that goes by a clock of its own, which is taken for wall time.
+    fn time(&self) -> Option<StoreTime> {
+        None
+    }
+
+    /// Says how far wall time is ahead of the `now` that it is given, in microseconds, from now on; durable when it answers.
+    /// Answers show wall time, and tasks whose puts named a start time follow it.
+    fn set_wall_ahead(&self, now: Timestamp, micros: i64) -> Pending<'_, Result<(), Error>> {
+        let _ = (now, micros);
+        Box::pin(ready(Ok(())))
+    }
+
     /// Finishes everything under way. Nothing may be asked afterwards.
     fn close(&self) -> Pending<'_, Result<(), Error>>;
+}
+
+/// How a store is that can do its work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreHealth {
+    /// What an operator should look at before it becomes a failure.
+    pub warnings: Vec<String>,
+    /// How long the store's log is, in bytes, where it has one of its own.
+    pub log_bytes: Option<u64>,
+}
+
+/// What a store knows of the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreTime {
+    /// How far wall time is ahead of the moments it keeps, in microseconds.
+    pub wall_ahead: i64,
+    /// A moment that was reached before it was opened.
+    pub latest: Option<Timestamp>,
 }
 
 /// Who wants to know what others do.

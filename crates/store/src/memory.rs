@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use taskyard_core::{Body, Command, Error, Machine, Timestamp};
 
-use crate::{BodyKey, Capabilities, Executed, Export, Exported, Import, Pending, Store};
+use crate::{BodyKey, Capabilities, Executed, Export, Exported, Import, Pending, Store, StoreTime};
 
 /// What it can do.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
@@ -42,6 +42,17 @@ impl Store for MemoryStore {
 
     fn capabilities(&self) -> Capabilities {
         CAPABILITIES
+    }
+
+    fn time(&self) -> Option<StoreTime> {
+        let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(StoreTime { wall_ahead: machine.wall_ahead(), latest: None })
+    }
+
+    fn set_wall_ahead(&self, _now: Timestamp, micros: i64) -> Pending<'_, Result<(), Error>> {
+        let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        machine.set_wall_ahead(micros);
+        Box::pin(ready(Ok(())))
     }
 
     fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {

@@ -44,7 +44,9 @@ impl Machine {
                     Standing::Ready(_) => status == Some(Status::Acquired),
                     Standing::Gated(_) => matches!(status, Some(Status::Wait | Status::Delayed)),
                     Standing::Taken(_) => at_work.insert(task),
-                    Standing::Delayed(_) | Standing::Buried { .. } => status.is_none(),
+                    Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Buried { .. } => {
+                        status.is_none()
+                    }
                 };
                 assert!(fits || self.loose.contains(&(gate, task)), "{slot:?} is {status:?}");
             }
@@ -127,7 +129,9 @@ impl Tube {
                     counts.ready += 1;
                     ready.push(slot);
                 }
-                Standing::Delayed(_) | Standing::Gated(_) => counts.delayed += 1,
+                Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Gated(_) => {
+                    counts.delayed += 1;
+                }
                 Standing::Taken(_) => {
                     counts.taken += 1;
                     taken.insert(slot.id);
@@ -190,7 +194,7 @@ fn audit_ready(now: Timestamp, kept: &BTreeSet<Place>, ready: &[&Slot]) {
 /// When time alone moves the task, said once more.
 fn deadline(slot: &Slot) -> Timestamp {
     match &slot.standing {
-        Standing::Delayed(due) => *due,
+        Standing::Delayed(due) | Standing::Scheduled(due) => *due,
         Standing::Taken(delivery) => delivery.until,
         Standing::Ready(_) | Standing::Gated(_) | Standing::Buried { .. } => slot.expires,
     }

@@ -75,8 +75,11 @@ impl Machine {
         let Some(after) = tube.tasks.get(id) else {
             return Some(if before.is_some() { Change::Remove(id) } else { Change::Passed(id) });
         };
-        let record =
-            || after.record(tube.tasks.subqueue_of(after), tube.tasks.semaphore_priority(after.id));
+        let record = || {
+            let (subqueue, priority) =
+                (tube.tasks.subqueue_of(after), tube.tasks.semaphore_priority(after.id));
+            after.record(subqueue, priority, self.wall_ahead)
+        };
         match before {
             None => Some(Change::Insert(record())),
             Some(before) if after.stored_alike(&before.slot) => None,
@@ -162,9 +165,11 @@ impl Machine {
             return false;
         }
         tube.next_id = tube.next_id.max(record.id.0 + 1);
+        self.latest_restored = self.latest_restored.max(Some(record.created));
         let subqueue = record.subqueue.clone();
         let semaphore_priority = record.semaphore_priority;
-        let loose = Loose { slot: Slot::from_record(record), subqueue, semaphore_priority };
+        let slot = Slot::from_record(record, self.wall_ahead);
+        let loose = Loose { slot, subqueue, semaphore_priority };
         tube.tasks.insert(loose, &mut self.shared);
         self.settle(number);
         true

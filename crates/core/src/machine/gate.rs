@@ -66,7 +66,7 @@ impl Machine {
                 Want::Stand(own.unwrap_or_else(|| priority_of(slot.pri)))
             }
             Standing::Taken(_) => Want::Work,
-            Standing::Delayed(_) | Standing::Buried { .. } => Want::Leave,
+            Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Buried { .. } => Want::Leave,
         }
     }
 

@@ -18,6 +18,7 @@ mod tick;
 mod transfer;
 pub(crate) mod tubes;
 mod view;
+mod wall;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -44,6 +45,10 @@ use tubes::Tube;
 #[derive(Debug, Default)]
 pub struct Machine {
     now: Option<Timestamp>,
+    /// How far wall time is ahead of that, in microseconds.
+    wall_ahead: i64,
+    /// When the latest task was put that was brought back.
+    latest_restored: Option<Timestamp>,
     tubes: Registry,
     sessions: HashMap<SessionId, Session>,
     /// How long a session without connections keeps its tasks.
@@ -74,6 +79,14 @@ impl Machine {
             self.regate_loose(now);
         }
         check_names(&command)?;
+        let mut reply = self.run(now, command)?;
+        if self.wall_ahead != 0 {
+            self.show_wall_time(&mut reply);
+        }
+        Ok(reply)
+    }
+
+    fn run(&mut self, now: Timestamp, command: Command) -> Result<Reply> {
         match command {
             Command::CreateTube { tube, options, if_not_exists } => {
                 self.create_tube(tube, options, if_not_exists)

@@ -65,7 +65,7 @@ impl Machine {
             .has_subqueues()
             .then(|| task.subqueue.clone().unwrap_or_else(|| Arc::from(DEFAULT_SUBQUEUE)));
         let semaphore_priority = task.semaphore_priority;
-        let mut slot = new_slot(now, id, task, &tube.options);
+        let mut slot = new_slot(now, id, task, &tube.options, self.wall_ahead);
         slot.noted = batch;
         let state = slot.state();
         debug_assert_eq!(state::next(None, put_event(state)), Some(state));
@@ -79,7 +79,13 @@ fn put_event(state: State) -> Event {
     if state == State::Delayed { Event::PutDelayed } else { Event::Put }
 }
 
-fn new_slot(now: Timestamp, id: TaskId, task: NewTask, options: &TubeOptions) -> Slot {
+fn new_slot(
+    now: Timestamp,
+    id: TaskId,
+    task: NewTask,
+    options: &TubeOptions,
+    wall_ahead: i64,
+) -> Slot {
     let mut slot = Slot {
         id,
         pri: 0,
@@ -99,7 +105,7 @@ fn new_slot(now: Timestamp, id: TaskId, task: NewTask, options: &TubeOptions) ->
     }
     let ttl = task.ttl.or(options.ttl).unwrap_or(Span::FOREVER);
     let due = match task.at {
-        Some(at) => at,
+        Some(at) => at.moved(wall_ahead.saturating_neg()),
         None => now + task.delay.or(options.delay).unwrap_or(Span::ZERO),
     };
     slot.pri = task.pri.unwrap_or(options.pri);
@@ -108,7 +114,8 @@ fn new_slot(now: Timestamp, id: TaskId, task: NewTask, options: &TubeOptions) ->
     if due > now {
         // The time to live begins when the delay is over.
         slot.expires = due + ttl;
-        slot.standing = Standing::Delayed(due);
+        let scheduled = task.at.is_some();
+        slot.standing = if scheduled { Standing::Scheduled(due) } else { Standing::Delayed(due) };
     }
     slot
 }

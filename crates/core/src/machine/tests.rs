@@ -29,6 +29,28 @@ fn every_order_is_right_after_every_step() {
     }
 }
 
+/// The wall clock is set now and then: tasks with a start time move, and nothing else does.
+#[test]
+fn every_order_is_right_when_the_wall_clock_is_set() {
+    for seed in 0..20 {
+        let mut machine = Machine::default();
+        for (place, Step { now, command }) in random::script(seed, 250).into_iter().enumerate() {
+            println!("seed {seed}, step {place} at {now:?}: {command:?}");
+            let _ = machine.apply(now, command);
+            if place % 5 == 0 {
+                let before = machine.next_wakeup();
+                let ahead = machine.wall_ahead();
+                machine.set_wall_ahead((place as i64 % 7 - 3) * 1_000_000);
+                machine.audit();
+                machine.set_wall_ahead(ahead);
+                assert_eq!(machine.next_wakeup(), before, "there and back again");
+                machine.set_wall_ahead((place as i64 % 11 - 5) * 1_000_000);
+            }
+            machine.audit();
+        }
+    }
+}
+
 /// Bodies come and go as a store with little memory lets them.
 #[test]
 fn bodies_are_counted_wherever_they_go() {

@@ -39,7 +39,7 @@ impl Machine {
             }
             let Some(slot) = tube.tasks.get(id) else { break };
             match slot.standing {
-                Standing::Delayed(due) => {
+                Standing::Delayed(due) | Standing::Scheduled(due) => {
                     debug_assert_eq!(
                         state::next(Some(State::Delayed), Event::Due),
                         Some(State::Ready)

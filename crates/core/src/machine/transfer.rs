@@ -40,10 +40,11 @@ impl Machine {
         let record = |slot: &Slot| {
             let (subqueue, priority) =
                 (tube.tasks.subqueue_of(slot), tube.tasks.semaphore_priority(slot.id));
-            let mut record = slot.record(subqueue, priority);
+            let mut record = slot.record(subqueue, priority, self.wall_ahead);
             if let Some(delivery) = slot.delivery() {
                 record.given_back(delivery.start, tube.options.attempts_max);
             }
+            record.move_moments(self.wall_ahead);
             record
         };
         first.into_values().map(record).collect()
@@ -51,7 +52,9 @@ impl Machine {
 
     /// All semaphores with all who stand there.
     pub fn export_semaphores(&self) -> Vec<SemaphoreCopy> {
-        self.semaphores.export()
+        let mut copies = self.semaphores.export();
+        copies.iter_mut().for_each(|copy| copy.move_moments(self.wall_ahead));
+        copies
     }
 
     /// Adds tasks of another store to a tube, with their ids, which must grow from call to call. All or none.
@@ -68,11 +71,12 @@ impl Machine {
             next_id = record.id.0 + 1;
         }
         let batch = self.journal.batch;
-        for record in records {
+        for mut record in records {
+            record.move_moments(self.wall_ahead.saturating_neg());
             let id = record.id;
             let (subqueue, semaphore_priority) =
                 (record.subqueue.clone(), record.semaphore_priority);
-            let mut slot = Slot::from_record(record);
+            let mut slot = Slot::from_record(record, self.wall_ahead);
             slot.noted = batch;
             let loose = Loose { slot, subqueue, semaphore_priority };
             let tube = self.tubes.get_mut(number).expect("the tube was just looked up");
@@ -87,7 +91,9 @@ impl Machine {
     /// Ends a move, as a whole or, with an error, not at all.
     pub fn end_import(&mut self, now: Timestamp, ending: Ending) -> Result<()> {
         self.check_ending(&ending)?;
-        let Ending { tubes, semaphores, next_lease } = ending;
+        let Ending { tubes, mut semaphores, next_lease } = ending;
+        let by = self.wall_ahead.saturating_neg();
+        semaphores.iter_mut().for_each(|copy| copy.move_moments(by));
         self.set_next_lease(next_lease);
         self.semaphores.import_records(&semaphores);
         let mut numbers = HashMap::new();

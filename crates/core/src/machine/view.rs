@@ -51,7 +51,7 @@ impl Tube {
     fn reason(&self, now: Timestamp, slot: &Slot) -> Reason {
         match slot.standing {
             Standing::Taken(_) => Reason::Running,
-            Standing::Delayed(due) => Reason::NotDue(due),
+            Standing::Delayed(due) | Standing::Scheduled(due) => Reason::NotDue(due),
             _ if slot.expires <= now => Reason::Expired,
             Standing::Gated(_) => Reason::Semaphore,
             Standing::Buried { dead_letter: true } => Reason::AttemptsUsedUp,
@@ -78,7 +78,7 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
         pri: slot.pri,
         created: slot.created,
         due: match slot.standing {
-            Standing::Delayed(due) => Some(due),
+            Standing::Delayed(due) | Standing::Scheduled(due) => Some(due),
             _ => None,
         },
         expires: slot.expires,

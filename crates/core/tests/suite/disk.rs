@@ -163,7 +163,11 @@ fn tasks(machine: &mut Machine, now: Timestamp, tube: &TubeName) -> Vec<Task> {
 /// believed about that.
 fn expected(task: &Task, written: &Record) -> Record {
     let standing = match (task.state, task.reason) {
-        (State::Delayed, _) => StoredState::Delayed(task.due.unwrap()),
+        // Whether its put named that moment is not shown.
+        (State::Delayed, _) => match written.standing {
+            StoredState::Scheduled(_) => StoredState::Scheduled(task.due.unwrap()),
+            _ => StoredState::Delayed(task.due.unwrap()),
+        },
         (State::Buried, Reason::AttemptsUsedUp) => StoredState::DeadLetter,
         (State::Buried, Reason::Expired) if written.standing == StoredState::DeadLetter => {
             StoredState::DeadLetter

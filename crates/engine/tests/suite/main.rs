@@ -14,3 +14,4 @@ mod rig;
 mod storm;
 mod time;
 mod waiting;
+mod wall;

@@ -11,7 +11,9 @@ use taskyard_core::{
     Take, Task, TaskId, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_engine::{Engine, HandClock, Settings};
-use taskyard_store::{BodyKey, Capabilities, Executed, MemoryStore, Pending, Store, Unloaded};
+use taskyard_store::{
+    BodyKey, Capabilities, Executed, MemoryStore, Pending, Store, StoreTime, Unloaded,
+};
 
 /// An engine and everything a test may do to it.
 pub struct Rig {
@@ -158,6 +160,17 @@ impl Store for Watched {
 
     fn capabilities(&self) -> Capabilities {
         self.memory.capabilities()
+    }
+
+    fn time(&self) -> Option<StoreTime> {
+        self.memory.time()
+    }
+
+    fn set_wall_ahead(&self, now: Timestamp, micros: i64) -> Pending<'_, Result<(), Error>> {
+        if self.control.failing.load(Ordering::SeqCst) {
+            return Box::pin(ready(Err(Error::Store("disk full".into()))));
+        }
+        self.memory.set_wall_ahead(now, micros)
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {

@@ -19,13 +19,17 @@ use crate::metrics;
 
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The server runs and its store answers.
+/// The server runs and its store can be read and written.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HealthAnswer {
     /// Always `ok`; a server that is not well refuses.
     status: String,
     /// The server's version.
     version: String,
+    /// What an operator should look at before it becomes a failure of the store.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    warnings: Vec<String>,
     /// What runs beside the queue: `ok` or `troubled`. The server itself is well all the same.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
@@ -34,7 +38,7 @@ pub(crate) struct HealthAnswer {
 
 /// The addresses of this file.
 pub(crate) fn routes() -> Vec<Route> {
-    let health = ("health", "Say whether the server runs and its store answers");
+    let health = ("health", "Say whether the server runs and its store can be read and written");
     let metrics = ("metrics", "Show counters in the text format of Prometheus");
     let document = ("openapi", "Show this document");
     vec![
@@ -53,13 +57,14 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 async fn health(State(app): State<Shared>) -> Result<Response, Refusal> {
-    app.check_engine().await?;
+    let store = app.engine.health().await?;
     let services = app.services.iter().map(|service| {
         let word = if service.health() == Health::Well { "ok" } else { "troubled" };
         (service.name().to_owned(), word.to_owned())
     });
     let version = env!("CARGO_PKG_VERSION").into();
-    ok(&HealthAnswer { status: "ok".into(), version, services: services.collect() })
+    let (warnings, services) = (store.warnings, services.collect());
+    ok(&HealthAnswer { status: "ok".into(), version, warnings, services })
 }
 
 async fn metrics(
@@ -68,7 +73,8 @@ async fn metrics(
 ) -> Result<Response, Refusal> {
     let tubes = asked.of(infos(&app, None).await?);
     let waiting = app.engine.waiting_counts().await;
-    let text = metrics::text(&app, &tubes, &waiting);
+    let store = app.engine.health().await;
+    let text = metrics::text(&app, &tubes, &waiting, &store);
     Ok(([(header::CONTENT_TYPE, METRICS)], text).into_response())
 }
 

@@ -5,6 +5,7 @@
 mod access;
 mod documents;
 mod ending;
+mod health;
 mod internal;
 mod limits;
 mod refusals;

@@ -46,9 +46,13 @@ impl Rig {
 
     /// A server whose configuration was changed first.
     pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        Rig::over(engine(), change).await
+    }
+
+    /// The same over an engine of the test.
+    pub async fn over(engine: Engine, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = config();
         change(&mut config);
-        let engine = engine();
         let server = Server::bind(config, engine.clone()).await.unwrap();
         let address = server.address();
         let (stop, stopped) = oneshot::channel();

@@ -6,7 +6,7 @@
 
 mod plan;
 
-use taskyard_core::record::Record;
+use taskyard_core::record::{Record, StoredState};
 use taskyard_core::transfer::{Ending, SemaphoreCopy, TubeCopy};
 use taskyard_core::{Command, Error, Reply, TaskId, Timestamp, TubeName, TubeOptions};
 
@@ -164,7 +164,7 @@ impl Way<'_> {
             wanted.truncate(there.len());
             // Pages of two stores may end at different places.
             let both = there.len().min(wanted.len());
-            if both == 0 || there[..both] != wanted[..both] {
+            if both == 0 || !are_alike(&there[..both], &wanted[..both]) {
                 self.copied = before;
                 return Ok(None);
             }
@@ -198,12 +198,25 @@ async fn has_same_tasks(
         let there = tasks_of(to, other, next).await.map_err(target)?;
         // Pages of two stores may end at different places.
         let both = wanted.len().min(there.len());
-        if wanted[..both] != there[..both] {
+        if !are_alike(&wanted[..both], &there[..both]) {
             return Ok(false);
         }
         let Some(last) = wanted[..both].last() else { return Ok(wanted.len() == there.len()) };
         next = TaskId(last.id.0 + 1);
     }
+}
+
+/// Whether these are the same tasks. Shared stores do not tell whether a start time was named or follows from a delay.
+fn are_alike(tasks: &[Record], others: &[Record]) -> bool {
+    let delayed = |record: &Record| match record.standing {
+        StoredState::Scheduled(due) => StoredState::Delayed(due),
+        standing => standing,
+    };
+    let alike = |(task, other): (&Record, &Record)| {
+        delayed(task) == delayed(other)
+            && *task == Record { standing: task.standing, ..other.clone() }
+    };
+    tasks.len() == others.len() && tasks.iter().zip(others).all(alike)
 }
 
 /// The options of a tube while tasks come into it.

@@ -152,12 +152,12 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
     let (state, due) = (
         each(&records, |record| match record.standing {
             StoredState::Ready(_) => 0_i16,
-            StoredState::Delayed(_) => 2,
+            StoredState::Delayed(_) | StoredState::Scheduled(_) => 2,
             StoredState::Buried => 3,
             StoredState::DeadLetter => 4,
         }),
         each(&records, |record| match record.standing {
-            StoredState::Delayed(due) => Some(due.as_micros()),
+            StoredState::Delayed(due) | StoredState::Scheduled(due) => Some(due.as_micros()),
             StoredState::Ready(since) => (since != record.created).then(|| since.as_micros()),
             StoredState::Buried | StoredState::DeadLetter => None,
         }),

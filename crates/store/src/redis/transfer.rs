@@ -370,7 +370,7 @@ fn encode_tasks(records: &[Record]) -> Vec<u8> {
     for record in records {
         let (state, due) = match record.standing {
             StoredState::Ready(since) => (0, (since != record.created).then_some(since)),
-            StoredState::Delayed(due) => (2, Some(due)),
+            StoredState::Delayed(due) | StoredState::Scheduled(due) => (2, Some(due)),
             StoredState::Buried => (3, None),
             StoredState::DeadLetter => (4, None),
         };

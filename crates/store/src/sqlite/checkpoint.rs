@@ -11,10 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rusqlite::Connection;
+use taskyard_core::limits::LOG_BYTES_MAX;
 
 use super::folder::{connect, log, row_error};
+use super::write_error::WriteError;
 use super::writer::{Fault, Refusal, failed_sync};
 use crate::OpenError;
 
@@ -23,6 +26,14 @@ const PAGES_WANTED: i32 = 4096;
 
 /// What a page takes in the log.
 const FRAME_BYTES: u64 = 4096 + 24;
+/// A log of so many pages may not grow: something keeps it from beginning anew.
+const PAGES_MAX: i32 = (LOG_BYTES_MAX / FRAME_BYTES) as i32;
+/// A warning is due when so large a part of this is used.
+const WARN_PART: i32 = 4;
+/// How long SQLite waits for others by default, in connections of ours.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// A log that began anew after it was long is made as short as this.
+pub(super) const LOG_BYTES_KEPT: u64 = 64 << 20;
 /// The log is made longer by this much at a time.
 const ROOM_BYTES: u64 = 1 << 20;
 /// And written in pieces of this size.
@@ -40,6 +51,10 @@ pub(super) struct Checkpointer {
     pages_wanted: i32,
     /// The same, or more after a copy that failed.
     pages_due: i32,
+    /// No commit begins with so many pages in the log.
+    pages_max: i32,
+    /// A warning about a long log was given, and it has not become short since.
+    warned: bool,
     log: Option<Log>,
     folder: PathBuf,
     thread: Option<JoinHandle<()>>,
@@ -70,6 +85,8 @@ struct Faults {
 struct Log {
     file: File,
     bytes: u64,
+    /// What of it was used when room was last made.
+    used: u64,
 }
 
 impl Checkpointer {
@@ -105,6 +122,8 @@ impl Checkpointer {
             progress,
             pages_wanted: PAGES_WANTED,
             pages_due: PAGES_WANTED,
+            pages_max: PAGES_MAX,
+            warned: false,
             log: None,
             folder: folder.to_owned(),
             thread: Some(thread),
@@ -115,6 +134,62 @@ impl Checkpointer {
     /// Copies logs of another length, for tests that want many copies.
     pub fn set_pages(&mut self, pages: i32) {
         (self.pages_wanted, self.pages_due) = (pages, pages);
+    }
+
+    /// Refuses to write with so many pages in the log, for tests that want to see that.
+    pub fn set_pages_max(&mut self, pages: i32) {
+        self.pages_max = pages;
+    }
+
+    /// How many bytes of the log are used.
+    pub fn log_bytes(&self) -> u64 {
+        u64::from(self.pages.load(Ordering::Relaxed).unsigned_abs()) * FRAME_BYTES
+    }
+
+    /// What is wrong with a log that grows and grows, if it does.
+    pub fn warning(&self) -> Option<String> {
+        if self.pages.load(Ordering::Relaxed) < self.pages_max / WARN_PART {
+            return None;
+        }
+        Some(format!(
+            "{} has {} bytes and cannot be emptied, because another program (sqlite3, a backup) keeps a read \
+             transaction on taskyard.db open; end that program: writes are refused at {} bytes",
+            log(&self.folder).display(),
+            self.log_bytes(),
+            u64::from(self.pages_max.unsigned_abs()) * FRAME_BYTES
+        ))
+    }
+
+    /// Refuses a commit that would make the log longer than it may be, unless it can begin anew.
+    pub fn check_room(&mut self, db: &Connection) -> Result<(), WriteError> {
+        if self.pages.load(Ordering::Relaxed) < self.pages_max {
+            return Ok(());
+        }
+        // Not waited for: a reader may go on for hours.
+        db.busy_timeout(Duration::ZERO)?;
+        let begun_anew =
+            db.query_row("PRAGMA wal_checkpoint(RESTART)", [], |row| row.get::<_, bool>(0));
+        db.busy_timeout(BUSY_TIMEOUT)?;
+        match begun_anew {
+            Ok(false) => {
+                self.pages.store(0, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(true) => Err(WriteError::LogFull(self.warning().unwrap_or_default())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Warns once of a log that has become long.
+    fn warn(&mut self) {
+        match self.warning() {
+            Some(what) if !self.warned => {
+                tracing::warn!("{what}");
+                self.warned = true;
+            }
+            Some(_) => {}
+            None => self.warned = false,
+        }
     }
 
     /// Makes later copies fail.
@@ -134,8 +209,10 @@ impl Checkpointer {
             tracing::warn!(%error, "cannot make the write-ahead log longer ahead of time");
         }
         if pages < self.pages_due {
+            self.warned &= pages >= self.pages_max / WARN_PART;
             return;
         }
+        self.warn();
         let mut progress = lock(&self.progress);
         let ended = match std::mem::replace(&mut *progress, Progress::Copying) {
             Progress::Copying => return,
@@ -169,9 +246,14 @@ impl Checkpointer {
             none => {
                 let file = File::options().write(true).open(log(&self.folder))?;
                 let bytes = file.metadata()?.len();
-                none.insert(Log { file, bytes })
+                none.insert(Log { file, bytes, used })
             }
         };
+        if used < log.used && log.bytes > LOG_BYTES_KEPT {
+            // It began anew, and SQLite may have made it shorter.
+            log.bytes = log.file.metadata()?.len();
+        }
+        log.used = used;
         if log.bytes >= used + ROOM_BYTES / 4 {
             return Ok(());
         }

@@ -100,7 +100,7 @@ impl Sum {
 /// Whether the columns of a new task's row that may be empty are.
 pub(super) fn is_plain(record: &Record) -> bool {
     let due = match record.standing {
-        StoredState::Delayed(_) => true,
+        StoredState::Delayed(_) | StoredState::Scheduled(_) => true,
         StoredState::Ready(since) => since != record.created,
         StoredState::Buried | StoredState::DeadLetter => false,
     };
@@ -137,6 +137,7 @@ impl TaskColumns {
             StoredState::Delayed(due) => (1, Some(due.as_micros())),
             StoredState::Buried => (2, None),
             StoredState::DeadLetter => (3, None),
+            StoredState::Scheduled(due) => (4, Some(due.as_micros())),
         };
         let mut columns = TaskColumns {
             state,
@@ -233,6 +234,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
             (1, Some(due)) => StoredState::Delayed(Timestamp::from_micros(due)),
             (2, None) => StoredState::Buried,
             (3, None) => StoredState::DeadLetter,
+            (4, Some(due)) => StoredState::Scheduled(Timestamp::from_micros(due)),
             _ => return Err(damaged(tube, id, &"its state makes no sense")),
         },
         pri: columns.pri as u64,

@@ -1,19 +1,24 @@
 //! Opening a folder: nobody else has it, and everything in it is as it was written.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use taskyard_core::Machine;
 
+use super::checkpoint::{BUSY_TIMEOUT, LOG_BYTES_KEPT};
 use super::codec::{self, Head, RowError, TASK_COLUMNS};
+use super::lock::Lock;
+use super::modes::{self, FILE_MODE};
 use super::rows::Batch;
 use super::seal::{Seal, Sealed};
 use super::semaphores::{self, SemaphoreHead};
-use super::writer::{Known, WriteError};
-use super::{check, journal, rows, salvage};
+use super::write_error::WriteError;
+use super::writer::Known;
+use super::{check, clock, journal, rows, salvage};
 use crate::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations to be applied in order.
@@ -25,12 +30,15 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0005.sql"),
     include_str!("migrations/0006.sql"),
     include_str!("migrations/0007.sql"),
+    include_str!("migrations/0008.sql"),
     include_str!("migrations/0009.sql"),
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
 /// The format since which tasks have a priority of their own in a semaphore.
 const WITH_PRIORITIES: i64 = 5;
+/// The first format that knows how far wall time is ahead.
+const WITH_CLOCK: i64 = 8;
 /// "yard" in ASCII: says that the file is ours.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -40,7 +48,7 @@ pub(super) struct Folder {
     pub db: Connection,
     pub known: Known,
     /// Held for as long as the store is open.
-    pub lock: File,
+    pub lock: Lock,
 }
 
 pub(super) fn database(folder: &Path) -> PathBuf {
@@ -61,8 +69,8 @@ pub(super) fn seal_file(folder: &Path) -> PathBuf {
 }
 
 pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenError> {
-    std::fs::create_dir_all(folder).map_err(unavailable(folder))?;
-    let lock = lock(folder)?;
+    modes::make_private(folder)?;
+    let mut lock = Lock::take(folder)?;
     salvage::finish(folder)?;
     let mut sealed = Seal::read(&seal_file(folder)).map_err(unavailable(folder))?;
     if is_new(folder, &sealed) {
@@ -84,16 +92,8 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenE
     let Content { db, head, semaphores, machine, next_ids } = content;
     let seal = Seal::open(&seal_file(folder), head.batch).map_err(unavailable(folder))?;
     sync(folder).map_err(unavailable(folder))?;
+    lock.take_database()?;
     Ok(Folder { machine, db, known: Known { head, semaphores, seal, next_ids }, lock })
-}
-
-fn lock(folder: &Path) -> Result<File, OpenError> {
-    let file = File::create(folder.join("taskyard.lock")).map_err(unavailable(folder))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(folder.to_owned())),
-        Err(TryLockError::Error(error)) => Err(unavailable(folder)(error)),
-    }
 }
 
 /// Whether the folder has never had a database.
@@ -116,6 +116,9 @@ fn make(folder: &Path) -> Result<(), OpenError> {
 pub(super) fn draw_up(folder: &Path) -> Result<Connection, OpenError> {
     _ = std::fs::remove_file(draft(folder));
     _ = std::fs::remove_file(folder.join("taskyard.db.new-journal"));
+    // SQLite gives the files beside it the same mode.
+    let empty = File::options().write(true).create_new(true).mode(FILE_MODE).open(draft(folder));
+    drop(empty.map_err(unavailable(folder))?);
     let make = || -> rusqlite::Result<Connection> {
         let mut db = Connection::open(draft(folder))?;
         let tx = db.transaction()?;
@@ -151,10 +154,11 @@ pub(super) fn connect(folder: &Path) -> Result<Connection, OpenError> {
         // A damaged log would be thrown away when the connection that found the damage closes.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         db.set_prepared_statement_cache_capacity(32);
-        db.busy_timeout(std::time::Duration::from_secs(10))?;
+        db.busy_timeout(BUSY_TIMEOUT)?;
         db.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
         db.pragma_update(None, "synchronous", "full")?;
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
+        db.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_KEPT as i64, |_| Ok(()))?;
         db.pragma_update(None, "cache_size", -8 * 1024)?;
         Ok(db)
     };
@@ -190,6 +194,9 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     }
     let mut machine = Machine::default();
     machine.set_next_lease(head.lease_ceiling);
+    if format >= WITH_CLOCK {
+        machine.restore_wall_ahead(clock::read(&db).map_err(|error| row_error(folder, error))?);
+    }
     let next_ids = read_tubes(&db, &mut machine).map_err(|error| row_error(folder, error))?;
     let mut found =
         read_tasks(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;

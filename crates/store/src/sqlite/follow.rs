@@ -18,7 +18,8 @@ use super::checkpoint::Checkpointer;
 use super::codec::Head;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
-use super::writer::{Refusal, WriteError};
+use super::write_error::WriteError;
+use super::writer::{Refusal, commit};
 
 /// Batches of so much weight are brought over together.
 const WEIGHT_WANTED: usize = 4 << 20;
@@ -39,6 +40,13 @@ pub(super) struct Database {
     pub head: Head,
     pub checkpointer: Checkpointer,
     pub seal: Arc<Seal>,
+}
+
+impl Database {
+    /// Whether the log may grow.
+    pub fn check_room(&mut self) -> Result<(), WriteError> {
+        self.checkpointer.check_room(&self.db)
+    }
 }
 
 /// The thread.
@@ -246,8 +254,10 @@ impl Shared {
     /// Writes batches in one transaction. If that fails they go back to the queue.
     fn write(&self, database: &mut Database, batches: Vec<Waiting>) -> Result<(), WriteError> {
         let mut head = database.head;
-        let written = transaction(&database.db, |db| {
-            rows::write_all(db, batches.iter().map(|waiting| &waiting.batch), &mut head)
+        let written = database.check_room().and_then(|()| {
+            transaction(&database.db, |db| {
+                rows::write_all(db, batches.iter().map(|waiting| &waiting.batch), &mut head)
+            })
         });
         self.failed.store(written.is_err(), Ordering::Relaxed);
         if let Err(error) = &written {
@@ -297,13 +307,12 @@ fn transaction(
     db: &Connection,
     write: impl FnOnce(&Connection) -> Result<(), WriteError>,
 ) -> Result<(), WriteError> {
-    let commit = || -> Result<(), WriteError> {
+    let run = || -> Result<(), WriteError> {
         db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         write(db)?;
-        db.prepare_cached("COMMIT")?.execute([])?;
-        Ok(())
+        commit(db)
     };
-    commit().inspect_err(|_| roll_back(db))
+    run().inspect_err(|_| roll_back(db))
 }
 
 /// Undoes what a failed transaction wrote.

@@ -13,36 +13,40 @@
 mod budget;
 mod check;
 mod checkpoint;
+mod clock;
 mod codec;
 mod folder;
 mod follow;
 mod generation;
 mod insert;
 mod journal;
+mod lock;
+mod modes;
 mod reader;
 mod rows;
 mod salvage;
 mod seal;
 mod semaphores;
 mod transfer;
+mod write_error;
 mod writer;
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::future::ready;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use taskyard_core::{Body, Changes, Command, Error, Machine, Outcome, Reply, Timestamp};
+use taskyard_core::{Body, Changes, Command, Error, Machine, Outcome, Reply, Span, Timestamp};
 
 use crate::{
     BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Pending,
-    Store, Unloaded,
+    Store, StoreHealth, StoreTime, Unloaded,
 };
 
 use budget::Budget;
 use generation::Generations;
+use lock::Lock;
 use reader::Reader;
 pub use writer::Fault;
 use writer::Writer;
@@ -86,17 +90,23 @@ struct State {
     /// New tasks of batches that are in the journal only, so that their bodies must stay in memory.
     fresh: VecDeque<(u64, Vec<i64>)>,
     generations: Generations,
-    /// Held while the store is open.
-    lock: Option<File>,
+    /// Held while the store is open; the last to go.
+    lock: Option<Lock>,
+    /// When the disk last took something, or refused it with this error.
+    latest_write: Option<(Timestamp, Result<(), Error>)>,
 }
+
+/// What was written, or refused, within this time need not be tried again to know how the disk is.
+const PROBE_EVERY: Span = Span::from_secs(1);
 
 impl SqliteStore {
     /// Opens the store in `folder`, making it if it is not there. Everything in it is read and
     /// checked first.
     pub fn open(folder: &Path, options: &OpenOptions) -> Result<SqliteStore, OpenError> {
-        let open = folder::open(folder, options)?;
+        let mut open = folder::open(folder, options)?;
         let writer = Writer::start(folder, open.db, open.known)?;
         let reader = Reader::start(folder)?;
+        open.lock.watch()?;
         let generations = Generations::default();
         let state = State {
             budget: Budget::new(options.memory_bytes, generations.clone(), &open.machine),
@@ -105,6 +115,7 @@ impl SqliteStore {
             writer,
             fresh: VecDeque::new(),
             lock: Some(open.lock),
+            latest_write: None,
         };
         Ok(SqliteStore { reader, generations, state: Mutex::new(state) })
     }
@@ -118,6 +129,11 @@ impl SqliteStore {
     /// many copies.
     pub fn set_checkpoint_pages(&self, pages: i32) {
         self.state().writer.database().checkpointer.set_pages(pages);
+    }
+
+    /// Refuses writes whenever the log has so many pages, for tests that want to see that.
+    pub fn set_log_pages_max(&self, pages: i32) {
+        self.state().writer.database().checkpointer.set_pages_max(pages);
     }
 
     /// Writes larger batches straight into the database, for tests that want to see them there; with 0 all of them.
@@ -183,6 +199,20 @@ impl Store for SqliteStore {
         CAPABILITIES
     }
 
+    fn health(&self, now: Timestamp) -> Pending<'_, Result<StoreHealth, Error>> {
+        Box::pin(ready(self.state().health(now)))
+    }
+
+    fn time(&self) -> Option<StoreTime> {
+        let state = self.state();
+        let (wall_ahead, latest) = (state.machine.wall_ahead(), state.machine.latest_restored());
+        Some(StoreTime { wall_ahead, latest })
+    }
+
+    fn set_wall_ahead(&self, now: Timestamp, micros: i64) -> Pending<'_, Result<(), Error>> {
+        Box::pin(ready(self.state().set_wall_ahead(now, micros)))
+    }
+
     fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
         Box::pin(ready(self.state().export(wanted)))
     }
@@ -210,7 +240,7 @@ impl State {
         self.complete_outcomes(&shown, &mut replies);
         let changes = self.machine.changes();
         let cleared = changes.cleared.clone();
-        match self.commit(changes) {
+        match self.commit(now, changes) {
             Ok(new) => {
                 self.machine.keep();
                 forget_emptied(&mut replies, &shown, &cleared);
@@ -231,20 +261,62 @@ impl State {
     }
 
     /// Returns the keys of new tasks.
-    fn commit(&mut self, changes: Changes) -> Result<Vec<i64>, Error> {
-        if self.lock.is_none() {
+    fn commit(&mut self, now: Timestamp, changes: Changes) -> Result<Vec<i64>, Error> {
+        let Some(lock) = &mut self.lock else {
             return Err(Error::Store("the store is closed".into()));
-        }
+        };
+        lock.check().map_err(|why| self.writer.refuse(&why))?;
         // What is too much for memory should leave it at once.
         let straight = self.budget.is_exceeded(&self.machine);
-        if changes.cleared.is_empty() {
-            return self.writer.commit(&self.machine, changes, straight);
+        let (batch, cleared) = (self.writer.head.batch, changes.cleared.clone());
+        let emptying = (!cleared.is_empty()).then(|| self.generations.hold());
+        let committed = self.writer.commit(&self.machine, changes, straight);
+        match &committed {
+            Err(error) => self.latest_write = Some((now, Err(error.clone()))),
+            Ok(_) if self.writer.head.batch != batch => self.latest_write = Some((now, Ok(()))),
+            Ok(_) => {}
         }
-        let cleared = changes.cleared.clone();
-        let emptying = self.generations.hold();
-        let new = self.writer.commit(&self.machine, changes, straight)?;
-        emptying.done(&cleared);
-        Ok(new)
+        if let (Some(emptying), Ok(_)) = (emptying, &committed) {
+            emptying.done(&cleared);
+        }
+        committed
+    }
+
+    /// Written down first: after a crash what was delayed must not be due because the wall clock was set.
+    fn set_wall_ahead(&mut self, now: Timestamp, micros: i64) -> Result<(), Error> {
+        let Some(lock) = &mut self.lock else {
+            return Err(Error::Store("the store is closed".into()));
+        };
+        lock.check().map_err(|why| self.writer.refuse(&why))?;
+        let written = self.writer.write_clock(&self.machine, micros);
+        self.latest_write = Some((now, written.clone()));
+        written?;
+        self.machine.set_wall_ahead(micros);
+        Ok(())
+    }
+
+    /// Whether anything can be written, found out by writing unless that was done a moment ago.
+    fn health(&mut self, now: Timestamp) -> Result<StoreHealth, Error> {
+        let Some(lock) = &mut self.lock else {
+            return Err(Error::Store("the store is closed".into()));
+        };
+        lock.check_now().map_err(|why| self.writer.refuse(&why))?;
+        let latest = self.latest_write.as_ref();
+        let written = match latest.filter(|(at, _)| now.since(*at) < PROBE_EVERY) {
+            Some((_, written)) => written.clone(),
+            None => {
+                let written = self.writer.probe(&self.machine);
+                self.latest_write = Some((now, written.clone()));
+                written
+            }
+        };
+        written?;
+        let database = self.writer.database();
+        let checkpointer = &database.checkpointer;
+        Ok(StoreHealth {
+            warnings: checkpointer.warning().into_iter().collect(),
+            log_bytes: Some(checkpointer.log_bytes()),
+        })
     }
 
     /// Takes bodies out of memory that are too many, once the database has them.
@@ -322,13 +394,15 @@ impl State {
         self.machine.begin();
         self.machine.give_back_all();
         let changes = self.machine.changes();
-        let closed =
-            self.writer.commit(&self.machine, changes, false).and_then(|_| self.writer.close());
+        let closed = self
+            .writer
+            .commit(&self.machine, changes, false)
+            .and_then(|_| self.writer.give_up_reserved_ids(&self.machine))
+            .and_then(|()| self.writer.close());
         self.machine.keep();
         self.writer.disconnect();
         if let Some(lock) = self.lock.take() {
-            // Not only dropped: a program that is just being started may have the file for a moment.
-            _ = lock.unlock();
+            lock.release();
         }
         closed
     }

@@ -6,11 +6,12 @@ use taskyard_core::{Machine, TaskId, TubeRecord};
 
 use super::codec::{self, Head, RowError, TaskColumns};
 use super::insert::{Insert, NewRow};
-use super::writer::WriteError;
+use super::write_error::WriteError;
 
-/// How many ids of a temporary tube are reserved on disk at a time: its tasks are not written, so
-/// nothing else would tell after a crash which ids were used.
-const IDS_RESERVED: u64 = 1 << 20;
+/// How many ids of a temporary tube are reserved on disk at a time: its tasks are not written, so nothing else would
+/// tell after a crash which ids were used. A tube that used many gets more at a time, since each reserve costs a sync.
+const IDS_RESERVED_MIN: u64 = 64;
+const IDS_RESERVED_MAX: u64 = 1 << 20;
 
 /// A batch that only changes tasks, and the head of the store after it.
 #[derive(Debug, PartialEq)]
@@ -172,7 +173,10 @@ pub(super) fn write_all<'a>(
 
 /// The next id that is written down for a tube.
 pub(super) fn next_id(tube: &TubeRecord) -> u64 {
-    if tube.options.temporary { tube.next_id + IDS_RESERVED } else { tube.next_id }
+    if !tube.options.temporary {
+        return tube.next_id;
+    }
+    tube.next_id + (tube.next_id / 4).clamp(IDS_RESERVED_MIN, IDS_RESERVED_MAX)
 }
 
 /// Writes down which id a tube gives next.

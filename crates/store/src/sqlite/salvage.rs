@@ -23,6 +23,7 @@ use rusqlite::Connection;
 use taskyard_core::record::Record;
 use taskyard_core::{Body, Kind, SemaphoreKey, TubeName, TubeOptions, TubeRecord};
 
+use super::clock;
 use super::codec::{self, Head, RowError};
 use super::folder::{
     self, database, draft, draw_up, rename, row_error, seal_file, sync, unavailable,
@@ -289,6 +290,10 @@ impl<'a> Rescue<'a> {
         for page in marks.lost(&old.pages) {
             let rows = cells::rows(&page).filter_map(|row| old.judge.semaphores(&row, &old.pages));
             rows.for_each(|row| found.add(row));
+            let clocks = cells::rows(&page).filter_map(|row| old.judge.clock(&row, &old.pages));
+            if let Some(wall_ahead) = clocks.last() {
+                clock::write(self.new, wall_ahead)?;
+            }
         }
         let known = found.keys();
         self.gates.retain(|key| !known.contains(key));

@@ -6,8 +6,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+
+use super::modes::FILE_MODE;
 
 /// The open seal file.
 #[derive(Debug)]
@@ -53,7 +55,9 @@ impl Seal {
 
     /// Makes the seal say that the database has all, up to this, whatever it was, and keeps it open.
     pub fn open(path: &Path, batch: u64) -> io::Result<Seal> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(FILE_MODE);
+        let file = options.open(path)?;
         let seal = Seal { file };
         // Written before it is cut: a crash in between must not leave a seal of zeroes.
         seal.write(batch)?;

@@ -49,6 +49,7 @@ impl State {
             size += record.body_bytes as usize;
             let key = codec::key(tube, record.id);
             record.body = Some(codec::read_body(row, key, TASK_COLUMNS_COUNT)?);
+            record.move_moments(self.machine.wall_ahead());
             records.push(record);
             if size >= bytes {
                 break;
@@ -66,7 +67,7 @@ impl State {
         };
         let committed = imported.and_then(|()| {
             let changes = self.machine.changes();
-            self.commit(changes)
+            self.commit(now, changes)
         });
         match committed {
             Ok(new) => {

@@ -1,22 +1,23 @@
 //! How a batch reaches the disk: the journal or one transaction, then the seal.
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::Connection;
 use taskyard_core::semaphore::SemaphoreChanges;
 use taskyard_core::{Changes, Error, Machine};
 
 use super::checkpoint::Checkpointer;
-use super::codec::{self, Head, RowError};
+use super::clock;
+use super::codec::{self, Head};
 use super::folder::unavailable;
 use super::follow::{Database, Follower, roll_back};
-use super::journal::{Failure, Journal};
+use super::journal::Journal;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
 use super::semaphores::{self, SemaphoreHead};
+use super::write_error::WriteError;
 use crate::OpenError;
 
 /// How many lease numbers are reserved on disk at a time.
@@ -94,35 +95,6 @@ pub enum Fault {
     Copy,
     /// The disk does not confirm what the writer copied of the log, after that thread.
     Rest,
-}
-
-/// Why a batch could not be written.
-#[derive(Debug)]
-pub(super) enum WriteError {
-    Sqlite(rusqlite::Error),
-    /// The journal could not be written.
-    Journal(Failure),
-    /// The database must come first, and could not be written.
-    Behind(String),
-    /// A row was not there, or there was one too many.
-    Damaged(String),
-    /// The test asked for it.
-    Fault,
-}
-
-impl From<rusqlite::Error> for WriteError {
-    fn from(error: rusqlite::Error) -> Self {
-        WriteError::Sqlite(error)
-    }
-}
-
-impl From<RowError> for WriteError {
-    fn from(error: RowError) -> Self {
-        match error {
-            RowError::Sqlite(error) => WriteError::Sqlite(error),
-            RowError::Damaged(what) => WriteError::Damaged(what),
-        }
-    }
 }
 
 impl Writer {
@@ -209,12 +181,49 @@ impl Writer {
         if plan.is_empty() && lease_ceiling == self.head.lease_ceiling {
             return Ok(Vec::new());
         }
+        let new: Vec<i64> = plan.rows.inserts.iter().map(|row| row.0).collect();
+        self.write_batch(machine, plan, lease_ceiling, straight && !new.is_empty())?;
+        Ok(new)
+    }
+
+    /// Writes a batch that changes nothing, to find out whether anything can be written.
+    pub fn probe(&mut self, machine: &Machine) -> Result<(), Error> {
+        self.write_batch(machine, Plan::default(), self.head.lease_ceiling, false)
+    }
+
+    /// Writes how far wall time is ahead.
+    pub fn write_clock(&mut self, machine: &Machine, micros: i64) -> Result<(), Error> {
+        let plan = Plan { wall_ahead: Some(micros), ..Plan::default() };
+        self.write_batch(machine, plan, self.head.lease_ceiling, false)
+    }
+
+    /// Writes the exact next ids of temporary tubes instead of those that were reserved: no more are given out.
+    pub fn give_up_reserved_ids(&mut self, machine: &Machine) -> Result<(), Error> {
+        let mut plan = Plan::default();
+        for number in machine.tube_numbers() {
+            let Some(record) = machine.tube_record(number) else { continue };
+            let written = self.next_ids.get(number as usize).copied().unwrap_or(0);
+            if record.options.temporary && written > record.next_id {
+                plan.rows.next_ids.push((number, record.next_id));
+            }
+        }
+        if plan.is_empty() {
+            return Ok(());
+        }
+        self.write_batch(machine, plan, self.head.lease_ceiling, false)
+    }
+
+    fn write_batch(
+        &mut self,
+        machine: &Machine,
+        plan: Plan,
+        lease_ceiling: u64,
+        straight: bool,
+    ) -> Result<(), Error> {
         self.refusal.check()?;
         let mut head = self.head;
         head.batch += 1;
         head.lease_ceiling = lease_ceiling;
-        let new: Vec<i64> = plan.rows.inserts.iter().map(|row| row.0).collect();
-        let straight = straight && !new.is_empty();
         if plan.is_plain() && !straight && self.journal.suits(&plan.rows) {
             self.write_down(head, plan.rows)?;
         } else {
@@ -226,7 +235,14 @@ impl Writer {
         if let Err(error) = self.seal.write(self.head.batch) {
             tracing::warn!(%error, "cannot write the seal file");
         }
-        Ok(new)
+        Ok(())
+    }
+
+    /// Writes nothing any more, because of this.
+    pub fn refuse(&self, why: &str) -> Error {
+        tracing::error!("{why}");
+        self.refusal.set(why);
+        Error::Store(self.refusal.why().unwrap_or_else(|| why.to_owned()))
     }
 
     /// Writes a batch that only changes tasks into the journal.
@@ -255,10 +271,8 @@ impl Writer {
             self.catch_up_to(needed).map_err(|error| WriteError::Behind(error.to_string()))?;
         }
         self.step()?;
-        if self.fault == Some(Fault::Sync) {
-            return Err(failed_sync().into());
-        }
-        Ok(self.journal.append(head.batch)?)
+        let unconfirmed = self.fault == Some(Fault::Sync);
+        Ok(self.journal.append(head.batch, unconfirmed)?)
     }
 
     /// Writes any batch into the database, after those before it.
@@ -271,7 +285,9 @@ impl Writer {
         let shared = self.follower.shared();
         let mut database = shared.caught_up(u64::MAX)?;
         let mut semaphores = self.semaphores;
-        let written = self.write(&database.db, machine, plan, &mut head, &mut semaphores);
+        let written = database
+            .check_room()
+            .and_then(|()| self.write(&database.db, machine, plan, &mut head, &mut semaphores));
         if let Err(error) = written {
             roll_back(&database.db);
             drop(database);
@@ -342,10 +358,10 @@ impl Writer {
             self.step()?;
             clear(db, *number, head)?;
         }
-        let told = plan.rows.next_ids.iter().map(|tube| tube.0);
-        for number in plan.tubes.iter().copied().chain(told) {
+        let told = plan.rows.next_ids.iter().map(|(number, next_id)| (*number, Some(*next_id)));
+        for (number, next_id) in plan.tubes.iter().map(|number| (*number, None)).chain(told) {
             self.step()?;
-            self.write_tube(db, machine, number)?;
+            self.write_tube(db, machine, number, next_id)?;
         }
         self.step()?;
         plan.rows.insert(db)?;
@@ -360,14 +376,19 @@ impl Writer {
             let numbers = (all.next_event(), all.grant_floor());
             semaphores::write(db, &plan.semaphores, numbers, semaphores)?;
         }
+        if let Some(micros) = plan.wall_ahead {
+            self.step()?;
+            clock::write(db, micros)?;
+        }
         self.step()?;
         head.write(db)?;
         self.step()?;
-        if self.fault == Some(Fault::Sync) {
-            return Err(failed_sync().into());
+        commit(db)?;
+        match self.fault {
+            // It is found when the store is opened again, as it would be after a real failure.
+            Some(Fault::Sync) => Err(WriteError::Commit(failed_sync())),
+            _ => Ok(()),
         }
-        db.prepare_cached("COMMIT")?.execute([])?;
-        Ok(())
     }
 
     fn write_tube(
@@ -375,10 +396,11 @@ impl Writer {
         db: &Connection,
         machine: &Machine,
         number: u32,
+        next_id: Option<u64>,
     ) -> Result<(), WriteError> {
         match machine.tube_record(number) {
             Some(mut record) => {
-                record.next_id = rows::next_id(&record);
+                record.next_id = next_id.unwrap_or_else(|| rows::next_id(&record));
                 codec::write_tube(db, number, &record)?;
                 self.set_next_id(number, record.next_id);
             }
@@ -396,7 +418,13 @@ impl Writer {
         self.next_ids.fill(0);
         let message = error.describe();
         if error.is_lasting() {
+            tracing::error!("{message}");
             self.refusal.set(&message);
+        }
+        if error.is_outcome_unknown() {
+            return Error::OutcomeUnknown(format!(
+                "{message}; it may have been done all the same, which a restart of the server will show"
+            ));
         }
         Error::Store(message)
     }
@@ -415,29 +443,40 @@ impl Writer {
 }
 
 /// What must be written, in the order in which it is.
+#[derive(Default)]
 struct Plan {
     cleared: Vec<u32>,
     tubes: Vec<u32>,
     rows: Rows,
     semaphores: SemaphoreChanges,
+    /// How far wall time is ahead, if that changed.
+    wall_ahead: Option<i64>,
 }
 
 impl Plan {
-    fn new(machine: &Machine, changes: Changes, next_ids: &[u64]) -> Self {
-        let mut rows = Rows::new(machine, changes.tasks, next_ids);
+    fn new(machine: &Machine, mut changes: Changes, next_ids: &[u64]) -> Self {
+        let mut rows = Rows::new(machine, std::mem::take(&mut changes.tasks), next_ids);
         let tubes: Vec<u32> = changes.tubes.iter().map(|tube| tube.0).collect();
         rows.next_ids.retain(|(number, _)| !tubes.contains(number));
-        Plan { cleared: changes.cleared, tubes, rows, semaphores: changes.semaphores }
+        let Changes { cleared, semaphores, .. } = changes;
+        Plan { cleared, tubes, rows, semaphores, wall_ahead: None }
     }
 
     /// Whether it only changes tasks.
     fn is_plain(&self) -> bool {
-        self.cleared.is_empty() && self.tubes.is_empty() && self.semaphores.is_empty()
+        let rows = self.cleared.is_empty() && self.tubes.is_empty() && self.semaphores.is_empty();
+        rows && self.wall_ahead.is_none()
     }
 
     fn is_empty(&self) -> bool {
         self.is_plain() && self.rows.is_empty()
     }
+}
+
+/// Ends a transaction.
+pub(super) fn commit(db: &Connection) -> Result<(), WriteError> {
+    db.prepare_cached("COMMIT")?.execute([]).map_err(WriteError::Commit)?;
+    Ok(())
 }
 
 /// Removes all tasks of a tube.
@@ -457,51 +496,4 @@ fn clear(db: &Connection, number: u32, head: &mut Head) -> Result<(), WriteError
 pub(super) fn failed_sync() -> rusqlite::Error {
     let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
     rusqlite::Error::SqliteFailure(error, None)
-}
-
-impl WriteError {
-    /// What the user is told.
-    pub fn describe(&self) -> String {
-        let full = || "the disk is full; free some space and try again".to_owned();
-        match self {
-            WriteError::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {
-                full()
-            }
-            WriteError::Sqlite(error) => format!("cannot write to disk: {error}"),
-            WriteError::Journal(Failure::Write(error))
-                if error.kind() == ErrorKind::StorageFull =>
-            {
-                full()
-            }
-            WriteError::Journal(Failure::Write(error) | Failure::Sync(error)) => {
-                format!("cannot write to disk: {error}")
-            }
-            WriteError::Behind(what) => what.clone(),
-            WriteError::Damaged(what) => format!("the database is damaged: {what}"),
-            WriteError::Fault => "a test asked for this failure".into(),
-        }
-    }
-
-    /// After a failed sync nobody knows what is on disk, and damage does not heal.
-    pub fn is_lasting(&self) -> bool {
-        match self {
-            WriteError::Sqlite(error) => {
-                let code = error.sqlite_error().map_or(0, |error| error.extended_code);
-                let corrupt = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
-                corrupt
-                    || [rusqlite::ffi::SQLITE_IOERR_FSYNC, rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC]
-                        .contains(&code)
-            }
-            WriteError::Journal(Failure::Sync(_)) | WriteError::Damaged(_) => true,
-            WriteError::Journal(Failure::Write(_)) | WriteError::Behind(_) | WriteError::Fault => {
-                false
-            }
-        }
-    }
-}
-
-impl From<Failure> for WriteError {
-    fn from(failure: Failure) -> Self {
-        WriteError::Journal(failure)
-    }
 }

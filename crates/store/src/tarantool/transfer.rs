@@ -177,7 +177,7 @@ fn write_moment<'a, 'o>(args: &'a mut Args<'o>, at: Option<Timestamp>) -> &'a mu
 fn write_task(args: &mut Args<'_>, record: &Record) {
     let (state, due, flag) = match record.standing {
         StoredState::Ready(since) => (0, (since != record.created).then_some(since), 0),
-        StoredState::Delayed(due) => (DELAYED, Some(due), 0),
+        StoredState::Delayed(due) | StoredState::Scheduled(due) => (DELAYED, Some(due), 0),
         StoredState::Buried => (BURIED, None, 0),
         StoredState::DeadLetter => (BURIED, None, DEAD_LETTER),
     };

@@ -4,3 +4,8 @@ mod checkpoint;
 mod commit;
 mod disk;
 mod folder;
+mod health;
+mod lock;
+mod log;
+mod modes;
+mod reserved;

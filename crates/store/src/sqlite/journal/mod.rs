@@ -11,12 +11,13 @@ mod replay;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::make_longer;
 use super::codec::Head;
 use super::folder::sync;
+use super::modes::FILE_MODE;
 use super::rows::Rows;
 
 pub(super) use replay::read;
@@ -70,7 +71,9 @@ struct Pages {
 pub(super) enum Failure {
     /// It could not be written; the next one takes its place.
     Write(io::Error),
-    /// The disk did not confirm it.
+    /// The disk did not confirm the files of the journal, in which nothing is written yet.
+    Begin(io::Error),
+    /// It was written, and the disk did not confirm it.
     Sync(io::Error),
 }
 
@@ -109,8 +112,9 @@ impl Journal {
         Ok(if fits { 0 } else { files[1 - self.turn].newest })
     }
 
-    /// Makes the prepared batch durable; returns its bytes.
-    pub fn append(&mut self, batch: u64) -> Result<usize, Failure> {
+    /// Makes the prepared batch durable; returns its bytes. With `unconfirmed` the disk does not confirm it, as a test
+    /// asks for.
+    pub fn append(&mut self, batch: u64, unconfirmed: bool) -> Result<usize, Failure> {
         let Some(files) = &mut self.files else {
             return Err(Failure::Write(io::Error::other("nothing is prepared")));
         };
@@ -120,6 +124,9 @@ impl Journal {
         }
         let pages = &mut files[self.turn];
         pages.write(&self.buffer).map_err(Failure::Write)?;
+        if unconfirmed {
+            return Err(Failure::Sync(io::Error::other("a test asked for this failure")));
+        }
         pages.file.sync_data().map_err(Failure::Sync)?;
         pages.at += self.buffer.len() as u64;
         pages.newest = batch;
@@ -156,7 +163,9 @@ fn create(folder: &Path, salt: u64) -> Result<[Pages; 2], Failure> {
     let sum = crc32fast::hash(&header[..16]);
     header[16..20].copy_from_slice(&sum.to_le_bytes());
     let open = |path: &PathBuf| -> io::Result<Pages> {
-        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(FILE_MODE);
+        let file = options.open(path)?;
         file.write_all_at(&header, 0)?;
         let length = file.metadata()?.len();
         Ok(Pages { file, at: HEADER_BYTES as u64, length, newest: 0 })
@@ -165,8 +174,8 @@ fn create(folder: &Path, salt: u64) -> Result<[Pages; 2], Failure> {
     let files = [open(&first).map_err(Failure::Write)?, open(&second).map_err(Failure::Write)?];
     // Both are known to belong together before there is anything in them.
     for pages in &files {
-        pages.file.sync_all().map_err(Failure::Sync)?;
+        pages.file.sync_all().map_err(Failure::Begin)?;
     }
-    sync(folder).map_err(Failure::Sync)?;
+    sync(folder).map_err(Failure::Begin)?;
     Ok(files)
 }

@@ -83,6 +83,7 @@ fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
         StoredState::Delayed(due) => (1, Some(due.as_micros())),
         StoredState::Buried => (2, None),
         StoredState::DeadLetter => (3, None),
+        StoredState::Scheduled(due) => (4, Some(due.as_micros())),
     };
     let body = record.body.as_ref().filter(|_| kind == INSERT);
     let meta = body.and_then(Body::meta);
@@ -206,6 +207,7 @@ impl<'a> Reader<'a> {
                 (1, Some(due)) => StoredState::Delayed(Timestamp::from_micros(due)),
                 (2, None) => StoredState::Buried,
                 (3, None) => StoredState::DeadLetter,
+                (4, Some(due)) => StoredState::Scheduled(Timestamp::from_micros(due)),
                 _ => return None,
             },
             pri,
@@ -315,10 +317,11 @@ mod tests {
         let body = with_body.then(|| Body::with_meta(&text(random), &text(random)));
         let record = Record {
             id: codec::split_key(key).1,
-            standing: match random.u8(..4) {
+            standing: match random.u8(..5) {
                 0 => StoredState::Ready(time(random)),
                 1 => StoredState::Delayed(time(random)),
                 2 => StoredState::Buried,
+                3 => StoredState::Scheduled(time(random)),
                 _ => StoredState::DeadLetter,
             },
             pri: random.u64(..),

@@ -5,6 +5,7 @@ use rusqlite::{Connection, Row, params_from_iter};
 use taskyard_core::record::Record;
 use taskyard_core::{Body, TubeRecord};
 
+use super::super::clock;
 use super::super::codec::{self, Head, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT, TUBE_COLUMNS};
 use super::super::folder::MIGRATIONS;
 use super::super::semaphores::Found;
@@ -94,6 +95,12 @@ impl Judge {
             let places = vec!["?"; columns].join(",");
             self.ask(&format!("SELECT {places}"), values, |row| Found::read(columns, row))
         })
+    }
+
+    /// How far wall time is ahead.
+    pub fn clock(&self, row: &Cell<'_>, pages: &Pages) -> Option<i64> {
+        let values = row.all(pages, clock::COLUMNS)?;
+        self.ask("SELECT ?,?,?", values, |row| clock::read_row(row).ok())
     }
 
     fn ask<T>(

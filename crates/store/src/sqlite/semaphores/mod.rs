@@ -9,7 +9,7 @@ use taskyard_core::Machine;
 use taskyard_core::semaphore::{Row, SemaphoreChanges};
 
 use super::codec::RowError;
-use super::writer::WriteError;
+use super::write_error::WriteError;
 
 pub(super) use head::SemaphoreHead;
 pub(super) use rescue::{Found, Rescued};

@@ -1,0 +1,88 @@
+//! Permissions: only the owner may read and change the folder and its files.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+
+use super::folder::unavailable;
+use crate::OpenError;
+
+/// Of every file.
+pub(super) const FILE_MODE: u32 = 0o600;
+/// Of the folder.
+const FOLDER_MODE: u32 = 0o700;
+/// What the group and others may do.
+const OTHERS: u32 = 0o077;
+/// What lets the group or others change something.
+const OTHERS_WRITE: u32 = 0o022;
+/// How the names of our files begin.
+const OURS: &str = "taskyard.";
+
+/// Makes the folder if it is not there, and takes away what others may do with it and with the files of the store. A
+/// folder that also has other files is left as it is, unless others can write to it: then it is refused.
+pub(super) fn make_private(folder: &Path) -> Result<(), OpenError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(FOLDER_MODE)
+        .create(folder)
+        .map_err(unavailable(folder))?;
+    let mut shared = false;
+    for entry in fs::read_dir(folder).map_err(unavailable(folder))? {
+        let entry = entry.map_err(unavailable(folder))?;
+        let ours = entry.file_name().to_string_lossy().starts_with(OURS);
+        shared |= !ours;
+        if ours && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            repair(folder, &entry.path())?;
+        }
+    }
+    if !shared {
+        return repair(folder, folder);
+    }
+    let mode = mode_of(folder).map_err(unavailable(folder))?;
+    if mode & OTHERS_WRITE != 0 {
+        let advice = format!("run chmod go-w {} or choose another folder", folder.display());
+        return Err(refused(folder, folder, mode, &advice));
+    }
+    Ok(())
+}
+
+/// Takes away what others may do with a file or folder. Where that is not possible it is refused if they can write.
+fn repair(folder: &Path, path: &Path) -> Result<(), OpenError> {
+    let mode = match mode_of(path) {
+        Ok(mode) => mode,
+        // A file of a database that another process is closing just now.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(unavailable(folder)(error)),
+    };
+    if mode & OTHERS == 0 {
+        return Ok(());
+    }
+    let (shown, private) = (path.display(), mode & !OTHERS);
+    match fs::set_permissions(path, Permissions::from_mode(private)) {
+        Ok(()) => {
+            tracing::warn!(
+                "other users could read or write {shown} (mode {mode:04o}); it has mode {private:04o} now"
+            );
+            Ok(())
+        }
+        Err(error) if mode & OTHERS_WRITE != 0 => {
+            let advice =
+                format!("run chmod -R go-rwx {} as their owner ({error})", folder.display());
+            Err(refused(folder, path, mode, &advice))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "other users can read {shown} (mode {mode:04o})");
+            Ok(())
+        }
+    }
+}
+
+fn mode_of(path: &Path) -> io::Result<u32> {
+    fs::metadata(path).map(|metadata| metadata.permissions().mode() & 0o777)
+}
+
+fn refused(folder: &Path, path: &Path, mode: u32, advice: &str) -> OpenError {
+    let what = format!("other users can change {} (mode {mode:04o}); {advice}", path.display());
+    OpenError::Unavailable { folder: folder.to_owned(), what }
+}

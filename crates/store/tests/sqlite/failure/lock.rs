@@ -1,0 +1,78 @@
+//! Files of an open folder that are removed or replaced.
+
+use std::fs;
+use std::path::Path;
+
+use taskyard_core::{Error, Kind, TubeOptions};
+use taskyard_store::sqlite::SqliteStore;
+use taskyard_store::{OpenError, Store};
+
+use crate::yard::{
+    NOW, ask, block_on, content, create, fast_folder, must, open, put_one, try_open,
+};
+
+/// Every file by which an open store knows that the folder is its own.
+const FILES: [&str; 7] = [
+    "taskyard.lock",
+    "taskyard.db",
+    "taskyard.db-wal",
+    "taskyard.db-shm",
+    "taskyard.seal",
+    "taskyard.journal-1",
+    "taskyard.journal-2",
+];
+
+/// A second server opened the folder once `taskyard.lock` was removed: it made a new file and locked that. Both gave
+/// out the same ids, both delivered the same task, and an acknowledged put was gone at the end.
+#[test]
+fn a_removed_lock_lets_no_second_store_in() {
+    let folder = fast_folder();
+    let store = filled(folder.path());
+    fs::remove_file(folder.path().join("taskyard.lock")).expect("the lock can be removed");
+    for accept_loss in [false, true] {
+        let refused = try_open(folder.path(), accept_loss).expect_err("it is open");
+        assert!(matches!(refused, OpenError::InUse(_)), "{refused}");
+    }
+    // Also when a lock file was made by the one that was refused.
+    refuses_writes(&store, "taskyard.lock");
+    drop(store);
+    let found = content(&open(folder.path()), 10).expect("payloads can be read");
+    assert_eq!(found.len(), 1, "what was acknowledged is there");
+}
+
+/// A running store went on writing to files that were no longer in its folder.
+#[test]
+fn a_store_whose_files_are_removed_or_replaced_stops_writing() {
+    for file in FILES {
+        for replaced in [false, true] {
+            let folder = fast_folder();
+            let store = filled(folder.path());
+            let path = folder.path().join(file);
+            let copy = folder.path().join("taskyard.copy");
+            fs::copy(&path, &copy).expect("a copy");
+            if replaced {
+                fs::rename(&copy, &path).expect("it is replaced");
+            } else {
+                fs::remove_file(&path).expect("it is removed");
+            }
+            refuses_writes(&store, file);
+        }
+    }
+}
+
+/// A store with one task, which has looked at its files once.
+fn filled(folder: &Path) -> SqliteStore {
+    let store = open(folder);
+    must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+    must(&store, put_one("mail", b"task"));
+    block_on(store.health(NOW)).expect("all is well");
+    store
+}
+
+#[track_caller]
+fn refuses_writes(store: &SqliteStore, file: &str) {
+    let sick = block_on(store.health(NOW)).expect_err("a file is not what it was").to_string();
+    assert!(sick.contains(file) && sick.contains("start it again"), "{sick}");
+    let refused = ask(store, put_one("mail", b"late"));
+    assert!(matches!(&refused, Err(Error::Store(why)) if why.contains(file)), "{refused:?}");
+}

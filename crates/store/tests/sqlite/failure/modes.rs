@@ -1,0 +1,85 @@
+//! Who may read and change the files.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use taskyard_core::{Kind, TubeOptions};
+
+use crate::yard::{close, content, create, fast_folder, must, open, put_one, try_open};
+
+/// The folder had mode 0755 and its files 0644: every user of the machine could read all payloads.
+#[test]
+fn only_the_owner_reads_and_writes() {
+    let parent = fast_folder();
+    let folder = parent.path().join("data");
+    let store = open(&folder);
+    must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+    must(&store, put_one("mail", b"task"));
+    let open_files = private(&folder);
+    let expected = ["db", "db-shm", "db-wal", "journal-1", "journal-2", "lock", "seal"];
+    assert_eq!(open_files, expected.map(|end| format!("taskyard.{end}")));
+    close(store);
+    private(&folder);
+    // What a salvage makes and keeps.
+    fs::write(folder.join("taskyard.seal"), b"damaged").expect("the seal can be written");
+    let store = try_open(&folder, true).expect("what is left opens");
+    assert_eq!(content(&store, 10).expect("payloads can be read").len(), 1);
+    assert!(private(&folder).contains(&"taskyard.db.damaged-1".to_owned()));
+}
+
+#[test]
+fn what_others_could_read_and_write_is_repaired() {
+    let parent = fast_folder();
+    let folder = parent.path().join("data");
+    let store = open(&folder);
+    must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+    drop(store);
+    for (folder_mode, file_mode) in [(0o755, 0o644), (0o777, 0o666), (0o770, 0o660)] {
+        for path in files(&folder).values() {
+            fs::set_permissions(path, Permissions::from_mode(file_mode)).expect("a mode");
+        }
+        fs::set_permissions(&folder, Permissions::from_mode(folder_mode)).expect("a mode");
+        drop(open(&folder));
+        private(&folder);
+    }
+}
+
+/// A folder that has other files too is not ours to change.
+#[test]
+fn a_folder_of_others_is_refused_if_they_can_write_to_it() {
+    let parent = fast_folder();
+    let folder = parent.path().join("shared");
+    fs::create_dir(&folder).expect("a folder");
+    fs::write(folder.join("notes"), b"not ours").expect("a file");
+    fs::set_permissions(&folder, Permissions::from_mode(0o1777)).expect("a mode");
+    let refused = try_open(&folder, false).expect_err("anybody can write there").to_string();
+    assert!(refused.contains("run chmod go-w"), "{refused}");
+    fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("a mode");
+    drop(open(&folder));
+    assert_eq!(mode(&folder), 0o755);
+    for (name, path) in files(&folder).into_iter().filter(|(name, _)| name != "notes") {
+        assert_eq!(mode(&path), 0o600, "{name}");
+    }
+}
+
+/// The names of all files of a folder, of which others can do nothing.
+#[track_caller]
+fn private(folder: &Path) -> Vec<String> {
+    assert_eq!(mode(folder), 0o700);
+    let files = files(folder);
+    for (name, path) in &files {
+        assert_eq!(mode(path), 0o600, "{name}");
+    }
+    files.into_keys().collect()
+}
+
+fn files(folder: &Path) -> BTreeMap<String, std::path::PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
+    entries.map(|entry| (entry.file_name().to_string_lossy().into(), entry.path())).collect()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+}
