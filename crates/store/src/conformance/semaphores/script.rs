@@ -86,7 +86,10 @@ impl Script {
             }
             25..31 => {
                 let key = self.rng.bool().then_some(key);
-                SemaphoreCommand::Events { key, count: self.rng.usize(0..6), wait: Span::ZERO }
+                let few = self.rng.usize(0..6);
+                // Of all semaphores everything: which events come first among them is not said.
+                let count = if key.is_some() { few } else { 1000 };
+                SemaphoreCommand::Events { key, count, wait: Span::ZERO }
             }
             31..36 => {
                 let count = self.rng.usize(0..4).min(self.events.len());
