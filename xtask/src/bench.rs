@@ -11,7 +11,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let mut build = shell::cargo();
     build.args(["build", "--release", "--package", "taskyard-cli", "--package", "taskyard-bench"]);
     shell::run(&mut build)?;
-    let mut command = shell::program(&shell::target().join("release/taskyard-bench"));
+    let mut command = shell::program(shell::target().join("release/taskyard-bench"));
     command.args(args);
     if wants_peers(args) {
         match tools::peers() {

@@ -185,10 +185,11 @@ impl Http {
         }
     }
 
-    /// One tube or all, as the server shows them: also with who waits.
+    /// One tube or all, those of Taskyard itself included, as the server shows them: with the takes that wait.
     pub async fn tubes(&self, tube: Option<&TubeName>) -> Result<Vec<TubeAnswer>, HttpError> {
         let Some(tube) = tube else {
-            let request = HttpCall::new(Method::GET, self.address(&["tubes"]));
+            let request =
+                HttpCall::new(Method::GET, self.address(&["tubes"]).with("internal", "true"));
             let answer: TubesAnswer = self.send(request, Duration::ZERO, "tubes").await?;
             return Ok(answer.tubes);
         };

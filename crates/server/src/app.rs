@@ -92,12 +92,10 @@ impl App {
         // More permits than this the semaphore cannot have.
         let connections_max = config.connections_max.min(Semaphore::MAX_PERMITS);
         let tubes_per_user_max = config.tubes_per_user_max;
+        let throttle = Arc::new(AuthThrottle::new());
         let iproto = config.iproto.map(|iproto| {
-            Arc::new(Face::new(
-                IprotoConfig { tubes_per_user_max, ..iproto },
-                engine.clone(),
-                instance,
-            ))
+            let iproto = IprotoConfig { tubes_per_user_max, ..iproto };
+            Arc::new(Face::new(iproto, engine.clone(), instance, throttle.clone()))
         });
         // A user is the same one on both faces.
         let tubes = match &iproto {
@@ -124,7 +122,7 @@ impl App {
                 config.answer_wait_max,
             ),
             answer_stall_max: config.answer_stall_max,
-            throttle: Arc::new(AuthThrottle::new()),
+            throttle,
             tubes,
             metrics_tubes_max: config.metrics_tubes_max,
             requests: Requests::default(),

@@ -65,7 +65,7 @@ impl Semaphores {
         let after = after.map(|after| (Reverse(after.priority), after.seq));
         let found = line.members(part, after, count);
         let places = || found.iter().filter_map(|task| Some((*task, line.get(*task)?)));
-        let last = places().last().filter(|_| found.len() == count);
+        let last = places().next_back().filter(|_| found.len() == count);
         let next = last.map(|(_, place)| LineCursor { priority: place.priority, seq: place.seq });
         let member = |(task, place): (TaskId, &Place)| Member {
             tube: None,

@@ -46,6 +46,7 @@ async fn a_task_that_is_stopped_in_the_queue_is_shown_as_stopped() {
         page.click("#run").await;
         page.until("text('#state') === 'waiting' && !document.querySelector('#queue').hidden")
             .await;
+        page.picture("pool-waiting").await;
         page.click("#stop").await;
         page.until("text('#state') === 'stopped' && document.querySelector('#queue').hidden").await;
         page.until("!document.querySelector('#run').disabled").await;

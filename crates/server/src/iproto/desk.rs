@@ -308,6 +308,7 @@ mod tests {
     use taskyard_wire::iproto::{encode_request, next_frame, parse_reply};
 
     use super::*;
+    use crate::auth_throttle::AuthThrottle;
     use crate::iproto::config::IprotoConfig;
     use crate::iproto::users::{User, Users};
 
@@ -318,7 +319,7 @@ mod tests {
         let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
         let mut config = IprotoConfig::new(([127, 0, 0, 1], 0).into());
         config.users = Users::new(vec![User::new("boss", "secret", Grants::All)]);
-        let face = Arc::new(Face::new(config, engine, [0; 16]));
+        let face = Arc::new(Face::new(config, engine, [0; 16], Arc::new(AuthThrottle::new())));
         let random = Random { salt: [0; 32], session: [1; 16] };
         let mut desk = Desk::new(face, None, random, &[]);
         let mut bytes = Vec::new();

@@ -53,7 +53,7 @@ pub(crate) struct Face {
     /// Sessions that could not be left yet.
     pub leaving: Leaving,
     /// Whose logins failed too often.
-    pub throttle: AuthThrottle,
+    pub throttle: Arc<AuthThrottle>,
     /// When it began to serve.
     pub started: Instant,
     connections: Quota,
@@ -91,7 +91,12 @@ pub(crate) enum Of {
 
 impl Face {
     /// What the configuration says.
-    pub fn new(config: IprotoConfig, engine: Engine, instance: [u8; 16]) -> Self {
+    pub fn new(
+        config: IprotoConfig,
+        engine: Engine,
+        instance: [u8; 16],
+        throttle: Arc<AuthThrottle>,
+    ) -> Self {
         let quota = |most| Quota { used: AtomicUsize::new(0), most };
         Face {
             engine,
@@ -107,7 +112,7 @@ impl Face {
             farewells: Semaphore::new(FAREWELLS_MAX),
             tubes: Arc::new(TubeQuota::new(config.tubes_per_user_max)),
             leaving: Leaving::default(),
-            throttle: AuthThrottle::new(),
+            throttle,
             started: Instant::now(),
             connections: quota(config.connections_max),
             in_flight: quota(config.in_flight_total_max),
@@ -217,7 +222,7 @@ mod tests {
         let engine = Engine::start(store, clock, Settings::default());
         let mut config = IprotoConfig::new(([127, 0, 0, 1], 0).into());
         config.in_flight_total_max = 3;
-        Arc::new(Face::new(config, engine, [0; 16]))
+        Arc::new(Face::new(config, engine, [0; 16], Arc::new(AuthThrottle::new())))
     }
 
     /// Whether there is room for this much.

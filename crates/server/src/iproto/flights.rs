@@ -204,6 +204,7 @@ mod tests {
     use taskyard_wire::iproto::{Operation, Shape, encode_request, next_frame, parse_reply};
 
     use super::*;
+    use crate::auth_throttle::AuthThrottle;
     use crate::iproto::config::IprotoConfig;
     use crate::iproto::desk::{Random, UNSENT_BYTES_MAX};
     use crate::iproto::face::{Face, Of, Share};
@@ -216,7 +217,12 @@ mod tests {
         let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
         let config = IprotoConfig::new(([127, 0, 0, 1], 0).into());
         let random = Random { salt: [0; 32], session: [1; 16] };
-        Desk::new(Arc::new(Face::new(config, engine, [0; 16])), None, random, &[])
+        Desk::new(
+            Arc::new(Face::new(config, engine, [0; 16], Arc::new(AuthThrottle::new()))),
+            None,
+            random,
+            &[],
+        )
     }
 
     fn call(name: &str, args: &[u8]) -> Vec<u8> {

@@ -43,7 +43,7 @@ fn unchunked(mut text: &str) -> String {
     while let Some((size, rest)) = text.split_once("\r\n") {
         let size = usize::from_str_radix(size, 16).unwrap();
         whole.push_str(&rest[..size]);
-        text = &rest[size..].strip_prefix("\r\n").unwrap_or_default();
+        text = rest[size..].strip_prefix("\r\n").unwrap_or_default();
     }
     whole
 }
