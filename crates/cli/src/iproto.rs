@@ -83,6 +83,16 @@ impl IprotoArgs {
         }))
     }
 
+    /// The address that other machines can reach, if no users guard it.
+    pub fn open_address(&self) -> Option<SocketAddr> {
+        match self.iproto {
+            Some(Address::At(address)) if !self.has_users() && !address.ip().is_loopback() => {
+                Some(address)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether there is a list of users.
     pub fn has_users(&self) -> bool {
         self.iproto_users.is_some()

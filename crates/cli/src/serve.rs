@@ -217,11 +217,13 @@ impl ServeArgs {
                 TokenError::Empty => Wrong(format!("{error}; {WITHOUT_TOKEN}")),
                 other => Wrong(other.to_string()),
             })?;
-        if self.insecure && token.is_none() && !self.http.ip().is_loopback() {
+        let http = Some(self.http).filter(|http| token.is_none() && !http.ip().is_loopback());
+        let open = [(http, "a token"), (self.iproto.open_address(), "a user")];
+        for (address, what) in open.into_iter().filter(|_| self.insecure) {
+            let Some(address) = address else { continue };
             note(format!(
-                "warning: --insecure: {} can be reached from other machines without a token; every client \
-                 there can read, change and delete all tasks",
-                self.http
+                "warning: --insecure: {address} can be reached from other machines without {what}; every client \
+                 there can read, change and delete all tasks"
             ));
         }
         if token.is_none() && self.iproto.has_users() {

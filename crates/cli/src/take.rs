@@ -54,7 +54,9 @@ pub fn run(args: TakeArgs) -> anyhow::Result<Exit> {
     };
     if tasks.is_empty() {
         if !args.json {
-            output::note(why_nothing(&args, &tube)?);
+            // The take itself went well, so a question that fails does not change how it ends.
+            let why = why_nothing(&args, &tube);
+            output::note(why.unwrap_or_else(|_| format!("nothing to take from {tube}")));
         }
         return Ok(Exit::Nothing);
     }

@@ -245,7 +245,7 @@ impl<E: Execute> Client<E> {
             return Ok(());
         }
         match self.tube(tube.as_str()).await {
-            Ok(found) => refuse_subqueues(tube, found.options.kind)?,
+            Ok(found) => refuse_subqueues(found.options.kind)?,
             Err(Error::Refused(Refusal::TubeNotFound(tube))) => {
                 return Err(Refusal::TubeNotFound(tube).into());
             }

@@ -183,7 +183,7 @@ impl<'a, E: Execute> Semaphore<'a, E> {
         self.standings(SemaphoreCommand::Look { key, tasks }).await
     }
 
-    /// Who holds a grant or who waits, the best first, at most `count`; `after` is the `next` of the page before.
+    /// The tasks that hold a grant or wait for one, the best first, at most `count`; `after` is the `next` of the page before.
     pub async fn members(
         &self,
         part: LinePart,

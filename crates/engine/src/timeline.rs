@@ -15,6 +15,9 @@ use crate::clock::Clock;
 /// How long to leave a store alone that could not be told.
 const BACK_OFF: Span = Span::from_secs(1);
 
+/// How far ahead of the wall clock a stored moment may be without doubt.
+const OUTLIER: Span = Span::from_secs(24 * 3600);
+
 /// The engine's time, and wall time beside it.
 pub(crate) struct Timeline {
     clock: Arc<dyn Clock>,
@@ -37,7 +40,7 @@ impl Timeline {
             return Timeline { clock, shift: 0, wall_ahead, told: false, not_before: None };
         };
         let by_wall = now.moved(wall_ahead).moved(known.wall_ahead.saturating_neg());
-        let start = by_wall.max(known.latest.unwrap_or(Timestamp::EPOCH)).max(Timestamp::EPOCH);
+        let start = by_wall.max(reached(&known, by_wall)).max(Timestamp::EPOCH);
         let shift = now.as_micros().saturating_sub(start.as_micros());
         Timeline { clock, shift, wall_ahead: known.wall_ahead, told: true, not_before: None }
     }
@@ -91,6 +94,20 @@ impl Timeline {
     }
 }
 
+/// The moment that the store had reached when it was closed. A task that was put by a clock far ahead of all others, and of the
+/// wall clock now, does not count: with it every delay and every time to live would end at once.
+fn reached(known: &StoreTime, by_wall: Timestamp) -> Timestamp {
+    let Some(latest) = known.latest else { return Timestamp::EPOCH };
+    let is_outlier = latest > by_wall + OUTLIER && known.earliest.is_some_and(|at| at <= by_wall);
+    if is_outlier {
+        tracing::warn!(
+            "tasks were put by a clock that was ahead by more than a day; going by the wall clock"
+        );
+        return Timestamp::EPOCH;
+    }
+    latest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,7 +119,7 @@ mod tests {
 
     fn known(seconds_ahead: i64, latest: Option<i64>) -> Option<StoreTime> {
         let wall_ahead = seconds_ahead * 1_000_000;
-        Some(StoreTime { wall_ahead, latest: latest.map(at) })
+        Some(StoreTime { wall_ahead, latest: latest.map(at), earliest: latest.map(at) })
     }
 
     fn start(wall: i64, store: Option<StoreTime>) -> Timeline {
@@ -127,6 +144,18 @@ mod tests {
         assert_eq!(again.adopt(step), -8_000_000_000);
         assert_eq!(again.to_wall(again.now()), at(1_000));
         assert_eq!(again.step(again.now()), None);
+    }
+
+    // One task that was put while the clock stood a year ahead moved the time of the whole store to that year at the next start:
+    // every other task expired.
+    #[test]
+    fn one_task_of_the_future_does_not_move_the_time() {
+        let year = 365 * 24 * 3_600;
+        let mixed = StoreTime { wall_ahead: 0, latest: Some(at(year)), earliest: Some(at(500)) };
+        assert_eq!(start(1_000, Some(mixed)).now(), at(1_000));
+        // A machine without a clock battery starts in 1970: then all tasks are of the future.
+        let all = StoreTime { earliest: Some(at(year - 500)), ..mixed };
+        assert_eq!(start(1_000, Some(all)).now(), at(year));
     }
 
     #[test]

@@ -18,12 +18,19 @@ use tokio::time::timeout;
 const TASK_BYTES: usize = 320;
 /// How large a task of a tube that was not seen yet is believed to be.
 const FIRST_TASK_BYTES: usize = 16 << 10;
+/// Answers up to this many bytes may use the room that is kept free of larger ones.
+const MEDIUM_BYTES_MAX: usize = 1 << 20;
+/// One part in so many of the room is kept for them, where that is room for several.
+const RESERVED_PART: usize = 8;
+
 /// How many tubes are told apart; others share what is believed of these.
 const BELIEFS: usize = 256;
 
 /// The room for answers of all connections.
 pub(crate) struct Answers {
     room: Arc<Semaphore>,
+    /// Kept for answers of medium size: clients that read large ones slowly do not keep them out.
+    reserved: Arc<Semaphore>,
     bytes_total_max: usize,
     bytes_max: usize,
     wait_max: Duration,
@@ -39,10 +46,14 @@ impl Answers {
     /// Room for this many bytes in total and in one answer. A large request waits for room for `wait_max`.
     pub fn new(bytes_total_max: usize, bytes_max: usize, wait_max: Duration) -> Self {
         let bytes_total_max = bytes_total_max.min(u32::MAX as usize);
+        let reserved = bytes_total_max / RESERVED_PART;
+        let reserved = if reserved < 4 * MEDIUM_BYTES_MAX { 0 } else { reserved };
+        let room = bytes_total_max - reserved;
         Answers {
-            room: Arc::new(Semaphore::new(bytes_total_max)),
+            room: Arc::new(Semaphore::new(room)),
+            reserved: Arc::new(Semaphore::new(reserved)),
             bytes_total_max,
-            bytes_max: bytes_max.min(bytes_total_max),
+            bytes_max: bytes_max.min(room),
             wait_max,
             beliefs: std::array::from_fn(|_| AtomicUsize::new(0)),
         }
@@ -50,7 +61,8 @@ impl Answers {
 
     /// How many bytes are reserved or not sent yet.
     pub fn bytes(&self) -> usize {
-        self.bytes_total_max.saturating_sub(self.room.available_permits())
+        let free = self.room.available_permits() + self.reserved.available_permits();
+        self.bytes_total_max.saturating_sub(free)
     }
 
     /// How many bytes an answer with so many tasks of the tube is expected to have.
@@ -68,7 +80,7 @@ impl Answers {
             return Ok(Share::default());
         }
         let bytes = self.amount(bytes.min(self.bytes_max))?;
-        match self.room.clone().try_acquire_many_owned(bytes) {
+        match self.try_acquire(bytes) {
             Ok(permit) => return Ok(Share(Some(permit))),
             Err(TryAcquireError::NoPermits) if !self.wait_max.is_zero() => {}
             Err(_) => return Err(no_room()),
@@ -99,12 +111,23 @@ impl Answers {
             return Ok(());
         }
         let more = self.amount(bytes - held)?;
-        let more = self.room.clone().try_acquire_many_owned(more).map_err(|_| no_room())?;
         match &mut share.0 {
-            Some(permit) => permit.merge(more),
-            None => share.0 = Some(more),
+            Some(permit) => {
+                // Both parts must be of the same room.
+                let room = permit.semaphore().clone();
+                permit.merge(room.try_acquire_many_owned(more).map_err(|_| no_room())?);
+            }
+            None => share.0 = Some(self.try_acquire(more).map_err(|_| no_room())?),
         }
         Ok(())
+    }
+
+    fn try_acquire(&self, bytes: u32) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        let acquired = self.room.clone().try_acquire_many_owned(bytes);
+        if acquired.is_err() && bytes as usize <= MEDIUM_BYTES_MAX {
+            return self.reserved.clone().try_acquire_many_owned(bytes);
+        }
+        acquired
     }
 
     /// Makes the share as large as an answer with these tasks is, and remembers how large they were.
@@ -201,6 +224,21 @@ mod tests {
         answers.resize(&mut two, 10).unwrap();
         assert_eq!(answers.bytes(), 0);
         assert!(matches!(answers.resize(&mut two, 601 * KIB), Err(Error::TooLarge { .. })));
+    }
+
+    // Two clients that read 128 MiB each as slowly as they may kept takes of a few tasks out for hours.
+    #[tokio::test]
+    async fn large_answers_leave_room_for_others() {
+        const MIB: usize = 1 << 20;
+        let answers = Answers::new(256 * MIB, 128 * MIB, Duration::ZERO);
+        let mut large = vec![answers.reserve(128 * MIB).await.unwrap()];
+        large.push(answers.reserve(96 * MIB).await.unwrap());
+        assert!(answers.reserve(2 * MIB).await.is_err());
+        let mut medium = answers.reserve(MIB).await.unwrap();
+        answers.resize(&mut medium, MIB + 1).unwrap();
+        assert_eq!(answers.bytes(), 225 * MIB + 1);
+        drop((large, medium));
+        assert_eq!(answers.bytes(), 0);
     }
 
     #[test]

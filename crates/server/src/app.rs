@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::service::Service;
 use taskyard_core::{Command, Error, Execute, Reply, TubeName};
-use taskyard_engine::Engine;
+use taskyard_engine::{Engine, StoreHealth};
 use tokio::sync::Semaphore;
 
 use crate::answers::Answers;
@@ -52,6 +52,8 @@ pub(crate) struct App {
     pub answer_stall_max: Duration,
     /// Failed logins.
     pub throttle: Arc<AuthThrottle>,
+    /// What the store last answered when it was asked for its health.
+    health: tokio::sync::Mutex<Option<(Instant, Result<StoreHealth, Error>)>>,
     /// Which users created how many tubes.
     pub tubes: Arc<TubeQuota>,
     /// How many tubes have rows of their own in `/metrics`.
@@ -123,6 +125,7 @@ impl App {
             ),
             answer_stall_max: config.answer_stall_max,
             throttle,
+            health: tokio::sync::Mutex::new(None),
             tubes,
             metrics_tubes_max: config.metrics_tubes_max,
             requests: Requests::default(),
@@ -148,6 +151,21 @@ impl App {
         };
         let reply = replies.into_iter().next();
         reply.unwrap_or_else(|| Err(Error::Store("the engine did not answer".into())))
+    }
+
+    /// Whether the store can do its work. Callers that ask at the same time share one question to the store: it may take
+    /// long, and other work waits for it.
+    pub async fn store_health(&self) -> Result<StoreHealth, Error> {
+        let asked = Instant::now();
+        let mut latest = self.health.lock().await;
+        if let Some((found, health)) = &*latest
+            && *found >= asked
+        {
+            return health.clone();
+        }
+        let health = self.engine.health().await;
+        *latest = Some((Instant::now(), health.clone()));
+        health
     }
 
     /// For whom tubes are created over HTTP: all who know the token are one administrator.

@@ -118,7 +118,11 @@ impl Intake {
                 discard(body).await;
                 return Err(self.too_large(size));
             }
-            self.reserve(&mut held._room, piece.len())?;
+            if let Err(overloaded) = self.reserve(&mut held._room, piece.len()) {
+                drop((held, pieces));
+                discard(body).await;
+                return Err(overloaded);
+            }
             if held.bytes.is_empty() && pieces.is_empty() {
                 held.bytes = piece;
                 continue;
@@ -222,7 +226,7 @@ fn check_object(bytes: &[u8]) -> Result<(), Error> {
 }
 
 /// Reads the rest away. Many callers look for an answer only when everything is sent.
-async fn discard(mut body: Body) {
+pub(crate) async fn discard(mut body: Body) {
     let reading = async {
         let mut size = 0;
         while let Some(Ok(frame)) = body.frame().await {

@@ -4,7 +4,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -146,7 +146,8 @@ async fn serve(
     }
     let peer = stream.peer_addr().ok();
     let ip = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
-    let caller = Arc::new(Caller { peer: ip, logged_in: AtomicBool::new(false) });
+    let caller =
+        Arc::new(Caller { peer: ip, logged_in: AtomicBool::new(false), proven: AtomicU64::new(0) });
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         let extensions = request.extensions_mut();

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use axum::body::HttpBody;
@@ -26,6 +26,8 @@ use crate::http::{self, Refusal};
 
 /// Addresses that need no token beside the page: they tell nothing about tasks.
 const OPEN: [&str; 2] = ["/healthz", "/openapi.json"];
+/// How often a connection that shows the right token proves its address anew.
+const PROVE_EVERY_SECONDS: u64 = 60;
 
 /// The connection that a request came over.
 #[derive(Debug)]
@@ -34,6 +36,8 @@ pub(crate) struct Caller {
     pub peer: IpAddr,
     /// Whether the token was shown on it.
     pub logged_in: AtomicBool,
+    /// When it last proved that, in seconds since the server started.
+    pub proven: AtomicU64,
 }
 
 /// Lets a request in or refuses it, counts it, and sets the headers that every answer has.
@@ -77,9 +81,14 @@ fn log_in(app: &App, token: &Token, request: &Request) -> Result<(), Refusal> {
     }
     match token.check(request.headers()) {
         Shown::Right => {
-            if let Some(caller) = caller.filter(|_| !is_known) {
+            if let Some(caller) = caller {
                 caller.logged_in.store(true, Ordering::Relaxed);
-                app.throttle.succeeded(peer, Instant::now());
+                // A connection that stays open proves its address again now and then.
+                let now = app.started.elapsed().as_secs() + 1;
+                if now >= caller.proven.load(Ordering::Relaxed) + PROVE_EVERY_SECONDS || !is_known {
+                    caller.proven.store(now, Ordering::Relaxed);
+                    app.throttle.succeeded(peer, Instant::now());
+                }
             }
             Ok(())
         }

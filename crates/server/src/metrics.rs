@@ -224,9 +224,9 @@ fn write_server(text: &mut Text, app: &App) {
             app.answers.bytes() as u64,
         ),
         (
-            "taskyard_http_login_failures_total",
+            "taskyard_login_failures_total",
             "counter",
-            "Requests with a wrong token.",
+            "Logins that failed, over HTTP or iproto.",
             app.throttle.failures(),
         ),
     ];

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// So many bytes a client must accept in the time it has, or all there are.
-const ACCEPTED_BYTES_MIN: usize = 16 << 10;
+const ACCEPTED_BYTES_MIN: usize = 1 << 20;
 
 /// A stream that fails when the other side accepts too little for too long.
 pub(crate) struct Guarded<S> {

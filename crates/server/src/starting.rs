@@ -20,6 +20,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
+use crate::body::discard;
 use crate::connections::{pause_after, prepare};
 use crate::slow_reader::Guarded;
 
@@ -37,7 +38,7 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
-    /// Begins to answer whoever connects to this listener.
+    /// Begins to answer the clients of this listener.
     pub fn begin(listener: TcpListener) -> Self {
         let (stop, stopped) = oneshot::channel();
         Starting { stop, running: tokio::spawn(run(listener, stopped)) }
@@ -86,7 +87,10 @@ async fn run(listener: TcpListener, stopped: oneshot::Receiver<()>) -> TcpListen
 async fn answer(stream: TcpStream) {
     prepare(&stream);
     let service = service_fn(|request: hyper::Request<Incoming>| async move {
-        Ok::<_, Infallible>(refusal(request.uri().path()))
+        let refusal = refusal(request.uri().path());
+        // A connection that is closed with unread bytes is reset, and the answer lost.
+        discard(Body::new(request.into_body())).await;
+        Ok::<_, Infallible>(refusal)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -60,9 +60,10 @@ impl TubeQuota {
     ) -> Vec<Result<Reply>> {
         let mut accepted = Vec::with_capacity(commands.len());
         let mut changes = Vec::with_capacity(commands.len());
+        let mut counted = Counted { quota: self, user: user.name, tubes: 0 };
         let mut refused = Vec::new();
         for (index, command) in commands.into_iter().enumerate() {
-            match self.begin(queue, user, &command).await {
+            match self.begin(queue, user, &command, &mut counted).await {
                 Ok(change) => {
                     changes.push(change);
                     accepted.push(command);
@@ -74,6 +75,7 @@ impl TubeQuota {
             true => Vec::new(),
             false => queue.execute(accepted).await,
         };
+        counted.tubes = 0;
         for (change, reply) in changes.into_iter().zip(&replies) {
             self.end(user.name, change, reply);
         }
@@ -98,16 +100,16 @@ impl TubeQuota {
         queue: &impl Execute,
         user: User<'_>,
         command: &Command,
+        counted: &mut Counted<'_>,
     ) -> Result<Change> {
         let change = Change::of(command);
         let Change::Create(tube) = &change else { return Ok(change) };
-        let counted = self.known().count(user.name, self.each_max);
-        let refusal = match counted {
+        let refusal = match counted.count() {
             Err(refusal) => refusal,
             Ok(()) => match self.check_reserve(queue, user).await {
                 Ok(()) => return Ok(change),
                 Err(refusal) => {
-                    self.known().forget_one(user.name);
+                    counted.forget_one();
                     refusal
                 }
             },
@@ -142,6 +144,34 @@ impl TubeQuota {
             (Change::Drop(tube), Ok(_)) => known.dropped(&tube),
             (Change::Rename(from, to), Ok(_)) => known.renamed(&from, to),
             (Change::Drop(_) | Change::Rename(..) | Change::None, _) => {}
+        }
+    }
+}
+
+/// Tubes that are counted and not created yet. They are forgotten when the caller is gone before the answer.
+struct Counted<'a> {
+    quota: &'a TubeQuota,
+    user: &'a str,
+    tubes: usize,
+}
+
+impl Counted<'_> {
+    fn count(&mut self) -> Result<()> {
+        self.quota.known().count(self.user, self.quota.each_max)?;
+        self.tubes += 1;
+        Ok(())
+    }
+
+    fn forget_one(&mut self) {
+        self.tubes -= 1;
+        self.quota.known().forget_one(self.user);
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        while self.tubes > 0 {
+            self.forget_one();
         }
     }
 }
@@ -263,6 +293,23 @@ mod tests {
         let dropped = run(&quota, &engine, BOB, Command::DropTube { tube: tube("f") }).await;
         assert_eq!(dropped, Ok(Reply::Nothing));
         assert_eq!(run(&quota, &engine, ANN, create("e")).await, Ok(Reply::Created(true)));
+    }
+
+    // Each create whose caller was gone before the answer was counted for ever, also of a tube that was there.
+    #[tokio::test]
+    async fn a_caller_that_is_gone_is_not_counted() {
+        struct Silent;
+        impl Execute for Silent {
+            async fn execute(&self, _: Vec<Command>) -> Vec<Result<Reply>> {
+                std::future::pending().await
+            }
+        }
+        let (quota, engine) = (TubeQuota::new(1), engine());
+        for _ in 0..3 {
+            let mut asking = Box::pin(quota.execute(&Silent, ANN, vec![create("a")]));
+            assert!(futures_util::poll!(asking.as_mut()).is_pending());
+        }
+        assert_eq!(run(&quota, &engine, ANN, create("a")).await, Ok(Reply::Created(true)));
     }
 
     #[tokio::test]

@@ -45,6 +45,7 @@ pub struct Output {
     cut: bool,
     /// What is no UTF-8, until its encoding is known.
     raw: Vec<Raw>,
+    /// What that takes, with what each piece takes beside its bytes.
     raw_bytes: usize,
 }
 
@@ -132,6 +133,7 @@ impl Output {
             return;
         }
         let at = self.text.get_or_insert_default().len();
+        self.raw_bytes += size_of::<Raw>();
         let room = self.bytes_max.saturating_sub(at + self.raw_bytes);
         let kept = &bytes[..bytes.len().min(room)];
         self.raw_bytes += kept.len();
@@ -378,7 +380,7 @@ mod tests {
     fn another_encoding_is_read_as_what_it_is() {
         // A task that chose LATIN1 left question marks.
         let quote = Some('\'');
-        let mut output = Output::new(Format { quote, escape: quote, ..format() }, 100);
+        let mut output = Output::new(Format { quote, escape: quote, ..format() }, 1000);
         let name = b"Gr\xf6\xdfe".to_vec();
         let column = |name: Vec<u8>| Column { name, type_oid: 25 };
         output.begin(vec![column(name.clone()), column(b"b".to_vec())]);
@@ -386,6 +388,22 @@ mod tests {
         output.tag("SET");
         let expected = "'Größe'\t'b'\n'it''s ü'\t'x'\nSET";
         assert_eq!(output.into_text(Some(Charset::Latin1)).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn many_short_values_in_another_encoding_are_bounded() {
+        // Only the byte of each was counted, and not the forty beside it: 30 million of them were within 64 MiB of
+        // output, and took 2 GB.
+        let bytes_max = 64 << 10;
+        let mut output = Output::new(format(), bytes_max);
+        begin(&mut output, &[("a", 25)]);
+        for _ in 0..bytes_max {
+            output.row([Some(&b"\xe9"[..])].into_iter());
+        }
+        assert!(output.is_cut());
+        assert!(output.raw.len() * size_of::<Raw>() <= bytes_max + size_of::<Raw>());
+        let text = output.into_text(Some(Charset::Latin1)).expect("there were rows");
+        assert!(text.starts_with("é\né\n"), "{}", &text[..20]);
     }
 
     #[test]

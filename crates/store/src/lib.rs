@@ -153,8 +153,10 @@ pub struct StoreHealth {
 pub struct StoreTime {
     /// How far wall time is ahead of the moments it keeps, in microseconds.
     pub wall_ahead: i64,
-    /// A moment that was reached before it was opened.
+    /// The latest moment at which one of its tasks was put.
     pub latest: Option<Timestamp>,
+    /// The earliest one.
+    pub earliest: Option<Timestamp>,
 }
 
 /// Who wants to know what others do.

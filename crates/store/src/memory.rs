@@ -46,7 +46,7 @@ impl Store for MemoryStore {
 
     fn time(&self) -> Option<StoreTime> {
         let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(StoreTime { wall_ahead: machine.wall_ahead(), latest: None })
+        Some(StoreTime { wall_ahead: machine.wall_ahead(), ..StoreTime::default() })
     }
 
     fn set_wall_ahead(&self, _now: Timestamp, micros: i64) -> Pending<'_, Result<(), Error>> {

@@ -54,7 +54,7 @@ enum SemaphoreVerb {
     Show(ShowArgs),
     /// Show who holds a grant, the best first.
     Holders(MembersArgs),
-    /// Show who waits for a grant, the best first.
+    /// Show the tasks that wait for a grant, the best first.
     Waiting(MembersArgs),
     /// Remove a semaphore; refused while a tube is behind it, or tasks hold its grants or wait for them.
     Drop(DropArgs),

@@ -111,7 +111,7 @@ fn tokens_that_others_know_or_guess_are_refused() {
     serving.run(&["put", "mail", "x", "--token", TOKEN]).good();
 }
 
-// A server on every address said that it was on 127.0.0.1, and nothing warned that anybody could use it.
+// A server on every address said that it was on 127.0.0.1, and nothing warned that every machine could use it.
 #[test]
 fn an_insecure_server_warns_and_shows_where_it_can_be_reached() {
     let mut command = binary();

@@ -50,8 +50,8 @@ fn a_tube_without_sub_queues_refuses_them() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "x"]).good();
     for _ in 0..2 {
-        let refused = rig.run(&["put", "mail", "y", "--subqueue", "ann"]).ends(2);
-        assert!(refused.err.contains("'mail' is fifottl, which has no sub-queues"), "{refused:?}");
+        let refused = rig.run(&["put", "mail", "y", "--subqueue", "ann"]).ends(6);
+        assert!(refused.err.contains("a fifottl tube does not support sub-queues"), "{refused:?}");
     }
     assert_eq!(rig.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"], 1);
     // A tube that was made anew under the name is looked at again.
@@ -59,7 +59,7 @@ fn a_tube_without_sub_queues_refuses_them() {
     rig.run(&["put", "lanes", "x", "--subqueue", "ann"]).good();
     rig.run(&["tube", "drop", "lanes"]).good();
     rig.run(&["tube", "create", "lanes"]).good();
-    rig.run(&["put", "lanes", "x", "--subqueue", "ann"]).ends(2);
+    rig.run(&["put", "lanes", "x", "--subqueue", "ann"]).ends(6);
 }
 
 // A script that had the wrong name in it emptied a tube without a word.

@@ -37,7 +37,7 @@ fn killed_at_any_moment_it_goes_on() {
 fn one_that_loads_its_data_is_waited_for() {
     let Some(program) = program() else { return };
     let (first, second) = (Instance::new(program.clone()), Instance::new(program));
-    // Whoever migrates waits as well.
+    // `migrate` waits as well.
     let migrated = run(&["migrate", "--store", &first.loading_url(3)]).good();
     assert!(migrated.contains("form of this version"), "{migrated}");
     let (from, to) = (first.loading_url(3), second.loading_url(3));

@@ -1,7 +1,7 @@
 //! Sends requests over connections that are kept open between requests.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -11,11 +11,16 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::address::{Address, Target};
 
 /// How long a server may take to accept a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// How long a connection is kept open while no request uses it: less than servers and firewalls keep it.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long a kept connection may take to be ready: it may still be sending the end of a request that was refused early.
+const READY_MAX: Duration = Duration::from_millis(100);
 /// How many connections are kept open while no request uses them.
 const IDLE_MAX: usize = 64;
 
@@ -42,7 +47,8 @@ impl HttpCall {
 pub(super) struct Link {
     address: Arc<Address>,
     token: Option<HeaderValue>,
-    idle: Arc<Mutex<Vec<Connection>>>,
+    /// Connections without a request, and since when.
+    idle: Arc<Mutex<Vec<(Connection, Instant)>>>,
 }
 
 type Connection = SendRequest<Full<Bytes>>;
@@ -68,7 +74,7 @@ impl Link {
         within: Duration,
     ) -> Result<(StatusCode, Bytes), String> {
         let request = self.request(call)?;
-        match tokio::time::timeout(within, self.exchange(request)).await {
+        match timeout(within, self.exchange(request)).await {
             Ok(answer) => answer,
             Err(_) => Err(format!("no answer within {} s", within.as_secs())),
         }
@@ -120,13 +126,13 @@ impl Link {
     /// A connection that can take a request, and whether it has served one before.
     async fn connection(&self) -> Result<(Connection, bool), String> {
         loop {
-            let Some(mut idle) = self.lock().pop() else { break };
-            if idle.ready().await.is_ok() {
+            let Some((mut idle, since)) = self.lock().pop() else { break };
+            let is_fresh = since.elapsed() < IDLE_TIME_MAX;
+            if is_fresh && matches!(timeout(READY_MAX, idle.ready()).await, Ok(Ok(()))) {
                 return Ok((idle, true));
             }
         }
-        let connecting =
-            tokio::time::timeout(CONNECT_MAX, TcpStream::connect(self.address.endpoint()));
+        let connecting = timeout(CONNECT_MAX, TcpStream::connect(self.address.endpoint()));
         let stream = match connecting.await {
             Ok(stream) => stream.map_err(|error| error.to_string())?,
             Err(_) => return Err(format!("no connection within {} s", CONNECT_MAX.as_secs())),
@@ -141,12 +147,13 @@ impl Link {
 
     fn keep(&self, connection: Connection) {
         let mut idle = self.lock();
+        idle.retain(|(_, since)| since.elapsed() < IDLE_TIME_MAX);
         if idle.len() < IDLE_MAX && !connection.is_closed() {
-            idle.push(connection);
+            idle.push((connection, Instant::now()));
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Connection, Instant)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -129,8 +129,11 @@ fn shows_holders(command: &Command) -> Option<TubeName> {
 async fn assert_refused(http: &Http, command: Command) {
     let verb = command.verb();
     let refusal = http.ask(command).await;
-    let invalid = matches!(&refusal, Err(HttpError::Refused { error: Error::Invalid(_), .. }));
-    assert!(invalid, "{verb} over HTTP answered {refusal:?}");
+    let refused = matches!(
+        &refusal,
+        Err(HttpError::Refused { error: Error::Invalid(_) | Error::Unsupported { .. }, .. })
+    );
+    assert!(refused, "{verb} over HTTP answered {refusal:?}");
 }
 
 fn needs_more_than_http(command: &Command) -> bool {

@@ -153,7 +153,7 @@ fn sub_queues_need_a_tube_that_has_them() {
         assert!(matches!(error, Error::Refused(Refusal::TubeNotFound(_))), "{error}");
         client.put("orders", "1").await.unwrap();
         let error = client.put_in("orders", "ann", "1").await.unwrap_err().to_string();
-        assert!(error.contains("'orders' is fifottl, which has no sub-queues"), "{error}");
+        assert!(error.contains("a fifottl tube does not support sub-queues"), "{error}");
         assert_eq!(client.stats("orders").await.unwrap().tasks.total(), 1);
         client.drop_tube("orders").await.unwrap();
         client.create("orders", TubeOptions::new(Kind::UtubeTtl)).await.unwrap();

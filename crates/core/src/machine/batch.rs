@@ -166,6 +166,8 @@ impl Machine {
         }
         tube.next_id = tube.next_id.max(record.id.0 + 1);
         self.latest_restored = self.latest_restored.max(Some(record.created));
+        let earliest = self.earliest_restored.unwrap_or(record.created);
+        self.earliest_restored = Some(earliest.min(record.created));
         let subqueue = record.subqueue.clone();
         let semaphore_priority = record.semaphore_priority;
         let slot = Slot::from_record(record, self.wall_ahead);

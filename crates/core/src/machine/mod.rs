@@ -47,8 +47,9 @@ pub struct Machine {
     now: Option<Timestamp>,
     /// How far wall time is ahead of that, in microseconds.
     wall_ahead: i64,
-    /// When the latest task was put that was brought back.
+    /// When the latest task was put that was brought back, and when the earliest.
     latest_restored: Option<Timestamp>,
+    earliest_restored: Option<Timestamp>,
     tubes: Registry,
     sessions: HashMap<SessionId, Session>,
     /// How long a session without connections keeps its tasks.

@@ -130,14 +130,12 @@ pub fn refuse_priorities(tube: &TubeName, tasks: &[NewTask]) -> Result<()> {
 
 /// Refuses sub-queues for a tube of a kind that has none. Stores ignore them there, as the original queue does; the faces
 /// that are our own ask this first.
-pub fn refuse_subqueues(tube: &TubeName, kind: Kind) -> Result<()> {
+pub fn refuse_subqueues(kind: Kind) -> Result<()> {
     if kind.has_subqueues() {
         return Ok(());
     }
-    Err(Error::Invalid(format!(
-        "tube '{tube}' is {}, which has no sub-queues; put without one, or into a tube of the kind utube or utubettl",
-        kind.name()
-    )))
+    let verb = "sub-queues; put without one, or into a tube of the kind utube or utubettl";
+    Err(Error::Unsupported { kind: kind.name(), verb })
 }
 
 /// What a tube without a semaphore answers to such tasks.

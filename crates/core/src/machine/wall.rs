@@ -23,6 +23,11 @@ impl Machine {
         self.latest_restored
     }
 
+    /// When the earliest task that was brought back was put.
+    pub fn earliest_restored(&self) -> Option<Timestamp> {
+        self.earliest_restored
+    }
+
     /// Says how far wall time is ahead, before anything is brought back.
     pub fn restore_wall_ahead(&mut self, micros: i64) {
         self.wall_ahead = micros;

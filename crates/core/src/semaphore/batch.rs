@@ -82,7 +82,9 @@ impl Semaphores {
             self.all[number as usize].record = record;
         }
         for number in 0..self.all.len() as u32 {
-            self.schedule(number);
+            if !self.vacant.contains(&number) {
+                self.schedule(number);
+            }
         }
     }
 

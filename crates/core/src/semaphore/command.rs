@@ -48,7 +48,7 @@ pub enum SemaphoreCommand {
         /// Which tasks.
         tasks: Vec<TaskId>,
     },
-    /// Show who holds a grant or who waits, the best first, a page at a time. Answers [`SemaphoreReply::Members`].
+    /// Show the tasks that hold a grant or wait for one, the best first, a page at a time. Answers [`SemaphoreReply::Members`].
     Members {
         /// Which semaphore.
         key: SemaphoreKey,

@@ -69,7 +69,9 @@ impl Semaphores {
             || Semaphore { record: record.clone(), line: Line::default(), wakeup: None };
         while self.all.len() < number as usize {
             self.vacant.insert(self.all.len() as u32);
-            self.all.push(semaphore());
+            let mut vacant = semaphore();
+            vacant.record.recheck_at = None;
+            self.all.push(vacant);
         }
         if self.vacant.remove(&number) {
             self.all[number as usize] = semaphore();
@@ -94,7 +96,7 @@ impl Semaphores {
         let events = self.outbox.all().filter(|(_, row)| row.semaphore == number);
         let events: Vec<_> = events.map(|(id, _)| id).collect();
         events.into_iter().for_each(|id| self.set_event(id, None));
-        // A note of how it was, for whoever writes the batch down or undoes it.
+        // A note of how it was, to write the batch down or to undo it.
         self.update(number, |record| record.recheck_at = None);
         self.schedule(number);
         let grants = self.semaphore(number).record.grant_seq;

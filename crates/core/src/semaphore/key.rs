@@ -138,7 +138,9 @@ impl std::str::FromStr for LineCursor {
         let priority = Priority::new(priority.parse().map_err(|_| wrong())?)?;
         // What every store can count to.
         let seq = seq.parse().ok().filter(|seq| *seq < 1 << 53).ok_or_else(wrong)?;
-        Ok(LineCursor { priority, seq })
+        let cursor = LineCursor { priority, seq };
+        // One page has one name.
+        if cursor.to_string() == text { Ok(cursor) } else { Err(wrong()) }
     }
 }
 

@@ -61,7 +61,7 @@ async fn leases_waits_and_delays_last_as_long_as_they_were_to_last() {
         let done = rig.run(finish("mail", &held, Finish::Touch(MINUTE))).await;
         assert!(matches!(&done, Ok(Reply::Finished(all)) if matches!(all[..], [Outcome::Done(_)])));
         rig.clock.advance(Span::from_secs(1));
-        // Wait and delay end together: whoever is first, nothing is late.
+        // Wait and delay end together: whichever is first, nothing is late.
         _ = waiting.reply().await;
         rig.settled().await;
         assert_ne!(state(&rig, 1).await, State::Delayed);

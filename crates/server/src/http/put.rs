@@ -35,7 +35,7 @@ pub(crate) fn routes() -> Vec<Route> {
     let route = Route::new(Method::POST, "/v1/tubes/{tube}/put", about, put)
         .reads::<PutRequest>()
         .answers::<PutAnswer>("The tasks that were added, in the order of the request")
-        .refuses([Code::TubeFull, Code::TooManyTubes, Code::NoSemaphore])
+        .refuses([Code::TubeFull, Code::TooManyTubes, Code::NoSemaphore, Code::Unsupported])
         .commands();
     vec![route]
 }
@@ -73,7 +73,7 @@ async fn check_subqueues(app: &App, tube: &TubeName) -> Result<(), Refusal> {
     // What else is wrong the put itself says.
     if let Ok(Reply::Tubes(tubes)) = app.ask(Command::Tubes { tube: Some(tube.clone()) }).await {
         for found in tubes {
-            refuse_subqueues(tube, found.options.kind)?;
+            refuse_subqueues(found.options.kind)?;
             app.subqueue_tubes.note(tube);
         }
     }

@@ -156,6 +156,12 @@ impl QueryField {
         QueryField { name, about, schema: schema.into() }
     }
 
+    /// A text of this form, a regular expression.
+    pub fn pattern(name: &'static str, about: &'static str, pattern: &str) -> Self {
+        let schema = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build();
+        QueryField { name, about, schema: schema.into() }
+    }
+
     /// A number from 1 to `max`.
     pub fn count(name: &'static str, about: &'static str, max: usize) -> Self {
         let number = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer));

@@ -22,6 +22,8 @@ use super::{Refusal, Route, check_wait, ok, streamed};
 use crate::app::{App, Shared, misfit};
 
 const ONE: &str = "/v1/semaphores/{semaphore}";
+/// The form of a cursor: a priority and a sequence number.
+const CURSOR: &str = r"^(0|-?[1-9][0-9]{0,8})(\.[0-9]{0,3}[1-9])?:(0|[1-9][0-9]{0,14})$";
 /// Bytes of a task in an answer.
 const STANDING_BYTES: usize = 200;
 
@@ -64,12 +66,12 @@ pub(crate) fn routes() -> Vec<Route> {
 
 fn member_routes() -> [Route; 2] {
     let holders = ("holders", "Show who holds a grant, the best first");
-    let waiting = ("waiting", "Show who waits for a grant, the best first");
+    let waiting = ("waiting", "Show the tasks that wait for a grant, the best first");
     let paged = |route: Route| {
         let count = "At most how many; 1000 when absent";
         route
             .asks(QueryField::count("count", count, BATCH_TASKS_MAX))
-            .asks(QueryField::text("after", "The `next` of the page before"))
+            .asks(QueryField::pattern("after", "The `next` of the page before", CURSOR))
             .answers::<MembersAnswer>("One page")
     };
     [

@@ -57,7 +57,7 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 async fn health(State(app): State<Shared>) -> Result<Response, Refusal> {
-    let store = app.engine.health().await?;
+    let store = app.store_health().await?;
     let services = app.services.iter().map(|service| {
         let word = if service.health() == Health::Well { "ok" } else { "troubled" };
         (service.name().to_owned(), word.to_owned())
@@ -73,7 +73,7 @@ async fn metrics(
 ) -> Result<Response, Refusal> {
     let tubes = asked.of(infos(&app, None).await?);
     let waiting = app.engine.waiting_counts().await;
-    let store = app.engine.health().await;
+    let store = app.store_health().await;
     let text = metrics::text(&app, &tubes, &waiting, &store);
     Ok(([(header::CONTENT_TYPE, METRICS)], text).into_response())
 }

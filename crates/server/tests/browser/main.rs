@@ -70,7 +70,7 @@ async fn a_tube_shows_its_details_and_can_be_paused() {
         page.until("document.querySelectorAll('#details-body .pairs')[1].children.length === 11")
             .await;
 
-        // One click stopped a tube for everybody; now it has to be confirmed.
+        // One click stopped a tube for all clients; now it has to be confirmed.
         page.click("#pause").await;
         page.until("!document.querySelector('#confirm').hidden").await;
         page.until("text('#confirm-text').startsWith('Pause tube “mail”? Consumers get no tasks')")

@@ -129,7 +129,7 @@ async fn guessing_is_slowed_down_and_known_clients_go_on() {
     drop(known);
     let metrics = rig.request(Method::GET, "/metrics").bearer_auth(TOKEN);
     let metrics = metrics.send().await.unwrap().text().await.unwrap();
-    assert!(metrics.contains("taskyard_http_login_failures_total 30\n"), "{metrics}");
+    assert!(metrics.contains("taskyard_login_failures_total 30\n"), "{metrics}");
 }
 
 async fn show(rig: &Rig, token: &str) -> Answer {

@@ -95,7 +95,8 @@ async fn the_document_lists_every_address() {
     }
     let semaphore = "/v1/semaphores/{semaphore}";
     expected.extend(["enqueue", "look", "finish"].map(|verb| format!("POST {semaphore}/{verb}")));
-    expected.extend(["GET", "PUT"].map(|method| format!("{method} {semaphore}")));
+    expected.extend(["GET", "PUT", "DELETE"].map(|method| format!("{method} {semaphore}")));
+    expected.extend(["holders", "waiting"].map(|part| format!("GET {semaphore}/{part}")));
     expected.extend(
         [
             "GET /v1/semaphores",

@@ -38,6 +38,8 @@ pub(super) struct Known {
     pub now: i64,
     /// When all tubes were last asked what is due.
     swept: Option<i64>,
+    /// Whether anything may have happened elsewhere since the latest sweep began.
+    sweep_forgotten: bool,
     /// What must be put in order before anything else is asked.
     pub disorder: Option<Disorder>,
 }
@@ -235,8 +237,11 @@ impl Known {
         let semaphores = &self.semaphores;
         let events = semaphores.events.first_after(semaphores.told);
         let next = self.moments.first().into_iter().chain(self.session_end);
-        let next = next.chain(semaphores.moments.first()).chain(events).min()?;
-        Some(Timestamp::from_micros(next.saturating_sub(self.ahead)))
+        let next = next.chain(semaphores.moments.first()).chain(events).min();
+        // A server that is alone sweeps only when it has to, so that must not be missed.
+        let sweep = self.swept.is_none().then_some(self.now);
+        let next = next.map(|next| next.saturating_sub(self.ahead)).into_iter().chain(sweep).min();
+        next.map(Timestamp::from_micros)
     }
 
     /// Whether all tubes are to be asked what is due: at first, and now and then where there are other servers.
@@ -249,14 +254,22 @@ impl Known {
         self.swept.is_none()
     }
 
-    /// All were asked.
+    /// All are about to be asked.
+    pub fn begin_sweep(&mut self) {
+        self.sweep_forgotten = false;
+    }
+
+    /// All were asked. What happened elsewhere meanwhile may have been missed.
     pub fn swept(&mut self) {
-        self.swept = Some(self.now);
+        if !self.sweep_forgotten {
+            self.swept = Some(self.now);
+        }
     }
 
     /// Anything may have happened elsewhere.
     pub fn forget_sweep(&mut self) {
         self.swept = None;
+        self.sweep_forgotten = true;
     }
 
     /// Redis may believe something else than this server.
@@ -341,11 +354,18 @@ mod tests {
     fn only_whom_others_may_have_changed_is_asked_again_and_again() {
         let mut known = Known::default();
         assert!(known.wants_sweep(false), "at first");
+        known.begin_sweep();
         known.swept();
         known.now = SWEEP;
         assert!(!known.wants_sweep(false));
         assert!(known.wants_sweep(true));
         known.forget_sweep();
+        assert!(known.wants_sweep(false));
+        assert!(known.next_wakeup().is_some(), "it is not left to chance");
+        // Another server died while all were asked: its sessions were never ended, and their tasks stayed taken.
+        known.begin_sweep();
+        known.forget_sweep();
+        known.swept();
         assert!(known.wants_sweep(false));
     }
 

@@ -155,8 +155,11 @@ impl Batch<'_> {
     /// where nothing else moved.
     pub async fn tick(&mut self, limit: usize) -> Result<usize, Failure> {
         let (sweep, clock, session_end) = {
-            let known = self.shared.known();
+            let mut known = self.shared.known();
             let sweep = known.wants_sweep(self.shared.presence.is_accompanied());
+            if sweep {
+                known.begin_sweep();
+            }
             (sweep, known.clock(), known.session_end)
         };
         let mut ticked = Ticked::default();

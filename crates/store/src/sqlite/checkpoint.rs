@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,6 +32,10 @@ const PAGES_MAX: i32 = (LOG_BYTES_MAX / FRAME_BYTES) as i32;
 const WARN_PART: i32 = 4;
 /// How long SQLite waits for others by default, in connections of ours.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a commit waits for our own copy of a log that may not grow.
+const COPY_WAIT: Duration = Duration::from_secs(10);
+/// And then for readers of that log, of which ours are soon done.
+const READERS_WAIT: Duration = Duration::from_secs(1);
 /// A log that began anew after it was long is made as short as this.
 pub(super) const LOG_BYTES_KEPT: u64 = 64 << 20;
 /// The log is made longer by this much at a time.
@@ -47,6 +51,10 @@ pub(super) struct Checkpointer {
     /// Pages in the log after the newest commit.
     pages: Arc<AtomicI32>,
     progress: Arc<Mutex<Progress>>,
+    /// Told when the thread ends a copy.
+    ended: Arc<Condvar>,
+    /// Why the log could not begin anew when a commit needed that, until it can.
+    held: Option<Held>,
     /// A log of so many pages wants to be copied.
     pages_wanted: i32,
     /// The same, or more after a copy that failed.
@@ -70,6 +78,15 @@ enum Progress {
     /// Most of the log is copied, so the writer may copy the rest.
     Copied,
     Failed(rusqlite::Error),
+}
+
+/// What keeps a log from beginning anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    /// Our own copy, which is not done.
+    Copy,
+    /// A reader that is none of ours.
+    Reader,
 }
 
 /// Copies that a test wants to fail.
@@ -103,13 +120,15 @@ impl Checkpointer {
         let (requests, wanted) = channel();
         let progress = Arc::new(Mutex::new(Progress::Idle));
         let faults = Arc::new(Faults::default());
-        let (told, fault) = (progress.clone(), faults.clone());
+        let ended = Arc::new(Condvar::new());
+        let (told, woken, fault) = (progress.clone(), ended.clone(), faults.clone());
         let thread = std::thread::Builder::new()
             .name("taskyard-checkpoint".into())
             .spawn(move || {
                 while wanted.recv().is_ok() {
                     let copied = copy(&db, &fault.copy);
                     *lock(&told) = copied.map_or_else(Progress::Failed, |()| Progress::Copied);
+                    woken.notify_all();
                 }
             })
             .map_err(|error| OpenError::Unavailable {
@@ -120,6 +139,8 @@ impl Checkpointer {
             requests: Some(requests),
             pages,
             progress,
+            ended,
+            held: None,
             pages_wanted: PAGES_WANTED,
             pages_due: PAGES_WANTED,
             pages_max: PAGES_MAX,
@@ -151,9 +172,21 @@ impl Checkpointer {
         if self.pages.load(Ordering::Relaxed) < self.pages_max / WARN_PART {
             return None;
         }
+        let why = match self.held {
+            Some(Held::Reader) => {
+                "cannot be emptied, because another program (sqlite3, a backup) keeps a read transaction on \
+                 taskyard.db open; end that program"
+            }
+            Some(Held::Copy) => {
+                "cannot be emptied yet, because the disk is too slow to copy it into taskyard.db in time"
+            }
+            None => {
+                "was not emptied so far: the disk is slow, or another program (sqlite3, a backup) keeps a read \
+                 transaction on taskyard.db open"
+            }
+        };
         Some(format!(
-            "{} has {} bytes and cannot be emptied, because another program (sqlite3, a backup) keeps a read \
-             transaction on taskyard.db open; end that program: writes are refused at {} bytes",
+            "{} has {} bytes and {why}: writes are refused at {} bytes",
             log(&self.folder).display(),
             self.log_bytes(),
             u64::from(self.pages_max.unsigned_abs()) * FRAME_BYTES
@@ -161,22 +194,46 @@ impl Checkpointer {
     }
 
     /// Refuses a commit that would make the log longer than it may be, unless it can begin anew.
-    pub fn check_room(&mut self, db: &Connection) -> Result<(), WriteError> {
+    pub fn check_room(&mut self, db: &Connection, refusal: &Refusal) -> Result<(), WriteError> {
         if self.pages.load(Ordering::Relaxed) < self.pages_max {
             return Ok(());
         }
-        // Not waited for: a reader may go on for hours.
-        db.busy_timeout(Duration::ZERO)?;
+        // SQLite does not wait for another copy, whatever its timeout.
+        let copying = !self.wait_for_copy(refusal)?;
+        // Waited for only once: a reader may go on for hours.
+        let patience = if self.held == Some(Held::Reader) { Duration::ZERO } else { READERS_WAIT };
+        db.busy_timeout(patience)?;
         let begun_anew =
             db.query_row("PRAGMA wal_checkpoint(RESTART)", [], |row| row.get::<_, bool>(0));
         db.busy_timeout(BUSY_TIMEOUT)?;
         match begun_anew {
             Ok(false) => {
+                self.held = None;
                 self.pages.store(0, Ordering::Relaxed);
                 Ok(())
             }
-            Ok(true) => Err(WriteError::LogFull(self.warning().unwrap_or_default())),
+            Ok(true) => {
+                self.held = Some(if copying { Held::Copy } else { Held::Reader });
+                Err(WriteError::LogFull(self.warning().unwrap_or_default()))
+            }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits until no copy of ours is under way, for long only once; whether that is so. After a copy that the disk did
+    /// not confirm the log may not begin anew.
+    fn wait_for_copy(&self, refusal: &Refusal) -> Result<bool, WriteError> {
+        let patience = if self.held == Some(Held::Copy) { Duration::ZERO } else { COPY_WAIT };
+        let copying = |progress: &mut Progress| matches!(progress, Progress::Copying);
+        let waited = self.ended.wait_timeout_while(lock(&self.progress), patience, copying);
+        let (mut progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if let Progress::Failed(error) = &*progress {
+            fail(refusal, error);
+            *progress = Progress::Idle;
+        }
+        match refusal.why() {
+            Some(why) => Err(WriteError::Behind(why)),
+            None => Ok(!matches!(*progress, Progress::Copying)),
         }
     }
 
@@ -360,6 +417,65 @@ mod tests {
             assert!(matches!(*lock(&checkpointer.progress), Progress::Idle));
         }
         assert!(!refusal.is_set(), "the log is whole, so it goes on");
+    }
+
+    /// A long log was not waited for: while our own thread copied it, a write was refused, and another program that
+    /// was not there got the blame.
+    #[test]
+    fn a_full_log_waits_for_its_own_copy() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut checkpointer, db) = with_log(folder.path());
+        checkpointer.set_pages_max(1);
+        let (progress, ended) = (checkpointer.progress.clone(), checkpointer.ended.clone());
+        *lock(&progress) = Progress::Copying;
+        let copy = std::thread::spawn(move || {
+            // tidy: sleep because the other side waits for a condition, which must not hold at once
+            std::thread::sleep(Duration::from_millis(100));
+            *lock(&progress) = Progress::Copied;
+            ended.notify_all();
+        });
+        checkpointer.check_room(&db, &Refusal::default()).expect("there is room after the copy");
+        assert!(matches!(*lock(&checkpointer.progress), Progress::Copied), "it was waited for");
+        copy.join().expect("the copy ends");
+    }
+
+    /// The same for a reader of ours, which is soon done. One that stays is waited for only once, and then it is
+    /// another program.
+    #[test]
+    fn a_full_log_waits_for_short_reads() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut checkpointer, db) = with_log(folder.path());
+        checkpointer.set_pages_max(1);
+        let reader = connect(folder.path()).expect("a reader");
+        reader.execute_batch("BEGIN; SELECT * FROM store").expect("a read");
+        let warning = checkpointer.warning().expect("the log is long");
+        assert!(warning.contains("the disk is slow, or another program"), "{warning}");
+        let refusal = Refusal::default();
+        for _ in 0..2 {
+            let refused = checkpointer.check_room(&db, &refusal).expect_err("it is read");
+            assert!(refused.describe().contains("because another program"), "{refused:?}");
+        }
+        checkpointer.held = None;
+        let reading = std::thread::spawn(move || {
+            // tidy: sleep because SQLite waits for the reader, and nothing tells when it has begun to
+            std::thread::sleep(Duration::from_millis(200));
+            drop(reader);
+        });
+        checkpointer.check_room(&db, &refusal).expect("there is room after the read");
+        reading.join().expect("the read ends");
+    }
+
+    /// The log began anew after a copy that the disk did not confirm, if the writer had not yet heard of that.
+    /// The log was the only good version.
+    #[test]
+    fn a_full_log_stays_after_a_failed_copy() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut checkpointer, db) = with_log(folder.path());
+        checkpointer.set_pages_max(1);
+        *lock(&checkpointer.progress) = Progress::Failed(failed_sync());
+        let refusal = Refusal::default();
+        checkpointer.check_room(&db, &refusal).expect_err("the log must stay");
+        assert!(refusal.is_set() && checkpointer.log_bytes() > 0);
     }
 
     /// A store that wants to copy its log, which is one page long.

@@ -44,8 +44,8 @@ pub(super) struct Database {
 
 impl Database {
     /// Whether the log may grow.
-    pub fn check_room(&mut self) -> Result<(), WriteError> {
-        self.checkpointer.check_room(&self.db)
+    pub fn check_room(&mut self, refusal: &Refusal) -> Result<(), WriteError> {
+        self.checkpointer.check_room(&self.db, refusal)
     }
 }
 
@@ -254,7 +254,7 @@ impl Shared {
     /// Writes batches in one transaction. If that fails they go back to the queue.
     fn write(&self, database: &mut Database, batches: Vec<Waiting>) -> Result<(), WriteError> {
         let mut head = database.head;
-        let written = database.check_room().and_then(|()| {
+        let written = database.check_room(&self.refusal).and_then(|()| {
             transaction(&database.db, |db| {
                 rows::write_all(db, batches.iter().map(|waiting| &waiting.batch), &mut head)
             })

@@ -120,7 +120,11 @@ impl Lock {
         for Watched { path, identity } in &mut self.files {
             let found = match Identity::at(path) {
                 Ok(found) => found,
-                Err(error) => return Err(format!("cannot look at {}: {error}", path.display())),
+                // It says nothing about the file, which is open, and may pass.
+                Err(error) => {
+                    tracing::warn!(%error, "cannot look at {}", path.display());
+                    continue;
+                }
             };
             if identity.is_none() {
                 *identity = found;

@@ -205,8 +205,12 @@ impl Store for SqliteStore {
 
     fn time(&self) -> Option<StoreTime> {
         let state = self.state();
-        let (wall_ahead, latest) = (state.machine.wall_ahead(), state.machine.latest_restored());
-        Some(StoreTime { wall_ahead, latest })
+        let machine = &state.machine;
+        Some(StoreTime {
+            wall_ahead: machine.wall_ahead(),
+            latest: machine.latest_restored(),
+            earliest: machine.earliest_restored(),
+        })
     }
 
     fn set_wall_ahead(&self, now: Timestamp, micros: i64) -> Pending<'_, Result<(), Error>> {

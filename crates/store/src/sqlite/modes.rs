@@ -79,7 +79,7 @@ fn repair(folder: &Path, path: &Path) -> Result<(), OpenError> {
 }
 
 fn mode_of(path: &Path) -> io::Result<u32> {
-    fs::metadata(path).map(|metadata| metadata.permissions().mode() & 0o777)
+    fs::metadata(path).map(|metadata| metadata.permissions().mode() & 0o7777)
 }
 
 fn refused(folder: &Path, path: &Path, mode: u32, advice: &str) -> OpenError {

@@ -287,13 +287,20 @@ impl<'a> Rescue<'a> {
     /// database of before there were semaphores got theirs is not known.
     fn save_semaphores(&mut self, old: &Old, marks: &Marks) -> Result<(), RowError> {
         let mut found = Rescued::default();
+        let clock_in = |page: &Page| {
+            cells::rows(page).filter_map(|row| old.judge.clock(&row, &old.pages)).last()
+        };
+        let mut lost_clock = None;
         for page in marks.lost(&old.pages) {
             let rows = cells::rows(&page).filter_map(|row| old.judge.semaphores(&row, &old.pages));
             rows.for_each(|row| found.add(row));
-            let clocks = cells::rows(&page).filter_map(|row| old.judge.clock(&row, &old.pages));
-            if let Some(wall_ahead) = clocks.last() {
-                clock::write(self.new, wall_ahead)?;
-            }
+            lost_clock = clock_in(&page).or(lost_clock);
+        }
+        // Other pages may have a row of long ago.
+        let table = tree::root_of(&old.pages, "clock").and_then(|root| old.pages.read(root));
+        let clock = table.filter(|page| page[0] == cells::LEAF).and_then(|page| clock_in(&page));
+        if let Some(wall_ahead) = clock.or(lost_clock) {
+            clock::write(self.new, wall_ahead)?;
         }
         let known = found.keys();
         self.gates.retain(|key| !known.contains(key));

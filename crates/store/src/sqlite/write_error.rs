@@ -69,7 +69,7 @@ impl WriteError {
         }
     }
 
-    /// After a failed sync nobody knows what is on disk, and damage does not heal.
+    /// After a failed sync it is unknown what is on disk, and damage does not heal.
     pub fn is_lasting(&self) -> bool {
         match self {
             WriteError::Sqlite(error) | WriteError::Commit(error) => {

@@ -36,6 +36,8 @@ pub(super) struct Writer {
     next_ids: Vec<u64>,
     /// The machine's next lease number when it last came here.
     next_lease: u64,
+    /// Up to which grant no new semaphore gave one then.
+    grant_floor: u64,
     /// Why nothing may be written any more.
     refusal: Refusal,
     /// Where to fail, in tests of what a failure leaves behind.
@@ -113,6 +115,7 @@ impl Writer {
             follower,
             next_ids: Vec::new(),
             next_lease: known.head.lease_ceiling,
+            grant_floor: known.semaphores.grant_floor,
             refusal,
             fault: None,
         };
@@ -174,7 +177,11 @@ impl Writer {
         changes: Changes,
         straight: bool,
     ) -> Result<Vec<i64>, Error> {
-        let plan = Plan::new(machine, changes, &self.next_ids);
+        let mut plan = Plan::new(machine, changes, &self.next_ids);
+        // Not compared with what is on disk: after a failed batch each take would need the disk.
+        let grant_floor = machine.semaphores().grant_floor();
+        plan.floor_changed = grant_floor != self.grant_floor;
+        self.grant_floor = grant_floor;
         let issued = machine.next_lease() != self.next_lease;
         self.next_lease = machine.next_lease();
         let lease_ceiling = self.lease_ceiling(machine, issued, plan.is_empty());
@@ -286,7 +293,7 @@ impl Writer {
         let mut database = shared.caught_up(u64::MAX)?;
         let mut semaphores = self.semaphores;
         let written = database
-            .check_room()
+            .check_room(&self.refusal)
             .and_then(|()| self.write(&database.db, machine, plan, &mut head, &mut semaphores));
         if let Err(error) = written {
             roll_back(&database.db);
@@ -370,7 +377,7 @@ impl Writer {
         self.step()?;
         plan.rows.remove(db)?;
         plan.rows.count(head);
-        if !plan.semaphores.is_empty() {
+        if !plan.semaphores.is_empty() || plan.floor_changed {
             self.step()?;
             let all = machine.semaphores();
             let numbers = (all.next_event(), all.grant_floor());
@@ -449,6 +456,8 @@ struct Plan {
     tubes: Vec<u32>,
     rows: Rows,
     semaphores: SemaphoreChanges,
+    /// Whether the batch changed which grants no new semaphore gives: one that it made and dropped leaves no row.
+    floor_changed: bool,
     /// How far wall time is ahead, if that changed.
     wall_ahead: Option<i64>,
 }
@@ -459,13 +468,13 @@ impl Plan {
         let tubes: Vec<u32> = changes.tubes.iter().map(|tube| tube.0).collect();
         rows.next_ids.retain(|(number, _)| !tubes.contains(number));
         let Changes { cleared, semaphores, .. } = changes;
-        Plan { cleared, tubes, rows, semaphores, wall_ahead: None }
+        Plan { cleared, tubes, rows, semaphores, floor_changed: false, wall_ahead: None }
     }
 
     /// Whether it only changes tasks.
     fn is_plain(&self) -> bool {
         let rows = self.cleared.is_empty() && self.tubes.is_empty() && self.semaphores.is_empty();
-        rows && self.wall_ahead.is_none()
+        rows && !self.floor_changed && self.wall_ahead.is_none()
     }
 
     fn is_empty(&self) -> bool {

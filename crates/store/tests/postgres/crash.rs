@@ -61,7 +61,7 @@ fn sessions(database: &Database) -> Option<String> {
 // The start of the postmaster told whether the database was away, and it does not change when one process is killed: the first server that
 // came back ended the sessions of the others, whose heartbeats could not be written meanwhile, and delivered their tasks again.
 #[test]
-fn nobody_is_taken_for_dead_after_a_crash() {
+fn no_server_is_declared_dead_after_a_crash() {
     let Some(cluster) = own_cluster() else { return };
     let database = with_silent_server(cluster);
     let url = database.url();

@@ -110,7 +110,7 @@ fn a_server_is_lost_only_after_two_heartbeats_of_another() {
 }
 
 // Each connection took a hundred lease numbers ahead: a delivery by one server had a smaller number than an earlier one by another, so
-// that a resource which accepts only growing numbers refused the holder and accepted whoever had held the task before.
+// that a resource which accepts only growing numbers refused the holder and accepted the one before.
 #[test]
 fn a_later_delivery_has_a_larger_lease_at_whichever_server() {
     run(async {

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use taskyard_core::{
-    Body, Command, Effects, Error, Execute, Finish, FinishItem, GrantFinish, GrantItem, Holder,
-    Kind, NewTask, News, Priority, Reason, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
-    Span, Status, Take, Task, TaskId, TubeName, TubeOptions, Wish,
+    Body, Command, Effects, Error, EventKind, Execute, Finish, FinishItem, GrantFinish, GrantItem,
+    Holder, Kind, LinePart, NewTask, News, Priority, Reason, Reply, SemaphoreChange,
+    SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Status, Take, Task, TaskId, TubeName,
+    TubeOptions, Wish,
 };
 use taskyard_store::conformance::semaphores::{SemaphoreAsk, storm};
 use taskyard_store::conformance::{Harness, StoreHarness, block_on};
@@ -242,6 +243,104 @@ fn a_gate_whose_semaphore_is_lost_stays_shut() {
         for tube in [one, other] {
             instance().audit(prefix, tube.as_str());
         }
+    });
+}
+
+/// The tasks that hold a grant, in pages.
+async fn holders(queue: &StoreHarness) -> Vec<u64> {
+    let (mut shown, mut after) = (Vec::new(), None);
+    loop {
+        let page = queue.members(LinePart::Holders, after, 1).await;
+        shown.extend(page.members.iter().map(|member| member.standing.task.0));
+        after = page.next;
+        if after.is_none() {
+            return shown;
+        }
+    }
+}
+
+// Functions of an earlier version only count the tasks that declined. A holder that declined there was not shown. One that left there
+// stayed in the order of those that declined, and every call that shows holders failed.
+#[test]
+fn holders_are_shown_after_functions_of_an_earlier_version() {
+    run(async {
+        let url = own(&instance().url());
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1;
+        let [order, kept] = ["k", "kept"].map(|key| format!("{{{prefix}:/yang}}:{key}"));
+        let queue = harness(&url);
+        for comes_back in [false, true] {
+            queue.limits(2, 2).await;
+            queue.admit(2).await;
+            queue.enqueue(7, 5.0).await;
+            queue.hear().await;
+            queue.finish_grant(1, None, GrantFinish::Decline).await;
+            assert_eq!(instance().talk(&["RENAME", &order, &kept]), "OK");
+            assert_eq!(holders(&queue).await, [0, 1], "also the one that was only counted");
+            audit(instance(), &url);
+            queue.release_task(1).await;
+            if comes_back {
+                queue.enqueue(1, 0.5).await;
+            }
+            assert_eq!(instance().talk(&["RENAME", &kept, &order]), "OK");
+            assert_eq!(holders(&queue).await, [7, 0]);
+            audit(instance(), &url);
+            let drop = SemaphoreCommand::Drop { key: yang(), force: true };
+            assert_eq!(queue.semaphore(drop).await, Ok(SemaphoreReply::Dropped));
+        }
+    });
+}
+
+// A task that had left through functions of an earlier version was counted among the best holders, so one of the best was asked.
+#[test]
+fn a_place_that_is_gone_is_not_one_of_the_best() {
+    run(async {
+        let url = own(&instance().url());
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1;
+        let queue = harness(&url);
+        let declines = async |task: u64| {
+            assert_eq!(queue.hear().await, [(task, EventKind::TryRelease)]);
+            queue.finish_grant(task, None, GrantFinish::Decline).await;
+        };
+        queue.limits(3, 1).await;
+        queue.enqueue_many(&[(0, 12.0), (1, 10.0), (2, 1.0)]).await;
+        queue.hear().await;
+        queue.enqueue(7, 20.0).await;
+        declines(2).await;
+        queue.enqueue(2, 15.0).await;
+        declines(1).await;
+        let order = format!("{{{prefix}:/yang}}:k");
+        assert_eq!(instance().talk(&["ZADD", &order, "-13", "a place that left"]), "1");
+        queue.enqueue(8, 21.0).await;
+        assert_eq!(queue.hear().await, [], "two may stay, and one is better");
+        assert_eq!(holders(&queue).await, [2, 0, 1]);
+        audit(instance(), &url);
+    });
+}
+
+// A server died after a semaphore was removed and before its entry in the registry was: the next drop answered that there is none, and
+// the entry stayed.
+#[test]
+fn a_second_drop_ends_one_that_broke_off() {
+    run(async {
+        let url = own(&instance().url());
+        let prefix = url.rsplit_once('=').expect("it has a prefix").1;
+        let registry = |key: &str| format!("{{{prefix}}}:{key}");
+        let [numbers, listed] = [format!("{{{prefix}:/yang}}:s"), registry("semaphores")];
+        let queue = harness(&url);
+        let drop = || queue.semaphore(SemaphoreCommand::Drop { key: yang(), force: false });
+        queue.limits(1, 1).await;
+        for key in [&numbers, &listed] {
+            assert_eq!(instance().talk(&["COPY", key, &format!("{key}:kept")]), "1");
+        }
+        assert_eq!(drop().await, Ok(SemaphoreReply::Dropped));
+        for key in [&numbers, &listed] {
+            assert_eq!(instance().talk(&["RENAME", &format!("{key}:kept"), key]), "OK");
+        }
+        instance().talk(&["DEL", &registry("begins"), &registry("free"), &registry("grants")]);
+        assert_eq!(drop().await, Ok(SemaphoreReply::Dropped));
+        assert_eq!(instance().talk(&["EXISTS", &numbers, &listed]), "0");
+        assert_eq!(instance().talk(&["SCARD", &registry("free")]), "1");
+        assert_eq!(drop().await, Err(Error::SemaphoreNotFound(yang())));
     });
 }
 

@@ -233,7 +233,7 @@ fn settled(mut content: Content) -> Content {
     for task in content.values_mut() {
         if task.start.take().is_some() {
             (task.state, task.reason) = (State::Ready, Reason::WaitsForConsumer);
-            (task.lease, task.lease_until) = (None, None);
+            (task.lease, task.lease_until, task.due) = (None, None, None);
         }
     }
     content

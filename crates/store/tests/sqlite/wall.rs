@@ -54,7 +54,8 @@ fn a_restart_does_not_turn_a_step_into_time_that_passed() {
                 close(store)
             }
             let store = open(folder.path());
-            let known = StoreTime { wall_ahead: HOUR.as_micros(), latest: Some(NOW) };
+            let known =
+                StoreTime { wall_ahead: HOUR.as_micros(), latest: Some(NOW), earliest: Some(NOW) };
             assert_eq!(store.time(), Some(known));
             assert_eq!(tasks(&store, NOW + MINUTE), before);
             // The start time came by the step; a minute is not an hour for the others.

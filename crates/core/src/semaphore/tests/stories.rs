@@ -143,7 +143,7 @@ fn a_holder_that_heard_a_request_hears_that_it_is_over() {
     assert_eq!(rig.hear(), [(0, Keep)]);
 }
 
-// A decline without a request was taken for one, and whoever declined was not counted among the best: so the tail became
+// A decline without a request was taken for one, and the task that declined was not counted among the best: so the tail became
 // shorter, and the worst holder was never asked.
 #[test]
 fn a_decline_does_not_shrink_the_tail() {

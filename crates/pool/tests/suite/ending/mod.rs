@@ -65,7 +65,7 @@ async fn arguments(site: &Site) -> (Vec<String>, String) {
     }
 }
 
-/// Gives orders that nobody has read yet: a program that never ends by itself.
+/// Gives orders that are not read yet: a program that never ends by itself.
 fn order(socket: &UnixStream, folder: &str) {
     let limits = json!({ "memory": 1 << 30, "file": 1 << 20, "processes": null, "cpu": null });
     let command = ["/bin/sh", "-c", "sleep 1000; true", folder];

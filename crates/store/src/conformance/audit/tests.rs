@@ -48,7 +48,7 @@ fn lease_numbers_must_grow_where_that_is_asked() {
     let shrunk = sequence(&[PUT, take(2, 0, 60), back(2), take(1, 0, 60)], State::Taken);
     assert_fine(&shrunk, Unseen::until(at(100)));
     assert_eq!(shrunk.check_lease_order().len(), 1);
-    // Which of two that were asked for at the same time came first nobody knows.
+    // Which of two that were asked for at the same time came first is not known.
     let calls = [(0, 5, 2), (1, 6, 1)].map(|(begin, end, lease)| Call {
         begin,
         end: Some(end),

@@ -138,7 +138,7 @@ pub async fn a_lower_capacity_sheds<H: Harness>(queue: H) {
 }
 
 // At most `active` were asked at the same time, which is nobody when nobody may go on.
-/// A capacity of nothing sheds everybody, several at a time.
+/// A capacity of 0 sheds every holder, several at a time.
 pub async fn no_capacity_sheds_all<H: Harness>(queue: H) {
     queue.limits(30, 30).await;
     queue.admit(30).await;
@@ -153,7 +153,7 @@ pub async fn no_capacity_sheds_all<H: Harness>(queue: H) {
 }
 
 // With a `try_release` of 0 no holder was asked, although `shed` promises it for a capacity of 0.
-/// A capacity of nothing sheds everybody, whatever the tail is.
+/// A capacity of 0 sheds every holder, whatever the tail is.
 pub async fn no_capacity_sheds_all_without_a_tail<H: Harness>(queue: H) {
     queue.change(SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(5, 0) }).await;
     queue.admit(5).await;
@@ -201,7 +201,7 @@ pub async fn who_declines_leaves_the_best_alone<H: Harness>(queue: H) {
     assert_eq!(queue.hear().await, [(0, TryRelease)], "now it is the worst of two");
 }
 
-// A decline without a request was taken for one, and whoever declined was not counted among the best: so the tail became
+// A decline without a request was taken for one, and the task that declined was not counted among the best: so the tail became
 // shorter, and the worst holder was never asked.
 /// A decline does not shrink the tail.
 pub async fn a_decline_does_not_shrink_the_tail<H: Harness>(queue: H) {

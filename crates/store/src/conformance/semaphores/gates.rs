@@ -220,7 +220,7 @@ pub async fn an_absent_semaphore_is_refused<H: Harness>(queue: H) {
     assert_eq!(queue.tubes().await, []);
 }
 
-/// A semaphore before a tube is not dropped, whoever forces it: the tube would never let a task go on.
+/// A semaphore before a tube is not dropped, even by force: the tube would never let a task go on.
 pub async fn a_semaphore_before_a_tube_is_not_dropped<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
     queue.put_many(&tube, vec![with_pri(1), with_pri(2)]).await;

@@ -64,7 +64,7 @@ BEGIN
     DELETE FROM taskyard.server v WHERE v.id = _server;
 END $$;
 
--- When a server that lives must have been heard after. Nobody is judged before this database has heard servers for _patience: not
+-- When a server that lives must have been heard after. No server is judged before this database has heard servers for _patience: not
 -- after a restart, nor after crash recovery or the promotion of a replica, which leave no row in a table that is not logged. The heartbeats that
 -- are there then may be by another clock.
 CREATE OR REPLACE FUNCTION taskyard.heard_after(_clock bigint, _patience bigint) RETURNS bigint

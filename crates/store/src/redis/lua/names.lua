@@ -167,8 +167,8 @@ function names.semaphore(base, _, key)
     return begin(base, number)
 end
 
--- A semaphore was dropped, after this grant and before this event: its number is free. Whoever comes later with the same news
--- changes nothing.
+-- A semaphore was dropped, after this grant and before this event: its number is free. A second call with the same numbers changes
+-- nothing.
 function names.unlist_semaphore(base, _, key, number, events, args)
     local grants = math.max(tonumber(redis.call('GET', base .. ':grants') or 0), tonumber(args[6]))
     redis.call('SET', base .. ':grants', string.format('%.0f', grants))

@@ -273,21 +273,55 @@ local function order_declined(s)
     until cursor == '0'
 end
 
--- The best who declined.
-function sem.best_declined(s)
+-- The task of a member of an order, and its place if it stands there. Functions of an earlier version do not know of the order of those
+-- that declined, and leave members in it whose places are gone or elsewhere.
+function sem.member(s, order, member)
+    local task = string.sub(member, 9)
+    local place = sem.place(s, task)
+    local stands = place and place.order == order and struct.pack('>I8', place.seq) == string.sub(member, 1, 8)
+    return task, stands and place
+end
+
+-- Brings the order of those that declined to their number, where functions of an earlier version changed one without the other. Once in
+-- a call is enough: no other function runs meanwhile.
+function sem.tidy_declined(s)
+    if s.is_tidy then
+        return
+    end
+    s.is_tidy = true
+    local key = s.base .. ':k'
     if s.declined == 0 then
-        return nil
+        redis.call('DEL', key)
+        return
+    end
+    if sem.count(s, ':k') ~= s.declined then
+        for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+            local _, place = sem.member(s, ':k', member)
+            if not place then
+                redis.call('ZREM', key, member)
+            end
+        end
     end
     if sem.count(s, ':k') < s.declined then
         order_declined(s)
     end
-    local task = sem.at(s, ':k', 0)
-    while task and (sem.place(s, task) or {}).order ~= ':k' do
-        -- Functions of an earlier version, which do not know of this order, moved it.
-        redis.call('ZPOPMIN', s.base .. ':k')
-        task = sem.at(s, ':k', 0)
+end
+
+-- The best of those that declined.
+function sem.best_declined(s)
+    sem.tidy_declined(s)
+    local best = s.declined > 0 and redis.call('ZRANGE', s.base .. ':k', 0, 0)[1]
+    if not best then
+        return nil
     end
-    return task
+    local task, place = sem.member(s, ':k', best)
+    if place then
+        return task
+    end
+    -- As many are missing as are left over.
+    redis.call('ZREM', s.base .. ':k', best)
+    s.is_tidy = false
+    return sem.best_declined(s)
 end
 
 -- How many of an order are better than this priority and number of arrival, which is eight bytes.

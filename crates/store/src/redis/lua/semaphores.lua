@@ -174,10 +174,19 @@ do
     -- The best of an order behind this place, at most so many, as pairs of a place and its task.
     local function add_behind(s, found, order, after, count)
         local first = after and sem.before(s, order, after.priority, after.behind) or 0
-        for _, member in ipairs(redis.call('ZRANGE', s.base .. order, first, first + count - 1)) do
-            local task = string.sub(member, 9)
-            found[#found + 1] = { sem.place(s, task), task }
-        end
+        local last, removed = first + count - 1, 0
+        repeat
+            removed = 0
+            for _, member in ipairs(redis.call('ZRANGE', s.base .. order, first, last)) do
+                local task, place = sem.member(s, order, member)
+                if place then
+                    found[#found + 1], first = { place, task }, first + 1
+                else
+                    removed = removed + redis.call('ZREM', s.base .. order, member)
+                end
+            end
+            -- A page that is not full would be taken for the last one.
+        until removed == 0
     end
 
     local function is_better(one, other)
@@ -191,6 +200,9 @@ do
         local part, count, priority, seq = struct.unpack('<Bddd', header, 2)
         local after = seq >= 0 and { priority = priority, behind = struct.pack('>I8', seq + 1) }
         local found, shown = {}, {}
+        if part == HOLDERS then
+            sem.tidy_declined(s)
+        end
         for _, order in ipairs(count == 0 and {} or part == HOLDERS and { ':a', ':k', ':r' } or { ':w' }) do
             add_behind(s, found, order, after, count)
         end
@@ -370,6 +382,9 @@ local function ask_semaphore(keys, args)
         elseif verb == 'X' then
             sem.forget(call, key, string.sub(header, 2))
             call:answer('\0')
+        elseif verb == 'D' and not s then
+            -- A drop may have broken off before the registry knew of it.
+            call:answer('\1' .. (sem.remains(call, key) or ''))
         else
             call:answer(s and SEMAPHORE_VERBS[verb](s, header) or '\1')
         end

@@ -14,7 +14,8 @@ const IN_USE: u8 = 5;
 const HAS_TUBE: u8 = 6;
 
 impl Batch<'_> {
-    /// Removes a semaphore, and tells the registry. Should it break off between the two, whoever makes one of this key goes on.
+    /// Removes a semaphore, then its entry in the registry. If this breaks off between the two steps, the next drop of this key, or
+    /// the next call that makes a semaphore of this key, takes the second one.
     pub(super) async fn drop_semaphore(
         &mut self,
         key: &SemaphoreKey,
@@ -32,12 +33,12 @@ impl Batch<'_> {
         let mut bytes = Bytes(&text);
         let key = key.clone();
         Ok(match bytes.byte().map_err(unreadable)? {
-            0 => {
+            MISSING if !bytes.has_more() => Err(Error::SemaphoreNotFound(key)),
+            0 | MISSING => {
                 let remains = codec::Remains::read(bytes).map_err(unreadable)?;
                 self.end_drop(&key, &remains).await?;
                 Ok(SemaphoreReply::Dropped)
             }
-            MISSING => Err(Error::SemaphoreNotFound(key)),
             IN_USE => Err(Error::SemaphoreInUse(key)),
             HAS_TUBE => {
                 let tube = std::str::from_utf8(bytes.rest()).ok();

@@ -90,6 +90,18 @@ impl<'p> Cell<'p> {
         values(self.key, self.local, columns, wanted)
     }
 
+    /// The first page of this table, if the row is the one of SQLite's own table that says so.
+    pub fn root_of(&self, table: &str) -> Option<u32> {
+        match &plain_values(self.local, 5, 4)?[..] {
+            [Value::Text(kind), Value::Text(name), _, Value::Integer(root)]
+                if kind == "table" && name == table =>
+            {
+                u32::try_from(*root).ok()
+            }
+            _ => None,
+        }
+    }
+
     /// All columns of a row that has `columns` of them.
     pub fn all(&self, pages: &Pages, columns: usize) -> Option<Vec<Value>> {
         if self.is_whole() {
@@ -120,8 +132,17 @@ fn kinds(row: &[u8]) -> Option<Vec<i64>> {
     Some(kinds)
 }
 
-/// A row is a header with the length and type of each column, then the columns.
+/// The columns of a row of ours.
 fn values(key: i64, row: &[u8], columns: usize, wanted: usize) -> Option<Vec<Value>> {
+    let mut values = plain_values(row, columns, wanted)?;
+    // The key stands beside the row, and nothing in its place.
+    let key_place = values.first_mut().filter(|first| **first == Value::Null)?;
+    *key_place = Value::Integer(key);
+    Some(values)
+}
+
+/// A row is a header with the length and type of each column, then the columns.
+fn plain_values(row: &[u8], columns: usize, wanted: usize) -> Option<Vec<Value>> {
     let (header, taken) = varint(row)?;
     let header = usize::try_from(header).ok()?;
     let (mut types, mut rest) = (row.get(taken..header)?, row.get(header..)?);
@@ -135,9 +156,6 @@ fn values(key: i64, row: &[u8], columns: usize, wanted: usize) -> Option<Vec<Val
             values.push(value);
         }
     }
-    // The key stands beside the row, and nothing in its place.
-    let key_place = values.first_mut().filter(|first| **first == Value::Null)?;
-    *key_place = Value::Integer(key);
     types.is_empty().then_some(values)
 }
 

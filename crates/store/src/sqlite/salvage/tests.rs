@@ -256,6 +256,34 @@ fn lost_semaphores_are_named() {
     assert!(text.ends_with("let nobody in until they are set anew: yang"), "{text}");
 }
 
+/// The clock row was taken from any page that belongs to no tree, and the last one won: after a rescue
+/// delays counted from where the wall clock had been long ago.
+#[test]
+fn the_clock_is_that_of_its_table() {
+    let mut sample = Sample::new(10, 0..0);
+    let path = draft(sample.folder.path());
+    let set = |micros: i64| {
+        let db = Connection::open(&path).expect("a database");
+        clock::write(&db, micros).expect("a clock");
+        let sql = "SELECT rootpage FROM sqlite_schema WHERE name = 'clock'";
+        let root: u32 = db.query_row(sql, [], |row| row.get(0)).expect("a table");
+        drop(db);
+        (root as usize, fs::read(&path).expect("the file"))
+    };
+    let (root, before) = set(3);
+    (_, sample.bytes) = set(5);
+    sample.bytes.extend_from_slice(&before[(root - 1) * PAGE..root * PAGE]);
+    let rescued = |sample: &Sample| {
+        sample.rescue();
+        let db = Connection::open(database(sample.folder.path())).expect("the new database");
+        clock::read(&db).expect("a clock")
+    };
+    assert_eq!(rescued(&sample), 5);
+    // Better an old one than none.
+    sample.page(root).fill(0);
+    assert_eq!(rescued(&sample), 3);
+}
+
 /// Going on behind each unreadable page ran for ever on some files. Whatever the damage, the work is
 /// limited, and the tasks in whole pages are saved.
 #[test]

@@ -6,6 +6,9 @@ use super::cells::{self, LEAF, UPPER};
 use super::log::number;
 use super::pages::{Page, Pages};
 
+/// SQLite's own table of our tables has fewer pages.
+const SCHEMA_PAGES_MAX: usize = 16;
+
 /// What is known of each page. Each is visited once, whatever leads to it.
 #[derive(Debug)]
 pub struct Marks {
@@ -64,6 +67,29 @@ impl Marks {
             let number = u32::try_from(place).ok()?;
             pages.read(number).filter(|page| page[0] == LEAF)
         })
+    }
+}
+
+/// The first page of a table, by SQLite's own table of them, which begins in the first page.
+pub fn root_of(pages: &Pages, table: &str) -> Option<u32> {
+    let mut first = pages.read(1).filter(|page| page.starts_with(b"SQLite format 3\0"))?;
+    // Before the page's own header stands that of the file. Rows are named by their places in the page, and stay.
+    let names = usize::from(u16::from_be_bytes([first[103], first[104]]));
+    let end = 112 + 2 * names;
+    if end > first.len() {
+        return None;
+    }
+    first.copy_within(100..end, 0);
+    let root_in = |page: &Page| cells::rows(page).find_map(|row| row.root_of(table));
+    match first[0] {
+        LEAF => root_in(&first),
+        // It has a few pages, so there are no others between.
+        UPPER => {
+            let below = cells::below(&first).into_iter().take(SCHEMA_PAGES_MAX);
+            let mut leaves = below.filter_map(|(number, _)| pages.read(number));
+            leaves.find_map(|page| (page[0] == LEAF).then(|| root_in(&page)).flatten())
+        }
+        _ => None,
     }
 }
 

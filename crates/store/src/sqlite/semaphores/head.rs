@@ -13,6 +13,8 @@ pub(in super::super) struct SemaphoreHead {
     pub events: u64,
     pub event_keys: u64,
     pub next_event: u64,
+    /// What the row of `semaphore_floor` says; no column of this one.
+    pub grant_floor: u64,
 }
 
 impl SemaphoreHead {
@@ -71,6 +73,7 @@ impl SemaphoreHead {
                 events: number(4)?,
                 event_keys: number(5)?,
                 next_event: number(6)?,
+                grant_floor: 0,
             };
             Ok((head, row.get::<_, i64>(7)?))
         };

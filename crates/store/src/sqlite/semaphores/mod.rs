@@ -34,8 +34,6 @@ pub(super) fn write(
                 head.semaphores = head.semaphores.wrapping_sub(1);
                 let sql = "DELETE FROM semaphore WHERE number = ?";
                 expect_one(remove(db, sql, i64::from(*number))?, "a semaphore")?;
-                let sql = "INSERT OR REPLACE INTO semaphore_floor VALUES (1, ?)";
-                db.prepare_cached(sql)?.execute([grant_floor as i64])?;
             }
         }
     }
@@ -69,6 +67,12 @@ pub(super) fn write(
         };
         expect_one(written, "an event of a semaphore")?;
     }
+    // Not only with a row that is removed: a new semaphore may have taken the number of a dropped one.
+    if head.grant_floor != grant_floor {
+        let sql = "INSERT OR REPLACE INTO semaphore_floor VALUES (1, ?)";
+        db.prepare_cached(sql)?.execute([grant_floor as i64])?;
+        head.grant_floor = grant_floor;
+    }
     head.next_event = next_event;
     head.write(db)?;
     Ok(())
@@ -99,11 +103,12 @@ fn expect_one(written: usize, what: &str) -> Result<(), WriteError> {
 
 /// Fills the machine with what is written down, and checks that it is everything.
 pub(super) fn read(db: &Connection, machine: &mut Machine) -> Result<SemaphoreHead, RowError> {
-    let head = SemaphoreHead::read(db)?;
-    let mut found = SemaphoreHead { next_event: head.next_event, ..SemaphoreHead::default() };
+    let head = SemaphoreHead { grant_floor: floor(db)?, ..SemaphoreHead::read(db)? };
+    let SemaphoreHead { next_event, grant_floor, .. } = head;
+    let mut found = SemaphoreHead { next_event, grant_floor, ..SemaphoreHead::default() };
     let semaphores = machine.semaphores_mut();
     semaphores.set_next_event(head.next_event);
-    semaphores.raise_grant_floor(floor(db)?);
+    semaphores.raise_grant_floor(grant_floor);
     each(db, "SELECT * FROM semaphore ORDER BY number", |row| {
         let (number, record) = codec::read_semaphore(row)?;
         found.semaphores += 1;

@@ -1,5 +1,5 @@
 //! The log on its way into the database: a disk that does not confirm what it was given is not asked
-//! again, and the log stays until somebody opens the store anew.
+//! again, and the log stays until the store is opened anew.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn a_commit_that_the_disk_does_not_confirm() {
     }
 }
 
-/// Nobody had told the store when the copy failed just before the end.
+/// The store was not told when the copy failed just before the end.
 #[test]
 fn a_copy_that_fails_while_the_store_closes() {
     for _ in 0..20 {
@@ -116,7 +116,7 @@ fn put_until_refused(store: &SqliteStore) -> u64 {
     panic!("{PUTS_MAX} puts were acknowledged by a store that cannot copy its log");
 }
 
-/// The disk is well again, but nobody knows what is on it: only a new opening goes on, and finds so many tasks.
+/// The disk is well again, but what is on it is unknown: only a new opening goes on, and finds so many tasks.
 fn refuses_for_good(store: &SqliteStore, folder: &Path, put: u64, found: u64) {
     store.set_fault(None);
     for _ in 0..3 {

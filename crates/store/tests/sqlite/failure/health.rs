@@ -36,7 +36,7 @@ fn a_full_disk_is_told_until_there_is_room() {
     close(store);
 }
 
-/// Nothing was asked of the disk unless somebody wrote, so an idle server did not notice that it could not.
+/// Nothing was asked of the disk unless a client wrote, so an idle server did not notice that it could not.
 #[test]
 fn an_idle_store_finds_out_by_itself() {
     for journal_bytes in [0, 1 << 20] {

@@ -1,6 +1,7 @@
 //! Files of an open folder that are removed or replaced.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use taskyard_core::{Error, Kind, TubeOptions};
@@ -58,6 +59,24 @@ fn a_store_whose_files_are_removed_or_replaced_stops_writing() {
             refuses_writes(&store, file);
         }
     }
+}
+
+/// One look at a file that failed, as it may on a network disk, was taken for a file that is gone.
+/// Writes were refused until a restart.
+#[test]
+fn a_look_that_fails_does_not_stop_writes() {
+    let folder = fast_folder();
+    let store = filled(folder.path());
+    let [path, aside] = ["taskyard.lock", "taskyard.aside"].map(|name| folder.path().join(name));
+    fs::rename(&path, &aside).expect("it is moved");
+    symlink(&path, &path).expect("a link to itself, which cannot be followed");
+    block_on(store.health(NOW)).expect("the file was not seen to be another");
+    must(&store, put_one("mail", b"task"));
+    fs::rename(&aside, &path).expect("it is back");
+    block_on(store.health(NOW)).expect("all is well");
+    must(&store, put_one("mail", b"task"));
+    fs::remove_file(&path).expect("it is removed");
+    refuses_writes(&store, "taskyard.lock");
 }
 
 /// A store with one task, which has looked at its files once.

@@ -17,7 +17,7 @@ const PAGES_MAX: i32 = 200;
 /// More puts than fit into such a log.
 const PUTS_MAX: u64 = 100_000;
 
-/// Somebody looked at the tasks with `sqlite3` and left a read transaction open: the log grew until the disk was full,
+/// `sqlite3`, opened to look at the tasks, kept a read transaction open: the log grew until the disk was full,
 /// and nothing told of it.
 #[test]
 fn an_outside_reader_does_not_let_the_log_grow_without_end() {

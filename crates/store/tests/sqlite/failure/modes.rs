@@ -46,6 +46,22 @@ fn what_others_could_read_and_write_is_repaired() {
     }
 }
 
+/// The repair of a mode read only its last nine bits, and wrote them back as the whole.
+/// A folder lost its setgid and sticky bits with what others may do.
+#[test]
+fn a_repair_keeps_the_special_bits() {
+    let parent = fast_folder();
+    let folder = parent.path().join("data");
+    drop(open(&folder));
+    fs::set_permissions(&folder, Permissions::from_mode(0o3770)).expect("a mode");
+    let all = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o7777;
+    // A system may refuse the setgid bit.
+    let special = all(&folder) & 0o7000;
+    assert_ne!(special, 0);
+    drop(open(&folder));
+    assert_eq!(all(&folder), special | 0o700);
+}
+
 /// A folder that has other files too is not ours to change.
 #[test]
 fn a_folder_of_others_is_refused_if_they_can_write_to_it() {
@@ -54,7 +70,7 @@ fn a_folder_of_others_is_refused_if_they_can_write_to_it() {
     fs::create_dir(&folder).expect("a folder");
     fs::write(folder.join("notes"), b"not ours").expect("a file");
     fs::set_permissions(&folder, Permissions::from_mode(0o1777)).expect("a mode");
-    let refused = try_open(&folder, false).expect_err("anybody can write there").to_string();
+    let refused = try_open(&folder, false).expect_err("others can write there").to_string();
     assert!(refused.contains("run chmod go-w"), "{refused}");
     fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("a mode");
     drop(open(&folder));
