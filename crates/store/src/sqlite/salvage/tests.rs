@@ -151,7 +151,8 @@ fn a_sound_database_is_saved_whole_and_each_page_read_about_once() {
     let sample = Sample::new(3000, 100..1200);
     let (report, saved) = sample.rescue();
     assert_eq!(saved.len(), 1900);
-    assert!(report.steps <= sample.pages() as u64 + 10, "{report:?}");
+    // Beside the pages themselves: the schema, once more, to find the small tables.
+    assert!(report.steps <= sample.pages() as u64 + 20, "{} pages, {report:?}", sample.pages());
     let expected = "saved 1900 tasks in 2 tubes; lost: 0 tasks";
     assert_eq!(report.to_string(), expected);
 }
