@@ -232,6 +232,8 @@ async fn calm<E: Execute>(queue: &E, keys: &[SemaphoreKey], told: &mut Told) {
         lease: Some(None),
         ack_timeout: Some(None),
         cool_down: Some(Span::ZERO),
+        // A holder that is asked again and again would be heard for ever.
+        revoke_grace: Some(Span::from_secs(3600)),
         force: Some(false),
         shed: Some(false),
         margin: Some(0.0),
