@@ -72,6 +72,7 @@ DELETE FROM taskyard.subqueue;
 DELETE FROM taskyard.session;
 DELETE FROM taskyard.connection;
 DELETE FROM taskyard.server;
+ALTER SEQUENCE taskyard.semaphore_grants RESTART;
 UPDATE taskyard.incarnation SET began = 0;
 UPDATE taskyard.setting SET session_ttr = 0;
 ";
