@@ -150,7 +150,8 @@ impl<'a> Cycle<'a> {
         }
         inner.store.ledger().add(ledger.into_iter());
         let Batch { began, lease, .. } = batch;
-        let run_until = began + Span::from(settings.run_max_of(lease.into()));
+        // A lease is counted from when the take was asked, which is the safe side. The handler begins only now.
+        let run_until = inner.store.now() + Span::from(settings.run_max_of(lease.into()));
         let hold = Hold::new(began + lease, run_until, inner.kill.subscribe());
         let ctx = Context::new(lane.num, Arc::new(hold), traces, dues);
         Cycle { inner, lane, settings, began, lease, ctx, held, attempts: counts, raw }

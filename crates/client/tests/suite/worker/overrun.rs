@@ -1,12 +1,15 @@
 //! Handlers that run longer than `run_max`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use taskyard::TaskId;
-use taskyard::worker::kit::Kit;
+use taskyard::worker::kit::{HandTimer, Kit, KitQueue};
 use taskyard::worker::{
-    Cancel, Context, Dispatcher, Handler, HandlerStats, RawTask, Settings, Store,
+    Cancel, Context, Dispatcher, Handler, HandlerStats, RawTask, Settings, Store, Worker,
 };
+use taskyard::{Execute, TaskId};
+use taskyard_core::{Command, Error, Reply};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::yield_now;
 
@@ -56,6 +59,46 @@ fn a_handler_that_hangs_loses_its_tasks_after_ten_timeouts() {
             (counted("queue_tasks_errors_total"), counted("queue_tasks_retried_total")),
             (1.0, 1.0)
         );
+    });
+}
+
+/// A queue that answers the first take only after an hour.
+#[derive(Clone)]
+struct SlowTake {
+    queue: KitQueue,
+    timer: Arc<HandTimer>,
+    taken: Arc<AtomicBool>,
+}
+
+impl Execute for SlowTake {
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
+        let take = commands.iter().any(
+            |command| matches!(command, Command::Take(take) if take.tube.as_str() == "emails"),
+        );
+        if take && !self.taken.swap(true, Ordering::SeqCst) {
+            self.timer.advance(Duration::from_secs(3600));
+        }
+        self.queue.execute(commands).await
+    }
+}
+
+/// `run_max` was counted from the moment the take was asked. A take that was answered late, by a store that was slow, left
+/// the handler no time: it was cancelled before it began, and its task returned as failed.
+#[test]
+fn the_time_of_a_slow_take_is_not_the_handlers() {
+    block_on(async {
+        let (kit, post) = (Kit::new(), Post::new(Act::Done));
+        let queue =
+            SlowTake { queue: kit.queue().clone(), timer: kit.timer(), taken: Arc::default() };
+        let worker =
+            Worker::builder("test", queue, post.handlers()).timer(kit.timer()).build().unwrap();
+        worker.init().await.unwrap();
+        put(kit.queue(), "ann").await;
+        let running = kit.start(&worker).await;
+        kit.drained("emails").await;
+        running.stop().await;
+        let calls = kit.tube("emails").await.stats.calls;
+        assert_eq!((calls.take, calls.ack, calls.release), (1, 1, 0));
     });
 }
 
