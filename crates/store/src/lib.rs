@@ -14,16 +14,21 @@ mod open;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "tarantool"))]
 mod opening;
 #[cfg(feature = "postgres")]
+#[path = "../../stores/postgres/src/mod.rs"]
 pub mod postgres;
 #[cfg(feature = "redis")]
+#[path = "../../stores/redis/src/mod.rs"]
 pub mod redis;
 #[cfg(feature = "sqlite")]
+#[path = "../../stores/sqlite/src/mod.rs"]
 pub mod sqlite;
 #[cfg(feature = "tarantool")]
+#[path = "../../stores/tarantool/src/mod.rs"]
 pub mod tarantool;
 mod transfer;
 
 #[cfg(feature = "conformance")]
+#[path = "../../conformance/src/mod.rs"]
 pub mod conformance;
 
 use std::future::{Future, ready};

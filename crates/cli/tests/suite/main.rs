@@ -1,7 +1,7 @@
 //! The real binary, as people and scripts use it.
 
 mod bench;
-#[path = "../../../store/tests/postgres/cluster.rs"]
+#[path = "../../../stores/postgres/tests/postgres/cluster.rs"]
 mod cluster;
 mod contract;
 mod copy;

@@ -2,7 +2,7 @@
 //! storm a judge asks whether what the clients saw, and what is left, can have happened.
 
 #[expect(dead_code, reason = "the tests of the store use all of it")]
-#[path = "../../../store/tests/tarantool/instance.rs"]
+#[path = "../../../stores/tarantool/tests/tarantool/instance.rs"]
 mod instance;
 #[path = "../postgres/load.rs"]
 mod load;

@@ -42,7 +42,7 @@ fn what_is_wrong_is_said_without_the_password() {
     }
 }
 
-const STAND_IN: &str = include_str!("../../../store/tests/tarantool/queue.lua");
+const STAND_IN: &str = include_str!("../../../stores/tarantool/tests/tarantool/queue.lua");
 
 /// The module is not here: a stand-in answers as its description says.
 #[test]

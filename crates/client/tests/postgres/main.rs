@@ -1,9 +1,9 @@
 //! Every case of the suite through a live server whose tasks are in PostgreSQL: the client is one more store.
 
-#[path = "../../../store/tests/postgres/cluster.rs"]
+#[path = "../../../stores/postgres/tests/postgres/cluster.rs"]
 #[expect(dead_code, reason = "the tests of the store use all of it")]
 mod cluster;
-#[path = "../../../store/tests/postgres/database.rs"]
+#[path = "../../../stores/postgres/tests/postgres/database.rs"]
 #[expect(dead_code, reason = "the tests of the store use all of it")]
 mod database;
 #[path = "../suite/live.rs"]

@@ -1,6 +1,6 @@
 //! Every case of the suite through a live server whose tasks are in Redis: the client is one more store.
 
-#[path = "../../../store/tests/redis/instance.rs"]
+#[path = "../../../stores/redis/tests/redis/instance.rs"]
 #[expect(dead_code, reason = "the tests of the store use all of it")]
 mod instance;
 #[path = "../suite/live.rs"]
@@ -8,7 +8,7 @@ mod live;
 #[path = "../suite/rig.rs"]
 #[expect(dead_code, reason = "the other tests of this crate use all of it")]
 mod rig;
-#[path = "../../../store/tests/redis/yard.rs"]
+#[path = "../../../stores/redis/tests/redis/yard.rs"]
 #[expect(dead_code, reason = "the tests of the store use all of it")]
 mod yard;
 

@@ -1,6 +1,6 @@
 //! Every case of the suite through a live server whose tasks are in Tarantool: the client is one more store.
 
-#[path = "../../../store/tests/tarantool/instance.rs"]
+#[path = "../../../stores/tarantool/tests/tarantool/instance.rs"]
 #[expect(dead_code, reason = "the tests of the store use all of it")]
 mod instance;
 #[path = "../suite/live.rs"]

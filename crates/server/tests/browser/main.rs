@@ -4,7 +4,7 @@
 //! after half a minute.
 
 mod chromium;
-#[path = "../../../store/tests/postgres/cluster.rs"]
+#[path = "../../../stores/postgres/tests/postgres/cluster.rs"]
 mod cluster;
 mod services;
 mod site;

@@ -6,13 +6,13 @@ mod sqlite;
 
 mod choosing;
 #[cfg(feature = "sqlite")]
-#[path = "../copying/content.rs"]
+#[path = "../../../stores/open/tests/copying/content.rs"]
 mod content;
 #[cfg(feature = "sqlite")]
 mod copy;
 mod fill;
 #[cfg(feature = "sqlite")]
-#[path = "../copying/weak.rs"]
+#[path = "../../../stores/open/tests/copying/weak.rs"]
 mod weak;
 
 // That the suite itself is worth something.

@@ -1,15 +1,15 @@
 //! Moving between stores: there and back, used afterwards, broken off and gone on with, and what is refused.
 
-#[path = "../postgres/cluster.rs"]
+#[path = "../../../postgres/tests/postgres/cluster.rs"]
 #[expect(dead_code, reason = "the tests of one store need more of it")]
 mod cluster;
-#[path = "../postgres/database.rs"]
+#[path = "../../../postgres/tests/postgres/database.rs"]
 #[expect(dead_code, reason = "the tests of one store need more of it")]
 mod database;
-#[path = "../redis/instance.rs"]
+#[path = "../../../redis/tests/redis/instance.rs"]
 #[expect(dead_code, reason = "the tests of one store need more of it")]
 mod redis;
-#[path = "../tarantool/instance.rs"]
+#[path = "../../../tarantool/tests/tarantool/instance.rs"]
 #[expect(dead_code, reason = "the tests of one store need more of it")]
 mod tarantool;
 

@@ -10,7 +10,7 @@ use taskyard_pool::Config;
 
 use crate::rig::{self, Site};
 
-const EXAMPLE: &str = include_str!("../../../../../examples/asymptote.yaml");
+const EXAMPLE: &str = include_str!("../../../../../../examples/asymptote.yaml");
 const PICTURE: &str = "size(3cm); draw(unitcircle, red); label(\"$x^2$\", (0, 0));";
 
 /// A pool of the example; nothing when the tests are to go on without Asymptote.

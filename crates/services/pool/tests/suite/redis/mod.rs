@@ -1,6 +1,6 @@
 //! The pool over a real Redis: its parts as tasks of this process, or as processes that are killed and frozen.
 
-#[path = "../../../../store/tests/redis/instance.rs"]
+#[path = "../../../../../stores/redis/tests/redis/instance.rs"]
 #[expect(dead_code, reason = "other tests need more of it")]
 mod instance;
 mod play;

@@ -1,6 +1,6 @@
 //! SQL tasks in a real database.
 
-#[path = "../../../store/tests/postgres/cluster.rs"]
+#[path = "../../../../stores/postgres/tests/postgres/cluster.rs"]
 mod cluster;
 mod rig;
 

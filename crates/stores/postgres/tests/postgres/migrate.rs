@@ -7,7 +7,7 @@ use taskyard_store::postgres::{Clock, PostgresStore};
 
 use crate::database::{Database, ack, ask, make_tube, put, run, sql, take};
 
-const FIRST: &str = include_str!("../../src/postgres/migrations/0001_tables.sql");
+const FIRST: &str = include_str!("../../src/migrations/0001_tables.sql");
 
 /// What the first form of the tables held is there after the upgrade, taken tasks included.
 #[test]

@@ -9,7 +9,7 @@ use taskyard_tarantool::Word;
 use crate::content::{ask, content, copy_all, fill_store, name};
 use crate::tarantool::{Instance, program};
 
-const STAND_IN: &str = include_str!("../tarantool/queue.lua");
+const STAND_IN: &str = include_str!("../../../tarantool/tests/tarantool/queue.lua");
 
 fn queue() -> Option<(Instance, TarantoolStore)> {
     let instance = Instance::new(program()?);

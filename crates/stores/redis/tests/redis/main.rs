@@ -7,7 +7,7 @@ mod suite;
 
 mod cluster;
 mod earlier;
-#[path = "../lua/exact.rs"]
+#[path = "../../../../testkit/src/exact.rs"]
 mod exact;
 mod failures;
 mod fixture;

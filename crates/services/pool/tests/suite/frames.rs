@@ -1,6 +1,6 @@
 //! Frames made by chance, through the same check as the fuzz target: it needs no other compiler.
 
-#[path = "../../../../fuzz/checks/pool_frames.rs"]
+#[path = "../../../../../fuzz/checks/pool_frames.rs"]
 mod pool_frames;
 
 use proptest::prelude::*;

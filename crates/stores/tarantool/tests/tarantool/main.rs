@@ -6,7 +6,7 @@ mod yard;
 mod suite;
 
 mod adapter;
-#[path = "../lua/exact.rs"]
+#[path = "../../../../testkit/src/exact.rs"]
 mod exact;
 mod failures;
 mod fixture;

@@ -138,7 +138,7 @@ fn a_lease_time_is_kept_by_the_server() {
 // them forget what was held.
 #[test]
 fn procedures_that_come_again_forget_nothing() {
-    const LOAD: &str = include_str!("../../src/tarantool/lua/load.lua");
+    const LOAD: &str = include_str!("../../src/lua/load.lua");
     let Some((instance, url)) = queue() else { return };
     let store = open(&url);
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));

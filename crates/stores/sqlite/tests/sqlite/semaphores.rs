@@ -336,7 +336,7 @@ fn an_older_folder_gets_its_tables() {
     ] {
         db.execute_batch(&format!("DROP TABLE {table}")).expect("is there");
     }
-    let first = include_str!("../../src/sqlite/migrations/0001.sql");
+    let first = include_str!("../../src/migrations/0001.sql");
     let (_, view) = first.split_once("-- For people who open the file.").expect("a view");
     db.execute_batch(view).expect("it is as it was");
     db.execute_batch("ALTER TABLE tube DROP COLUMN semaphore").expect("is there");
