@@ -20,8 +20,8 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size, to: &str) -
     client.close().await?;
     let options = OpenOptions::default();
     let begin = Instant::now();
-    let source = taskyard_store::open(&from, &options)?;
-    let target = taskyard_store::open(to, &options)?;
+    let source = taskyard_stores::open(&from, &options)?;
+    let target = taskyard_stores::open(to, &options)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
     let now = Timestamp::from_micros(i64::try_from(now)?);
     let plan = plan(&*source, &*target, &[]).await?;

@@ -14,7 +14,7 @@ use super::report::{Report, Row, Target};
 use super::{Size, store_in};
 
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
-    let store = taskyard_store::open(&store_in(folder, "http"), &OpenOptions::default())?;
+    let store = taskyard_stores::open(&store_in(folder, "http"), &OpenOptions::default())?;
     let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
     let server = Server::bind(Config::new("127.0.0.1:0".parse()?), engine).await?;
     let client = Client::connect(&server.url())?;

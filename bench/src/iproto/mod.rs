@@ -108,7 +108,7 @@ pub(super) struct Running {
 
 impl Running {
     pub fn start(store: &str) -> Result<Running> {
-        let store = taskyard_store::open(store, &OpenOptions::default())?;
+        let store = taskyard_stores::open(store, &OpenOptions::default())?;
         let runtime = crate::server_runtime()?;
         let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
         let anywhere = "127.0.0.1:0".parse()?;

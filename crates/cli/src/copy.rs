@@ -67,7 +67,7 @@ pub struct CopyArgs {
 pub fn run(args: CopyArgs) -> anyhow::Result<Exit> {
     let tubes = args.tube.iter().map(|name| TubeName::new(name)).collect::<Result<Vec<_>, _>>()?;
     refuse_urls(&args)?;
-    let look = OpenOptions { to_look: true, wait: STORE_WAIT, ..OpenOptions::default() };
+    let look = OpenOptions { read_only: true, wait: STORE_WAIT, ..OpenOptions::default() };
     let from = opening::open(&args.from, &look)
         .with_context(|| format!("cannot copy from {}", shown(&args.from)))?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -81,8 +81,8 @@ pub fn run(args: CopyArgs) -> anyhow::Result<Exit> {
 
 fn open_target(args: &CopyArgs, url: &str) -> anyhow::Result<Box<dyn Store>> {
     // A look must not change a database.
-    let (to_look, wait) = (args.dry_run, STORE_WAIT);
-    let options = OpenOptions { to_look, wait, ..OpenOptions::default() };
+    let (read_only, wait) = (args.dry_run, STORE_WAIT);
+    let options = OpenOptions { read_only, wait, ..OpenOptions::default() };
     let opened = opening::open(url, &options);
     opened.with_context(|| format!("cannot copy to {}", shown(&args.to)))
 }

@@ -9,7 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The variable that says how much is logged.
 const VARIABLE: &str = "TASKYARD_LOG";
 /// A recovery with loss is always logged, whatever the level.
-const SALVAGE: &str = "taskyard_store::sqlite::salvage";
+const SALVAGE: &str = "taskyard_store_sqlite::salvage";
 
 /// Begins to log, with the level in `TASKYARD_LOG`: `info`, or `warn,taskyard_store=debug`.
 pub fn start() {

@@ -19,7 +19,7 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
         ProgressBar::hidden()
     };
     progress.enable_steady_tick(Duration::from_millis(200));
-    let store = taskyard_store::open(url, options);
+    let store = taskyard_stores::open(url, options);
     progress.finish_and_clear();
     store
 }

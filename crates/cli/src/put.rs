@@ -141,7 +141,7 @@ async fn put(
     match http.ask(Command::Put { tube: tube.clone(), tasks, wait }).await {
         Ok(Reply::Put(placed)) => Ok(placed),
         Ok(_) => Err(misfit("put")),
-        // Elsewhere this is a wrong name; here it is a tube that has to be made.
+        // RemoteChange this is a wrong name; here it is a tube that has to be made.
         Err(HttpError::Refused { error: Error::TubeNotFound(tube), .. }) => {
             Err(NoTube { tube, subqueues }.into())
         }

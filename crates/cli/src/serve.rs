@@ -154,7 +154,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;
-    let (durability, lacks) = (store.durability(), store.lacks());
+    let (durability, lacks) = (store.durability(), store.unsupported());
     runtime.block_on(async {
         let settings = Settings { payload_bytes_max: args.payload_max.0 };
         let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
@@ -269,7 +269,7 @@ impl ServeArgs {
             memory_bytes: self.memory.0,
             accept_loss: self.accept_loss,
             wait: STORE_WAIT,
-            to_look: false,
+            read_only: false,
         };
         let store = opening::open(&url, &options)?;
         Ok((shown(&url), store))

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use taskyard_core::{Command, Error as Refusal, Execute, Kind, Reply, TubeOptions};
 use taskyard_engine::{Engine, Settings, SystemClock};
-use taskyard_store::{OpenOptions, open};
+use taskyard_store::OpenOptions;
+use taskyard_stores::open;
 
 use crate::client::Client;
 use crate::error::Result;

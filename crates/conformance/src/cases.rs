@@ -8,7 +8,7 @@
 #[macro_export]
 macro_rules! conformance_suite {
     ($make:expr) => {
-        $crate::conformance_suite! { $make, $crate::conformance::block_on }
+        $crate::conformance_suite! { $make, $crate::block_on }
     };
     ($make:expr, $block_on:path) => {
         $crate::conformance_suite! { @cases ($make) ($block_on)
@@ -94,7 +94,7 @@ macro_rules! conformance_suite {
     };
     (@cases ($make:expr) ($block_on:path) $($file:ident: $($case:ident),+;)+) => {
         /// A queue for one case.
-        async fn make_queue() -> impl $crate::conformance::Harness {
+        async fn make_queue() -> impl $crate::Harness {
             $make
         }
 
@@ -109,7 +109,7 @@ macro_rules! conformance_suite {
                     #[test]
                     fn $case() {
                         super::run_case(async {
-                            $crate::conformance::$file::$case(super::make_queue().await).await;
+                            $crate::$file::$case(super::make_queue().await).await;
                         });
                     }
                 )+

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
 
 use super::Harness;
-use crate::{Capabilities, Store, fill};
+use taskyard_store::{Capabilities, Store, fill};
 
 /// When the clock of a new harness stands: any moment that is not the epoch will do.
 const BEGINNING: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);

@@ -95,8 +95,8 @@ impl Engine {
     }
 
     /// What the store does not have, where it is not all of ours.
-    pub fn lacks(&self) -> &'static [&'static str] {
-        self.shared.store.lacks()
+    pub fn unsupported(&self) -> &'static [&'static str] {
+        self.shared.store.unsupported()
     }
 
     /// What the operator has set.

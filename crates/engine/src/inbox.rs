@@ -10,7 +10,7 @@ use taskyard_core::limits::{
     BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_ITEMS_MAX,
 };
 use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
-use taskyard_store::{Elsewhere, StoreHealth};
+use taskyard_store::{RemoteChange, StoreHealth};
 use tokio::sync::oneshot;
 
 use crate::answer::{Answer, engine_stopped};
@@ -203,12 +203,12 @@ impl Inbox {
     }
 
     /// Tells the loop what another server did.
-    pub fn hear(&self, what: Elsewhere) {
+    pub fn hear(&self, what: RemoteChange) {
         let mut pending = self.lock();
         match what {
-            Elsewhere::Tube(tube) => _ = pending.elsewhere.tubes.insert(tube),
-            Elsewhere::Events => pending.elsewhere.events = true,
-            Elsewhere::Anything => pending.elsewhere.anything = true,
+            RemoteChange::Tube(tube) => _ = pending.elsewhere.tubes.insert(tube),
+            RemoteChange::Events => pending.elsewhere.events = true,
+            RemoteChange::Anything => pending.elsewhere.anything = true,
         }
         self.ring(pending);
     }

@@ -39,18 +39,3 @@ impl Capabilities {
         }
     }
 }
-
-/// Those of all stores that were built in.
-pub fn all() -> Vec<Capabilities> {
-    vec![
-        crate::memory::CAPABILITIES,
-        #[cfg(feature = "sqlite")]
-        crate::sqlite::CAPABILITIES,
-        #[cfg(feature = "postgres")]
-        crate::postgres::CAPABILITIES,
-        #[cfg(feature = "redis")]
-        crate::redis::CAPABILITIES,
-        #[cfg(feature = "tarantool")]
-        crate::tarantool::CAPABILITIES,
-    ]
-}

@@ -1,35 +1,20 @@
-//! Where tasks live.
+//! The interface between the engine and the stores: batches of commands go in, replies and effects come out.
 //!
-//! [`Store`] is the one way in: batches of commands go down, replies and effects come back. The
-//! rules are not here: `memory` and `sqlite` run the core's machine itself, and what decides inside a
-//! database is compared with it by the suite in `conformance`.
+//! [`Store`] is the trait, [`MemoryStore`] the simplest implementation, [`copy`] moves the content of one store to another, and
+//! `remote` (feature) is what stores in databases share. The other stores are crates of their own in `crates/stores`. The rules
+//! are not here: the memory and SQLite stores run the core's machine itself, and stores that decide inside a database are
+//! compared with it by the suite in `crates/conformance`.
 //!
-//! A store knows no wire, no engine and no server, and it never reads a clock.
+//! Nothing here depends on a protocol, the engine or the server. The memory store never reads a clock: `now` is an argument.
 
 mod capabilities;
 pub mod copy;
 mod error;
 mod memory;
-mod open;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "tarantool"))]
-mod opening;
-#[cfg(feature = "postgres")]
-#[path = "../../stores/postgres/src/mod.rs"]
-pub mod postgres;
-#[cfg(feature = "redis")]
-#[path = "../../stores/redis/src/mod.rs"]
-pub mod redis;
-#[cfg(feature = "sqlite")]
-#[path = "../../stores/sqlite/src/mod.rs"]
-pub mod sqlite;
-#[cfg(feature = "tarantool")]
-#[path = "../../stores/tarantool/src/mod.rs"]
-pub mod tarantool;
+mod options;
+#[cfg(feature = "remote")]
+pub mod remote;
 mod transfer;
-
-#[cfg(feature = "conformance")]
-#[path = "../../conformance/src/mod.rs"]
-pub mod conformance;
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -37,11 +22,11 @@ use std::sync::Arc;
 
 use taskyard_core::{Body, Command, Effects, Error, Reply, Span, TaskId, Timestamp, TubeName};
 
-pub use capabilities::{Capabilities, all as all_capabilities};
+pub use capabilities::Capabilities;
 pub use error::OpenError;
-pub use memory::MemoryStore;
-pub use open::{OpenOptions, open};
-pub use transfer::{Export, Exported, Import};
+pub use memory::{CAPABILITIES as MEMORY_CAPABILITIES, MemoryStore};
+pub use options::OpenOptions;
+pub use transfer::{Export, Exported, Import, refused};
 
 /// A future of a store: boxed, so that a store can be chosen at run time.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -82,8 +67,8 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// What it does not have, where it is not all of ours: commands about it are refused.
-    fn lacks(&self) -> &'static [&'static str] {
+    /// Features that it does not have: commands that need them are refused.
+    fn unsupported(&self) -> &'static [&'static str] {
         &[]
     }
 
@@ -164,12 +149,12 @@ pub struct StoreTime {
     pub earliest: Option<Timestamp>,
 }
 
-/// Who wants to know what others do.
-pub type Watcher = Arc<dyn Fn(Elsewhere) + Send + Sync>;
+/// Called for each change that another server made.
+pub type Watcher = Arc<dyn Fn(RemoteChange) + Send + Sync>;
 
-/// What another server did to a shared store.
+/// A change that another server made to a shared store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Elsewhere {
+pub enum RemoteChange {
     /// Tasks may have become takeable, or room free, in this tube.
     Tube(TubeName),
     /// There may be new events of semaphores.

@@ -8,7 +8,7 @@ use taskyard_core::{Body, Command, Error, Machine, Timestamp};
 use crate::{BodyKey, Capabilities, Executed, Export, Exported, Import, Pending, Store, StoreTime};
 
 /// What it can do.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+pub const CAPABILITIES: Capabilities = Capabilities {
     exports: true,
     imports: true,
     semaphores: true,

@@ -44,7 +44,7 @@ pub enum Import {
     End(Ending),
 }
 
-/// What a store says that cannot do it.
-pub(crate) fn refused(what: &str) -> Error {
+/// The error of a store that cannot do this.
+pub fn refused(what: &str) -> Error {
     Error::Store(format!("this store cannot {what}"))
 }

@@ -6,17 +6,19 @@ use taskyard_core::{
     TaskId, Timestamp, TubeName, TubeOptions,
 };
 
-use crate::yard::{ask, make_tube, put, run, store, take};
+use crate::SharedDatabase;
+use crate::calls::{ask, make_tube, put, take};
 
 fn put_with_pri(tube: &TubeName, pri: u64) -> Command {
     let tasks = vec![NewTask { pri: Some(pri), ..NewTask::new(Body::new(&[0xc0])) }];
     Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }
 }
 
-#[test]
-fn priorities_beyond_what_a_double_holds_keep_their_order() {
-    run(async {
-        let store = store();
+/// See the name.
+pub fn priorities_beyond_what_a_double_holds_keep_their_order<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let store = D::open(&part);
         let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
         let pris = [u64::MAX, (1 << 53) + 1, 1 << 53, u64::MAX - 1, 0, 1 << 63, (1 << 63) - 1];
         for pri in pris {
@@ -29,10 +31,11 @@ fn priorities_beyond_what_a_double_holds_keep_their_order() {
     });
 }
 
-#[test]
-fn a_lease_that_rounds_to_the_right_one_is_stale() {
-    run(async {
-        let store = store();
+/// See the name.
+pub fn a_lease_that_rounds_to_the_right_one_is_stale<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let store = D::open(&part);
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
         ask(&store, put(&tube, 1)).expect("it is put");
         let task = take(&store, &tube, 1).remove(0);
@@ -47,10 +50,11 @@ fn a_lease_that_rounds_to_the_right_one_is_stale() {
     });
 }
 
-#[test]
-fn a_start_after_all_that_can_be_counted_is_never() {
-    run(async {
-        let store = store();
+/// See the name.
+pub fn a_start_after_all_that_can_be_counted_is_never<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let store = D::open(&part);
         let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
         let at = |micros| {
             let at = Some(Timestamp::from_micros(micros));
@@ -72,11 +76,12 @@ fn a_start_after_all_that_can_be_counted_is_never() {
 }
 
 /// As many as one command may have: far more than the stack of a function in Redis has room for.
-#[test]
-fn the_largest_batches_pass() {
-    run(async {
+/// See the name.
+pub fn the_largest_batches_pass<D: SharedDatabase>() {
+    D::run(async {
         const MANY: usize = 10_000;
-        let store = store();
+        let part = D::part();
+        let store = D::open(&part);
         let options =
             TubeOptions { ttr: Some(Span::from_secs(9)), ..TubeOptions::new(Kind::UtubeTtl) };
         let tube = make_tube(&store, options);
@@ -104,10 +109,11 @@ fn the_largest_batches_pass() {
 }
 
 /// A name ends where its tag would, or begins like another's keys.
-#[test]
-fn tubes_with_braces_in_their_names_are_apart() {
-    run(async {
-        let store = store();
+/// See the name.
+pub fn tubes_with_braces_in_their_names_are_apart<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let store = D::open(&part);
         let names = ["a", "a}", "{a}", "}", "{", "a}b", "a o", "mail}{"];
         let names = names.map(|name| TubeName::new(name).expect("a name"));
         for (place, tube) in names.iter().enumerate() {
@@ -123,10 +129,11 @@ fn tubes_with_braces_in_their_names_are_apart() {
 }
 
 /// Commands that are more than one call takes are several calls, one after the other.
-#[test]
-fn a_batch_of_large_commands_keeps_its_order() {
-    run(async {
-        let store = store();
+/// See the name.
+pub fn a_batch_of_large_commands_keeps_its_order<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let store = D::open(&part);
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
         let all = |count| Take {
             tube: tube.clone(),
@@ -142,7 +149,7 @@ fn a_batch_of_large_commands_keeps_its_order() {
             Command::Truncate { tube: tube.clone() },
             Command::Take(all(1)),
         ];
-        let executed = taskyard_store::Store::execute(&store, crate::yard::NOW, commands).await;
+        let executed = taskyard_store::Store::execute(&store, crate::calls::NOW, commands).await;
         let sizes: Vec<Option<usize>> = executed
             .replies
             .iter()
@@ -154,4 +161,20 @@ fn a_batch_of_large_commands_keeps_its_order() {
             .collect();
         assert_eq!(sizes, [Some(9_000), Some(9_000), Some(10_000), None, Some(0)]);
     });
+}
+
+/// Runs the cases of this file on a [`SharedDatabase`].
+#[macro_export]
+macro_rules! exact_suite {
+    ($database:ty) => {
+        $crate::exact_suite! { @each $database: priorities_beyond_what_a_double_holds_keep_their_order a_lease_that_rounds_to_the_right_one_is_stale a_start_after_all_that_can_be_counted_is_never the_largest_batches_pass tubes_with_braces_in_their_names_are_apart a_batch_of_large_commands_keeps_its_order }
+    };
+    (@each $database:ty: $($case:ident)*) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::exact::$case::<$database>();
+            }
+        )*
+    };
 }

@@ -18,6 +18,17 @@ struct Rule {
     instead: &'static str,
 }
 
+/// What every store of a database must not know.
+const fn store_rule(package: &'static str) -> Rule {
+    Rule {
+        package,
+        unreachable: &["taskyard-engine", "taskyard-server", "taskyard"],
+        // The driver of Tarantool is on top of it: that is the protocol of Tarantool.
+        unnamed: &["taskyard-wire"],
+        instead: "a store takes the core's commands and returns replies: shared types go there",
+    }
+}
+
 const RULES: &[Rule] = &[
     Rule {
         package: "taskyard-core",
@@ -41,10 +52,33 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "taskyard-store",
+        unreachable: &[
+            "rusqlite",
+            "tokio-postgres",
+            "taskyard-engine",
+            "taskyard-wire",
+            "taskyard-server",
+            "taskyard",
+        ],
+        unnamed: &["taskyard-postgres", "taskyard-redis", "taskyard-tarantool"],
+        instead: "this crate is the interface of stores: a database has a crate in crates/stores",
+    },
+    Rule {
+        package: "taskyard-conformance",
+        unreachable: &["tokio", "taskyard-engine", "taskyard-wire", "taskyard-server", "taskyard"],
+        unnamed: &[],
+        instead: "the suite runs on any Execute: let the tests of a store or server bring it",
+    },
+    store_rule("taskyard-store-sqlite"),
+    store_rule("taskyard-store-postgres"),
+    store_rule("taskyard-store-redis"),
+    store_rule("taskyard-store-tarantool"),
+    store_rule("taskyard-stores"),
+    Rule {
+        package: "taskyard-testkit",
         unreachable: &["taskyard-engine", "taskyard-server", "taskyard"],
-        // The way to Tarantool is on top of it: that is the protocol of Tarantool.
-        unnamed: &["taskyard-wire"],
-        instead: "the store takes the core's commands and returns replies: shared words go there",
+        unnamed: &[],
+        instead: "fixtures start databases and browsers: what a server needs is in its own tests",
     },
     Rule {
         package: "taskyard-engine",

@@ -1,10 +1,10 @@
 //! Connections to the database are cut: at any moment, and in the middle of an answer.
 
-use crate::database::{cluster, sql};
 use crate::judge::judge;
 use crate::load::{Fate, Load};
 use crate::proxy::Proxy;
 use crate::yard::{Yard, run};
+use taskyard_testkit::postgres::{cluster, sql};
 
 /// How many answers come before and after each blow.
 const ANSWERS: usize = 100;

@@ -5,10 +5,10 @@ use taskyard_core::{
     Take, Task,
 };
 
-use crate::database::{sql, wait_until};
 use crate::judge::{judge, wait_for_returns};
 use crate::load::{Fate, Load};
 use crate::yard::{PLAIN, Yard, run, tube};
+use taskyard_testkit::postgres::{sql, wait_until};
 
 async fn ask(queue: &impl Execute, command: Command) -> Reply {
     let reply = queue.execute(vec![command]).await.remove(0);

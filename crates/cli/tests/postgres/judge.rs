@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use taskyard_conformance::audit::{Call, Did, Unseen};
 use taskyard_core::{Lease, State, TaskId, Timestamp, TubeName};
-use taskyard_store::conformance::audit::{Call, Did, Unseen};
 
-use crate::database::{check_counts, sql, wait_until};
 use crate::load::{Load, Payload};
 use crate::yard::{CAPACITY, LANES, PLAIN, ROOM, Yard, tube};
+use taskyard_testkit::postgres::{check_counts, sql, wait_until};
 
 /// Everything that takes a place and should not, as text.
 const LEAKS: &str = "

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use taskyard::{Http, Iproto};
+use taskyard_conformance::audit::{Did, Recorder};
 use taskyard_core::{
     Body, Command, Error, Execute, Finish, FinishItem, Holder, Lease, NewTask, Outcome, Reply,
     SessionId, Span, State, Take, TaskId, TubeName,
 };
-use taskyard_store::conformance::audit::{Did, Recorder};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;

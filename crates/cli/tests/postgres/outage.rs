@@ -2,11 +2,11 @@
 
 use std::thread;
 
-use crate::cluster::{Cluster, programs};
-use crate::database::{crash, prepare, sql};
 use crate::judge::judge;
 use crate::load::{Fate, Load};
 use crate::yard::{Yard, run};
+use taskyard_testkit::postgres::{Cluster, programs};
+use taskyard_testkit::postgres::{crash, prepare, sql};
 
 /// How many answers come before and after each blow.
 const ANSWERS: usize = 200;

@@ -4,8 +4,8 @@ use taskyard_core::{Body, Command, Execute, NewTask, Reply, Span, Take, TaskId};
 
 use crate::judge::judge;
 use crate::load::{Fate, Load};
-use crate::pooler::{is_there, pooler};
 use crate::yard::{PLAIN, Yard, run, tube};
+use taskyard_testkit::postgres::{is_there, pooler};
 
 #[test]
 fn they_say_that_they_look_and_do() {

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 
-use crate::cluster::Cluster;
+use taskyard_testkit::postgres::Cluster;
 
 /// After how many bytes of answers a connection is cut, at most. The first hundreds are about who is there.
 const BYTES_MAX: usize = 6_000;

@@ -4,12 +4,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use taskyard::Http;
+use taskyard_conformance::semaphores::storm;
 use taskyard_core::{Command, Error, Execute, Reply, Span};
-use taskyard_store::conformance::semaphores::storm;
 use tokio::task::JoinSet;
 
-use crate::database::sql;
 use crate::yard::{Yard, run};
+use taskyard_testkit::postgres::sql;
 
 const SEMAPHORES: usize = 30;
 /// Short, because the servers' clocks are real.

@@ -6,9 +6,9 @@ use taskyard::{Http, Iproto};
 use taskyard_core::{Command, Execute, Kind, TubeName, TubeOptions};
 use tokio::runtime::Builder;
 
-use crate::cluster::{Cluster, programs};
-use crate::database::{Database, sql};
 use crate::rig::{Serving, binary};
+use taskyard_testkit::postgres::{Cluster, programs};
+use taskyard_testkit::postgres::{Database, sql};
 
 /// Runs a storm, unless there is no PostgreSQL and the tests are to go on without.
 pub fn run(storm: impl Future) {

@@ -1,8 +1,8 @@
 //! Moving to Redis and back through the binary, and pulling the plug on it.
 
-use crate::instance::{Instance, program};
 use crate::many::{TASKS, source};
 use crate::rig::{Running, binary, run};
+use taskyard_testkit::redis::{Instance, program};
 
 #[test]
 fn killed_at_any_moment_it_goes_on() {

@@ -1,8 +1,8 @@
 //! What `serve` and `stats` say about Redis.
 
-use crate::instance::{DURABLE, Instance, program};
 use crate::rig::run;
 use crate::yard::start;
+use taskyard_testkit::redis::{DURABLE, Instance, program};
 
 #[test]
 fn what_redis_keeps_is_said_at_the_start_and_in_the_numbers() {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::instance::{Cluster, Instance, program};
 use crate::judge::{judge, wait_for_returns};
 use crate::load::{Fate, Load};
 use crate::proxy::Proxy;
 use crate::yard::{LANES, PLAIN, ROOM, make_tubes, run, serve, start, welcome};
+use taskyard_testkit::redis::{Cluster, Instance, program};
 
 /// How many answers come before and after each blow.
 const ANSWERS: usize = 150;

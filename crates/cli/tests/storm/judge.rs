@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use taskyard_conformance::audit::{Call, Did, Unseen};
 use taskyard_core::{Command, Execute, Reply, State, Task, TaskId, Timestamp, TubeName};
-use taskyard_store::conformance::audit::{Call, Did, Unseen};
 
 use crate::load::{Load, Payload};
 use crate::yard::{CAPACITY, LANES, PLAIN, ROOM, Server, tube};

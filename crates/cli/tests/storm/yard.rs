@@ -6,7 +6,7 @@ use taskyard::{Http, Iproto};
 use taskyard_core::{Command, Execute, Kind, TubeName, TubeOptions};
 use tokio::runtime::Builder;
 
-use crate::instance::program;
+use crate::program;
 use crate::rig::{Serving, binary};
 
 /// Runs a storm, unless its database is not there and the tests are to go on without.

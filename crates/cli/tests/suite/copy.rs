@@ -3,9 +3,9 @@
 use taskyard_sql::Conninfo;
 use taskyard_sql::wire::{Ask, Opening, connect};
 
-use crate::cluster::{Cluster, programs};
 use crate::many::{TASKS, source};
 use crate::rig::{Running, Serving, binary, run};
+use taskyard_testkit::postgres::{Cluster, programs};
 
 /// Asks a database for one value, until there is one that is good.
 fn ask(url: &str, sql: &str, good: impl Fn(&str) -> bool) -> String {

@@ -1,8 +1,6 @@
 //! The real binary, as people and scripts use it.
 
 mod bench;
-#[path = "../../../stores/postgres/tests/postgres/cluster.rs"]
-mod cluster;
 mod contract;
 mod copy;
 mod crash;

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use taskyard_conformance::block_on;
 use taskyard_core::{Body, Command, Kind, NewTask, Span, Timestamp, TubeName, TubeOptions};
-use taskyard_store::conformance::block_on;
-use taskyard_store::{OpenOptions, open};
+use taskyard_store::OpenOptions;
+use taskyard_stores::open;
 
 pub const TASKS: usize = 40_000;
 

@@ -8,8 +8,8 @@ use taskyard_sql::Conninfo;
 use taskyard_sql::wire::{Ask, Opening, Wire, connect};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::cluster::{Cluster, programs};
 use crate::rig::{Running, Serving, binary, run};
+use taskyard_testkit::postgres::{Cluster, programs};
 
 /// A database of the test's own, and a connection to it.
 struct Database {

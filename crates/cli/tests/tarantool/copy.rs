@@ -2,9 +2,9 @@
 
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, program};
 use crate::many::{TASKS, source};
 use crate::rig::{Running, binary, run};
+use taskyard_testkit::tarantool::{Instance, program};
 
 #[test]
 fn killed_at_any_moment_it_goes_on() {

@@ -1,9 +1,6 @@
 //! Several servers on one Tarantool, or on one with a replica: real processes under load, and whatever can happen to them. After each
 //! storm a judge asks whether what the clients saw, and what is left, can have happened.
 
-#[expect(dead_code, reason = "the tests of the store use all of it")]
-#[path = "../../../stores/tarantool/tests/tarantool/instance.rs"]
-mod instance;
 #[path = "../postgres/load.rs"]
 mod load;
 #[expect(dead_code, reason = "the other tests of this crate use all of it")]
@@ -19,6 +16,8 @@ mod judge;
 mod proxy;
 #[path = "../storm/yard.rs"]
 mod yard;
+
+use taskyard_testkit::tarantool::program;
 
 mod copy;
 mod semaphores;

@@ -4,12 +4,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use taskyard::Http;
+use taskyard_conformance::semaphores::storm;
 use taskyard_core::{Command, Error, Execute, Reply, Span};
-use taskyard_store::conformance::semaphores::storm;
 use tokio::task::JoinSet;
 
-use crate::instance::{Instance, program};
 use crate::yard::{run, serve};
+use taskyard_testkit::tarantool::{Instance, program};
 
 const SEMAPHORES: usize = 30;
 /// Short, because the servers' clocks are real.

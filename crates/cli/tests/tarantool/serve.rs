@@ -1,8 +1,8 @@
 //! What `serve` and `stats` say about Tarantool.
 
-use crate::instance::{Instance, program};
 use crate::rig::run;
 use crate::yard::start;
+use taskyard_testkit::tarantool::{Instance, program};
 
 #[test]
 fn what_tarantool_keeps_is_said_at_the_start_and_in_the_numbers() {
@@ -42,7 +42,7 @@ fn what_is_wrong_is_said_without_the_password() {
     }
 }
 
-const STAND_IN: &str = include_str!("../../../stores/tarantool/tests/tarantool/queue.lua");
+const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 
 /// The module is not here: a stand-in answers as its description says.
 #[test]

@@ -6,11 +6,11 @@ use std::time::Duration;
 use taskyard_tarantool::Word;
 use tokio::time::timeout;
 
-use crate::instance::{Instance, program};
 use crate::judge::{judge, wait_for_returns};
 use crate::load::{Fate, Load};
 use crate::proxy::Proxy;
 use crate::yard::{make_tubes, run, serve, start, welcome};
+use taskyard_testkit::tarantool::{Instance, program};
 
 /// How many answers come before and after each blow.
 const ANSWERS: usize = 150;

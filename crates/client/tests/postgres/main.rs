@@ -1,11 +1,5 @@
 //! Every case of the suite through a live server whose tasks are in PostgreSQL: the client is one more store.
 
-#[path = "../../../stores/postgres/tests/postgres/cluster.rs"]
-#[expect(dead_code, reason = "the tests of the store use all of it")]
-mod cluster;
-#[path = "../../../stores/postgres/tests/postgres/database.rs"]
-#[expect(dead_code, reason = "the tests of the store use all of it")]
-mod database;
 #[path = "../suite/live.rs"]
 mod live;
 mod managed;
@@ -15,13 +9,13 @@ mod rig;
 
 use std::future::Future;
 
-use taskyard_store::conformance::model;
+use taskyard_conformance::model;
 
-use crate::cluster::programs;
-use crate::database::Database;
 use crate::live::Live;
+use taskyard_testkit::postgres::Database;
+use taskyard_testkit::postgres::programs;
 
-taskyard_store::conformance_suite!(live().await, crate::run);
+taskyard_conformance::conformance_suite!(live().await, crate::run);
 
 /// Random commands, compared with the core's machine.
 #[test]

@@ -8,9 +8,9 @@ use taskyard::worker::{Dispatcher, Handler, HandlerStats, ManagerService, RawTas
 use taskyard::{Client, Execute};
 use taskyard_wire::http::ManagerAnswer;
 
-use crate::database::Database;
 use crate::rig::{self, Rig};
 use crate::run;
+use taskyard_testkit::postgres::Database;
 
 fn worker(name: &str, queue: impl Execute + 'static, timer: Arc<HandTimer>) -> Worker {
     let handler = Handler::raw(|_, store, tasks: Vec<RawTask>| async move {

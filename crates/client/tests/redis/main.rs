@@ -1,27 +1,21 @@
 //! Every case of the suite through a live server whose tasks are in Redis: the client is one more store.
 
-#[path = "../../../stores/redis/tests/redis/instance.rs"]
-#[expect(dead_code, reason = "the tests of the store use all of it")]
-mod instance;
 #[path = "../suite/live.rs"]
 mod live;
 #[path = "../suite/rig.rs"]
 #[expect(dead_code, reason = "the other tests of this crate use all of it")]
 mod rig;
-#[path = "../../../stores/redis/tests/redis/yard.rs"]
-#[expect(dead_code, reason = "the tests of the store use all of it")]
-mod yard;
 
 use std::future::Future;
 
-use taskyard_store::conformance::{model, semaphores as rules};
+use taskyard_conformance::{model, semaphores as rules};
 
-use crate::instance::program;
 use crate::live::Live;
-use crate::yard::{instance, open, own};
+use taskyard_testkit::redis::program;
+use taskyard_testkit::redis::{instance, open, own};
 
-taskyard_store::conformance_suite!(live().await, crate::run);
-taskyard_store::semaphore_suite!(live().await, crate::run);
+taskyard_conformance::conformance_suite!(live().await, crate::run);
+taskyard_conformance::semaphore_suite!(live().await, crate::run);
 
 /// Random commands, compared with the core's machine.
 #[test]

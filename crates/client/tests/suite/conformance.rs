@@ -7,20 +7,21 @@
 use std::sync::Arc;
 
 use taskyard::{Http, HttpError};
+use taskyard_conformance::{Harness, model, semaphores as rules};
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
     Command, Error, Execute, Holder, Outcome, Reply, Span, Task, Timestamp, TubeName,
 };
 use taskyard_engine::Clock;
 use taskyard_server::Config;
-use taskyard_store::conformance::{Harness, model, semaphores as rules};
-use taskyard_store::{Capabilities, OpenOptions, open};
+use taskyard_store::{Capabilities, OpenOptions};
+use taskyard_stores::open;
 use tempfile::TempDir;
 
 use crate::rig::{self, Rig};
 
-taskyard_store::conformance_suite!(Live::new().await, crate::rig::block_on);
-taskyard_store::semaphore_suite!(Live::new().await, crate::rig::block_on);
+taskyard_conformance::conformance_suite!(Live::new().await, crate::rig::block_on);
+taskyard_conformance::semaphore_suite!(Live::new().await, crate::rig::block_on);
 
 /// Random commands for semaphores, compared with the core's machine.
 #[test]

@@ -1,14 +1,15 @@
 //! Every case of the suite over iproto: the client is one more store, and everything a store can be
 //! asked travels.
 
-use taskyard_store::conformance::{model, semaphores as rules};
-use taskyard_store::{OpenOptions, open};
+use taskyard_conformance::{model, semaphores as rules};
+use taskyard_store::OpenOptions;
+use taskyard_stores::open;
 
 use crate::live::Live;
 use crate::rig;
 
-taskyard_store::conformance_suite!(live().await, crate::rig::block_on);
-taskyard_store::semaphore_suite!(live().await, crate::rig::block_on);
+taskyard_conformance::conformance_suite!(live().await, crate::rig::block_on);
+taskyard_conformance::semaphore_suite!(live().await, crate::rig::block_on);
 
 /// Random commands for semaphores, compared with the core's machine.
 #[test]

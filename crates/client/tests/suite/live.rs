@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use taskyard::Iproto;
+use taskyard_conformance::Harness;
 use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
 use taskyard_engine::{Clock, HandClock};
 use taskyard_server::Config;
-use taskyard_store::conformance::Harness;
 use taskyard_store::{Capabilities, Store};
 
 use crate::rig::{self, Rig};

@@ -7,10 +7,11 @@ use std::task::Poll;
 
 use futures_core::Stream;
 use taskyard::{Client, EventKind, TaskId};
+use taskyard_conformance::semaphores::storm;
 use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
 use taskyard_engine::{Engine, HandClock, Settings};
-use taskyard_store::conformance::semaphores::storm;
-use taskyard_store::{OpenOptions, open};
+use taskyard_store::OpenOptions;
+use taskyard_stores::open;
 use tokio::task::JoinSet;
 
 const CLIENTS: u64 = 16;

@@ -1,8 +1,5 @@
 //! Every case of the suite through a live server whose tasks are in Tarantool: the client is one more store.
 
-#[path = "../../../stores/tarantool/tests/tarantool/instance.rs"]
-#[expect(dead_code, reason = "the tests of the store use all of it")]
-mod instance;
 #[path = "../suite/live.rs"]
 mod live;
 #[path = "../suite/rig.rs"]
@@ -13,14 +10,14 @@ use std::future::Future;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use taskyard_store::conformance::{model, semaphores as rules};
-use taskyard_store::tarantool::{Clock, TarantoolStore};
+use taskyard_conformance::{model, semaphores as rules};
+use taskyard_store_tarantool::{Clock, TarantoolStore};
 
-use crate::instance::{Instance, program};
 use crate::live::Live;
+use taskyard_testkit::tarantool::{Instance, program};
 
-taskyard_store::conformance_suite!(live().await, crate::run);
-taskyard_store::semaphore_suite!(live().await, crate::run);
+taskyard_conformance::conformance_suite!(live().await, crate::run);
+taskyard_conformance::semaphore_suite!(live().await, crate::run);
 
 /// Random commands, compared with the core's machine.
 #[test]

@@ -10,7 +10,7 @@ use taskyard_core::{
     State, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, Wish,
 };
 
-use crate::conformance::ask::{NO_LEASE, name, put, secs};
+use crate::ask::{NO_LEASE, name, put, secs};
 
 /// The semaphore before the tube of this name.
 fn key(text: &str) -> SemaphoreKey {

@@ -8,8 +8,8 @@ use taskyard_core::{
     SemaphoreReply, Span, Take, Task, TaskId, Timestamp, TubeName,
 };
 
-use crate::conformance::Harness;
-use crate::conformance::ask::brief;
+use crate::Harness;
+use crate::ask::brief;
 
 /// How much one tick of the machine moves: another number than the harness uses, since the
 /// number must not matter.

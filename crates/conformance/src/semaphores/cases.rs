@@ -5,7 +5,7 @@
 #[macro_export]
 macro_rules! semaphore_suite {
     ($make:expr) => {
-        $crate::semaphore_suite! { $make, $crate::conformance::block_on }
+        $crate::semaphore_suite! { $make, $crate::block_on }
     };
     ($make:expr, $block_on:path) => {
         $crate::semaphore_suite! { @cases ($make) ($block_on)
@@ -46,7 +46,7 @@ macro_rules! semaphore_suite {
     };
     (@cases ($make:expr) ($block_on:path) $($file:ident: $($case:ident),+;)+) => {
         /// A queue for one case.
-        async fn make_semaphores() -> impl $crate::conformance::Harness {
+        async fn make_semaphores() -> impl $crate::Harness {
             $make
         }
 
@@ -63,7 +63,7 @@ macro_rules! semaphore_suite {
                         fn $case() {
                             super::super::run_semaphore_case(async {
                                 let queue = super::super::make_semaphores().await;
-                                $crate::conformance::semaphores::$file::$case(queue).await;
+                                $crate::semaphores::$file::$case(queue).await;
                             });
                         }
                     )+

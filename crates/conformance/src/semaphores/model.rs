@@ -1,7 +1,7 @@
 //! Random commands for semaphores on a queue and on the core's machine: every answer must be the same, and what holders
 //! have heard must be true of them.
 //!
-//! A run is its seed, as for tubes: see [`seeds`](crate::conformance::model::seeds).
+//! A run is its seed, as for tubes: see [`seeds`](crate::model::seeds).
 
 use std::collections::{HashMap, VecDeque};
 

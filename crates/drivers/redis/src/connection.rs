@@ -113,7 +113,7 @@ pub struct Client {
 /// Where answers are read: here, or whoever reads before hands it on. When that one gives up, nobody gets it.
 enum Ear {
     Here(Reader),
-    Elsewhere(oneshot::Receiver<Reader>),
+    RemoteChange(oneshot::Receiver<Reader>),
 }
 
 /// The place of one who asked among those who wait for their answers.
@@ -148,19 +148,19 @@ impl Ear {
     async fn get(self) -> std::io::Result<Reader> {
         match self {
             Ear::Here(reader) => Ok(reader),
-            Ear::Elsewhere(reader) => reader.await.map_err(|_| ErrorKind::BrokenPipe.into()),
+            Ear::RemoteChange(reader) => reader.await.map_err(|_| ErrorKind::BrokenPipe.into()),
         }
     }
 
     /// Keeps it here, as soon as those who wait have their answers.
     async fn keep(&mut self) -> std::io::Result<&mut Reader> {
-        if let Ear::Elsewhere(reader) = self {
+        if let Ear::RemoteChange(reader) = self {
             let reader = reader.await.map_err(|_| std::io::Error::from(ErrorKind::BrokenPipe))?;
             *self = Ear::Here(reader);
         }
         match self {
             Ear::Here(reader) => Ok(reader),
-            Ear::Elsewhere(_) => Err(ErrorKind::BrokenPipe.into()),
+            Ear::RemoteChange(_) => Err(ErrorKind::BrokenPipe.into()),
         }
     }
 }
@@ -308,12 +308,12 @@ impl Connection {
     /// The place of what was just sent: whoever has it must read the answers to that, before those to anything later.
     pub fn turn(&mut self) -> Turn {
         let (next, reader) = oneshot::channel();
-        Turn { reader: std::mem::replace(&mut self.reader, Ear::Elsewhere(reader)), next }
+        Turn { reader: std::mem::replace(&mut self.reader, Ear::RemoteChange(reader)), next }
     }
 
     /// Whether somebody has given up waiting for an answer: nobody can tell any more which one is whose.
     pub fn is_abandoned(&mut self) -> bool {
-        let Ear::Elsewhere(reader) = &mut self.reader else { return false };
+        let Ear::RemoteChange(reader) = &mut self.reader else { return false };
         match reader.try_recv() {
             Ok(reader) => {
                 self.reader = Ear::Here(reader);
@@ -325,7 +325,7 @@ impl Connection {
 
     /// Whether nobody waits for an answer.
     pub fn is_idle(&mut self) -> bool {
-        if let Ear::Elsewhere(reader) = &mut self.reader
+        if let Ear::RemoteChange(reader) = &mut self.reader
             && let Ok(reader) = reader.try_recv()
         {
             self.reader = Ear::Here(reader);

@@ -11,7 +11,7 @@ use taskyard_core::{
 };
 use taskyard_engine::{Engine, HandClock, Settings};
 use taskyard_store::{
-    BodyKey, Capabilities, Elsewhere, Executed, MemoryStore, Pending, Store, Watcher,
+    BodyKey, Capabilities, Executed, MemoryStore, Pending, RemoteChange, Store, Watcher,
 };
 
 use crate::rig::{put, take, taken, tube};
@@ -100,7 +100,7 @@ impl Two {
         Two { clock, first, second, watcher, shut, fetches }
     }
 
-    fn tell(&self, what: Elsewhere) {
+    fn tell(&self, what: RemoteChange) {
         let watcher = self.watcher.lock().unwrap().clone();
         watcher.expect("the engine wants to be told")(what);
     }
@@ -128,7 +128,7 @@ async fn a_notice_wakes_those_who_wait_elsewhere() {
     let (a, b) = (two.waiting().await, two.waiting().await);
     two.put(&[1, 2]).await;
     assert_eq!(two.second.waiting().await.len(), 2, "nobody told it yet");
-    two.tell(Elsewhere::Tube(tube("mail")));
+    two.tell(RemoteChange::Tube(tube("mail")));
     assert_eq!(taken(a.await.unwrap().remove(0)).len(), 1);
     assert_eq!(taken(b.await.unwrap().remove(0)).len(), 1, "one notice is enough for both");
 }
@@ -151,7 +151,7 @@ async fn a_notice_of_events_wakes_those_who_listen_elsewhere() {
     }
     // Told until it listens.
     while !waiting.is_finished() {
-        two.tell(Elsewhere::Events);
+        two.tell(RemoteChange::Events);
         two.second.waiting().await;
     }
     let heard = waiting.await.unwrap().remove(0);
@@ -186,7 +186,7 @@ async fn of_many_who_listen_only_as_many_ask_as_there_is_something_for() {
     let wishes = [1, 2].map(|task| Wish { task: TaskId(task), priority: 1.0 }).to_vec();
     let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes });
     two.first.execute(vec![enqueue]).await.remove(0).unwrap();
-    two.tell(Elsewhere::Events);
+    two.tell(RemoteChange::Events);
     while waiting.iter().filter(|listener| listener.is_finished()).count() < 2 {
         two.second.waiting().await;
     }
@@ -222,8 +222,8 @@ async fn what_another_engine_delayed_becomes_ready_here() {
 #[tokio::test]
 async fn notices_of_unknown_tubes_are_harmless() {
     let two = Two::new().await;
-    two.tell(Elsewhere::Tube(tube("nobody")));
-    two.tell(Elsewhere::Anything);
+    two.tell(RemoteChange::Tube(tube("nobody")));
+    two.tell(RemoteChange::Anything);
     assert!(two.second.waiting().await.is_empty());
 }
 
@@ -244,7 +244,7 @@ async fn who_waits_does_not_notice_that_the_store_is_away() {
         two.clock.advance(POLL);
         while two.second.waiting().await.len() > 1 {}
         two.shut.store(false, Ordering::SeqCst);
-        two.tell(Elsewhere::Anything);
+        two.tell(RemoteChange::Anything);
     };
     let (mut waiting, mut over, ()) = tokio::join!(waiting, over, steps);
     assert_eq!(taken(waiting.remove(0)).len(), 1);

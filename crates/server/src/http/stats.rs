@@ -92,7 +92,7 @@ fn server(app: &App) -> ServerAnswer {
         store: store.name.into(),
         durable: store.durable,
         durability: app.engine.durability(),
-        lacks: app.engine.lacks().iter().map(|what| (*what).to_owned()).collect(),
+        lacks: app.engine.unsupported().iter().map(|what| (*what).to_owned()).collect(),
         uptime: app.started.elapsed().as_secs_f64(),
         connections: app.connections() as u64,
     }

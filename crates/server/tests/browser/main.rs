@@ -3,9 +3,6 @@
 //! Nothing here sleeps: the browser itself waits until the page looks as it should, and gives up
 //! after half a minute.
 
-mod chromium;
-#[path = "../../../stores/postgres/tests/postgres/cluster.rs"]
-mod cluster;
 mod services;
 mod site;
 
@@ -14,8 +11,8 @@ use std::sync::Arc;
 use serde_json::json;
 use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
 
-use chromium::browse;
 use site::Site;
+use taskyard_testkit::chromium::browse;
 
 /// A name that would run a script if it were put into the page as HTML.
 const HOSTILE: &str = "<img src=x onerror=\"document.title='taken over'\">";

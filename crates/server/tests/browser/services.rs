@@ -8,9 +8,9 @@ use taskyard_sql::wire::{Opening, Wire, connect};
 use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 
 use crate::HOSTILE;
-use crate::chromium::browse;
-use crate::cluster::{Cluster, programs};
 use crate::site::Site;
+use taskyard_testkit::chromium::browse;
+use taskyard_testkit::postgres::{Cluster, programs};
 
 const NEWEST: &str = "[data-sheet=\"Newest tasks\"] tbody tr";
 const COMING: &str = "[data-sheet=\"Coming runs\"] tbody tr";

@@ -243,7 +243,7 @@ async fn payloads_on_disk_are_shown_too() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().display());
     let options = OpenOptions { memory_bytes: 0, ..OpenOptions::default() };
-    let rig = Rig::on(taskyard_store::open(&url, &options).unwrap(), |_| {}).await;
+    let rig = Rig::on(taskyard_stores::open(&url, &options).unwrap(), |_| {}).await;
     let mut talk = rig.with_tube("mail", "fifottl").await;
     let data = |id: u64| format!("{id}").repeat(1_000);
     for id in 0..6 {

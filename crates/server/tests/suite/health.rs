@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use taskyard_core::{Body, Command, Error, Span, Timestamp};
 use taskyard_engine::{Engine, HandClock, Settings};
-use taskyard_store::sqlite::{Fault, SqliteStore};
 use taskyard_store::{
     BodyKey, Capabilities, Executed, MemoryStore, OpenOptions, Pending, Store, StoreHealth,
     StoreTime,
 };
+use taskyard_store_sqlite::{Fault, SqliteStore};
 
 use crate::rig::Rig;
 

@@ -5,12 +5,12 @@
 use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use taskyard_conformance::{StoreHarness, block_on, model, semaphores as rules};
 use taskyard_core::{Body, Command, Error, Machine, Reply, Timestamp};
-use taskyard_store::conformance::{StoreHarness, block_on, model, semaphores as rules};
 use taskyard_store::{BodyKey, Capabilities, Executed, Pending, Store, Unloaded};
 
-taskyard_store::conformance_suite!(queue());
-taskyard_store::semaphore_suite!(queue());
+taskyard_conformance::conformance_suite!(queue());
+taskyard_conformance::semaphore_suite!(queue());
 
 #[test]
 fn model() {

@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use taskyard_conformance::{StoreHarness, block_on, model};
 use taskyard_core::{Body, Command, Error, Outcome, Reply, Timestamp};
-use taskyard_store::conformance::{StoreHarness, block_on, model};
 use taskyard_store::{BodyKey, Capabilities, Executed, MemoryStore, Pending, Store};
 
 /// Spoils an answer.

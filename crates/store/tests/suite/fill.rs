@@ -1,8 +1,8 @@
 //! Bodies find their replies.
 
+use taskyard_conformance::block_on;
 use taskyard_core::{Body, Command, Kind, NewTask, Reply, Span, Take, TaskId, Timestamp};
 use taskyard_core::{TubeName, TubeOptions};
-use taskyard_store::conformance::block_on;
 use taskyard_store::{BodyKey, MemoryStore, Store, Unloaded, fill};
 
 // A reply was searched for tasks that are gone once for each of its bodies: with ten thousand bodies a

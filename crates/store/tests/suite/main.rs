@@ -1,20 +1,8 @@
-//! What every store must do, on each of the stores.
+//! The memory store, and stores with known faults that the conformance suite must find.
 
-mod memory;
-#[cfg(feature = "sqlite")]
-mod sqlite;
-
-mod choosing;
-#[cfg(feature = "sqlite")]
-#[path = "../../../stores/open/tests/copying/content.rs"]
-mod content;
-#[cfg(feature = "sqlite")]
-mod copy;
 mod fill;
-#[cfg(feature = "sqlite")]
-#[path = "../../../stores/open/tests/copying/weak.rs"]
-mod weak;
+mod memory;
 
-// That the suite itself is worth something.
+// That the suite itself finds faults.
 mod durable;
 mod faulty;

@@ -1,14 +1,14 @@
 //! Tasks in memory.
 
+use taskyard_conformance::{StoreHarness, block_on, model, semaphores as rules};
 use taskyard_store::MemoryStore;
-use taskyard_store::conformance::{StoreHarness, block_on, model, semaphores as rules};
 
 fn queue() -> StoreHarness {
     StoreHarness::new(|| Box::new(MemoryStore::default()))
 }
 
-taskyard_store::conformance_suite!(queue());
-taskyard_store::semaphore_suite!(queue());
+taskyard_conformance::conformance_suite!(queue());
+taskyard_conformance::semaphore_suite!(queue());
 
 #[test]
 fn model() {

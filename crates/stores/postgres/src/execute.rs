@@ -16,8 +16,8 @@ use super::order;
 use super::plan::{Ask, Context, Part, Step, plan};
 use super::statements::{self as sql, Call};
 use super::tally::Tally;
-use super::{Clock, Known, Shared};
-use crate::Executed;
+use super::{Clock, Known, Postgres};
+use taskyard_store::Executed;
 
 /// How often a batch is sent again that the database gave up for the sake of another, or that was not
 /// done because its connection broke.
@@ -30,9 +30,9 @@ pub(super) enum Lane {
     Side,
 }
 
-impl Shared {
+impl Postgres {
     /// Runs a batch. Whatever fails, each command is answered.
-    pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
+    pub(crate) async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let parts = order::parts(commands, &self.known().plain);
         let replies = Vec::new();
         let mut whole = Executed { replies, effects: Effects::default(), unloaded: Vec::new() };
@@ -169,7 +169,7 @@ impl Shared {
 
     /// Runs the calls in one transaction, again as long as that is safe and may help. What is lost on the
     /// way is noted, to be settled before the next batch.
-    pub async fn transact(
+    pub(crate) async fn transact(
         &self,
         lane: Lane,
         steps: &[Step],

@@ -127,9 +127,9 @@ mod tests {
     };
 
     use super::*;
-    use crate::postgres::heads::{Heads, Timers};
-    use crate::postgres::places::Places;
-    use crate::postgres::plan::{Context, plan};
+    use crate::heads::{Heads, Timers};
+    use crate::places::Places;
+    use crate::plan::{Context, plan};
 
     // Batches locked tubes as they came: two servers that put into two tubes with a capacity, in opposite order,
     // stood still until the database found out.

@@ -18,8 +18,8 @@ use super::codec::get;
 use super::connection::{Connection, Failure};
 use super::statements::{self as sql, Call, param};
 use super::tally::Tally;
-use super::{Clock, Shared};
-use crate::{Elsewhere, Watcher};
+use super::{Clock, Postgres};
+use taskyard_store::{RemoteChange, Watcher};
 
 /// How often a server says that it lives. The sessions of one that has not for two of these are ended by
 /// another, which looks as often: a dead server's tasks return within three.
@@ -104,10 +104,10 @@ impl Presence {
 
     /// Lets those who wait here look whether there is something for them.
     pub fn look_around(&self) {
-        self.heard(Elsewhere::Anything);
+        self.heard(RemoteChange::Anything);
     }
 
-    fn heard(&self, what: Elsewhere) {
+    fn heard(&self, what: RemoteChange) {
         if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
             watcher(what);
         }
@@ -136,19 +136,19 @@ fn notice_of(server: &[u8], what: &str) -> String {
 }
 
 /// What a notice of another server is about.
-fn read_notice(own: &[u8], text: &str) -> Option<Elsewhere> {
+fn read_notice(own: &[u8], text: &str) -> Option<RemoteChange> {
     let what = text.split_once(':')?.1;
     if notice_of(own, what) == text {
         return None;
     }
     if what == EVENTS {
-        return Some(Elsewhere::Events);
+        return Some(RemoteChange::Events);
     }
-    TubeName::new(what).ok().map(Elsewhere::Tube)
+    TubeName::new(what).ok().map(RemoteChange::Tube)
 }
 
 /// Lives until the store is closed.
-pub(super) async fn live(shared: Arc<Shared>) {
+pub(super) async fn live(shared: Arc<Postgres>) {
     while !shared.presence.is_stopped() {
         let (sender, notices) = mpsc::unbounded_channel();
         // What cannot be reached is in the log already.
@@ -164,7 +164,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
 }
 
 async fn attend(
-    shared: &Shared,
+    shared: &Postgres,
     mut connection: Connection,
     mut notices: mpsc::UnboundedReceiver<String>,
 ) -> Result<(), Failure> {
@@ -189,7 +189,7 @@ async fn attend(
             heard = notices.recv() => {
                 let Some(text) = heard else { return Ok(()) };
                 if let Some(what) = read_notice(&shared.server, &text) {
-                    if let Elsewhere::Tube(tube) = &what {
+                    if let RemoteChange::Tube(tube) = &what {
                         shared.known().heads.forget(tube);
                     }
                     shared.presence.heard(what);
@@ -201,7 +201,7 @@ async fn attend(
 }
 
 /// Says that this server lives, and ends the sessions of those that do not.
-async fn beat(shared: &Shared, connection: &mut Connection) -> Result<(), Failure> {
+async fn beat(shared: &Postgres, connection: &mut Connection) -> Result<(), Failure> {
     let now = (shared.clock == Clock::Caller).then(|| shared.known().now);
     let params = [param(shared.server.clone()), param(patience()), param(now)];
     let leaves = Instant::now();
@@ -219,7 +219,7 @@ async fn beat(shared: &Shared, connection: &mut Connection) -> Result<(), Failur
     if count(1)? > 0 {
         tracing::warn!("another server is gone; its sessions end");
         shared.known().heads.forget_all();
-        shared.presence.heard(Elsewhere::Anything);
+        shared.presence.heard(RemoteChange::Anything);
     }
     Ok(())
 }
@@ -234,11 +234,11 @@ mod tests {
         let text = notice(&[0xab, 1], &tube);
         assert_eq!(text, "ab01:mail");
         assert_eq!(read_notice(&[0xab, 1], &text), None);
-        assert_eq!(read_notice(&[0xab, 2], &text), Some(Elsewhere::Tube(tube.clone())));
-        assert_eq!(read_notice(&[0xab, 2], ":mail"), Some(Elsewhere::Tube(tube)));
+        assert_eq!(read_notice(&[0xab, 2], &text), Some(RemoteChange::Tube(tube.clone())));
+        assert_eq!(read_notice(&[0xab, 2], ":mail"), Some(RemoteChange::Tube(tube)));
         let text = notice_of(&[0xab, 1], EVENTS);
         assert_eq!(read_notice(&[0xab, 1], &text), None);
-        assert_eq!(read_notice(&[0xab, 2], &text), Some(Elsewhere::Events));
+        assert_eq!(read_notice(&[0xab, 2], &text), Some(RemoteChange::Events));
     }
 
     #[test]

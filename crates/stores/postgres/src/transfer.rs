@@ -16,11 +16,11 @@ use super::counters::counted;
 use super::execute::Lane;
 use super::semaphores;
 use super::statements::{self as sql, Call, param};
-use super::{Clock, Shared};
-use crate::{Export, Exported, Import};
+use super::{Clock, Postgres};
+use taskyard_store::{Export, Exported, Import};
 
-impl Shared {
-    pub async fn export(&self, wanted: Export) -> Result<Exported, Error> {
+impl Postgres {
+    pub(crate) async fn export(&self, wanted: Export) -> Result<Exported, Error> {
         let read = match wanted {
             Export::Tubes => {
                 let calls = [
@@ -64,7 +64,7 @@ impl Shared {
         connection.transact(calls).await.map_err(|failure| failure.error())
     }
 
-    pub async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
+    pub(crate) async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
         let now = (self.clock == Clock::Caller).then(|| now.as_micros());
         let calls = match part {
             Import::Tasks(tube, records) => vec![import_tasks(&tube, records)],

@@ -20,14 +20,14 @@ use super::results::{Leases, Results, Taken};
 use super::runs::{self, Placed};
 use super::semaphores::Pending;
 use super::tubes::Home;
-use super::{Clock, Shared};
+use super::{Clock, Redis};
 
 /// How many lease numbers are reserved together.
 const LEASES: u64 = 1 << 20;
 
 /// A batch that has Redis to itself.
 pub(super) struct Batch<'a> {
-    pub shared: &'a Shared,
+    pub shared: &'a Redis,
     pub link: &'a mut Link,
     pub results: Results<'a>,
 }
@@ -60,7 +60,7 @@ pub(super) struct Group {
 
 impl<'a> Batch<'a> {
     /// One of which nobody waits for replies.
-    pub fn new(shared: &'a Shared, link: &'a mut Link) -> Self {
+    pub fn new(shared: &'a Redis, link: &'a mut Link) -> Self {
         Batch { shared, link, results: Results::new(shared, 0) }
     }
 }
@@ -271,9 +271,9 @@ impl Batch<'_> {
     }
 }
 
-impl Shared {
+impl Redis {
     /// The moment as functions are told: nothing is the clock of Redis.
-    pub fn now_word(&self) -> Vec<u8> {
+    pub(crate) fn now_word(&self) -> Vec<u8> {
         match self.clock {
             Clock::Caller => self.known().now.to_string().into_bytes(),
             Clock::Database => Vec::new(),
@@ -281,7 +281,7 @@ impl Shared {
     }
 
     /// The calls, and the lease numbers that each may use, which are taken from those of this server.
-    pub fn encode(
+    pub(crate) fn encode(
         &self,
         groups: &[Group],
         alive: &HashMap<SessionId, bool>,

@@ -13,12 +13,12 @@ use taskyard_core::{Command, Timestamp, TubeName};
 use taskyard_redis::{Failure, Link, Sent};
 use tokio::sync::oneshot;
 
-use super::Shared;
+use super::Redis;
 use super::execute::{Batch, Group, leases_of, sessions_of, tasks_in, tube_of, waves};
 use super::failure::error;
 use super::refuse::refusal;
 use super::results::{Leases, Results, Taken};
-use crate::Executed;
+use taskyard_store::Executed;
 
 /// What is left to be done.
 enum Work {
@@ -56,9 +56,9 @@ impl Line {
     }
 }
 
-impl Shared {
+impl Redis {
     /// Runs a batch. Whatever fails, each command is answered.
-    pub async fn execute(
+    pub(crate) async fn execute(
         &self,
         now: Timestamp,
         Entry { before, next: entry }: Entry,

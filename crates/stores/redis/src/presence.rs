@@ -14,10 +14,10 @@ use taskyard_redis::{Connection, Failure, Link, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::Shared;
+use super::Redis;
 use super::execute::unreadable_registry;
 use super::library::FORMAT;
-use crate::{Elsewhere, Watcher};
+use taskyard_store::{RemoteChange, Watcher};
 
 /// How often a server says that it lives. The sessions of one that has not for two of these are ended by
 /// another, which looks as often: a dead server's tasks return within three.
@@ -135,10 +135,10 @@ impl Presence {
 
     /// Lets those who wait here look whether there is something for them.
     pub fn look_around(&self) {
-        self.heard(Elsewhere::Anything);
+        self.heard(RemoteChange::Anything);
     }
 
-    fn heard(&self, what: Elsewhere) {
+    fn heard(&self, what: RemoteChange) {
         if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
             watcher(what);
         }
@@ -153,24 +153,24 @@ enum Notice {
     Semaphore(SemaphoreKey),
 }
 
-impl Shared {
+impl Redis {
     fn heed(&self, notice: Notice) {
         match notice {
-            Notice::Tube(tube) => self.presence.heard(Elsewhere::Tube(tube)),
+            Notice::Tube(tube) => self.presence.heard(RemoteChange::Tube(tube)),
             Notice::Semaphore(key) => {
                 let mut known = self.known();
                 if !known.semaphores.suspect(&key) {
                     known.forget_sweep();
                 }
                 drop(known);
-                self.presence.heard(Elsewhere::Events);
+                self.presence.heard(RemoteChange::Events);
             }
         }
     }
 }
 
 /// Lives until the store is closed.
-pub(super) async fn live(shared: Arc<Shared>) {
+pub(super) async fn live(shared: Arc<Redis>) {
     let mut link = Link::new(Arc::clone(&shared.reach));
     while !shared.presence.is_stopped() {
         if let Err(failure) = attend(&shared, &mut link).await {
@@ -182,7 +182,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
     }
 }
 
-async fn attend(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
+async fn attend(shared: &Redis, link: &mut Link) -> Result<(), Failure> {
     let mut ear = listen(shared, link).await?;
     // Notices may have been lost before this.
     shared.presence.look_around();
@@ -215,7 +215,7 @@ async fn attend(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
 }
 
 /// A connection on which notices arrive.
-async fn listen(shared: &Shared, link: &mut Link) -> Result<Connection, Failure> {
+async fn listen(shared: &Redis, link: &mut Link) -> Result<Connection, Failure> {
     let mut last = Failure::Unreachable("it has no node".into());
     for node in link.masters().await? {
         match link.listener(&node).await {
@@ -230,7 +230,7 @@ async fn listen(shared: &Shared, link: &mut Link) -> Result<Connection, Failure>
 }
 
 /// Says that this server lives, and ends the sessions of those that do not.
-async fn beat(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
+async fn beat(shared: &Redis, link: &mut Link) -> Result<(), Failure> {
     let _beating = shared.presence.beating.lock().await;
     if shared.presence.is_stopped() {
         return Ok(());

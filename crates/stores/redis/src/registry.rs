@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use taskyard_core::{Error, Reply, SessionId};
 use taskyard_redis::{Call, Failure, Value};
 
-use super::Shared;
+use super::Redis;
 use super::codec;
 use super::execute::{Batch, unreadable_registry};
 use super::tubes::{Home, NEVER, TUBES_TOGETHER, Whom, read_counted, status};
@@ -41,9 +41,9 @@ impl Ticked {
     }
 }
 
-impl Shared {
+impl Redis {
     /// A call of the registry.
-    pub fn registry_call(&self, verb: &str, words: Vec<Vec<u8>>) -> Call {
+    pub(crate) fn registry_call(&self, verb: &str, words: Vec<Vec<u8>>) -> Call {
         let mut args = vec![verb.as_bytes().to_vec(), self.now_word()];
         args.extend(words);
         let key = format!("{{{}}}", self.reach.place.prefix);

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use taskyard_core::{Command, Effects, Error, News, Reply, TubeName};
 use taskyard_redis::{Answer, Failure};
 
-use super::Shared;
+use super::Redis;
 use super::answers::{Head, Other, Parts, SemaphoreHead};
 use super::codec::Unreadable;
 use super::execute::{Group, only_looks};
 use super::failure::error;
 use super::replicas;
-use crate::Executed;
+use taskyard_store::Executed;
 
 /// What came of a batch so far.
 pub(super) struct Results<'a> {
-    pub shared: &'a Shared,
+    pub shared: &'a Redis,
     pub replies: Vec<Option<Result<Reply, Error>>>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
@@ -54,7 +54,7 @@ impl Leases {
 
 impl<'a> Results<'a> {
     /// Of so many commands, none of which is answered.
-    pub fn new(shared: &'a Shared, count: usize) -> Self {
+    pub fn new(shared: &'a Redis, count: usize) -> Self {
         let (ready, room) = (BTreeMap::new(), BTreeMap::new());
         let (events, lost, short) = (News::Nothing, false, None);
         Results { shared, replies: vec![None; count], ready, room, events, lost, short }

@@ -14,13 +14,13 @@ use taskyard_core::{
 };
 use taskyard_redis::{Call, Failure, Value};
 
-use super::Shared;
+use super::Redis;
 use super::answers::Peeked;
 use super::codec::{self, Bytes};
 use super::execute::{Batch, unreadable_registry};
 use super::failure::error;
 use super::tubes::{TUBES_TOGETHER, Whom, read, unreadable};
-use crate::{Export, Exported, Import};
+use taskyard_store::{Export, Exported, Import};
 
 /// Most tasks that are read together.
 const TOGETHER: usize = 1_000;
@@ -42,8 +42,8 @@ struct Listed {
     is_gone: bool,
 }
 
-impl Shared {
-    pub async fn export(&self, wanted: Export) -> Result<Exported, Error> {
+impl Redis {
+    pub(crate) async fn export(&self, wanted: Export) -> Result<Exported, Error> {
         let mut link = self.link.lock().await;
         let mut batch = Batch::new(self, &mut link);
         let exported = match wanted {
@@ -56,7 +56,7 @@ impl Shared {
         exported.map_err(|failure| error(&failure))
     }
 
-    pub async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
+    pub(crate) async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
         let mut link = self.link.lock().await;
         self.known().now = now.as_micros();
         *self.pages() = Pages::default();
@@ -73,7 +73,12 @@ impl Shared {
     }
 
     /// A call that shows something or takes something in, at a key that is not that of a tube.
-    pub fn transfer_call(&self, function: &'static str, key: String, words: Vec<Vec<u8>>) -> Call {
+    pub(crate) fn transfer_call(
+        &self,
+        function: &'static str,
+        key: String,
+        words: Vec<Vec<u8>>,
+    ) -> Call {
         let single = if self.reach.place.cluster { "" } else { "1" };
         let epoch = self.known().epoch.to_string();
         let mut args = vec![self.now_word(), epoch.into_bytes(), Vec::new()];

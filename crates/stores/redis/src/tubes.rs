@@ -9,7 +9,7 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::{Error, Reply, TubeName, TubeOptions};
 use taskyard_redis::{Call, Failure, Value};
 
-use super::Shared;
+use super::Redis;
 use super::answers::{Head, Parts};
 use super::codec::{self, Unreadable};
 use super::execute::{Batch, unreadable_registry};
@@ -77,16 +77,21 @@ struct Listed {
     before: Option<u32>,
 }
 
-impl Shared {
+impl Redis {
     /// The tube of this name, where it is believed to live.
-    pub fn whom(&self, tube: &TubeName) -> Whom {
+    pub(crate) fn whom(&self, tube: &TubeName) -> Whom {
         let home = self.known().homes.get(tube).cloned();
         let home = home.unwrap_or_else(|| Home::new(tube.as_str()));
         Whom { home, name: Some(tube.clone()) }
     }
 
     /// A call of a tube with these words.
-    pub fn tube_call(&self, function: &'static str, whom: &Whom, words: Vec<Vec<u8>>) -> Call {
+    pub(crate) fn tube_call(
+        &self,
+        function: &'static str,
+        whom: &Whom,
+        words: Vec<Vec<u8>>,
+    ) -> Call {
         let channel = if self.presence.is_accompanied() { self.channel() } else { String::new() };
         let name = whom.name.as_ref().map_or("", TubeName::as_str);
         let mut args = vec![self.now_word(), self.epoch_word(), channel.into_bytes()];
@@ -97,7 +102,7 @@ impl Shared {
     }
 
     /// What the keys of a tube begin with.
-    pub fn tube_key(&self, home: &Home) -> String {
+    pub(crate) fn tube_key(&self, home: &Home) -> String {
         format!("{{{}:{}}}", self.reach.place.prefix, home.0)
     }
 }

@@ -10,7 +10,7 @@ use super::codec::{Head, RowError};
 use super::folder::{APPLICATION_ID, MIGRATIONS, damaged, database, row_error, unavailable};
 use super::seal::Sealed;
 use super::{codec, reader};
-use crate::OpenError;
+use taskyard_store::OpenError;
 
 /// Looks at the beginning of the database before SQLite does, which takes some kinds of damage there
 /// for a wish: an empty file lets it delete the log, other bits make it read-only or let it move

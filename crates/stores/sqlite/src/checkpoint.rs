@@ -19,7 +19,7 @@ use taskyard_core::limits::LOG_BYTES_MAX;
 use super::folder::{connect, log, row_error};
 use super::write_error::WriteError;
 use super::writer::{Fault, Refusal, failed_sync};
-use crate::OpenError;
+use taskyard_store::OpenError;
 
 /// A log of so many pages wants to be copied, unless a test says otherwise.
 const PAGES_WANTED: i32 = 4096;
@@ -384,8 +384,8 @@ fn fail(refusal: &Refusal, error: &rusqlite::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::OpenOptions;
-    use crate::sqlite::folder;
+    use crate::folder;
+    use taskyard_store::OpenOptions;
 
     /// The count of pages stayed what it was until the next write: batches that wrote nothing let the
     /// thread and the writer copy the same log in turns.

@@ -19,7 +19,7 @@ use super::semaphores::{self, SemaphoreHead};
 use super::write_error::WriteError;
 use super::writer::Known;
 use super::{check, clock, journal, rows, salvage};
-use crate::{OpenError, OpenOptions};
+use taskyard_store::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations to be applied in order.
 pub(super) const MIGRATIONS: &[&str] = &[

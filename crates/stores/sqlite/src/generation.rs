@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use taskyard_core::TaskId;
 use taskyard_core::limits::TUBES_MAX;
 
-use crate::BodyKey;
+use taskyard_store::BodyKey;
 
 /// Tube numbers take the lower bits of [`BodyKey::tube`], the generation the rest.
 const NUMBER_BITS: u32 = 14;

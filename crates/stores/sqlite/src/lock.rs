@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::folder::{database, log, seal_file, unavailable};
 use super::journal;
 use super::modes::FILE_MODE;
-use crate::OpenError;
+use taskyard_store::OpenError;
 
 /// The files are compared with their paths at most this often.
 const CHECK_EVERY: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use super::folder::unavailable;
-use crate::OpenError;
+use taskyard_store::OpenError;
 
 /// Of every file.
 pub(super) const FILE_MODE: u32 = 0o600;

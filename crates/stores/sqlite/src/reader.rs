@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::codec::{self, RowError};
 use super::folder::connect;
 use super::generation;
-use crate::{BodyKey, OpenError};
+use taskyard_store::{BodyKey, OpenError};
 
 /// The reading thread, and what it has read ahead.
 #[derive(Debug)]

@@ -34,7 +34,7 @@ use super::journal;
 use super::rows::{Batch, Rows};
 use super::seal::{Seal, Sealed};
 use super::semaphores::{Rescued, SemaphoreHead};
-use crate::OpenError;
+use taskyard_store::OpenError;
 
 use cells::Cell;
 use judge::Judge;

@@ -5,7 +5,7 @@ use taskyard_core::{Error, TaskId, Timestamp};
 
 use super::State;
 use super::codec::{self, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT};
-use crate::{Export, Exported, Import};
+use taskyard_store::{Export, Exported, Import};
 
 impl State {
     pub fn export(&self, wanted: Export) -> Result<Exported, Error> {

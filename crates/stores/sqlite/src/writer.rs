@@ -18,7 +18,7 @@ use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
 use super::semaphores::{self, SemaphoreHead};
 use super::write_error::WriteError;
-use crate::OpenError;
+use taskyard_store::OpenError;
 
 /// How many lease numbers are reserved on disk at a time.
 const LEASES_RESERVED: u64 = 1 << 20;

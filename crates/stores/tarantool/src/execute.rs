@@ -12,8 +12,8 @@ use taskyard_tarantool::{ANSWER_MAX, Batch as Answered, Failure, Fault, decode_b
 
 use super::known::Disorder;
 use super::link::{Link, error_of, is_elsewhere};
-use super::{Clock, Shared};
-use crate::Executed;
+use super::{Clock, Tarantool};
+use taskyard_store::Executed;
 
 /// How often commands are asked that were not done.
 const TRIES: usize = 3;
@@ -25,7 +25,7 @@ const CALL_BYTES_MAX: usize = 4 << 20;
 
 /// A batch under way.
 struct Batch<'a> {
-    shared: &'a Shared,
+    shared: &'a Tarantool,
     link: &'a mut Link,
     now: Timestamp,
     replies: Vec<Option<Result<Reply, Error>>>,
@@ -57,9 +57,9 @@ fn kept(command: &Command, reply: Reply) -> Result<Reply, Error> {
     Ok(reply)
 }
 
-impl Shared {
+impl Tarantool {
     /// Runs a batch. Whatever fails, each command is answered.
-    pub async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
+    pub(crate) async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let mut link = self.link.lock().await;
         self.known().now = Some(now);
         let replies = vec![None; commands.len()];
@@ -79,7 +79,7 @@ impl Shared {
     }
 
     /// The moment as procedures are told: nothing is the clock of Tarantool.
-    pub fn moment(&self) -> Option<i64> {
+    pub(crate) fn moment(&self) -> Option<i64> {
         match self.clock {
             Clock::Caller => self.known().now.map(Timestamp::as_micros),
             Clock::Database => None,

@@ -13,9 +13,9 @@ use taskyard_tarantool::{ANSWER_MAX, Failure, Word, decode_word};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::Shared;
+use super::Tarantool;
 use super::link::Link;
-use crate::{Elsewhere, Watcher};
+use taskyard_store::{RemoteChange, Watcher};
 
 /// How often a server says that it lives. The sessions of one that has not for two of these are ended by
 /// another, which looks as often: a dead server's tasks return within three.
@@ -59,10 +59,10 @@ impl Presence {
 
     /// Lets those who wait here look whether there is something for them.
     pub fn look_around(&self) {
-        self.heard(Elsewhere::Anything);
+        self.heard(RemoteChange::Anything);
     }
 
-    fn heard(&self, what: Elsewhere) {
+    fn heard(&self, what: RemoteChange) {
         if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
             watcher(what);
         }
@@ -70,7 +70,7 @@ impl Presence {
 }
 
 /// Says that this server lives, until the store is closed.
-pub(super) async fn live(shared: Arc<Shared>) {
+pub(super) async fn live(shared: Arc<Tarantool>) {
     let mut link = Link::new(Arc::clone(&shared.reach));
     while !shared.presence.is_stopped() {
         let pause = match beat(&shared, &mut link).await {
@@ -85,7 +85,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
     }
 }
 
-async fn beat(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
+async fn beat(shared: &Tarantool, link: &mut Link) -> Result<(), Failure> {
     let now = shared.moment();
     let answer = link
         .call_again("beat", |args| {
@@ -110,7 +110,7 @@ async fn beat(shared: &Shared, link: &mut Link) -> Result<(), Failure> {
 }
 
 /// Hears what others did, until the store is closed.
-pub(super) async fn listen(shared: Arc<Shared>) {
+pub(super) async fn listen(shared: Arc<Tarantool>) {
     let mut link = Link::new(Arc::clone(&shared.reach));
     // The last notice that was heard; nothing when some may have been missed.
     let mut seen = None;
@@ -127,7 +127,7 @@ pub(super) async fn listen(shared: Arc<Shared>) {
     }
 }
 
-async fn hear(shared: &Shared, link: &mut Link, seen: Option<u64>) -> Result<u64, Failure> {
+async fn hear(shared: &Tarantool, link: &mut Link, seen: Option<u64>) -> Result<u64, Failure> {
     let connection = link.connection().await?;
     let mut requests = connection.requests();
     let known = seen.and_then(|seen| i64::try_from(seen).ok());
@@ -146,11 +146,11 @@ async fn hear(shared: &Shared, link: &mut Link, seen: Option<u64>) -> Result<u64
     }
     for tube in tubes.list().iter().filter_map(Word::text) {
         if let Ok(tube) = TubeName::new(tube) {
-            shared.presence.heard(Elsewhere::Tube(tube));
+            shared.presence.heard(RemoteChange::Tube(tube));
         }
     }
     if events.is_true() {
-        shared.presence.heard(Elsewhere::Events);
+        shared.presence.heard(RemoteChange::Events);
     }
     last.uint().ok_or_else(|| Failure::Lost("it answered something else".into()))
 }

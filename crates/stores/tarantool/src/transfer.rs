@@ -12,10 +12,10 @@ use taskyard_core::{
 };
 use taskyard_tarantool::{Args, Batch, Failure, Word, decode_batch, decode_word};
 
-use super::Shared;
+use super::Tarantool;
 use super::link::error_of;
-use crate::transfer::refused;
-use crate::{Export, Exported, Import};
+use taskyard_store::refused;
+use taskyard_store::{Export, Exported, Import};
 
 /// How long a call may take: the last one brings all who stand in semaphores.
 const CALL_MAX: Duration = Duration::from_secs(600);
@@ -29,8 +29,8 @@ const DELAYED: u64 = 2;
 const BURIED: u64 = 3;
 const DEAD_LETTER: u64 = 1;
 
-impl Shared {
-    pub async fn export(&self, wanted: Export) -> Result<Exported, Error> {
+impl Tarantool {
+    pub(crate) async fn export(&self, wanted: Export) -> Result<Exported, Error> {
         let read = match wanted {
             Export::Tubes => {
                 let shown = self.ask("export_tubes", true, |_| {}).await?;
@@ -48,7 +48,7 @@ impl Shared {
         read.ok_or_else(|| Error::Store("what is kept in Tarantool could not be read".into()))
     }
 
-    pub async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
+    pub(crate) async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
         if self.reach.is_adapter {
             return Err(refused("be copied to"));
         }

@@ -9,7 +9,8 @@ use taskyard::worker::{Settings, TypedTask, Worker};
 use taskyard::{Client, Execute, NewTask, TubeInfo};
 use taskyard_core::Body;
 use taskyard_engine::{Engine, Settings as EngineSettings};
-use taskyard_store::{OpenOptions, open};
+use taskyard_store::OpenOptions;
+use taskyard_stores::open;
 use tokio::task::yield_now;
 
 use super::post::{Act, Post, mail, metric, notify, put};

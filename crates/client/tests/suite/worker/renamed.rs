@@ -6,7 +6,8 @@ use taskyard::worker::kit::{HandTimer, Running};
 use taskyard::worker::{Dispatcher, Handler, HandlerStats, InitError, RawTask, Worker};
 use taskyard::{Client, Execute, Kind, TubeOptions};
 use taskyard_engine::{Engine, Settings as EngineSettings};
-use taskyard_store::{OpenOptions, open};
+use taskyard_store::OpenOptions;
+use taskyard_stores::open;
 
 use crate::rig::{self, Rig, block_on};
 

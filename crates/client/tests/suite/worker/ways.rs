@@ -7,7 +7,8 @@ use taskyard::worker::kit::{HandTimer, Running};
 use taskyard::worker::{PutOptions, Settings, TypedTask, Worker};
 use taskyard::{Client, Execute, TubeInfo};
 use taskyard_engine::{Engine, Settings as EngineSettings};
-use taskyard_store::{OpenOptions, open};
+use taskyard_store::OpenOptions;
+use taskyard_stores::open;
 
 use super::post::{Act, Post, mail};
 use crate::rig::{self, Rig, block_on};

@@ -3,8 +3,6 @@
 //! Nothing here sleeps: tests wait for frames, or look at the pool again and again until it is as it
 //! should be.
 
-#[path = "../../../../server/tests/browser/chromium.rs"]
-mod chromium;
 mod rig;
 
 mod asymptote;

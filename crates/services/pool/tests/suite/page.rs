@@ -2,8 +2,8 @@
 
 use taskyard_pool::Config;
 
-use crate::chromium::browse;
 use crate::rig::Site;
+use taskyard_testkit::chromium::browse;
 
 /// Writes a small PDF; the places of its objects are not right, which every reader mends.
 const CONFIG: &str = r#"

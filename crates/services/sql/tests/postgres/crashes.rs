@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Cluster, programs};
 use crate::rig::{Client, Rig, run};
 use taskyard_core::service::Service;
 use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
+use taskyard_testkit::postgres::{Cluster, programs};
 
 /// A server of a test's own that writes what is not waited for only after ten seconds, with a scheduler for it.
 struct Crashing {

@@ -8,8 +8,8 @@ use taskyard_core::service::Service;
 use taskyard_sql::wire::{Ask, Opening, connect};
 use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 
-use crate::cluster::{Cluster, programs};
 use crate::rig::{Client, run};
+use taskyard_testkit::postgres::{Cluster, programs};
 
 /// Makes an authority, and a certificate of it for an address that the server does not have.
 const CERTIFICATES: &str = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=authority -keyout ca.key -out ca.crt && \

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Cluster, programs};
 use crate::rig::{Client, Rig, run};
 use taskyard_core::service::Service;
 use taskyard_sql::table::Names;
 use taskyard_sql::{Config, Conninfo, Desk, Source, SqlTasks};
+use taskyard_testkit::postgres::{Cluster, programs};
 
 #[test]
 fn a_scheduler_leaves_connections_for_others() {

@@ -1,7 +1,5 @@
 //! SQL tasks in a real database.
 
-#[path = "../../../../stores/postgres/tests/postgres/cluster.rs"]
-mod cluster;
 mod rig;
 
 mod bad_input;

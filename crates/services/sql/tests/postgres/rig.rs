@@ -11,7 +11,7 @@ use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
 
-use crate::cluster::{Cluster, programs};
+use taskyard_testkit::postgres::{Cluster, programs};
 
 /// How long something may take before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(40);

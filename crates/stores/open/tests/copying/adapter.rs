@@ -2,20 +2,20 @@
 
 use taskyard_core::{Body, Command, Reply, Span, State, Take, TaskId, Timestamp};
 use taskyard_store::copy::CopyError;
-use taskyard_store::tarantool::{Clock, TarantoolStore};
 use taskyard_store::{MemoryStore, Store};
+use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::Word;
 
 use crate::content::{ask, content, copy_all, fill_store, name};
-use crate::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{Instance, program};
 
-const STAND_IN: &str = include_str!("../../../tarantool/tests/tarantool/queue.lua");
+const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 
 fn queue() -> Option<(Instance, TarantoolStore)> {
     let instance = Instance::new(program()?);
     assert_eq!(instance.talk(STAND_IN), Word::Bool(true));
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
-    let store = TarantoolStore::open_to_look(&url, Clock::Caller, Default::default());
+    let store = TarantoolStore::open_read_only(&url, Clock::Caller, Default::default());
     Some((instance, store.expect("the store opens")))
 }
 

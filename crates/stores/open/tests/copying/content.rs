@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use taskyard_conformance::block_on;
 use taskyard_core::transfer::{EventCopy, PlaceCopy};
 use taskyard_core::{
     Body, Command, Counts, EventId, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind,
     NewTask, Priority, Record, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
     SemaphoreOptions, Span, Take, Task, TaskId, Timestamp, TubeName, TubeOptions, TubeRecord, Wish,
 };
-use taskyard_store::conformance::block_on;
 use taskyard_store::copy::{Copied, CopyError, copy, plan};
 use taskyard_store::{Export, Exported, Store, fill};
 

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use taskyard_conformance::block_on;
 use taskyard_core::transfer::{Ending, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
     Body, Command, Error, Kind, NewTask, Record, Reply, SemaphoreCommand, SemaphoreKey, Span, Take,
     Task, TaskId, TubeName, TubeOptions, Wish,
 };
-use taskyard_store::conformance::block_on;
 use taskyard_store::copy::CopyError;
-use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{Export, Exported, Import, MemoryStore, OpenOptions, Store};
+use taskyard_store_sqlite::SqliteStore;
 
 use crate::content::{NOW, TASKS, ask, content, copy_all, fill_store, make, name, put, task};
 use crate::places::{Place, on};

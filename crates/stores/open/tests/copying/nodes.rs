@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use taskyard_conformance::block_on;
 use taskyard_core::Command;
-use taskyard_store::conformance::block_on;
 use taskyard_store::copy::{CopyError, copy, plan};
-use taskyard_store::redis::{Clock, RedisStore};
 use taskyard_store::{MemoryStore, Store};
+use taskyard_store_redis::{Clock, RedisStore};
 
 use crate::content::{Content, NOW, ask, content, copy_all, fill_store, name};
 use crate::places::next;
-use crate::redis::{Cluster, program};
 use crate::weak::Weak;
+use taskyard_testkit::redis::{Cluster, program};
 
 fn open(cluster: &Cluster) -> Arc<dyn Store> {
     let url = format!("{}?prefix=case{}", cluster.url(), next());

@@ -4,14 +4,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use taskyard_store::postgres::PostgresStore;
-use taskyard_store::redis::RedisStore;
-use taskyard_store::tarantool::TarantoolStore;
-use taskyard_store::{Store, postgres, redis as redis_store, tarantool as tarantool_store};
+use taskyard_store::Store;
+use taskyard_store::remote::Clock;
+use taskyard_store_postgres::PostgresStore;
+use taskyard_store_redis::RedisStore;
+use taskyard_store_tarantool::TarantoolStore;
 
-use crate::cluster::programs;
-use crate::database::{Database, check_counts, sql};
-use crate::{redis, tarantool};
+use taskyard_testkit::postgres::programs;
+use taskyard_testkit::postgres::{Database, check_counts, sql};
+use taskyard_testkit::{redis, tarantool};
 
 /// Somewhere to copy to and from.
 pub trait Place {
@@ -43,8 +44,8 @@ impl Place for Database {
     }
 
     fn look(&self) -> Arc<dyn Store> {
-        let (url, clock) = (self.url(), postgres::Clock::Caller);
-        let look = PostgresStore::open_to_look(&url, clock, Duration::ZERO);
+        let (url, clock) = (self.url(), Clock::Caller);
+        let look = PostgresStore::open_read_only(&url, clock, Duration::ZERO);
         Arc::new(look.expect("the store opens"))
     }
 
@@ -74,13 +75,13 @@ impl Keys {
 
 impl Place for Keys {
     fn open(&self) -> Arc<dyn Store> {
-        let store = RedisStore::open(&self.url(), redis_store::Clock::Caller);
+        let store = RedisStore::open(&self.url(), Clock::Caller);
         Arc::new(store.expect("the store opens"))
     }
 
     fn look(&self) -> Arc<dyn Store> {
-        let (url, clock) = (self.url(), redis_store::Clock::Caller);
-        let look = RedisStore::open_to_look(&url, clock, Duration::ZERO);
+        let (url, clock) = (self.url(), Clock::Caller);
+        let look = RedisStore::open_read_only(&url, clock, Duration::ZERO);
         Arc::new(look.expect("the store opens"))
     }
 
@@ -119,16 +120,12 @@ impl Spaces {
 
 impl Place for Spaces {
     fn open(&self) -> Arc<dyn Store> {
-        let store = TarantoolStore::open(&self.url(), tarantool_store::Clock::Caller);
+        let store = TarantoolStore::open(&self.url(), Clock::Caller);
         Arc::new(store.expect("the store opens"))
     }
 
     fn look(&self) -> Arc<dyn Store> {
-        let look = TarantoolStore::open_to_look(
-            &self.url(),
-            tarantool_store::Clock::Caller,
-            Duration::ZERO,
-        );
+        let look = TarantoolStore::open_read_only(&self.url(), Clock::Caller, Duration::ZERO);
         Arc::new(look.expect("the store opens"))
     }
 

@@ -1,7 +1,7 @@
 //! From each store to each other.
 
+use taskyard_conformance::block_on;
 use taskyard_store::MemoryStore;
-use taskyard_store::conformance::block_on;
 
 use crate::content::{TASKS, content, copy_all, fill_store};
 use crate::places::{Place, in_postgres, in_redis, in_tarantool};

@@ -1,13 +1,14 @@
 //! What stands in a tube must not be read by who asks for something else.
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, Span, Task, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
-use taskyard_store::postgres::PostgresStore;
+use taskyard_store_postgres::PostgresStore;
 
-use crate::database::{Database, ack, ask, make_tube, put, run, sql, take};
+use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
+use taskyard_testkit::postgres::{Database, run, sql};
 
 /// Tasks that nobody asks for.
 const BACKLOG: usize = 3_000;

@@ -1,10 +1,11 @@
 //! Somebody's own transaction holds what a server needs.
 
+use taskyard_conformance::block_on;
 use taskyard_core::{Command, Error, Kind, TubeName, TubeOptions};
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
 
-use crate::database::{Database, NOW, ask, check_counts, connect, put, run, runtime};
+use taskyard_testkit::calls::{NOW, ask, put};
+use taskyard_testkit::postgres::{Database, check_counts, connect, run, runtime};
 
 // A batch with a put into a tube that somebody's open transaction had locked waited for two seconds, was refused, and
 // waited once more when its commands were tried one by one; all callers of that server stood still meanwhile.

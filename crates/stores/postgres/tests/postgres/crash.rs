@@ -1,15 +1,16 @@
 //! One process of the database is killed: the database recovers in place, and its postmaster runs on.
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take,
     TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
-use taskyard_store::postgres::PostgresStore;
+use taskyard_store_postgres::PostgresStore;
 
-use crate::cluster::{Cluster, programs};
-use crate::database::{Database, ask, crash, make_tube, prepare, put, sql, wait_until};
+use taskyard_testkit::calls::{ask, make_tube, put};
+use taskyard_testkit::postgres::{Cluster, programs};
+use taskyard_testkit::postgres::{Database, crash, prepare, sql, wait_until};
 
 const SESSION: SessionId = SessionId([7; 16]);
 

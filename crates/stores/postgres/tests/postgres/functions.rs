@@ -2,7 +2,8 @@
 
 use taskyard_core::{Command, Kind, TubeOptions};
 
-use crate::database::{Database, ask, check_counts, make_tube, put, run, sql};
+use taskyard_testkit::calls::{ask, make_tube, put};
+use taskyard_testkit::postgres::{Database, check_counts, run, sql};
 
 // A tick asked each tube when time next moves something in it: with ten thousand empty tubes that took a third of a
 // second.

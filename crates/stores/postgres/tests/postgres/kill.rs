@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
+use taskyard_conformance::audit::{Call, Did, Recorder, Unseen};
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, Span, State, Take, TaskId,
     Timestamp, TubeName, TubeOptions,
 };
-use taskyard_store::conformance::audit::{Call, Did, Recorder, Unseen};
-use taskyard_store::postgres::PostgresStore;
+use taskyard_store_postgres::PostgresStore;
 
-use crate::cluster::{Cluster, programs};
-use crate::database::{Database, NOW, ask, check_counts, make_tube, prepare, put};
+use taskyard_testkit::calls::{NOW, ask, make_tube, put};
+use taskyard_testkit::postgres::{Cluster, programs};
+use taskyard_testkit::postgres::{Database, check_counts, prepare};
 
 /// How many things must have been done before and after each kill.
 const STEPS: usize = 300;

@@ -1,14 +1,15 @@
 //! Large batches go by two connections, and nobody can tell.
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Outcome, Reply, Span, Take,
     Task, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
-use taskyard_store::postgres::PostgresStore;
+use taskyard_store_postgres::PostgresStore;
 
-use crate::database::{self, Database, NOW, check_counts, make_tube, run, sql};
+use taskyard_testkit::calls::{self, NOW, make_tube};
+use taskyard_testkit::postgres::{Database, check_counts, run, sql};
 
 /// As many as each command has; two of them are a large batch.
 const SIZE: usize = 600;
@@ -51,9 +52,9 @@ fn taken(reply: &Result<Reply, Error>) -> &[Task] {
 fn opened(database: &Database) -> (PostgresStore, TubeName) {
     let store = database.open();
     let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
-    assert!(database::ask(&store, database::put(&tube, 1)).is_ok());
-    let first = database::take(&store, &tube, 1).remove(0);
-    assert!(matches!(database::ack(&store, &tube, &first), Outcome::Done(_)));
+    assert!(calls::ask(&store, calls::put(&tube, 1)).is_ok());
+    let first = calls::take(&store, &tube, 1).remove(0);
+    assert!(matches!(calls::ack(&store, &tube, &first), Outcome::Done(_)));
     (store, tube)
 }
 
@@ -121,7 +122,7 @@ fn a_tube_that_does_not_exist_is_not_found_by_either() {
         let database = Database::new();
         let (store, tube) = opened(&database);
         let other = database.open();
-        let dropped = database::ask(&other, Command::DropTube { tube: tube.clone() });
+        let dropped = calls::ask(&other, Command::DropTube { tube: tube.clone() });
         assert_eq!(dropped, Ok(Reply::Nothing));
         for reply in ask(&store, vec![numbered(&tube, 0), numbered(&tube, SIZE)]) {
             assert_eq!(reply, Err(Error::TubeNotFound(tube.clone())));

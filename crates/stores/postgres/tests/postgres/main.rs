@@ -1,14 +1,11 @@
 //! Tasks in a PostgreSQL database: the suite, and what only a database can get wrong.
 
-mod cluster;
-mod database;
-mod pooler;
-
 mod suite;
 
 mod backlog;
 mod blocked;
 mod crash;
+mod exact;
 mod functions;
 mod kill;
 mod lanes;

@@ -1,11 +1,12 @@
 //! Databases of earlier versions.
 
+use taskyard_conformance::block_on;
 use taskyard_core::{Kind, Outcome, TubeOptions};
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
-use taskyard_store::postgres::{Clock, PostgresStore};
+use taskyard_store_postgres::{Clock, PostgresStore};
 
-use crate::database::{Database, ack, ask, make_tube, put, run, sql, take};
+use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
+use taskyard_testkit::postgres::{Database, run, sql};
 
 const FIRST: &str = include_str!("../../src/migrations/0001_tables.sql");
 

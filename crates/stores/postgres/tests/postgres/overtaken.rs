@@ -3,7 +3,8 @@
 use taskyard_core::{Kind, TubeOptions};
 use tokio_postgres::Client;
 
-use crate::database::{Database, check_counts, connect, make_tube, run, runtime, sql};
+use taskyard_testkit::calls::make_tube;
+use taskyard_testkit::postgres::{Database, check_counts, connect, run, runtime, sql};
 
 /// A second in the tests' own time.
 const SECOND: i64 = 1_000_000;

@@ -1,14 +1,15 @@
 //! What plain SQL can do.
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Body, Command, Finish, FinishItem, Holder, Kind, NewTask, Priority, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreKey, Span, Take, TaskId, TubeName, TubeOptions,
 };
-use taskyard_store::conformance::block_on;
-use taskyard_store::postgres::{Clock, PostgresStore};
 use taskyard_store::{MemoryStore, Store};
+use taskyard_store_postgres::{Clock, PostgresStore};
 
-use crate::database::{Database, NOW, cluster, make_tube, run, sql, take};
+use taskyard_testkit::calls::{NOW, make_tube, take};
+use taskyard_testkit::postgres::{Database, cluster, run, sql};
 
 /// JSON and the MessagePack it becomes.
 const VALUES: &[(&str, &str)] = &[

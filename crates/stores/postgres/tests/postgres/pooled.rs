@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use taskyard_conformance::{StoreHarness, model};
 use taskyard_core::{Body, Command, Kind, NewTask, Outcome, Reply, SessionId, TubeOptions};
-use taskyard_store::conformance::{StoreHarness, model};
-use taskyard_store::postgres::{Clock, PostgresStore, put_in};
-use taskyard_store::{Elsewhere, Store};
+use taskyard_store::{RemoteChange, Store};
+use taskyard_store_postgres::{Clock, PostgresStore, put_in};
 
-use crate::database::{
-    Database, ack, ask, check_counts, connect, make_tube, put, run, runtime, sql, take,
-};
-use crate::pooler::{is_there, pooler};
+use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
+use taskyard_testkit::postgres::{Database, check_counts, connect, run, runtime, sql};
+use taskyard_testkit::postgres::{is_there, pooler};
 
 fn open(database: &Database) -> PostgresStore {
     let url = pooler().url(&database.url());
@@ -96,7 +95,7 @@ fn others_are_not_heard_and_so_it_looks() {
         for _ in 0..3 {
             sql(&database.url(), "SELECT taskyard.put('mail', '1')");
         }
-        let tubes = heard.try_iter().filter(|what| *what != Elsewhere::Anything).count();
+        let tubes = heard.try_iter().filter(|what| *what != RemoteChange::Anything).count();
         assert_eq!(tubes, 0);
         let listening = sql(
             &database.url(),

@@ -5,16 +5,15 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Body, Command, Error, Kind, NewTask, Outcome, Reply, Span, Take, Task, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
-use taskyard_store::postgres::PostgresStore;
+use taskyard_store_postgres::PostgresStore;
 
-use crate::database::{
-    Database, NOW, ack, ask, check_counts, cluster, make_tube, put, run, sql, take,
-};
+use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
+use taskyard_testkit::postgres::{Database, check_counts, cluster, run, sql};
 
 const SERVERS: usize = 4;
 

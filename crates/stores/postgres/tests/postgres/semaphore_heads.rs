@@ -1,10 +1,10 @@
 //! What a call of a semaphore reads while somebody holds an old snapshot, so that nothing dead can be removed.
 
-use taskyard_store::conformance::StoreHarness;
-use taskyard_store::conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::StoreHarness;
+use taskyard_conformance::semaphores::SemaphoreAsk;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use crate::database::{Database, connect, run, runtime};
+use taskyard_testkit::postgres::{Database, connect, run, runtime};
 
 /// How many have gone before a call is measured.
 const DEAD: u32 = 100_000;
@@ -56,9 +56,9 @@ async fn held(active: i64) -> (Database, Client, Client) {
     let queue = StoreHarness::new({
         let url = url.clone();
         move || {
-            let store = taskyard_store::postgres::PostgresStore::open(
+            let store = taskyard_store_postgres::PostgresStore::open(
                 &url,
-                taskyard_store::postgres::Clock::Caller,
+                taskyard_store_postgres::Clock::Caller,
             );
             Box::new(store.expect("the store opens"))
         }

@@ -3,16 +3,17 @@
 use std::sync::Barrier;
 use std::thread;
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Command, Error, EventId, Execute, GrantFinish, GrantItem, Kind, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeName,
     TubeOptions, Wish,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
-use taskyard_store::postgres::PostgresStore;
+use taskyard_store_postgres::PostgresStore;
 
-use crate::database::{Database, NOW, put, run, sql};
+use taskyard_testkit::calls::{NOW, put};
+use taskyard_testkit::postgres::{Database, run, sql};
 
 /// How often both go at it.
 const ROUNDS: u64 = 60;
@@ -140,7 +141,7 @@ fn a_gate_whose_semaphore_is_lost_stays_shut() {
                     DELETE FROM taskyard.semaphore_task";
         sql(&database.url(), lose);
         all(&server, vec![put(&tube("x"), 2)]).await;
-        let taken = crate::database::take(&server.0, &tube("x"), 9);
+        let taken = taskyard_testkit::calls::take(&server.0, &tube("x"), 9);
         assert_eq!(taken, [], "what was ready before is not given either");
         let shut = "SELECT count(*) FROM taskyard.task WHERE state = 6";
         assert_eq!(sql(&database.url(), shut).as_deref(), Some("2"));

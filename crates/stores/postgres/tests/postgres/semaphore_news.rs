@@ -3,18 +3,18 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use taskyard_conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::{Harness, StoreHarness, block_on};
 use taskyard_core::{
     Body, Command, Effects, Execute, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind,
     NewTask, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take, TaskId, Timestamp,
     TubeName, TubeOptions, Wish,
 };
-use taskyard_store::conformance::semaphores::SemaphoreAsk;
-use taskyard_store::conformance::{Harness, StoreHarness, block_on};
-use taskyard_store::postgres::{Clock, PostgresStore};
-use taskyard_store::{Elsewhere, Store};
+use taskyard_store::{RemoteChange, Store};
+use taskyard_store_postgres::{Clock, PostgresStore};
 use tokio_postgres::{Client, NoTls};
 
-use crate::database::{Database, run, runtime, sql};
+use taskyard_testkit::postgres::{Database, run, runtime, sql};
 
 /// A server of its own on the database.
 fn server(database: &Database) -> StoreHarness {
@@ -178,7 +178,7 @@ fn servers_hear_of_the_events_of_others() {
             effects(&here, vec![enqueue(1, 1.0)]);
             effects(&here, vec![release()]);
             let news = heard.recv_timeout(Duration::from_millis(100));
-            news.into_iter().chain(heard.try_iter()).any(|what| what == Elsewhere::Events)
+            news.into_iter().chain(heard.try_iter()).any(|what| what == RemoteChange::Events)
         });
         assert!(hears);
     });

@@ -7,14 +7,15 @@
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use taskyard_conformance::block_on;
+use taskyard_conformance::semaphores::pair::{PAIRS, Pair};
 use taskyard_core::{Command, Error, Execute, Reply};
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
-use taskyard_store::conformance::semaphores::pair::{PAIRS, Pair};
-use taskyard_store::postgres::{Clock, PostgresStore};
+use taskyard_store_postgres::{Clock, PostgresStore};
 use tokio_postgres::Client;
 
-use crate::database::{Database, NOW, cluster, connect, run, runtime};
+use taskyard_testkit::calls::NOW;
+use taskyard_testkit::postgres::{Database, cluster, connect, run, runtime};
 
 /// `stop` says which side counts its steps, and at which of them it waits for the lock 1; with 0 it only writes them down.
 /// Nobody gives up waiting: that is a matter of time.

@@ -4,18 +4,19 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use taskyard_conformance::semaphores::{SemaphoreAsk, storm};
+use taskyard_conformance::{Harness, StoreHarness, block_on};
 use taskyard_core::{
     Body, Command, Error, Execute, Finish, FinishItem, Holder, Kind, NewTask, Reply,
     SemaphoreChange, SemaphoreKey, Span, Take, Task, TaskId, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::semaphores::{SemaphoreAsk, storm};
-use taskyard_store::conformance::{Harness, StoreHarness, block_on};
-use taskyard_store::postgres::{Clock, PostgresStore};
+use taskyard_store_postgres::{Clock, PostgresStore};
 use tokio_postgres::{Client, NoTls};
 
-use crate::cluster::{Cluster, programs};
-use crate::database::{Database, NOW, prepare, run, runtime, sql};
+use taskyard_testkit::calls::NOW;
+use taskyard_testkit::postgres::{Cluster, programs};
+use taskyard_testkit::postgres::{Database, prepare, run, runtime, sql};
 
 const CLIENTS: u64 = 16;
 const SEMAPHORES: usize = 200;

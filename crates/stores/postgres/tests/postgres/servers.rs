@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
     TubeName, TubeOptions,
 };
-use taskyard_store::conformance::block_on;
-use taskyard_store::postgres::{Clock, PostgresStore};
-use taskyard_store::{Elsewhere, OpenError, Store};
+use taskyard_store::{OpenError, RemoteChange, Store};
+use taskyard_store_postgres::{Clock, PostgresStore};
 
-use crate::database::{Database, NOW, ack, ask, make_tube, put, run, sql, take, wait_until};
+use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
+use taskyard_testkit::postgres::{Database, run, sql, wait_until};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -196,9 +197,9 @@ fn servers_hear_of_what_others_put() {
             sql(&database.url(), "SELECT taskyard.put('mail', '1')");
             let what = heard.recv_timeout(Duration::from_millis(100)).ok();
             // It also looks around when it begins to listen.
-            what.filter(|what| *what != Elsewhere::Anything)
+            what.filter(|what| *what != RemoteChange::Anything)
         });
-        assert_eq!(heard, Some(Elsewhere::Tube(tube)));
+        assert_eq!(heard, Some(RemoteChange::Tube(tube)));
     });
 }
 

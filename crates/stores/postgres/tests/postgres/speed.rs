@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Body, Command, Finish, FinishItem, Holder, Kind, NewTask, Reply, Span, Take, Task, Timestamp,
     TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
-use taskyard_store::postgres::PostgresStore;
+use taskyard_store_postgres::PostgresStore;
 
-use crate::database::{Database, connect, run, runtime};
+use taskyard_testkit::postgres::{Database, connect, run, runtime};
 
 /// How many callers share a batch, as the engine gathers them.
 const CALLERS: usize = 16;

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use taskyard_store::postgres::{Clock, PostgresStore};
+use taskyard_store_postgres::{Clock, PostgresStore};
 use tempfile::TempDir;
 
-use crate::cluster::{Cluster, programs};
-use crate::database::{prepare, run, sql};
+use taskyard_testkit::postgres::{Cluster, programs};
+use taskyard_testkit::postgres::{prepare, run, sql};
 
 /// Who may come, and how: nobody over the network without encryption.
 const ACCESS: &str = "

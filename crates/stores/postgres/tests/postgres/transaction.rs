@@ -2,9 +2,10 @@
 
 use taskyard_core::{Body, Command, Error, Kind, NewTask, Reply, TubeName, TubeOptions};
 use taskyard_store::Store;
-use taskyard_store::postgres::put_in;
+use taskyard_store_postgres::put_in;
 
-use crate::database::{Database, NOW, ask, connect, make_tube, put, run, runtime, take};
+use taskyard_testkit::calls::{NOW, ask, make_tube, put, take};
+use taskyard_testkit::postgres::{Database, connect, run, runtime};
 
 fn task(byte: u8) -> Vec<NewTask> {
     vec![NewTask::new(Body::new(&[byte]))]

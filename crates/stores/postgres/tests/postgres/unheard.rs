@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
     TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
-use taskyard_store::postgres::{Clock, PostgresStore};
+use taskyard_store_postgres::{Clock, PostgresStore};
 
-use crate::database::{Database, NOW, ask, check_counts, cluster, make_tube, put, run, sql};
-use crate::pooler::{Pooler, is_there};
+use taskyard_testkit::calls::{NOW, ask, make_tube, put};
+use taskyard_testkit::postgres::{Database, check_counts, cluster, run, sql};
+use taskyard_testkit::postgres::{Pooler, is_there};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -285,8 +286,8 @@ fn of_a_batch_that_went_by_two_connections_only_the_lost_half_is_unknown() {
         let store = opened(&way);
         let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
         assert!(ask(&store, put(&tube, 2_001)).is_ok());
-        let first = crate::database::take(&store, &tube, 1).remove(0);
-        assert!(matches!(crate::database::ack(&store, &tube, &first), Outcome::Done(_)));
+        let first = taskyard_testkit::calls::take(&store, &tube, 1).remove(0);
+        assert!(matches!(taskyard_testkit::calls::ack(&store, &tube, &first), Outcome::Done(_)));
         let (session, lease, wait) = (None, None, Span::ZERO);
         let take = Command::Take(Take { tube: tube.clone(), count: 1_000, session, lease, wait });
         way.be_deaf();

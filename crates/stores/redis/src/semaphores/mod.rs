@@ -16,7 +16,7 @@ use taskyard_core::{
 };
 use taskyard_redis::{Call, Failure, Value};
 
-use super::Shared;
+use super::Redis;
 use super::answers::Parts;
 use super::codec::{Bytes, Unreadable};
 use super::execute::{Batch, unreadable_registry};
@@ -100,7 +100,7 @@ fn only_looks(command: &SemaphoreCommand) -> bool {
     )
 }
 
-impl Shared {
+impl Redis {
     fn semaphore_call(&self, key: &SemaphoreKey, words: Vec<Vec<u8>>, grows: bool) -> Call {
         let place = &self.reach.place;
         let channel = if self.presence.is_accompanied() { self.channel() } else { String::new() };

@@ -7,13 +7,13 @@ use taskyard_core::transfer::{EventCopy, PlaceCopy, SemaphoreCopy};
 use taskyard_core::{Error, EventKind, Grant, Priority, SemaphoreKey, TaskId, Timestamp};
 use taskyard_redis::{Failure, Value};
 
-use super::super::Shared;
+use super::super::Redis;
 use super::super::codec::{Bytes, Unreadable, moment, short_text};
 use super::super::execute::Batch;
 use super::super::tubes::{status, unreadable};
 use super::{TOO_MANY, codec};
 
-impl Shared {
+impl Redis {
     fn semaphore_key(&self, key: &SemaphoreKey) -> String {
         format!("{{{}:/{key}}}", self.reach.place.prefix)
     }

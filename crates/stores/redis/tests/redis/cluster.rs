@@ -3,17 +3,18 @@
 use std::sync::OnceLock;
 use std::thread;
 
+use taskyard_conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::{StoreHarness, block_on, model};
 use taskyard_core::{
     Command, Error, Execute, Kind, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
     SemaphoreReply, Span, Take, TaskId, TubeName, TubeOptions, Wish,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::semaphores::SemaphoreAsk;
-use taskyard_store::conformance::{StoreHarness, block_on, model};
-use taskyard_store::redis::{Clock, RedisStore};
+use taskyard_store_redis::{Clock, RedisStore};
 
-use crate::instance::{Cluster, program};
-use crate::yard::{NOW, ask, open, own, put, run, take};
+use taskyard_testkit::calls::{NOW, ask, put, take};
+use taskyard_testkit::redis::{Cluster, program};
+use taskyard_testkit::redis::{open, own, run};
 
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
@@ -222,7 +223,8 @@ fn a_cluster_and_a_single_one_are_told_apart() {
         let node = cluster().nodes[0].url();
         let refusal = RedisStore::open(&node, Clock::Database).err().map(|error| error.to_string());
         assert!(refusal.is_some_and(|why| why.contains("redis+cluster://")));
-        let single = crate::yard::instance().url().replace("redis://", "redis+cluster://");
+        let single =
+            taskyard_testkit::redis::instance().url().replace("redis://", "redis+cluster://");
         let refusal =
             RedisStore::open(&single, Clock::Database).err().map(|error| error.to_string());
         assert!(refusal.is_some_and(|why| why.contains("no cluster")));

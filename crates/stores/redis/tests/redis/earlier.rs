@@ -5,9 +5,10 @@ use taskyard_core::{
     Take, Task, TaskId, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::redis::RedisStore;
+use taskyard_store_redis::RedisStore;
 
-use crate::yard::{ack, ask, instance, make_tube, open, own, put, run, take};
+use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
+use taskyard_testkit::redis::{instance, open, own, run};
 
 const SESSION: SessionId = SessionId([7; 16]);
 

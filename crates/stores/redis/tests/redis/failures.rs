@@ -3,17 +3,18 @@
 use std::net::TcpListener;
 use std::thread;
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Command, Error, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Outcome, Reply,
     SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take, TaskId, TubeName, TubeOptions,
     Wish,
 };
-use taskyard_store::conformance::block_on;
-use taskyard_store::redis::{Clock, RedisStore};
 use taskyard_store::{OpenError, Store};
+use taskyard_store_redis::{Clock, RedisStore};
 
-use crate::instance::{DURABLE, Instance, free_port, program};
-use crate::yard::{NOW, ack, ask, make_tube, open, own, put, run, take};
+use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
+use taskyard_testkit::redis::{DURABLE, Instance, free_port, program};
+use taskyard_testkit::redis::{open, own, run};
 
 /// Asks until Redis is there. Nothing else may go wrong.
 fn ask_until_there(store: &RedisStore, command: &Command) -> Reply {
@@ -94,7 +95,8 @@ fn a_redis_that_is_full_refuses_puts_and_nothing_else() {
     assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory", "1mb"]), "OK");
     let commands = vec![put(&tube, 1), Command::Tick { limit: 1 }, put(&tube, 1)];
     let replies =
-        taskyard_store::conformance::block_on(store.execute(crate::yard::NOW, commands)).replies;
+        taskyard_conformance::block_on(store.execute(taskyard_testkit::calls::NOW, commands))
+            .replies;
     assert!(replies[1].is_ok() && replies[0].is_err() && replies[2].is_err(), "{replies:?}");
     for _ in 0..there / 1000 {
         for task in take(&store, &tube, 1000) {

@@ -1,6 +1,6 @@
 //! The servers that the other tests use.
 
-use crate::instance::{Cluster, Instance, program};
+use taskyard_testkit::redis::{Cluster, Instance, program};
 
 #[test]
 fn what_is_acknowledged_outlives_a_kill() {

@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
+use taskyard_conformance::audit::{Call, Did, Recorder, Unseen};
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, Span, State, Take, TaskId,
     Timestamp, TubeName, TubeOptions,
 };
-use taskyard_store::conformance::audit::{Call, Did, Recorder, Unseen};
-use taskyard_store::redis::RedisStore;
+use taskyard_store_redis::RedisStore;
 
-use crate::instance::{Instance, program};
-use crate::yard::{NOW, ask, make_tube, open, put};
+use taskyard_testkit::calls::{NOW, ask, make_tube, put};
+use taskyard_testkit::redis::open;
+use taskyard_testkit::redis::{Instance, program};
 
 /// How many things must have been done before and after each kill.
 const STEPS: usize = 300;

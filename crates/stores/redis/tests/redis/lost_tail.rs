@@ -5,10 +5,11 @@ use taskyard_core::{
     SemaphoreEvent, SemaphoreKey, SemaphoreReply, TaskId, TubeName, TubeOptions, Wish,
 };
 use taskyard_store::Store;
-use taskyard_store::redis::RedisStore;
+use taskyard_store_redis::RedisStore;
 
-use crate::instance::{Instance, program};
-use crate::yard::{ack, ask, instance, make_tube, open, own, put, run, take};
+use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
+use taskyard_testkit::redis::{Instance, program};
+use taskyard_testkit::redis::{instance, open, own, run};
 
 /// It keeps what it had when it was last told to save, and nothing else.
 const FORGETFUL: &[&str] = &["--appendonly", "no", "--save", ""];

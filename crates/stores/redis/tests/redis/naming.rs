@@ -7,9 +7,10 @@ use std::thread;
 use taskyard_core::{
     Command, Error, Kind, Reply, SessionId, Span, Take, TaskId, TubeName, TubeOptions,
 };
-use taskyard_store::redis::RedisStore;
+use taskyard_store_redis::RedisStore;
 
-use crate::yard::{ack, ask, instance, open, own, put, run, take};
+use taskyard_testkit::calls::{ack, ask, put, take};
+use taskyard_testkit::redis::{instance, open, own, run};
 
 fn name(text: &str) -> TubeName {
     TubeName::new(text).expect("a name")
@@ -92,7 +93,7 @@ fn sessions_hold_on_to_renamed_tubes() {
         ask(&store, Command::Take(take)).expect("it is taken");
         rename(&store, "emails", "letters").expect("it is renamed");
         ask(&store, Command::LeaveSession { session }).expect("it ends");
-        let back = crate::yard::take(&store, &name("letters"), 1).remove(0);
+        let back = taskyard_testkit::calls::take(&store, &name("letters"), 1).remove(0);
         assert_eq!((back.id, back.attempts), (TaskId(0), 1));
     });
 }

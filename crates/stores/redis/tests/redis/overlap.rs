@@ -10,10 +10,11 @@ use taskyard_core::{
     TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::redis::RedisStore;
+use taskyard_store_redis::RedisStore;
 
-use crate::instance::{Instance, program};
-use crate::yard::{NOW, ack, ask, instance, make_tube, open, own, put, run, take};
+use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
+use taskyard_testkit::redis::{Instance, program};
+use taskyard_testkit::redis::{instance, open, own, run};
 
 /// A way to Redis on which answers can be held back and lost, and that counts what is asked.
 struct Way {

@@ -5,19 +5,20 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use taskyard_conformance::semaphores::{SemaphoreAsk, storm};
+use taskyard_conformance::{Harness, StoreHarness, block_on};
 use taskyard_core::{
     Body, Command, Effects, Error, EventKind, Execute, Finish, FinishItem, GrantFinish, GrantItem,
     Holder, Kind, LinePart, NewTask, News, Priority, Reason, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Status, Take, Task, TaskId, TubeName,
     TubeOptions, Wish,
 };
-use taskyard_store::conformance::semaphores::{SemaphoreAsk, storm};
-use taskyard_store::conformance::{Harness, StoreHarness, block_on};
-use taskyard_store::redis::RedisStore;
-use taskyard_store::{Elsewhere, Store};
+use taskyard_store::{RemoteChange, Store};
+use taskyard_store_redis::RedisStore;
 
-use crate::instance::{Instance, program};
-use crate::yard::{NOW, instance, open, own, run};
+use taskyard_testkit::calls::NOW;
+use taskyard_testkit::redis::{Instance, program};
+use taskyard_testkit::redis::{instance, open, own, run};
 
 const CLIENTS: u64 = 8;
 const SEMAPHORES: usize = 100;
@@ -362,7 +363,7 @@ fn servers_hear_of_the_events_of_others() {
             effects(&here, vec![enqueue(1, 1.0)]);
             effects(&here, vec![release()]);
             let news = heard.recv_timeout(Duration::from_millis(100));
-            news.into_iter().chain(heard.try_iter()).any(|what| what == Elsewhere::Events)
+            news.into_iter().chain(heard.try_iter()).any(|what| what == RemoteChange::Events)
         });
         assert!(hears);
         effects(&here, vec![enqueue(1, 1.0)]);

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
     TubeName, TubeOptions,
 };
-use taskyard_store::conformance::block_on;
-use taskyard_store::redis::{Clock, RedisStore};
-use taskyard_store::{Elsewhere, OpenError, Store};
+use taskyard_store::{OpenError, RemoteChange, Store};
+use taskyard_store_redis::{Clock, RedisStore};
 
-use crate::yard::{NOW, ack, ask, instance, make_tube, open, own, put, run, take};
+use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
+use taskyard_testkit::redis::{instance, open, own, run};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -175,9 +176,9 @@ fn servers_hear_of_what_others_put() {
         let heard = (0..600).find_map(|_| {
             ask(&other, put(&tube, 1)).expect("it is put");
             let what = heard.recv_timeout(Duration::from_millis(100)).ok();
-            what.filter(|what| *what != Elsewhere::Anything)
+            what.filter(|what| *what != RemoteChange::Anything)
         });
-        assert_eq!(heard, Some(Elsewhere::Tube(tube)));
+        assert_eq!(heard, Some(RemoteChange::Tube(tube)));
     });
 }
 

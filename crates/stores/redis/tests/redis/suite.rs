@@ -1,11 +1,11 @@
 //! What every store must do.
 
-use taskyard_store::conformance::{model, semaphores as rules};
+use taskyard_conformance::{model, semaphores as rules};
 
-use crate::yard::{queue, run};
+use taskyard_testkit::redis::{queue, run};
 
-taskyard_store::conformance_suite!(queue(), run);
-taskyard_store::semaphore_suite!(queue(), run);
+taskyard_conformance::conformance_suite!(queue(), run);
+taskyard_conformance::semaphore_suite!(queue(), run);
 
 #[test]
 fn model_of_semaphores() {

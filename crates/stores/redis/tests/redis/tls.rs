@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use taskyard_store::redis::{Clock, RedisStore};
+use taskyard_store_redis::{Clock, RedisStore};
 use tempfile::TempDir;
 
-use crate::instance::{Instance, free_port, program};
-use crate::yard::run;
+use taskyard_testkit::redis::run;
+use taskyard_testkit::redis::{Instance, free_port, program};
 
 /// A Redis that talks encrypted on another port, as `localhost`.
 struct Guarded {

@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
+use taskyard_conformance::model;
 use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Reply, SessionId, Span,
     Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
 use taskyard_store::MemoryStore;
 use taskyard_store::Store;
-use taskyard_store::conformance::model;
 
-use crate::yard::{NOW, ask, instance, make_tube, open, own, put, run, take};
+use taskyard_testkit::calls::{NOW, ask, make_tube, put, take};
+use taskyard_testkit::redis::{instance, open, own, run};
 
 const SESSION: SessionId = SessionId([7; 16]);
 const BATCHES: usize = 60;

@@ -10,10 +10,11 @@ use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
     TubeName, TubeOptions,
 };
-use taskyard_store::redis::RedisStore;
+use taskyard_store_redis::RedisStore;
 
-use crate::instance::{Instance, program};
-use crate::yard::{ask, instance, make_tube, open, own, put, run};
+use taskyard_testkit::calls::{ask, make_tube, put};
+use taskyard_testkit::redis::{Instance, program};
+use taskyard_testkit::redis::{instance, open, own, run};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -241,8 +242,11 @@ fn thousands_of_sessions_are_told_again() {
             SessionId(id)
         };
         let join = |number| Command::JoinSession { session: session(number), create: true };
-        let joined =
-            taskyard_store::Store::execute(&store, crate::yard::NOW, (0..MANY).map(join).collect());
+        let joined = taskyard_store::Store::execute(
+            &store,
+            taskyard_testkit::calls::NOW,
+            (0..MANY).map(join).collect(),
+        );
         assert!(joined.await.replies.iter().all(Result::is_ok));
         way.be_deaf("_ask");
         is_unknown(ask(&store, put(&tube, 1)));
@@ -287,7 +291,8 @@ fn a_loss_in_the_middle_of_a_batch_concerns_what_was_under_way() {
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
         way.be_deaf("\r\njoin\r\n");
         let commands = vec![put(&tube, 1), join(), put(&tube, 1)];
-        let executed = taskyard_store::Store::execute(&store, crate::yard::NOW, commands).await;
+        let executed =
+            taskyard_store::Store::execute(&store, taskyard_testkit::calls::NOW, commands).await;
         let [first, lost, last] = &executed.replies[..] else { panic!("three answers") };
         assert!(first.is_ok(), "{first:?}");
         assert!(matches!(lost, Err(Error::OutcomeUnknown(_))), "{lost:?}");

@@ -4,8 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use taskyard_core::{Body, Finish, Kind, NewTask, Reason, Span, State, TubeOptions};
-use taskyard_store::sqlite::{Fault, SqliteStore};
 use taskyard_store::{OpenError, Store};
+use taskyard_store_sqlite::{Fault, SqliteStore};
 
 use crate::yard::{
     Content, FILES, ask, block_on, close, content, copy, create, delete, fast_folder, finish,

@@ -2,6 +2,7 @@
 //!
 //! Random tests print their seed when they fail; `TASKYARD_SEED` repeats it.
 
+mod suite;
 mod wall;
 mod yard;
 

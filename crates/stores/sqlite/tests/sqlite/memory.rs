@@ -5,8 +5,8 @@ use std::path::Path;
 use taskyard_core::{
     Body, Command, Error, Finish, Kind, NewTask, Outcome, Reply, Task, TubeOptions,
 };
-use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{Executed, OpenOptions, Store, fill};
+use taskyard_store_sqlite::SqliteStore;
 
 use crate::yard::{
     NOW, block_on, create, delete, fast_folder, finish, finish_now, load, must, name, peek, put,

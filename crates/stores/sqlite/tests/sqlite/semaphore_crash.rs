@@ -8,11 +8,11 @@ use std::path::Path;
 use std::process::{Command as Program, Stdio};
 
 use fastrand::Rng;
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Command, Error, EventId, Grant, GrantFinish, GrantItem, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreKey, Span, TaskId, Timestamp, Wish,
 };
-use taskyard_store::conformance::block_on;
 use taskyard_store::{MemoryStore, Store};
 
 use crate::yard::{NOW, fast_folder, open, random};

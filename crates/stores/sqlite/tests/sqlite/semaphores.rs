@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use rusqlite::Connection;
+use taskyard_conformance::block_on;
+use taskyard_conformance::semaphores::pair::PAIRS;
 use taskyard_core::{
     Body, Command, Error, Execute, GrantFinish, GrantItem, Kind, NewTask, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeName,
     TubeOptions, Wish,
 };
 use taskyard_store::OpenError;
-use taskyard_store::conformance::block_on;
-use taskyard_store::conformance::semaphores::pair::PAIRS;
-use taskyard_store::sqlite::{Fault, SqliteStore};
+use taskyard_store_sqlite::{Fault, SqliteStore};
 
 use crate::yard::{NOW, close, create, fast_folder, must, open, random, run, try_open};
 

@@ -3,8 +3,8 @@
 use taskyard_core::{
     Body, Command, Kind, NewTask, Reply, Span, State, Task, TaskId, Timestamp, TubeOptions,
 };
-use taskyard_store::sqlite::{Fault, SqliteStore};
 use taskyard_store::{Export, Exported, Import, Store, StoreTime};
+use taskyard_store_sqlite::{Fault, SqliteStore};
 
 use crate::yard::{
     NOW, block_on, close, create, fast_folder, must, name, open, peek, put, run_at, try_open,

@@ -13,8 +13,8 @@ use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, Holder, NewTask, Outcome, Reply, Span, Take, Task,
     TaskId, Timestamp, TubeName, TubeOptions,
 };
-use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{BodyKey, OpenError, OpenOptions, Store, fill};
+use taskyard_store_sqlite::SqliteStore;
 use tempfile::TempDir;
 
 /// The moment at which everything happens unless a test says otherwise.

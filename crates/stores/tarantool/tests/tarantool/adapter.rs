@@ -1,18 +1,18 @@
 //! Tubes of an existing tarantool/queue. The module itself is not here: a stand-in answers as its description says.
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Outcome, Reply, Span, State,
     Take, Task, TaskId, TubeChange, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
-use taskyard_store::tarantool::{Clock, TarantoolStore};
+use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, program};
-use crate::yard::{NOW, ask, make_tube, take};
+use taskyard_testkit::calls::{NOW, ask, make_tube, take};
+use taskyard_testkit::tarantool::{Instance, program};
 
-const STAND_IN: &str = include_str!("queue.lua");
+const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 
 /// A Tarantool with a queue, and its URL.
 fn queue() -> Option<(Instance, String)> {
@@ -219,7 +219,7 @@ fn what_it_cannot_do_is_refused_in_words() {
     let Some((instance, url)) = queue() else { return };
     let store = open(&url);
     assert_eq!(store.capabilities().name, "tarantool+queue");
-    assert!(store.lacks().iter().any(|what| what.contains("attempts")));
+    assert!(store.unsupported().iter().any(|what| what.contains("attempts")));
     let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
     let other = TubeName::new("other").expect("a name");
     let create =

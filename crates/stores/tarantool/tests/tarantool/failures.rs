@@ -8,12 +8,13 @@ use std::time::Duration;
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, TubeName, TubeOptions,
 };
-use taskyard_store::tarantool::{Clock, TarantoolStore};
 use taskyard_store::{OpenError, Store};
+use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, free_port, program};
-use crate::yard::{ack, ask, ask_until_there, make_tube, open, own, put, run, take};
+use taskyard_testkit::calls::{ack, ask, ask_until_there, make_tube, put, take};
+use taskyard_testkit::tarantool::{Instance, free_port, program};
+use taskyard_testkit::tarantool::{open, own, run};
 
 fn counts(store: &TarantoolStore, tube: &TubeName) -> (u64, u64) {
     match ask_until_there(store, &Command::Tubes { tube: Some(tube.clone()) }) {
@@ -98,7 +99,8 @@ fn one_that_is_full_refuses_puts_and_nothing_else() {
     // In one batch with what is refused, the rest is done.
     let commands = vec![put(&tube, 1), Command::Tick { limit: 1 }, put(&tube, 1)];
     let replies =
-        taskyard_store::conformance::block_on(store.execute(crate::yard::NOW, commands)).replies;
+        taskyard_conformance::block_on(store.execute(taskyard_testkit::calls::NOW, commands))
+            .replies;
     assert!(replies[1].is_ok() && replies[0].is_err() && replies[2].is_err(), "{replies:?}");
     for _ in 0..there / 1000 {
         let taken = take(&store, &tube, 1000);
@@ -209,7 +211,7 @@ fn one_that_loads_its_data_is_waited_for() {
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");
     // To look at it waits as well.
-    let seen = TarantoolStore::open_to_look(&tarantool.loading_url(3), Clock::Caller, wait);
+    let seen = TarantoolStore::open_read_only(&tarantool.loading_url(3), Clock::Caller, wait);
     assert!(seen.is_ok());
 }
 

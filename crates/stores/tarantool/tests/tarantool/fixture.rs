@@ -2,7 +2,7 @@
 
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, program};
+use taskyard_testkit::tarantool::{Instance, program};
 
 #[test]
 fn what_is_acknowledged_outlives_a_kill() {

@@ -7,11 +7,12 @@ use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Lease, Outcome, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreKey, TaskId, TubeName, TubeOptions, Wish,
 };
-use taskyard_store::tarantool::{Clock, TarantoolStore};
+use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, program};
-use crate::yard::{CALL, ack, ask, make_tube, open, put, take};
+use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
+use taskyard_testkit::tarantool::{CALL, open};
+use taskyard_testkit::tarantool::{Instance, program};
 
 /// How often each of two servers asks.
 const TIMES: usize = 300;

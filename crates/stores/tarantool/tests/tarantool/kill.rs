@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
+use taskyard_conformance::audit::{Call, Did, Recorder, Unseen};
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreKey, Span, State, Take, TaskId, Timestamp, TubeName, TubeOptions,
 };
-use taskyard_store::conformance::audit::{Call, Did, Recorder, Unseen};
-use taskyard_store::tarantool::TarantoolStore;
+use taskyard_store_tarantool::TarantoolStore;
 
-use crate::instance::{Instance, program};
-use crate::yard::{NOW, ask, make_tube, open, put};
+use taskyard_testkit::calls::{NOW, ask, make_tube, put};
+use taskyard_testkit::tarantool::open;
+use taskyard_testkit::tarantool::{Instance, program};
 
 /// How many things must have been done before and after each kill.
 const STEPS: usize = 300;

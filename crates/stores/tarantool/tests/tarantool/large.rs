@@ -1,14 +1,15 @@
 //! Tarantool's tuples and answers have limits: what must come through all the same.
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Body, Command, Kind, NewTask, Reply, Span, Take, TaskId, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::block_on;
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, program};
-use crate::yard::{CALL, NOW, ask, make_tube, open, put, run, store, take};
+use taskyard_testkit::calls::{NOW, ask, make_tube, put, take};
+use taskyard_testkit::tarantool::{CALL, open, run, store};
+use taskyard_testkit::tarantool::{Instance, program};
 
 /// Larger than the largest tuple that Tarantool takes unless it is told otherwise, and with a meta.
 #[test]

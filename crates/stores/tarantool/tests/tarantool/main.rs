@@ -1,12 +1,8 @@
 //! Tasks in Tarantool: the suite, and what only a server beyond a network can get wrong.
 
-mod instance;
-mod yard;
-
 mod suite;
 
 mod adapter;
-#[path = "../../../../testkit/src/exact.rs"]
 mod exact;
 mod failures;
 mod fixture;

@@ -5,12 +5,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use taskyard_core::{Command, Error, Kind, Reply, SessionId, Span, Take, TubeName, TubeOptions};
-use taskyard_store::tarantool::TarantoolStore;
-use taskyard_store::{Elsewhere, Store};
+use taskyard_store::{RemoteChange, Store};
+use taskyard_store_tarantool::TarantoolStore;
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, program};
-use crate::yard::{ask, ask_until_there, make_tube, open, put, take};
+use taskyard_testkit::calls::{ask, ask_until_there, make_tube, put, take};
+use taskyard_testkit::tarantool::open;
+use taskyard_testkit::tarantool::{Instance, program};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -60,9 +61,9 @@ fn servers_hear_of_each_other_after_a_switch() {
     let heard = (0..600).find_map(|_| {
         ask_until_there(&other, &put(&tube, 1));
         let what = heard.recv_timeout(Duration::from_millis(100)).ok();
-        what.filter(|what| *what != Elsewhere::Anything)
+        what.filter(|what| *what != RemoteChange::Anything)
     });
-    assert_eq!(heard, Some(Elsewhere::Tube(tube)));
+    assert_eq!(heard, Some(RemoteChange::Tube(tube)));
 }
 
 // A leave was done, but no replica had it in time: it was answered as unknown, and said again. It counted twice, and the session ended under

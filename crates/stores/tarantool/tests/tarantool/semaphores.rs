@@ -1,16 +1,17 @@
 //! Semaphores on Tarantool and tubes behind them: who is told of what, and what is left when all servers were gone.
 
+use taskyard_conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::{StoreHarness, block_on};
 use taskyard_core::{
     Body, Command, Effects, Error, Finish, FinishItem, Holder, Kind, NewTask, News, Priority,
     Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Status, Take, TaskId, TubeName,
     TubeOptions, Wish,
 };
 use taskyard_store::Store;
-use taskyard_store::conformance::semaphores::SemaphoreAsk;
-use taskyard_store::conformance::{StoreHarness, block_on};
-use taskyard_store::tarantool::TarantoolStore;
+use taskyard_store_tarantool::TarantoolStore;
 
-use crate::yard::{NOW, ask, instance, make_tube, open, own, put, run};
+use taskyard_testkit::calls::{NOW, ask, make_tube, put};
+use taskyard_testkit::tarantool::{instance, open, own, run};
 
 fn yang() -> SemaphoreKey {
     SemaphoreKey::new("yang").expect("a good key")

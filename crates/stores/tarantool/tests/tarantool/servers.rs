@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use taskyard_conformance::block_on;
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
     TubeName, TubeOptions,
 };
-use taskyard_store::conformance::block_on;
-use taskyard_store::tarantool::{Clock, TarantoolStore};
-use taskyard_store::{Elsewhere, Store};
+use taskyard_store::{RemoteChange, Store};
+use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, program};
-use crate::yard::{CALL, NOW, ack, ask, instance, make_tube, open, own, put, run, take};
+use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
+use taskyard_testkit::tarantool::{CALL, instance, open, own, run};
+use taskyard_testkit::tarantool::{Instance, program};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -183,9 +184,9 @@ fn servers_hear_of_what_others_put() {
         let heard = (0..600).find_map(|_| {
             ask(&other, put(&tube, 1)).expect("it is put");
             let what = heard.recv_timeout(Duration::from_millis(100)).ok();
-            what.filter(|what| *what != Elsewhere::Anything)
+            what.filter(|what| *what != RemoteChange::Anything)
         });
-        assert_eq!(heard, Some(Elsewhere::Tube(tube)));
+        assert_eq!(heard, Some(RemoteChange::Tube(tube)));
     });
 }
 

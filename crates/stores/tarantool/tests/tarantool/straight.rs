@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use taskyard_core::{
     Body, Command, Kind, NewTask, Reply, Span, Task, TaskId, TubeName, TubeOptions,
 };
-use taskyard_store::tarantool::TarantoolStore;
+use taskyard_store_tarantool::TarantoolStore;
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, program};
-use crate::yard::{ack, ask, make_tube, open, put, take};
+use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
+use taskyard_testkit::tarantool::open;
+use taskyard_testkit::tarantool::{Instance, program};
 
 /// Where numbers get one byte longer.
 const EDGES: [u64; 11] =

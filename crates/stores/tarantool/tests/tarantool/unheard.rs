@@ -11,11 +11,12 @@ use taskyard_core::{
     TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::tarantool::TarantoolStore;
+use taskyard_store_tarantool::TarantoolStore;
 use taskyard_tarantool::Word;
 
-use crate::instance::{Instance, program};
-use crate::yard::{CALL, NOW, ask, instance, make_tube, open, own, put, run};
+use taskyard_testkit::calls::{NOW, ask, make_tube, put};
+use taskyard_testkit::tarantool::{CALL, instance, open, own, run};
+use taskyard_testkit::tarantool::{Instance, program};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -237,8 +238,11 @@ fn thousands_of_sessions_are_told_again() {
             SessionId(id)
         };
         let join = |number| Command::JoinSession { session: session(number), create: true };
-        let joined =
-            taskyard_store::Store::execute(&store, crate::yard::NOW, (0..MANY).map(join).collect());
+        let joined = taskyard_store::Store::execute(
+            &store,
+            taskyard_testkit::calls::NOW,
+            (0..MANY).map(join).collect(),
+        );
         assert!(joined.await.replies.iter().all(Result::is_ok));
         way.be_deaf("batch");
         is_unknown(ask(&store, put(&tube, 1)));

@@ -1,7 +1,7 @@
 //! The page, as a person sees it.
 
 use super::{PICTURE, site, site_lasting};
-use crate::chromium::browse;
+use taskyard_testkit::chromium::browse;
 
 #[tokio::test]
 async fn code_becomes_a_picture_and_a_mistake_becomes_a_message() {

@@ -14,10 +14,10 @@ use tokio::task::block_in_place;
 
 use super::acting::Actor;
 use super::audit::Audit;
-use super::instance::{Instance, program};
 use super::play::{Fate, Process};
 use super::yard::{FORGETFUL, Far, Part, Yard};
 use crate::rig::Client;
+use taskyard_testkit::redis::{Instance, program};
 
 const CONFIG: &str = "leases: {task_seconds: 3, backend_seconds: 1.2, leader_seconds: 0.8}\n\
                       classes: [{name: fast, seconds: 0.2, limit: 100%}, {name: slow, seconds: 5, limit: 1}]\n";

@@ -1,8 +1,5 @@
 //! The pool over a real Redis: its parts as tasks of this process, or as processes that are killed and frozen.
 
-#[path = "../../../../../stores/redis/tests/redis/instance.rs"]
-#[expect(dead_code, reason = "other tests need more of it")]
-mod instance;
 mod play;
 mod yard;
 

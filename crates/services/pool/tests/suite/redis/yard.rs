@@ -16,9 +16,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::instance::{Cluster, Instance, program};
 use super::play::{Fate, Process};
 use crate::rig::{Client, PROGRAMS, connect, post, try_connect, walls};
+use taskyard_testkit::redis::{Cluster, Instance, program};
 
 /// Nothing is kept: what is lost with Redis is lost.
 pub const FORGETFUL: &[&str] = &["--appendonly", "no", "--save", ""];

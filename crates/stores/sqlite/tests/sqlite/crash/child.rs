@@ -8,7 +8,7 @@ use taskyard_core::{
     TubeOptions,
 };
 use taskyard_store::OpenOptions;
-use taskyard_store::sqlite::SqliteStore;
+use taskyard_store_sqlite::SqliteStore;
 
 use super::script::{Line, SCRAP, Step, TEMPORARY, TUBES, Verb, payload};
 use crate::yard::{NOW, create, delete, finish, name, put, run_at, take};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use taskyard_core::{Reply, Span, State, Task, Timestamp};
-use taskyard_store::sqlite::SqliteStore;
+use taskyard_store_sqlite::SqliteStore;
 
 use super::script::{Line, SCRAP, Step, TEMPORARY, TUBES, Verb, payload};
 use crate::yard::{must, peek, tubes};

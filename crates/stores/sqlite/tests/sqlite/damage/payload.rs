@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use taskyard_core::{Body, Error, Kind, NewTask, Reply, TubeOptions};
-use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{OpenOptions, Store};
+use taskyard_store_sqlite::SqliteStore;
 
 use crate::yard::{
     NOW, block_on, close, create, delete, fast_folder, finish_now, must, open, peek, put, put_now,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use taskyard_core::{Body, Command, Finish, Kind, NewTask, Reply, Span, TubeChange, TubeOptions};
 use taskyard_store::Store;
-use taskyard_store::sqlite::SqliteStore;
+use taskyard_store_sqlite::SqliteStore;
 use tempfile::TempDir;
 
 use crate::yard::{

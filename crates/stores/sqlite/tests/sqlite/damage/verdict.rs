@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use taskyard_core::{Body, Error, NewTask, Reply};
-use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{OpenError, Store};
+use taskyard_store_sqlite::SqliteStore;
 
 use crate::yard::{
     ask, block_on, close, content, copy, delete, fast_folder, must, open, put, put_now, try_open,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use taskyard_core::{Error, Kind, TubeOptions};
 use taskyard_store::Store;
-use taskyard_store::sqlite::{Fault, SqliteStore};
+use taskyard_store_sqlite::{Fault, SqliteStore};
 
 use crate::yard::{
     ask, block_on, close, content, create, fast_folder, must, open, open_straight, put_one,

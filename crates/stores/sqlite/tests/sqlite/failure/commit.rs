@@ -7,7 +7,7 @@ use taskyard_core::{
     Task, Timestamp, TubeChange, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_store::sqlite::{Fault, SqliteStore};
+use taskyard_store_sqlite::{Fault, SqliteStore};
 
 use crate::yard::{
     Content, NOW, block_on, close, content, create, delete, fast_folder, finish, finish_now, must,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command as Process;
 
 use taskyard_core::{Body, Error, Finish, Kind, NewTask, Reply, TubeOptions};
-use taskyard_store::sqlite::SqliteStore;
+use taskyard_store_sqlite::SqliteStore;
 
 use crate::yard::{
     Content, ask, close, content, create, finish, finish_now, must, open, open_straight, put_now,

@@ -1,8 +1,8 @@
 //! What a store says of itself while it cannot write, and when it can again.
 
 use taskyard_core::{Error, Kind, Span, Timestamp, TubeOptions};
-use taskyard_store::sqlite::{Fault, SqliteStore};
 use taskyard_store::{Store, StoreHealth};
+use taskyard_store_sqlite::{Fault, SqliteStore};
 
 use crate::yard::{NOW, ask, block_on, close, create, fast_folder, must, open, put_one};
 

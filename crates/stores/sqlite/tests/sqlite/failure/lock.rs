@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use taskyard_core::{Error, Kind, TubeOptions};
-use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{OpenError, Store};
+use taskyard_store_sqlite::SqliteStore;
 
 use crate::yard::{
     NOW, ask, block_on, content, create, fast_folder, must, open, put_one, try_open,

@@ -7,7 +7,7 @@ use std::thread::yield_now;
 use rusqlite::Connection;
 use taskyard_core::{Error, Kind, Span, TubeOptions};
 use taskyard_store::Store;
-use taskyard_store::sqlite::SqliteStore;
+use taskyard_store_sqlite::SqliteStore;
 
 use crate::yard::{
     NOW, ask, block_on, close, content, create, fast_folder, must, open, open_straight, put_one,

@@ -46,20 +46,17 @@ mod transfer;
 mod url;
 
 use std::collections::HashSet;
-use std::future::ready;
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp, TubeName};
-use tokio::runtime::Runtime;
+use taskyard_core::{Command, Error, Timestamp, TubeName};
+use taskyard_store::remote::{Access, Backend, RemoteStore};
+use taskyard_store::{Capabilities, Executed, Export, Exported, Import, OpenError, Watcher};
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::opening::on_own_thread;
-use crate::{
-    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
-};
 use attendance::Attendance;
 use connection::{Connection, describe};
 use counters::Counters;
@@ -73,6 +70,7 @@ use statements::{self as sql, Call, param};
 use url::Place;
 
 pub use presence::HEARTBEAT;
+pub use taskyard_store::remote::Clock;
 pub use transaction::put_in;
 
 /// How long to wait for a connection.
@@ -81,21 +79,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long a change of the tables may take. A large table may get a new index, or another server is at it.
 const MIGRATE_MAX: Duration = Duration::from_secs(600);
-/// Other servers and plain SQL may change what this one knows nothing about: it looks this often.
-const POLL: Span = Span::from_secs(1);
-
-/// Whose time counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Clock {
-    /// The database's, so that servers whose clocks differ agree.
-    #[default]
-    Database,
-    /// That of whoever calls, for tests.
-    Caller,
-}
-
 /// What it can do.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+pub const CAPABILITIES: Capabilities = Capabilities {
     durable: true,
     shared: true,
     exports: true,
@@ -118,17 +103,13 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     ..Capabilities::plain("postgres")
 };
 
-/// A store in a PostgreSQL database.
-pub struct PostgresStore {
-    shared: Arc<Shared>,
-    /// Taken out when the store is dropped: a runtime must not be dropped where waiting is forbidden.
-    runtime: Option<Runtime>,
-    /// The background work, until the store is closed.
-    living: Lock<Option<JoinHandle<()>>>,
-}
+/// A store in a PostgreSQL database. With `pooler=transaction` in its URL nothing is kept in a connection between two
+/// transactions, and changes made by other servers are noticed by polling only. `sslmode` and `sslrootcert` say how the connection
+/// is protected.
+pub type PostgresStore = RemoteStore<Postgres>;
 
-/// What the store and its background work share.
-struct Shared {
+/// The database, as the store and its background work share it.
+pub struct Postgres {
     reach: Reach,
     clock: Clock,
     /// This server's identity in the database.
@@ -140,6 +121,8 @@ struct Shared {
     side: Mutex<Option<Connection>>,
     known: Lock<Known>,
     presence: Presence,
+    /// The background work, until the store is closed.
+    background: Lock<Option<JoinHandle<()>>>,
 }
 
 /// What this server remembers between batches.
@@ -162,145 +145,68 @@ struct Known {
     now: i64,
 }
 
-impl PostgresStore {
-    /// Opens the database of this URL. With `pooler=transaction` among its parameters nothing is kept in a
-    /// connection between two transactions, and changes made by other servers are noticed by
-    /// looking only. `sslmode` and `sslrootcert` say how the connection is protected.
-    pub fn open(url: &str, clock: Clock) -> Result<Self, OpenError> {
-        Self::open_within(url, clock, Duration::ZERO)
-    }
+impl Backend for Postgres {
+    const NAME: &'static str = "the PostgreSQL database";
+    const THREAD: &'static str = "taskyard-postgres";
 
-    /// The same for a database that may come up only in that time.
-    pub fn open_within(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
-        Self::open_as(url, clock, wait, true)
-    }
-
-    /// The same without becoming one of its servers, which would begin with giving back what is taken where there is
-    /// no other: only [`Store::export`] may be asked.
-    pub fn open_to_look(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
-        Self::open_as(url, clock, wait, false)
-    }
-
-    fn open_as(url: &str, clock: Clock, wait: Duration, serves: bool) -> Result<Self, OpenError> {
-        let mut place = Place::parse(url).map_err(|error| unavailable(&error))?;
-        let (config, pooled) = (&mut place.config, place.pooled);
+    fn open(
+        url: &str,
+        access: Access,
+    ) -> Result<impl Future<Output = Result<Self, OpenError>> + Send + 'static, OpenError> {
+        let mut place = Place::parse(url).map_err(|error| Self::unavailable(&error))?;
+        let config = &mut place.config;
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
         // A cable that is cut says nothing: a batch must not wait for it until the system gives up.
         config.keepalives_idle(SILENCE).tcp_user_timeout(SILENCE);
-        let reach = Reach::new(place).map_err(|error| unavailable(&error))?;
-        let open = Shared::open(reach, clock, wait, serves);
-        let (runtime, shared) =
-            on_own_thread("taskyard-postgres", |error| unavailable(error), open)?;
-        let shared = Arc::new(shared);
-        let live = || runtime.spawn(presence::live(Arc::clone(&shared)));
-        let living = Lock::new(serves.then(live));
-        if pooled {
-            tracing::info!("behind a pooler: other servers' changes are noticed within a second");
-        }
-        Ok(PostgresStore { shared, runtime: Some(runtime), living })
-    }
-}
-
-impl PostgresStore {
-    /// Does it on the connection's own thread, and begins before anybody waits for it.
-    fn spawned<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Pending<'_, Result<T, Error>> {
-        let Some(runtime) = &self.runtime else {
-            return Box::pin(ready(Err(Error::Store("the store is closed".into()))));
-        };
-        let task = runtime.spawn(work);
-        Box::pin(
-            async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
-        )
-    }
-}
-
-impl Store for PostgresStore {
-    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
-        let count = commands.len();
-        let shared = Arc::clone(&self.shared);
-        let Some(runtime) = &self.runtime else { return Box::pin(ready(closed(count))) };
-        // On the connection's own thread, so that a batch costs two changes of threads and not two for
-        // each of its answers.
-        let task = runtime.spawn(async move { shared.execute(now, commands).await });
-        Box::pin(async move { task.await.unwrap_or_else(|error| ended(count, &error.to_string())) })
+        let reach = Reach::new(place).map_err(|error| Self::unavailable(&error))?;
+        Ok(Postgres::connect(reach, access))
     }
 
-    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
-        // Every reply has its bodies already.
-        Box::pin(ready(vec![Ok(None); keys.len()]))
+    fn start(self: &Arc<Self>, runtime: &Handle) {
+        let task = runtime.spawn(presence::live(Arc::clone(self)));
+        *self.background.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+    }
+
+    async fn execute(self: Arc<Self>, now: Timestamp, commands: Vec<Command>) -> Executed {
+        Postgres::execute(&self, now, commands).await
+    }
+
+    async fn export(&self, wanted: Export) -> Result<Exported, Error> {
+        Postgres::export(self, wanted).await
+    }
+
+    async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
+        Postgres::import(self, now, part).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        Postgres::close(self).await
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.shared.presence.watch(watcher);
-    }
-
-    fn poll_every(&self) -> Option<Span> {
-        Some(POLL)
+        self.presence.watch(watcher);
     }
 
     fn capabilities(&self) -> Capabilities {
         CAPABILITIES
     }
-
-    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
-        let shared = Arc::clone(&self.shared);
-        self.spawned(async move { shared.export(wanted).await })
-    }
-
-    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
-        let shared = Arc::clone(&self.shared);
-        self.spawned(async move { shared.import(now, part).await })
-    }
-
-    fn close(&self) -> Pending<'_, Result<(), Error>> {
-        let shared = Arc::clone(&self.shared);
-        let Some(runtime) = &self.runtime else { return Box::pin(ready(Ok(()))) };
-        let living = self.living.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let task = runtime.spawn(async move { shared.close(living).await });
-        Box::pin(
-            async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
-        )
-    }
 }
 
-impl Drop for PostgresStore {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+impl Postgres {
+    async fn connect(reach: Reach, access: Access) -> Result<Self, OpenError> {
+        let Access { clock, wait, serves } = access;
+        let unavailable = |why: &str| Self::unavailable(why);
+        if reach.pooled {
+            tracing::info!("behind a pooler: other servers' changes are noticed within a second");
         }
-    }
-}
-
-fn closed(count: usize) -> Executed {
-    ended(count, "the store is closed")
-}
-
-/// The answers of a store that is no more.
-fn ended(count: usize, why: &str) -> Executed {
-    let replies = vec![Err(Error::Store(why.to_owned())); count];
-    Executed { replies, effects: Effects::default(), unloaded: Vec::new() }
-}
-
-impl Shared {
-    async fn open(
-        reach: Reach,
-        clock: Clock,
-        wait: Duration,
-        serves: bool,
-    ) -> Result<Self, OpenError> {
         let connection = reach.wait_for(wait).await;
         let mut connection = connection.map_err(|error| unavailable(&error.text()))?;
         let migrated = timeout(MIGRATE_MAX, migrate::migrate(connection.client())).await;
         let silent = |_| unavailable("it did not end a change of its tables within ten minutes");
         migrated.map_err(silent)?.map_err(|error| match error {
-            MigrateError::TooNew { found, known } => {
-                OpenError::TooNew { folder: PLACE.into(), found, known }
-            }
+            MigrateError::TooNew { found, known } => Self::too_new(found, known),
             MigrateError::Database(error) => unavailable(&describe(&error)),
             MigrateError::NoRight { why, advice } => unavailable(&format!("{why}; {advice}")),
         })?;
@@ -314,20 +220,20 @@ impl Shared {
             connection.transact(&begin).await.map_err(|failure| unavailable(&failure.text()))?;
         }
         let (connection, known) = (Mutex::new(Some(connection)), Lock::default());
-        let presence = Presence::default();
-        let side = Mutex::default();
-        Ok(Shared { reach, clock, server, serves, connection, side, known, presence })
+        let (side, presence, background) = Default::default();
+        Ok(Postgres { reach, clock, server, serves, connection, side, known, presence, background })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn close(&self, living: Option<JoinHandle<()>>) -> Result<(), Error> {
+    async fn close(&self) -> Result<(), Error> {
         self.presence.stop();
-        if let Some(living) = living {
+        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(background) = background {
             // A sign of life on its way would bring this server back after its end.
-            let _ = timeout(HEARTBEAT, living).await;
+            let _ = timeout(HEARTBEAT, background).await;
         }
         let now = (self.clock == Clock::Caller).then(|| self.known().now);
         let params = [param(self.server.clone()), param(presence::patience()), param(now)];
@@ -341,11 +247,4 @@ impl Shared {
         *self.side.lock().await = None;
         ended.map(|_| ()).map_err(|failure| failure.error())
     }
-}
-
-/// What the name of a folder is for other stores. A URL may have a password in it, so it is not shown.
-const PLACE: &str = "the PostgreSQL database";
-
-fn unavailable(why: &(impl ToString + ?Sized)) -> OpenError {
-    OpenError::Unavailable { folder: PLACE.into(), what: why.to_string() }
 }

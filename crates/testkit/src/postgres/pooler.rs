@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::cluster::{as_other_user, other_user};
-use crate::database::cluster;
+use super::cluster::{as_other_user, other_user};
+use super::database::cluster;
 
 /// Where the pooler's program is, unless `TASKYARD_PGBOUNCER` says otherwise.
 const USUAL: &str = "/usr/sbin/pgbouncer";

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use taskyard_core::{Body, Changes, Command, Error, Machine, Outcome, Reply, Span, Timestamp};
 
-use crate::{
+use taskyard_store::{
     BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Pending,
     Store, StoreHealth, StoreTime, Unloaded,
 };
@@ -52,7 +52,7 @@ pub use writer::Fault;
 use writer::Writer;
 
 /// What it can do.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+pub const CAPABILITIES: Capabilities = Capabilities {
     durable: true,
     exports: true,
     imports: true,

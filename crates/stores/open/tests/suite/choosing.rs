@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use taskyard_store::{Capabilities, all_capabilities};
+use taskyard_store::Capabilities;
+use taskyard_stores::all_capabilities;
 
 /// What was measured, and the row of docs/benchmarks.md that tells it.
 type Rate = (&'static str, &'static str);
@@ -84,7 +85,7 @@ a database it is checked in the end that nobody used it meanwhile.
 ";
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
 /// The second cell of the row with this name.

@@ -1,11 +1,11 @@
 //! Tasks in an SQLite file.
 
+use taskyard_conformance::{StoreHarness, block_on, model, semaphores as rules};
 use taskyard_store::OpenOptions;
-use taskyard_store::conformance::{StoreHarness, block_on, model, semaphores as rules};
-use taskyard_store::sqlite::SqliteStore;
+use taskyard_store_sqlite::SqliteStore;
 
-taskyard_store::conformance_suite!(queue(OpenOptions::default().memory_bytes));
-taskyard_store::semaphore_suite!(queue(OpenOptions::default().memory_bytes));
+taskyard_conformance::conformance_suite!(queue(OpenOptions::default().memory_bytes));
+taskyard_conformance::semaphore_suite!(queue(OpenOptions::default().memory_bytes));
 
 #[test]
 fn model_of_semaphores() {

@@ -54,7 +54,7 @@ use std::thread::{self, Thread};
 
 use taskyard_core::{Execute, Span, Timestamp};
 
-use crate::Capabilities;
+use taskyard_store::Capabilities;
 
 pub use harness::StoreHarness;
 

@@ -28,22 +28,16 @@ mod link;
 mod presence;
 mod transfer;
 
-use std::collections::hash_map::RandomState;
-use std::future::ready;
-use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
+use taskyard_core::{Command, Error, Span, Timestamp};
+use taskyard_store::remote::{Access, Backend, POLL, RemoteStore, server_identity};
+use taskyard_store::{Capabilities, Executed, Export, Exported, Import, OpenError, Watcher};
 use taskyard_tarantool::{Failure, Place};
-use tokio::runtime::Runtime;
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::opening::on_own_thread;
-use crate::{
-    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
-};
 use durability::Durability;
 use known::Known;
 use library::{FORMAT, Library};
@@ -51,30 +45,16 @@ use link::{Link, Reach, error_of, may_come_up};
 use presence::Presence;
 
 pub use presence::HEARTBEAT;
+pub use taskyard_store::remote::Clock;
 
-/// Notices of other servers may be lost: this one looks this often.
-const POLL: Span = Span::from_secs(1);
+/// An existing queue sends no notices of what others put: it is polled this often.
 const ADAPTER_POLL: Span = Span::from_micros(100_000);
 
-/// Whose time counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Clock {
-    /// That of Tarantool, so that servers whose clocks differ agree.
-    #[default]
-    Database,
-    /// That of whoever calls, for tests.
-    Caller,
-}
-
 /// A store in Tarantool.
-pub struct TarantoolStore {
-    shared: Arc<Shared>,
-    /// Taken out when the store is dropped: a runtime must not be dropped where waiting is forbidden.
-    runtime: Option<Runtime>,
-}
+pub type TarantoolStore = RemoteStore<Tarantool>;
 
-/// What the store and its background work share.
-struct Shared {
+/// The Tarantool, as the store and its background work share it.
+pub struct Tarantool {
     reach: Arc<Reach>,
     clock: Clock,
     /// This server's identity in Tarantool.
@@ -89,78 +69,50 @@ struct Shared {
     serves: bool,
 }
 
-impl TarantoolStore {
-    /// Opens the Tarantool of this URL.
-    pub fn open(url: &str, clock: Clock) -> Result<Self, OpenError> {
-        Self::open_within(url, clock, Duration::ZERO)
+impl Backend for Tarantool {
+    const NAME: &'static str = "Tarantool";
+    const THREAD: &'static str = "taskyard-tarantool";
+
+    fn open(
+        url: &str,
+        access: Access,
+    ) -> Result<impl Future<Output = Result<Self, OpenError>> + Send + 'static, OpenError> {
+        let reach = reach(url).map_err(|error| Self::unavailable(&error))?;
+        Ok(Tarantool::connect(reach, access))
     }
 
-    /// The same for one that may come up only in that time.
-    pub fn open_within(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
-        Self::open_as(url, clock, wait, true)
+    fn start(self: &Arc<Self>, runtime: &Handle) {
+        runtime.spawn(presence::live(Arc::clone(self)));
+        runtime.spawn(presence::listen(Arc::clone(self)));
     }
 
-    /// The same without becoming one of its servers, which would begin with giving back what is taken where there is
-    /// no other: only [`Store::export`] may be asked.
-    pub fn open_to_look(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
-        Self::open_as(url, clock, wait, false)
+    async fn execute(self: Arc<Self>, now: Timestamp, commands: Vec<Command>) -> Executed {
+        Tarantool::execute(&self, now, commands).await
     }
 
-    fn open_as(url: &str, clock: Clock, wait: Duration, serves: bool) -> Result<Self, OpenError> {
-        let reach = reach(url).map_err(|error| unavailable(&error))?;
-        let open = Shared::open(reach, clock, wait, serves);
-        let (runtime, shared) =
-            on_own_thread("taskyard-tarantool", |error| unavailable(error), open)?;
-        let shared = Arc::new(shared);
-        if serves {
-            runtime.spawn(presence::live(Arc::clone(&shared)));
-            runtime.spawn(presence::listen(Arc::clone(&shared)));
-        }
-        Ok(TarantoolStore { shared, runtime: Some(runtime) })
+    async fn export(&self, wanted: Export) -> Result<Exported, Error> {
+        Tarantool::export(self, wanted).await
     }
 
-    /// Does it on the connection's own thread, and begins before anybody waits for it.
-    fn spawned<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Pending<'_, Result<T, Error>> {
-        let Some(runtime) = &self.runtime else {
-            return Box::pin(ready(Err(Error::Store("the store is closed".into()))));
-        };
-        let task = runtime.spawn(work);
-        Box::pin(
-            async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
-        )
-    }
-}
-
-impl Store for TarantoolStore {
-    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
-        let count = commands.len();
-        let shared = Arc::clone(&self.shared);
-        let Some(runtime) = &self.runtime else { return Box::pin(ready(ended(count, "closed"))) };
-        // On the connection's own thread, so that a batch costs two changes of threads.
-        let task = runtime.spawn(async move { shared.execute(now, commands).await });
-        Box::pin(async move { task.await.unwrap_or_else(|error| ended(count, &error.to_string())) })
+    async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
+        Tarantool::import(self, now, part).await
     }
 
-    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
-        // Every reply has its bodies already.
-        Box::pin(ready(vec![Ok(None); keys.len()]))
+    async fn close(&self) -> Result<(), Error> {
+        Tarantool::close(self).await
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.shared.presence.watch(watcher);
+        self.presence.watch(watcher);
     }
 
-    fn poll_every(&self) -> Option<Span> {
-        // Nobody tells what others put into an existing queue.
-        Some(if self.shared.reach.is_adapter { ADAPTER_POLL } else { POLL })
+    fn poll_every(&self) -> Span {
+        if self.reach.is_adapter { ADAPTER_POLL } else { POLL }
     }
 
     fn capabilities(&self) -> Capabilities {
-        let durable = self.shared.durability == Durability::Always;
-        if self.shared.reach.is_adapter {
+        let durable = self.durability == Durability::Always;
+        if self.reach.is_adapter {
             // Its tasks get their ids and attempts from nobody but itself.
             let plain = Capabilities { semaphores: false, gates: false, ..CAPABILITIES };
             return Capabilities { name: ADAPTED, durable, imports: false, ..plain };
@@ -168,53 +120,24 @@ impl Store for TarantoolStore {
         Capabilities { durable, ..CAPABILITIES }
     }
 
-    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
-        let shared = Arc::clone(&self.shared);
-        self.spawned(async move { shared.export(wanted).await })
-    }
-
-    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
-        let shared = Arc::clone(&self.shared);
-        self.spawned(async move { shared.import(now, part).await })
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        if self.shared.reach.is_adapter { LACKS } else { &[] }
+    fn unsupported(&self) -> &'static [&'static str] {
+        if self.reach.is_adapter { UNSUPPORTED } else { &[] }
     }
 
     fn durability(&self) -> Option<String> {
-        let text = self.shared.durability.text();
-        Some(match self.shared.reach.replicas {
+        let text = self.durability.text();
+        Some(match self.reach.replicas {
             0 => text.to_owned(),
             count => format!("{text}; {count} replicas have it before it is answered"),
         })
     }
-
-    fn close(&self) -> Pending<'_, Result<(), Error>> {
-        let shared = Arc::clone(&self.shared);
-        self.spawned(async move { shared.close().await })
-    }
-}
-
-impl Drop for TarantoolStore {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-/// The answers of a store that is no more.
-fn ended(count: usize, why: &str) -> Executed {
-    let replies = vec![Err(Error::Store(format!("the store has ended: {why}"))); count];
-    Executed { replies, effects: Effects::default(), unloaded: Vec::new() }
 }
 
 /// Schemes of URLs: tubes of our own, and those of an existing tarantool/queue.
 const OURS: &str = "tarantool";
 
 /// What it is like with Tarantool's own settings; `wal_mode = 'fsync'` makes it durable.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+pub const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     exports: true,
     imports: true,
@@ -241,7 +164,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
 const ADAPTED: &str = "tarantool+queue";
 
 /// What an existing tarantool/queue does not have. What of it can be asked is refused.
-const LACKS: &[&str] = &[
+const UNSUPPORTED: &[&str] = &[
     "attempts and a limit of them",
     "the previous start of a task, and since when the oldest waits",
     "meta of tasks",
@@ -278,14 +201,10 @@ fn reach(url: &str) -> Result<Arc<Reach>, String> {
     Ok(Arc::new(Reach { place, prefix, replicas, library, is_adapter }))
 }
 
-impl Shared {
-    async fn open(
-        reach: Arc<Reach>,
-        clock: Clock,
-        wait: Duration,
-        serves: bool,
-    ) -> Result<Self, OpenError> {
-        let server = identity();
+impl Tarantool {
+    async fn connect(reach: Arc<Reach>, access: Access) -> Result<Self, OpenError> {
+        let Access { clock, wait, serves } = access;
+        let server = server_identity();
         let mut link = Link::new(Arc::clone(&reach));
         let until = Instant::now() + wait;
         let mut waits = false;
@@ -298,13 +217,13 @@ impl Shared {
                     }
                     tokio::time::sleep(link.pause()).await;
                 }
-                Err(failure) => return Err(unavailable(&said(&failure))),
+                Err(failure) => return Err(Self::unavailable(&said(&failure))),
             }
         };
         let (wakeup, presence) = Default::default();
         let known = Lock::new(Known { link: link.number(), ..Known::default() });
         let link = Mutex::new(link);
-        Ok(Shared { reach, clock, server, link, known, wakeup, presence, durability, serves })
+        Ok(Tarantool { reach, clock, server, link, known, wakeup, presence, durability, serves })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -349,7 +268,7 @@ async fn begin(
     };
     let found = found.and_then(|found| i64::try_from(found).ok()).unwrap_or(0);
     if found > FORMAT {
-        return Ok(Err(OpenError::TooNew { folder: PLACE.into(), found, known: FORMAT }));
+        return Ok(Err(Tarantool::too_new(found, FORMAT)));
     }
     Ok(Ok(Durability::read(wal_mode)))
 }
@@ -363,22 +282,6 @@ fn said(failure: &Failure) -> String {
         },
         other => other.to_string(),
     }
-}
-
-/// Sixteen bytes that no other server has.
-fn identity() -> Vec<u8> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seed = (std::process::id(), now.map_or(0, |since| since.as_nanos()));
-    // The keys of these are random.
-    let parts = [RandomState::new().hash_one(seed), RandomState::new().hash_one(seed)];
-    parts.into_iter().flat_map(u64::to_be_bytes).collect()
-}
-
-/// What the name of a folder is for other stores. A URL may have a password in it, so it is not shown.
-const PLACE: &str = "Tarantool";
-
-fn unavailable(why: &(impl ToString + ?Sized)) -> OpenError {
-    OpenError::Unavailable { folder: PLACE.into(), what: why.to_string() }
 }
 
 #[cfg(test)]

@@ -36,22 +36,16 @@ mod settling;
 mod transfer;
 mod tubes;
 
-use std::collections::hash_map::RandomState;
-use std::future::ready;
-use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
+use taskyard_core::{Command, Error, Timestamp};
 use taskyard_redis::{Failure, Link, Place, Reach, Value};
-use tokio::runtime::Runtime;
+use taskyard_store::remote::{Access, Backend, RemoteStore, server_identity};
+use taskyard_store::{Capabilities, Executed, Export, Exported, Import, OpenError, Watcher};
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, RwLock};
 use tokio::time::Instant;
 
-use crate::opening::on_own_thread;
-use crate::{
-    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
-};
 use durability::Durability;
 use execute::Batch;
 use known::Known;
@@ -61,12 +55,10 @@ use presence::Presence;
 use transfer::Pages;
 
 pub use presence::HEARTBEAT;
-
-/// Notices of other servers may be lost: this one looks this often.
-const POLL: Span = Span::from_secs(1);
+pub use taskyard_store::remote::Clock;
 
 /// What it is like with Redis's own settings; `appendfsync always` makes it durable.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+pub const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     exports: true,
     imports: true,
@@ -88,25 +80,11 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     ..Capabilities::plain("redis")
 };
 
-/// Whose time counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Clock {
-    /// That of Redis, so that servers whose clocks differ agree.
-    #[default]
-    Database,
-    /// That of whoever calls, for tests.
-    Caller,
-}
+/// A store in Redis, or in a cluster with `redis+cluster://`.
+pub type RedisStore = RemoteStore<Redis>;
 
-/// A store in Redis.
-pub struct RedisStore {
-    shared: Arc<Shared>,
-    /// Taken out when the store is dropped: a runtime must not be dropped where waiting is forbidden.
-    runtime: Option<Runtime>,
-}
-
-/// What the store and its background work share.
-struct Shared {
+/// The Redis, as the store and its background work share it.
+pub struct Redis {
     reach: Arc<Reach>,
     clock: Clock,
     /// This server's identity in Redis.
@@ -126,71 +104,46 @@ struct Shared {
     evicts: Option<String>,
 }
 
-impl RedisStore {
-    /// Opens the Redis of this URL, with `redis+cluster://` a cluster.
-    pub fn open(url: &str, clock: Clock) -> Result<Self, OpenError> {
-        Self::open_within(url, clock, Duration::ZERO)
+impl Backend for Redis {
+    const NAME: &'static str = "Redis";
+    const THREAD: &'static str = "taskyard-redis";
+
+    fn open(
+        url: &str,
+        access: Access,
+    ) -> Result<impl Future<Output = Result<Self, OpenError>> + Send + 'static, OpenError> {
+        let place = Place::parse(url).map_err(|error| Self::unavailable(&error))?;
+        Ok(Redis::connect(place, access))
     }
 
-    /// The same for one that may come up only in that time.
-    pub fn open_within(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
-        Self::open_as(url, clock, wait, true)
+    fn start(self: &Arc<Self>, runtime: &Handle) {
+        runtime.spawn(presence::live(Arc::clone(self)));
     }
 
-    /// The same without becoming one of its servers, which would begin with giving back what is taken where there is
-    /// no other: only [`Store::export`] may be asked.
-    pub fn open_to_look(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
-        Self::open_as(url, clock, wait, false)
+    fn execute(
+        self: Arc<Self>,
+        now: Timestamp,
+        commands: Vec<Command>,
+    ) -> impl Future<Output = Executed> + Send + 'static {
+        // At once: batches are done in the order of their calls.
+        let entry = self.line.enter();
+        async move { Redis::execute(&self, now, entry, commands).await }
     }
 
-    fn open_as(url: &str, clock: Clock, wait: Duration, serves: bool) -> Result<Self, OpenError> {
-        let place = Place::parse(url).map_err(|error| unavailable(&error))?;
-        let open = Shared::open(place, clock, wait, serves);
-        let (runtime, shared) = on_own_thread("taskyard-redis", |error| unavailable(error), open)?;
-        let shared = Arc::new(shared);
-        if serves {
-            runtime.spawn(presence::live(Arc::clone(&shared)));
-        }
-        Ok(RedisStore { shared, runtime: Some(runtime) })
+    async fn export(&self, wanted: Export) -> Result<Exported, Error> {
+        Redis::export(self, wanted).await
     }
 
-    /// Does it on the connection's own thread, and begins before anybody waits for it.
-    fn spawned<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Pending<'_, Result<T, Error>> {
-        let Some(runtime) = &self.runtime else {
-            return Box::pin(ready(Err(Error::Store("the store is closed".into()))));
-        };
-        let task = runtime.spawn(work);
-        Box::pin(
-            async move { task.await.unwrap_or_else(|error| Err(Error::Store(error.to_string()))) },
-        )
-    }
-}
-
-impl Store for RedisStore {
-    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
-        let count = commands.len();
-        let shared = Arc::clone(&self.shared);
-        let Some(runtime) = &self.runtime else { return Box::pin(ready(ended(count, "closed"))) };
-        // On the connection's own thread, so that a batch costs two changes of threads.
-        let entry = shared.line.enter();
-        let task = runtime.spawn(async move { shared.execute(now, entry, commands).await });
-        Box::pin(async move { task.await.unwrap_or_else(|error| ended(count, &error.to_string())) })
+    async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
+        Redis::import(self, now, part).await
     }
 
-    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
-        // Every reply has its bodies already.
-        Box::pin(ready(vec![Ok(None); keys.len()]))
+    async fn close(&self) -> Result<(), Error> {
+        Redis::close(self).await
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.shared.presence.watch(watcher);
-    }
-
-    fn poll_every(&self) -> Option<Span> {
-        Some(POLL)
+        self.presence.watch(watcher);
     }
 
     fn batches_max(&self) -> usize {
@@ -198,73 +151,41 @@ impl Store for RedisStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let always = self.shared.durability == Some(Durability::Always);
-        let durable = always && self.shared.evicts.is_none();
+        let always = self.durability == Some(Durability::Always);
+        let durable = always && self.evicts.is_none();
         // Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
-        let gates = !self.shared.reach.place.cluster;
+        let gates = !self.reach.place.cluster;
         Capabilities { durable, gates, ..CAPABILITIES }
-    }
-
-    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
-        let shared = Arc::clone(&self.shared);
-        self.spawned(async move { shared.export(wanted).await })
-    }
-
-    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
-        let shared = Arc::clone(&self.shared);
-        self.spawned(async move { shared.import(now, part).await })
     }
 
     fn durability(&self) -> Option<String> {
         let unknown = "Redis does not say how it keeps what is acknowledged";
-        let mut text = self.shared.durability.map_or(unknown, Durability::text).to_owned();
-        let place = &self.shared.reach.place;
+        let mut text = self.durability.map_or(unknown, Durability::text).to_owned();
+        let place = &self.reach.place;
         if place.replicas > 0 {
             text = format!("{text}; {} replicas have it before it is answered", place.replicas);
         }
-        if let Some(policy) = &self.shared.evicts {
+        if let Some(policy) = &self.evicts {
             text = format!("{text}; it throws tasks away when its memory is full ({policy})");
         }
         Some(text)
     }
-
-    fn close(&self) -> Pending<'_, Result<(), Error>> {
-        let shared = Arc::clone(&self.shared);
-        self.spawned(async move { shared.close().await })
-    }
 }
 
-impl Drop for RedisStore {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-/// The answers of a store that is no more.
-fn ended(count: usize, why: &str) -> Executed {
-    let replies = vec![Err(Error::Store(format!("the store has ended: {why}"))); count];
-    Executed { replies, effects: Effects::default(), unloaded: Vec::new() }
-}
-
-impl Shared {
-    async fn open(
-        place: Place,
-        clock: Clock,
-        wait: Duration,
-        serves: bool,
-    ) -> Result<Self, OpenError> {
-        let server = identity();
+impl Redis {
+    async fn connect(place: Place, access: Access) -> Result<Self, OpenError> {
+        let Access { clock, wait, serves } = access;
+        let server = server_identity();
         let presence = Presence::new(&server);
         let name = format!("taskyard-{}", presence.name());
         let reach = Arc::new(
-            Reach::new(place, name, library::library()).map_err(|error| unavailable(&error))?,
+            Reach::new(place, name, library::library())
+                .map_err(|error| Self::unavailable(&error))?,
         );
         let link = Mutex::new(Link::orderly(Arc::clone(&reach)));
         let (turns, line, landings, known) = Default::default();
         let (durability, evicts, pages) = Default::default();
-        let mut shared = Shared {
+        let mut shared = Redis {
             reach,
             clock,
             server,
@@ -286,9 +207,9 @@ impl Shared {
                     let pause = shared.link.get_mut().pause();
                     tokio::time::sleep(pause).await;
                 }
-                Err(failure) => return Err(unavailable(&failure.text())),
+                Err(failure) => return Err(Self::unavailable(&failure.text())),
                 Ok(found) if found > FORMAT => {
-                    return Err(OpenError::TooNew { folder: PLACE.into(), found, known: FORMAT });
+                    return Err(Self::too_new(found, FORMAT));
                 }
                 Ok(_) => return Ok(shared),
             }
@@ -348,20 +269,4 @@ impl Shared {
             _ => Ok(()),
         }
     }
-}
-
-/// Sixteen bytes that no other server has.
-fn identity() -> Vec<u8> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seed = (std::process::id(), now.map_or(0, |since| since.as_nanos()));
-    // The keys of these are random.
-    let parts = [RandomState::new().hash_one(seed), RandomState::new().hash_one(seed)];
-    parts.into_iter().flat_map(u64::to_be_bytes).collect()
-}
-
-/// What the name of a folder is for other stores. A URL may have a password in it, so it is not shown.
-const PLACE: &str = "Redis";
-
-fn unavailable(why: &(impl ToString + ?Sized)) -> OpenError {
-    OpenError::Unavailable { folder: PLACE.into(), what: why.to_string() }
 }

@@ -5,18 +5,15 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use taskyard_core::{
-    Body, Command, Error, Finish, FinishItem, Holder, NewTask, Outcome, Reply, Span, Take, Task,
-    Timestamp, TubeName, TubeOptions,
-};
+use taskyard_conformance::{StoreHarness, block_on};
 use taskyard_store::Store;
-use taskyard_store::conformance::{StoreHarness, block_on};
-use taskyard_store::postgres::{Clock, PostgresStore};
+use taskyard_store_postgres::{Clock, Postgres, PostgresStore};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-use crate::cluster::{Cluster, programs};
+use super::cluster::{Cluster, programs};
+use crate::SharedDatabase;
 
 /// The server that the tests of this process share.
 pub fn cluster() -> &'static Cluster {
@@ -145,11 +142,29 @@ pub fn queue() -> StoreHarness {
     StoreHarness::new(move || Box::new(database.open()))
 }
 
-/// Runs a case, unless there is no PostgreSQL and the tests are to go on without.
-pub fn run(case: impl Future) {
-    if programs().is_some() {
-        block_on(case);
+/// The PostgreSQL that the tests of this process share.
+pub struct SharedPostgres;
+
+impl SharedDatabase for SharedPostgres {
+    type Backend = Postgres;
+    type Part = Database;
+
+    fn is_installed() -> bool {
+        programs().is_some()
     }
+
+    fn part() -> Database {
+        Database::new()
+    }
+
+    fn url(part: &Database) -> String {
+        part.url()
+    }
+}
+
+/// Runs a case, unless PostgreSQL is not installed and the tests may go on without it.
+pub fn run(case: impl Future) {
+    SharedPostgres::run(case);
 }
 
 /// Runs plain SQL. Answers the first column of the last row, as text.
@@ -237,47 +252,6 @@ async fn open(url: &str) -> Result<(Client, Driver), tokio_postgres::Error> {
 }
 
 type Driver = JoinHandle<Result<(), tokio_postgres::Error>>;
-
-/// The moment at which the tests of a store alone ask.
-pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
-
-/// Asks a store one thing.
-pub fn ask(store: &PostgresStore, command: Command) -> Result<Reply, Error> {
-    block_on(store.execute(NOW, vec![command])).replies.remove(0)
-}
-
-/// Makes the tube `mail`.
-pub fn make_tube(store: &PostgresStore, options: TubeOptions) -> TubeName {
-    let tube = TubeName::new("mail").expect("a name");
-    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
-    assert_eq!(ask(store, create), Ok(Reply::Created(true)));
-    tube
-}
-
-/// Puts tasks that carry nothing.
-pub fn put(tube: &TubeName, count: usize) -> Command {
-    let tasks = vec![NewTask::new(Body::new(&[0xc0])); count];
-    Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }
-}
-
-/// Takes without a session.
-pub fn take(store: &PostgresStore, tube: &TubeName, count: usize) -> Vec<Task> {
-    let take = Take { tube: tube.clone(), count, session: None, lease: None, wait: Span::ZERO };
-    match ask(store, Command::Take(take)) {
-        Ok(Reply::Taken(tasks)) => tasks,
-        other => panic!("a take answers with tasks, not {other:?}"),
-    }
-}
-
-/// Acks by lease.
-pub fn ack(store: &PostgresStore, tube: &TubeName, task: &Task) -> Outcome {
-    let holder = Holder::Lease(task.lease.expect("a taken task has a lease"));
-    let items = vec![FinishItem { id: task.id, holder, finish: Finish::Ack }];
-    match ask(store, Command::Finish { tube: tube.clone(), items, show: false }) {
-        Ok(Reply::Finished(mut outcomes)) => outcomes.remove(0),
-        other => panic!("an ack has an outcome, not {other:?}"),
-    }
-}
 
 /// What the tests' own connections run on.
 pub fn runtime() -> &'static Runtime {

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use taskyard_conformance::block_on;
 use taskyard_core::{Command, Error, Kind, Reply, TaskId, TubeOptions};
-use taskyard_store::conformance::block_on;
 use taskyard_store::copy::{CopyError, copy, plan};
-use taskyard_store::sqlite::SqliteStore;
 use taskyard_store::{MemoryStore, OpenOptions, Store};
+use taskyard_store_sqlite::SqliteStore;
 
 use crate::content::{NOW, TASKS, ask, content, copy_all, fill_store, make, name, put, task};
 use crate::weak::Weak;

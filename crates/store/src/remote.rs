@@ -1,0 +1,265 @@
+//! The shell that stores in databases share: opening on a runtime of their own, running calls there, closing.
+//!
+//! A database implements [`Backend`]; [`RemoteStore`] makes a [`Store`] of it. All work for one store runs on one thread of its
+//! own, so that a batch costs two changes of threads and not two for each of its answers, and begins whether or not the caller
+//! already waits for it.
+
+use std::collections::hash_map::RandomState;
+use std::fmt::Display;
+use std::future::{Future, ready};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
+
+use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::{
+    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
+};
+
+/// Changes made by other servers may be missed when a notice is lost: every shared store is polled this often.
+pub const POLL: Span = Span::from_secs(1);
+
+/// Which clock decides what is due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// That of the database, so that servers whose clocks differ agree.
+    #[default]
+    Database,
+    /// The `now` of each call, for tests.
+    Caller,
+}
+
+/// How a database is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// Which clock decides what is due.
+    pub clock: Clock,
+    /// How long to wait for a database that is not up yet.
+    pub wait: Duration,
+    /// Whether this process becomes one of the servers of the database. Without it only [`Store::export`] may be called.
+    pub serves: bool,
+}
+
+/// A database with tasks in it. Calls run on the thread of the [`RemoteStore`] around it.
+pub trait Backend: Sized + Send + Sync + 'static {
+    /// The name of the database in messages. URLs are not shown, because they may contain a password.
+    const NAME: &'static str;
+    /// The name of the thread.
+    const THREAD: &'static str;
+
+    /// Reads the URL at once; then connects, brings the database to the current format and registers this server.
+    fn open(
+        url: &str,
+        access: Access,
+    ) -> Result<impl Future<Output = Result<Self, OpenError>> + Send + 'static, OpenError>;
+
+    /// Starts the background work of a server.
+    fn start(self: &Arc<Self>, runtime: &Handle);
+
+    /// See [`Store::execute`]. What comes before the future is done at once, in the order of the calls.
+    fn execute(
+        self: Arc<Self>,
+        now: Timestamp,
+        commands: Vec<Command>,
+    ) -> impl Future<Output = Executed> + Send + 'static;
+
+    /// See [`Store::export`].
+    fn export(&self, wanted: Export) -> impl Future<Output = Result<Exported, Error>> + Send;
+
+    /// See [`Store::import`].
+    fn import(
+        &self,
+        now: Timestamp,
+        part: Import,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// See [`Store::close`].
+    fn close(&self) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// See [`Store::watch`].
+    fn watch(&self, watcher: Watcher);
+
+    /// See [`Store::capabilities`].
+    fn capabilities(&self) -> Capabilities;
+
+    /// See [`Store::batches_max`].
+    fn batches_max(&self) -> usize {
+        1
+    }
+
+    /// See [`Store::poll_every`].
+    fn poll_every(&self) -> Span {
+        POLL
+    }
+
+    /// See [`Store::durability`].
+    fn durability(&self) -> Option<String> {
+        None
+    }
+
+    /// See [`Store::unsupported`].
+    fn unsupported(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The error of a database that cannot be used.
+    fn unavailable(why: &(impl ToString + ?Sized)) -> OpenError {
+        OpenError::Unavailable { folder: Self::NAME.into(), what: why.to_string() }
+    }
+
+    /// The error of a database that a newer version has written.
+    fn too_new(found: i64, known: i64) -> OpenError {
+        OpenError::TooNew { folder: Self::NAME.into(), found, known }
+    }
+}
+
+/// A store in a database.
+pub struct RemoteStore<B> {
+    backend: Arc<B>,
+    /// Taken out when the store is dropped: a runtime must not be dropped where blocking is forbidden.
+    runtime: Option<Runtime>,
+}
+
+impl<B: Backend> RemoteStore<B> {
+    /// Opens the database of this URL.
+    pub fn open(url: &str, clock: Clock) -> Result<Self, OpenError> {
+        Self::open_within(url, clock, Duration::ZERO)
+    }
+
+    /// Opens a database that may come up only in that time.
+    pub fn open_within(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+        Self::open_with(url, Access { clock, wait, serves: true })
+    }
+
+    /// Opens a database without becoming one of its servers, which would release taken tasks where there is no other server.
+    /// Only [`Store::export`] may be called.
+    pub fn open_read_only(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
+        Self::open_with(url, Access { clock, wait, serves: false })
+    }
+
+    fn open_with(url: &str, access: Access) -> Result<Self, OpenError> {
+        let open = B::open(url, access)?;
+        let (runtime, backend) = on_own_thread(B::THREAD, |why| B::unavailable(&why), open)?;
+        let backend = Arc::new(backend);
+        if access.serves {
+            backend.start(runtime.handle());
+        }
+        Ok(RemoteStore { backend, runtime: Some(runtime) })
+    }
+
+    /// Starts a call on the store's own thread at once.
+    fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+        failed: impl FnOnce(String) -> T + Send + 'static,
+    ) -> Pending<'_, T> {
+        let Some(runtime) = &self.runtime else {
+            return Box::pin(ready(failed("the store is closed".into())));
+        };
+        let task = runtime.spawn(work);
+        Box::pin(async move { task.await.unwrap_or_else(|error| failed(error.to_string())) })
+    }
+
+    fn spawn_call<T, F>(&self, call: impl FnOnce(Arc<B>) -> F) -> Pending<'_, Result<T, Error>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        self.spawn(call(Arc::clone(&self.backend)), |why| Err(Error::Store(why)))
+    }
+}
+
+impl<B: Backend> Store for RemoteStore<B> {
+    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        let count = commands.len();
+        let work = Arc::clone(&self.backend).execute(now, commands);
+        self.spawn(work, move |why| {
+            let replies = vec![Err(Error::Store(why)); count];
+            Executed { replies, effects: Effects::default(), unloaded: Vec::new() }
+        })
+    }
+
+    fn batches_max(&self) -> usize {
+        self.backend.batches_max()
+    }
+
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
+        // Every reply of a database has its bodies already.
+        Box::pin(ready(vec![Ok(None); keys.len()]))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.backend.capabilities()
+    }
+
+    fn durability(&self) -> Option<String> {
+        self.backend.durability()
+    }
+
+    fn unsupported(&self) -> &'static [&'static str] {
+        self.backend.unsupported()
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.backend.watch(watcher);
+    }
+
+    fn poll_every(&self) -> Option<Span> {
+        Some(self.backend.poll_every())
+    }
+
+    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
+        self.spawn_call(|backend| async move { backend.export(wanted).await })
+    }
+
+    fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
+        self.spawn_call(|backend| async move { backend.import(now, part).await })
+    }
+
+    fn close(&self) -> Pending<'_, Result<(), Error>> {
+        self.spawn_call(|backend| async move { backend.close().await })
+    }
+}
+
+impl<B> Drop for RemoteStore<B> {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Sixteen bytes that identify this server in a database and that no other server has.
+pub fn server_identity() -> Vec<u8> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seed = (std::process::id(), now.map_or(0, |since| since.as_nanos()));
+    // The keys of these are random.
+    let parts = [RandomState::new().hash_one(seed), RandomState::new().hash_one(seed)];
+    parts.into_iter().flat_map(u64::to_be_bytes).collect()
+}
+
+/// Opens a backend on a new runtime with one thread of this name. The caller may be on a runtime of its own, where it must not
+/// block on another one, nor drop one that could not be used.
+fn on_own_thread<T: Send + 'static>(
+    name: &str,
+    unavailable: impl Fn(&dyn Display) -> OpenError,
+    open: impl Future<Output = Result<T, OpenError>> + Send + 'static,
+) -> Result<(Runtime, T), OpenError> {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name(name)
+        .enable_all()
+        .build()
+        .map_err(|error| unavailable(&error))?;
+    let (done, opened) = std::sync::mpsc::channel();
+    runtime.spawn(async move { done.send(open.await) });
+    match opened.recv().map_err(|error| unavailable(&error)).and_then(|opened| opened) {
+        Ok(store) => Ok((runtime, store)),
+        Err(error) => {
+            runtime.shutdown_background();
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Opens the store that a URL names, and lists what each store can do.
+
+use taskyard_store::{Capabilities, MemoryStore, OpenError, OpenOptions, Store};
+
+/// Opens the store that `url` names: `memory:`, `sqlite:DIR`, `postgres://…`, `redis://…` or `tarantool://…`.
+pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
+    match url.split_once(':') {
+        Some(("memory", "")) => Ok(Box::new(MemoryStore::default())),
+        #[cfg(feature = "sqlite")]
+        Some(("sqlite", folder)) if !folder.is_empty() => {
+            use taskyard_store_sqlite::SqliteStore;
+            Ok(Box::new(SqliteStore::open(std::path::Path::new(folder), options)?))
+        }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => {
+            open_remote::<taskyard_store_postgres::Postgres>(url, options)
+        }
+        #[cfg(feature = "redis")]
+        Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
+            open_remote::<taskyard_store_redis::Redis>(url, options)
+        }
+        #[cfg(feature = "tarantool")]
+        Some(("tarantool" | "tarantool+queue", _)) => {
+            open_remote::<taskyard_store_tarantool::Tarantool>(url, options)
+        }
+        _ => Err(OpenError::UnknownUrl(url.to_owned())),
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "redis", feature = "tarantool"))]
+fn open_remote<B: taskyard_store::remote::Backend>(
+    url: &str,
+    options: &OpenOptions,
+) -> Result<Box<dyn Store>, OpenError> {
+    use taskyard_store::remote::{Clock, RemoteStore};
+    Ok(Box::new(match options.read_only {
+        true => RemoteStore::<B>::open_read_only(url, Clock::Database, options.wait)?,
+        false => RemoteStore::<B>::open_within(url, Clock::Database, options.wait)?,
+    }))
+}
+
+/// The capabilities of all stores that were built in.
+pub fn all_capabilities() -> Vec<Capabilities> {
+    vec![
+        taskyard_store::MEMORY_CAPABILITIES,
+        #[cfg(feature = "sqlite")]
+        taskyard_store_sqlite::CAPABILITIES,
+        #[cfg(feature = "postgres")]
+        taskyard_store_postgres::CAPABILITIES,
+        #[cfg(feature = "redis")]
+        taskyard_store_redis::CAPABILITIES,
+        #[cfg(feature = "tarantool")]
+        taskyard_store_tarantool::CAPABILITIES,
+    ]
+}

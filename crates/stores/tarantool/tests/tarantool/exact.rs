@@ -1,0 +1,3 @@
+//! Numbers, names and sizes that a database must keep exactly.
+
+taskyard_testkit::exact_suite!(taskyard_testkit::tarantool::SharedTarantool);

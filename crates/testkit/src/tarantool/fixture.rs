@@ -1,0 +1,73 @@
+//! A part of Tarantool for each case.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use taskyard_conformance::StoreHarness;
+use taskyard_store_tarantool::{Clock, Tarantool, TarantoolStore};
+
+use super::instance::{Instance, program};
+use crate::SharedDatabase;
+
+/// The server that the tests of this process share.
+pub fn instance() -> &'static Instance {
+    static INSTANCE: OnceLock<Instance> = OnceLock::new();
+    INSTANCE.get_or_init(|| Instance::new(program().expect("whoever asks has looked for it")))
+}
+
+/// A part of a test's own of this Tarantool, as a URL: its spaces have a prefix that no other has.
+pub fn own(url: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{url}?prefix=case{}", COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A store whose clock is the caller's.
+pub fn open(url: &str) -> TarantoolStore {
+    TarantoolStore::open(url, Clock::Caller).expect("the store opens")
+}
+
+/// A queue in a part of its own.
+pub fn queue() -> StoreHarness {
+    let url = own(&instance().url());
+    StoreHarness::new(move || Box::new(open(&url)))
+}
+
+/// The beginning of a script that calls procedures as a server does: `call(verb, …)`, and `server`, one that is there.
+pub const CALL: &str = "
+    local library
+    for key, value in pairs(_G) do
+        if type(key) == 'string' and key:match('^taskyard_1_%x+$') then library = value end
+    end
+    local function call(...) return library.call('taskyard', ...) end
+    local server = box.space.taskyard_server and box.space.taskyard_server:select()[1][1]
+";
+
+/// The Tarantool that the tests of this process share.
+pub struct SharedTarantool;
+
+impl SharedDatabase for SharedTarantool {
+    type Backend = Tarantool;
+    type Part = String;
+
+    fn is_installed() -> bool {
+        program().is_some()
+    }
+
+    fn part() -> String {
+        own(&instance().url())
+    }
+
+    fn url(part: &String) -> String {
+        part.clone()
+    }
+}
+
+/// Runs a case, unless Tarantool is not installed and the tests may go on without it.
+pub fn run(case: impl Future) {
+    SharedTarantool::run(case);
+}
+
+/// A store in a part of its own.
+pub fn store() -> TarantoolStore {
+    SharedTarantool::open(&SharedTarantool::part())
+}
