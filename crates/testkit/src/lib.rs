@@ -5,15 +5,19 @@
 
 pub mod calls;
 pub mod chromium;
-pub mod exact;
+pub mod lossy_proxy;
 pub mod postgres;
 pub mod redis;
+pub mod suite;
 pub mod tarantool;
 
 use std::future::Future;
 
 use taskyard_conformance::block_on;
+use taskyard_core::TubeName;
 use taskyard_store::remote::{Backend, Clock, RemoteStore};
+
+use lossy_proxy::LossyProxy;
 
 /// A database that several servers can share, with the fixture that starts it.
 pub trait SharedDatabase: 'static {
@@ -21,6 +25,10 @@ pub trait SharedDatabase: 'static {
     type Backend: Backend;
     /// A part of the database that belongs to one test.
     type Part: Send + Sync + 'static;
+    /// A whole server of the database that belongs to one test.
+    type Server: OwnServer;
+    /// Whether the lease numbers of a task increase whichever server delivers it.
+    const LEASES_INCREASE: bool;
 
     /// Whether the database is installed.
     fn is_installed() -> bool;
@@ -30,6 +38,21 @@ pub trait SharedDatabase: 'static {
 
     /// The URL of a part.
     fn url(part: &Self::Part) -> String;
+
+    /// A server that one test may kill; none if the database is not installed.
+    fn server() -> Option<Self::Server>;
+
+    /// A new part behind a proxy that can lose replies.
+    fn lossy_path() -> LossyPath<Self::Part>;
+
+    /// A word that every request of this kind contains on the way to the database.
+    fn word_of(request: Request) -> &'static [u8];
+
+    /// Panics unless what is stored in a part is consistent.
+    fn audit(part: &Self::Part);
+
+    /// Writes a format number into a part that was opened before.
+    fn write_format(part: &Self::Part, format: u32);
 
     /// Runs a case, unless the database is not installed and the tests may go on without it.
     fn run(case: impl Future) {
@@ -42,4 +65,46 @@ pub trait SharedDatabase: 'static {
     fn open(part: &Self::Part) -> RemoteStore<Self::Backend> {
         RemoteStore::open(&Self::url(part), Clock::Caller).expect("the store opens")
     }
+}
+
+/// A server of a database that one test may kill.
+pub trait OwnServer: Sync {
+    /// The URL of a part of it, always the same.
+    fn url(&self) -> String;
+
+    /// Kills it with SIGKILL.
+    fn kill(&self);
+
+    /// Starts it again on what it left.
+    fn start(&self);
+
+    /// Panics unless what is stored there of a tube is consistent.
+    fn audit(&self, tube: &TubeName);
+}
+
+/// A part of a database behind a proxy that can lose replies.
+pub struct LossyPath<P> {
+    /// The part.
+    pub part: P,
+    /// The URL that leads through the proxy.
+    pub url: String,
+    /// The proxy.
+    pub proxy: LossyProxy,
+}
+
+/// Kinds of requests whose replies can be lost.
+#[derive(Clone, Copy, Debug)]
+pub enum Request {
+    /// A put.
+    Put,
+    /// A take.
+    Take,
+    /// A connection joins a session.
+    Join,
+    /// A connection leaves a session.
+    Leave,
+    /// One tube is shown.
+    ShowTube,
+    /// All tubes are listed.
+    ListTubes,
 }

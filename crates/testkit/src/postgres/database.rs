@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use taskyard_conformance::{StoreHarness, block_on};
+use taskyard_core::TubeName;
 use taskyard_store::Store;
 use taskyard_store_postgres::{Clock, Postgres, PostgresStore};
 use tokio::runtime::{Builder, Runtime};
@@ -13,7 +14,8 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::cluster::{Cluster, programs};
-use crate::SharedDatabase;
+use crate::lossy_proxy::{LossyProxy, Protocol, Target};
+use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 
 /// The server that the tests of this process share.
 pub fn cluster() -> &'static Cluster {
@@ -148,6 +150,8 @@ pub struct SharedPostgres;
 impl SharedDatabase for SharedPostgres {
     type Backend = Postgres;
     type Part = Database;
+    type Server = OwnCluster;
+    const LEASES_INCREASE: bool = true;
 
     fn is_installed() -> bool {
         programs().is_some()
@@ -159,6 +163,58 @@ impl SharedDatabase for SharedPostgres {
 
     fn url(part: &Database) -> String {
         part.url()
+    }
+
+    fn server() -> Option<OwnCluster> {
+        let cluster: &'static Cluster = Box::leak(Box::new(Cluster::new(programs()?)));
+        prepare(cluster);
+        Some(OwnCluster { cluster, database: Database::on(cluster) })
+    }
+
+    fn lossy_path() -> LossyPath<Database> {
+        let part = Database::new();
+        // The connection with the heartbeat is left alone.
+        let protocol = Protocol { exempt: Some(b"LISTEN"), complete: Some(b"COMMIT\0") };
+        let proxy = LossyProxy::new(Target::Socket(cluster().socket()), protocol);
+        let url = format!("postgres://postgres@{}/{}", proxy.address(), part.name);
+        LossyPath { part, url, proxy }
+    }
+
+    fn word_of(_: Request) -> &'static [u8] {
+        b"COMMIT\0"
+    }
+
+    fn audit(part: &Database) {
+        check_counts(&part.url());
+    }
+
+    fn write_format(part: &Database, format: u32) {
+        let update = format!("UPDATE taskyard.version SET tables = {format}, functions = {format}");
+        sql(&part.url(), &update);
+    }
+}
+
+/// A cluster that one test may kill, with a database in it.
+pub struct OwnCluster {
+    cluster: &'static Cluster,
+    database: Database,
+}
+
+impl OwnServer for OwnCluster {
+    fn url(&self) -> String {
+        self.database.url()
+    }
+
+    fn kill(&self) {
+        self.cluster.kill();
+    }
+
+    fn start(&self) {
+        self.cluster.start();
+    }
+
+    fn audit(&self, _: &TubeName) {
+        check_counts(&self.database.url());
     }
 }
 

@@ -4,10 +4,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use taskyard_conformance::StoreHarness;
+use taskyard_core::TubeName;
 use taskyard_store_redis::{Clock, Redis, RedisStore};
 
 use super::instance::{Instance, program};
-use crate::SharedDatabase;
+use crate::lossy_proxy::{LossyProxy, Protocol, Target};
+use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 
 /// The server that the tests of this process share.
 pub fn instance() -> &'static Instance {
@@ -38,6 +40,8 @@ pub struct SharedRedis;
 impl SharedDatabase for SharedRedis {
     type Backend = Redis;
     type Part = String;
+    type Server = Instance;
+    const LEASES_INCREASE: bool = false;
 
     fn is_installed() -> bool {
         program().is_some()
@@ -50,6 +54,56 @@ impl SharedDatabase for SharedRedis {
     fn url(part: &String) -> String {
         part.clone()
     }
+
+    fn server() -> Option<Instance> {
+        program().map(Instance::new)
+    }
+
+    fn lossy_path() -> LossyPath<String> {
+        lossy_path_to(instance())
+    }
+
+    fn word_of(request: Request) -> &'static [u8] {
+        match request {
+            Request::Put => b"_ask",
+            Request::Take | Request::ShowTube => b"_free",
+            Request::Join => b"\r\njoin\r\n",
+            Request::Leave => b"\r\nleave\r\n",
+            Request::ListTubes => b"\r\ntubes\r\n",
+        }
+    }
+
+    fn audit(part: &String) {
+        instance().audit(prefix_of(part), "mail");
+    }
+
+    fn write_format(part: &String, format: u32) {
+        let key = format!("{{{}}}:format", prefix_of(part));
+        assert_eq!(instance().talk(&["SET", &key, &format.to_string()]), "OK");
+    }
+}
+
+impl OwnServer for Instance {
+    fn url(&self) -> String {
+        format!("{}?prefix=kill", self.url())
+    }
+
+    fn kill(&self) {
+        Instance::kill(self);
+    }
+
+    fn start(&self) {
+        Instance::start(self);
+    }
+
+    fn audit(&self, tube: &TubeName) {
+        Instance::audit(self, "kill", tube.as_str());
+    }
+}
+
+/// The prefix of the keys in a URL.
+fn prefix_of(url: &str) -> &str {
+    url.rsplit_once('=').expect("it has a prefix").1
 }
 
 /// Runs a case, unless Redis is not installed and the tests may go on without it.
@@ -60,4 +114,11 @@ pub fn run(case: impl Future) {
 /// A store in a part of its own.
 pub fn store() -> RedisStore {
     SharedRedis::open(&SharedRedis::part())
+}
+
+/// A part of this server behind a proxy that can lose replies.
+pub fn lossy_path_to(instance: &Instance) -> LossyPath<String> {
+    let proxy = LossyProxy::new(Target::Port(instance.port()), Protocol::default());
+    let url = own(&format!("redis://{}", proxy.address()));
+    LossyPath { part: url.clone(), url, proxy }
 }

@@ -4,10 +4,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use taskyard_conformance::StoreHarness;
+use taskyard_core::TubeName;
 use taskyard_store_tarantool::{Clock, Tarantool, TarantoolStore};
 
 use super::instance::{Instance, program};
-use crate::SharedDatabase;
+use crate::lossy_proxy::{LossyProxy, Protocol, Target};
+use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 
 /// The server that the tests of this process share.
 pub fn instance() -> &'static Instance {
@@ -48,6 +50,8 @@ pub struct SharedTarantool;
 impl SharedDatabase for SharedTarantool {
     type Backend = Tarantool;
     type Part = String;
+    type Server = Instance;
+    const LEASES_INCREASE: bool = false;
 
     fn is_installed() -> bool {
         program().is_some()
@@ -60,6 +64,50 @@ impl SharedDatabase for SharedTarantool {
     fn url(part: &String) -> String {
         part.clone()
     }
+
+    fn server() -> Option<Instance> {
+        program().map(Instance::new)
+    }
+
+    fn lossy_path() -> LossyPath<String> {
+        lossy_path_to(instance())
+    }
+
+    fn word_of(_: Request) -> &'static [u8] {
+        b"batch"
+    }
+
+    fn audit(part: &String) {
+        instance().audit(prefix_of(part));
+    }
+
+    fn write_format(part: &String, format: u32) {
+        let space = format!("box.space.{}_meta", prefix_of(part));
+        instance().talk(&format!("{space}:replace{{'format', {format}}}"));
+    }
+}
+
+impl OwnServer for Instance {
+    fn url(&self) -> String {
+        format!("{}?prefix=kill", self.url())
+    }
+
+    fn kill(&self) {
+        Instance::kill(self);
+    }
+
+    fn start(&self) {
+        Instance::start(self);
+    }
+
+    fn audit(&self, _: &TubeName) {
+        Instance::audit(self, "kill");
+    }
+}
+
+/// The prefix of the spaces in a URL.
+fn prefix_of(url: &str) -> &str {
+    url.rsplit_once('=').expect("it has a prefix").1
 }
 
 /// Runs a case, unless Tarantool is not installed and the tests may go on without it.
@@ -70,4 +118,11 @@ pub fn run(case: impl Future) {
 /// A store in a part of its own.
 pub fn store() -> TarantoolStore {
     SharedTarantool::open(&SharedTarantool::part())
+}
+
+/// A part of this server behind a proxy that can lose replies.
+pub fn lossy_path_to(instance: &Instance) -> LossyPath<String> {
+    let proxy = LossyProxy::new(Target::Port(instance.port()), Protocol::default());
+    let url = own(&format!("tarantool://taskyard:se%2Fcret@{}", proxy.address()));
+    LossyPath { part: url.clone(), url, proxy }
 }

@@ -1,54 +1,18 @@
 //! Several servers on one database.
 
-use std::sync::Arc;
-use std::sync::mpsc;
-use std::time::Duration;
-
 use taskyard_conformance::block_on;
-use taskyard_core::{
-    Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
-    TubeName, TubeOptions,
-};
-use taskyard_store::{OpenError, RemoteChange, Store};
-use taskyard_store_postgres::{Clock, PostgresStore};
+use taskyard_core::{Command, Kind, Outcome, Reply, SessionId, Span, TubeOptions};
+use taskyard_store::Store;
+use taskyard_store_postgres::PostgresStore;
 
 use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
 use taskyard_testkit::postgres::{Database, run, sql, wait_until};
 
+use taskyard_testkit::suite::servers::{join, take_as};
+
+taskyard_testkit::server_suite!(taskyard_testkit::postgres::SharedPostgres);
+
 const SESSION: SessionId = SessionId([7; 16]);
-
-fn join(store: &PostgresStore, create: bool) {
-    let join = Command::JoinSession { session: SESSION, create };
-    assert_eq!(ask(store, join), Ok(Reply::Session(SESSION)));
-}
-
-fn take_as(store: &PostgresStore, tube: &TubeName) -> Task {
-    let session = Some(SESSION);
-    let take = Take { tube: tube.clone(), count: 1, session, lease: None, wait: Span::ZERO };
-    match ask(store, Command::Take(take)) {
-        Ok(Reply::Taken(mut tasks)) if tasks.len() == 1 => tasks.remove(0),
-        other => panic!("expected one task, got {other:?}"),
-    }
-}
-
-#[test]
-fn a_session_lives_on_every_server() {
-    run(async {
-        let database = Database::new();
-        let (here, there) = (database.open(), database.open());
-        let tube = make_tube(&here, TubeOptions::new(Kind::Fifo));
-        ask(&here, put(&tube, 1)).expect("it is put");
-        join(&here, true);
-        let task = take_as(&here, &tube);
-        join(&there, false);
-        let leave = Command::LeaveSession { session: SESSION };
-        assert_eq!(ask(&here, leave), Ok(Reply::Nothing));
-        let holder = Holder::Session(SESSION);
-        let items = vec![FinishItem { id: task.id, holder, finish: Finish::Ack }];
-        let acked = ask(&there, Command::Finish { tube, items, show: false });
-        assert_eq!(acked, Ok(Reply::Finished(vec![Outcome::Done(None)])));
-    });
-}
 
 #[test]
 fn a_dead_servers_tasks_return() {
@@ -151,55 +115,6 @@ fn a_session_that_others_ended_begins_anew_with_its_next_take() {
         assert_eq!(ask(&store, leave), Ok(Reply::Nothing));
         let left = sql(&database.url(), "SELECT count(*) FROM taskyard.connection");
         assert_eq!(left.as_deref(), Some("0"));
-    });
-}
-
-#[test]
-fn the_last_server_puts_things_in_order() {
-    run(async {
-        let database = Database::new();
-        let (here, there) = (database.open(), database.open());
-        let tube = make_tube(&here, TubeOptions::new(Kind::Fifo));
-        ask(&here, put(&tube, 1)).expect("it is put");
-        let task = take(&here, &tube, 1).remove(0);
-        here.close().await.expect("it closes");
-        assert_eq!(take(&there, &tube, 1), [], "whoever holds it can still finish it elsewhere");
-        there.close().await.expect("it closes");
-        let anew = database.open();
-        assert_eq!(ack(&anew, &tube, &task), Outcome::Stale);
-        assert_eq!(take(&anew, &tube, 1).len(), 1);
-    });
-}
-
-#[test]
-fn a_newer_schema_is_refused() {
-    run(async {
-        let database = Database::unopened();
-        let newer = "CREATE SCHEMA taskyard;
-            CREATE TABLE taskyard.version (tables integer NOT NULL, functions integer NOT NULL);
-            INSERT INTO taskyard.version VALUES (99, 99)";
-        sql(&database.url(), newer);
-        let refusal = PostgresStore::open(&database.url(), Clock::Database).err();
-        assert!(matches!(refusal, Some(OpenError::TooNew { found: 99, .. })), "{refusal:?}");
-    });
-}
-
-#[test]
-fn servers_hear_of_what_others_put() {
-    run(async {
-        let database = Database::new();
-        let store = database.open();
-        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
-        let (sender, heard) = mpsc::channel();
-        store.watch(Arc::new(move |what| sender.send(what).expect("the test listens")));
-        // It may not listen yet when the first ones come.
-        let heard = (0..600).find_map(|_| {
-            sql(&database.url(), "SELECT taskyard.put('mail', '1')");
-            let what = heard.recv_timeout(Duration::from_millis(100)).ok();
-            // It also looks around when it begins to listen.
-            what.filter(|what| *what != RemoteChange::Anything)
-        });
-        assert_eq!(heard, Some(RemoteChange::Tube(tube)));
     });
 }
 

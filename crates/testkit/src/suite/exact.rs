@@ -1,5 +1,4 @@
-//! Numbers in Lua are doubles, its stack is small, and names become keys: what must come through all the same, on each store that
-//! decides in Lua.
+//! Values that a database must keep exactly: numbers beyond what a double holds, large batches, names with special characters.
 
 use taskyard_core::{
     Body, Command, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Reply, Span, Take,
@@ -14,7 +13,6 @@ fn put_with_pri(tube: &TubeName, pri: u64) -> Command {
     Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }
 }
 
-/// See the name.
 pub fn priorities_beyond_what_a_double_holds_keep_their_order<D: SharedDatabase>() {
     D::run(async {
         let part = D::part();
@@ -31,7 +29,6 @@ pub fn priorities_beyond_what_a_double_holds_keep_their_order<D: SharedDatabase>
     });
 }
 
-/// See the name.
 pub fn a_lease_that_rounds_to_the_right_one_is_stale<D: SharedDatabase>() {
     D::run(async {
         let part = D::part();
@@ -50,7 +47,6 @@ pub fn a_lease_that_rounds_to_the_right_one_is_stale<D: SharedDatabase>() {
     });
 }
 
-/// See the name.
 pub fn a_start_after_all_that_can_be_counted_is_never<D: SharedDatabase>() {
     D::run(async {
         let part = D::part();
@@ -76,7 +72,6 @@ pub fn a_start_after_all_that_can_be_counted_is_never<D: SharedDatabase>() {
 }
 
 /// As many as one command may have: far more than the stack of a function in Redis has room for.
-/// See the name.
 pub fn the_largest_batches_pass<D: SharedDatabase>() {
     D::run(async {
         const MANY: usize = 10_000;
@@ -109,7 +104,6 @@ pub fn the_largest_batches_pass<D: SharedDatabase>() {
 }
 
 /// A name ends where its tag would, or begins like another's keys.
-/// See the name.
 pub fn tubes_with_braces_in_their_names_are_apart<D: SharedDatabase>() {
     D::run(async {
         let part = D::part();
@@ -129,7 +123,6 @@ pub fn tubes_with_braces_in_their_names_are_apart<D: SharedDatabase>() {
 }
 
 /// Commands that are more than one call takes are several calls, one after the other.
-/// See the name.
 pub fn a_batch_of_large_commands_keeps_its_order<D: SharedDatabase>() {
     D::run(async {
         let part = D::part();
@@ -163,18 +156,13 @@ pub fn a_batch_of_large_commands_keeps_its_order<D: SharedDatabase>() {
     });
 }
 
-/// Runs the cases of this file on a [`SharedDatabase`].
-#[macro_export]
-macro_rules! exact_suite {
-    ($database:ty) => {
-        $crate::exact_suite! { @each $database: priorities_beyond_what_a_double_holds_keep_their_order a_lease_that_rounds_to_the_right_one_is_stale a_start_after_all_that_can_be_counted_is_never the_largest_batches_pass tubes_with_braces_in_their_names_are_apart a_batch_of_large_commands_keeps_its_order }
-    };
-    (@each $database:ty: $($case:ident)*) => {
-        $(
-            #[test]
-            fn $case() {
-                $crate::exact::$case::<$database>();
-            }
-        )*
-    };
+crate::suite::suite! {
+    /// Runs the cases about exact values on a [`SharedDatabase`].
+    exact_suite, exact, $:
+    priorities_beyond_what_a_double_holds_keep_their_order
+    a_lease_that_rounds_to_the_right_one_is_stale
+    a_start_after_all_that_can_be_counted_is_never
+    the_largest_batches_pass
+    tubes_with_braces_in_their_names_are_apart
+    a_batch_of_large_commands_keeps_its_order
 }

@@ -1,0 +1,101 @@
+//! Tarantool executes a request and its reply is lost.
+
+use taskyard_core::{Command, Error, Kind, Span, Take, TubeName, TubeOptions};
+use taskyard_store::Store;
+use taskyard_tarantool::Word;
+
+use taskyard_testkit::SharedDatabase;
+use taskyard_testkit::calls::{NOW, ask, make_tube, put};
+use taskyard_testkit::lossy_proxy::Loss;
+use taskyard_testkit::suite::lost_replies::{is_unknown, ready_and_taken};
+use taskyard_testkit::tarantool::{
+    CALL, Instance, SharedTarantool, lossy_path_to, open, program, run,
+};
+
+taskyard_testkit::lost_reply_suite!(taskyard_testkit::tarantool::SharedTarantool);
+
+fn take_many(tube: &TubeName, count: usize) -> Command {
+    let (session, lease, wait) = (None, None, Span::ZERO);
+    Command::Take(Take { tube: tube.clone(), count, session, lease, wait })
+}
+
+// Many consumers ask together and nobody hears the answer, beside much that is held; this kept Tarantool busy for so long that its
+// answer was given up too. A tube that got another name meanwhile kept what nobody had heard of.
+#[test]
+fn what_many_takes_got_goes_back_and_nothing_else() {
+    run(async {
+        let path = SharedTarantool::lossy_path();
+        let (store, other) = (open(&path.url), open(&path.url));
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 10_000)).expect("they are put");
+        ask(&store, put(&tube, 1_000)).expect("they are put");
+        ask(&store, take_many(&tube, 10_000)).expect("they are taken");
+        path.proxy.withhold_reply(b"batch");
+        let lost = store.execute(NOW, vec![take_many(&tube, 1); 1_000]).await;
+        lost.replies.into_iter().for_each(is_unknown);
+        let name = TubeName::new("post").expect("a name");
+        let rename = Command::NameTube { tube, name: name.clone(), queue_num: None };
+        ask(&other, rename).expect("it has another name");
+        assert_eq!(ready_and_taken(&other, &name), (0, 11_000));
+        assert_eq!(ready_and_taken(&store, &name), (1_000, 10_000));
+        SharedTarantool::audit(&path.part);
+    });
+}
+
+// The same said three times on three connections: the first may be held up on the way, and arrive when sessions were joined that it knows
+// nothing of. It ended them.
+#[test]
+fn what_was_put_in_order_is_not_put_in_order_later() {
+    let Some(program) = program() else { return };
+    let alone = Instance::new(program);
+    let store = open(&alone.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, 1)).expect("it is put");
+    let settle = format!("{CALL} call('settle', server, nil, 9, {{}}, {{}})");
+    alone.talk(&settle);
+    alone.talk(&format!(
+        "{CALL} call('batch', server, 10, nil, 7, {{{{13, ('s'):rep(16), true}}, {{5, 'mail', 1, 0, nil, ('s'):rep(16)}}}}, 0)"
+    ));
+    let held = "return box.space.taskyard_held:len()";
+    assert_eq!(alone.talk(held), Word::Int(1));
+    alone.talk(&settle);
+    alone.talk(&format!("{CALL} call('batch', server, 11, nil, 8, {{{{16, 9}}}}, 0)"));
+    assert_eq!(alone.talk(held), Word::Int(1));
+}
+
+// A connection that was lost while it was made had carried nothing yet: a put was said to be done or not, though it had not been sent.
+#[test]
+fn what_was_not_asked_is_not_said_to_be_unknown() {
+    let Some(program) = program() else { return };
+    let alone = Instance::new(program);
+    let path = lossy_path_to(&alone);
+    let store = open(&path.url);
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    alone.kill();
+    alone.start();
+    // This is in the first question on each connection.
+    path.proxy.lose(Loss { word: b"box.info.ro", times: usize::MAX, executed: true });
+    let away = ask(&store, put(&tube, 1));
+    assert!(matches!(away, Err(Error::StoreAway(_))), "{away:?}");
+}
+
+// A call that was given up must not be done later: a Tarantool that is slow to read may still have it.
+#[test]
+fn what_was_given_up_is_not_done_later() {
+    let Some(program) = program() else { return };
+    let alone = Instance::new(program);
+    let store = open(&alone.url());
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    ask(&store, put(&tube, 1)).expect("it is put");
+    let take = |call: u64| {
+        format!(
+            "{CALL}
+            box.space.taskyard_server:update(server, {{{{'=', 3, 10}}}})
+            return #call('batch', server, {call}, nil, 7, {{{{5, 'mail', 1}}}}, 0)"
+        )
+    };
+    assert_eq!(alone.talk(&take(10)), Word::Int(0), "it says that it was not wanted");
+    assert_eq!(ready_and_taken(&store, &tube), (1, 0));
+    assert_eq!(alone.talk(&take(11)), Word::Int(6));
+    assert_eq!(ready_and_taken(&store, &tube), (0, 1));
+}

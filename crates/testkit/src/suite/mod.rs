@@ -1,0 +1,30 @@
+//! The suite of stores that servers share: kills, lost replies, several servers, exact values.
+//!
+//! A case is a function over [`SharedDatabase`](crate::SharedDatabase); each database runs all of them by one macro per file. What
+//! only one database can do wrong is tested beside its store.
+
+#![expect(missing_docs, reason = "the name of a case says what it is about")]
+
+pub mod exact;
+pub mod kills;
+pub mod lost_replies;
+pub mod servers;
+
+/// Defines a macro that makes a test of each listed case of a module of this suite.
+macro_rules! suite {
+    ($(#[$doc:meta])* $name:ident, $module:ident, $dollar:tt: $($case:ident)*) => {
+        $(#[$doc])*
+        #[macro_export]
+        macro_rules! $name {
+            ($dollar database:ty) => {
+                $(
+                    #[test]
+                    fn $case() {
+                        $crate::suite::$module::$case::<$dollar database>();
+                    }
+                )*
+            };
+        }
+    };
+}
+pub(crate) use suite;

@@ -1,0 +1,163 @@
+//! Several servers share one database: sessions, notices, deadlines and counters reach all of them.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use taskyard_core::{
+    Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
+    TubeName, TubeOptions,
+};
+use taskyard_store::remote::{Clock, RemoteStore};
+use taskyard_store::{OpenError, RemoteChange, Store};
+
+use crate::SharedDatabase;
+use crate::calls::{NOW, ack, ask, make_tube, put, take};
+
+const SESSION: SessionId = SessionId([7; 16]);
+
+/// Joins a session.
+pub fn join(store: &impl Store, create: bool) {
+    let join = Command::JoinSession { session: SESSION, create };
+    assert_eq!(ask(store, join), Ok(Reply::Session(SESSION)));
+}
+
+/// Takes one task for that session.
+pub fn take_as(store: &impl Store, tube: &TubeName) -> Task {
+    let session = Some(SESSION);
+    let take = Take { tube: tube.clone(), count: 1, session, lease: None, wait: Span::ZERO };
+    match ask(store, Command::Take(take)) {
+        Ok(Reply::Taken(mut tasks)) if tasks.len() == 1 => tasks.remove(0),
+        other => panic!("expected one task, got {other:?}"),
+    }
+}
+
+pub fn a_session_is_known_to_every_server<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let (here, there) = (D::open(&part), D::open(&part));
+        let tube = make_tube(&here, TubeOptions::new(Kind::Fifo));
+        ask(&here, put(&tube, 2)).expect("they are put");
+        join(&here, true);
+        let task = take_as(&here, &tube);
+        join(&there, false);
+        let leave = Command::LeaveSession { session: SESSION };
+        assert_eq!(ask(&here, leave.clone()), Ok(Reply::Nothing));
+        let holder = Holder::Session(SESSION);
+        let items = vec![FinishItem { id: task.id, holder, finish: Finish::Ack }];
+        let finish = Command::Finish { tube: tube.clone(), items, show: false };
+        // At the server where it is connected, and at the one where it was.
+        assert_eq!(ask(&there, finish.clone()), Ok(Reply::Finished(vec![Outcome::Done(None)])));
+        assert_eq!(ask(&here, finish), Ok(Reply::Finished(vec![Outcome::Missing])));
+        take_as(&here, &tube);
+        assert_eq!(ask(&there, leave), Ok(Reply::Nothing));
+        assert_eq!(take(&here, &tube, 1).len(), 1, "what it took at either server is released");
+    });
+}
+
+pub fn the_last_server_that_closes_releases_everything<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let (here, there) = (D::open(&part), D::open(&part));
+        let tube = make_tube(&here, TubeOptions::new(Kind::Fifo));
+        ask(&here, put(&tube, 1)).expect("it is put");
+        let task = take(&here, &tube, 1).remove(0);
+        here.close().await.expect("it closes");
+        assert_eq!(take(&there, &tube, 1), [], "its holder can still finish it at another server");
+        there.close().await.expect("it closes");
+        let again = D::open(&part);
+        assert_eq!(ack(&again, &tube, &task), Outcome::Stale);
+        assert_eq!(take(&again, &tube, 1).len(), 1);
+    });
+}
+
+pub fn a_newer_format_is_refused<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        drop(D::open(&part));
+        D::write_format(&part, 99);
+        let refusal = RemoteStore::<D::Backend>::open(&D::url(&part), Clock::Database).err();
+        let refusal = refusal.expect("it is refused");
+        let text = refusal.to_string();
+        assert!(text.contains("99") && text.contains("newer taskyard"), "{text}");
+        assert!(matches!(refusal, OpenError::TooNew { .. } | OpenError::Unavailable { .. }));
+    });
+}
+
+pub fn a_put_of_another_server_is_noticed<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let (store, other) = (D::open(&part), D::open(&part));
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        let (sender, noticed) = mpsc::channel();
+        store.watch(Arc::new(move |change| drop(sender.send(change))));
+        // It may not listen yet when the first ones come, and the other server may not know of it.
+        let noticed = (0..600).find_map(|_| {
+            ask(&other, put(&tube, 1)).expect("it is put");
+            let change = noticed.recv_timeout(Duration::from_millis(100)).ok();
+            change.filter(|change| *change != RemoteChange::Anything)
+        });
+        assert_eq!(noticed, Some(RemoteChange::Tube(tube)));
+    });
+}
+
+pub fn counters_are_those_of_all_servers<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let (here, there) = (D::open(&part), D::open(&part));
+        let tube = make_tube(&here, TubeOptions::new(Kind::Fifo));
+        ask(&here, put(&tube, 3)).expect("they are put");
+        let task = take(&there, &tube, 1).remove(0);
+        assert_eq!(ack(&there, &tube, &task), Outcome::Done(None));
+        // A store may add what it counted once a second, with the next call.
+        let later = NOW + Span::from_secs(1);
+        let tubes = || vec![Command::Tubes { tube: None }];
+        there.execute(later, tubes()).await;
+        here.execute(later, tubes()).await;
+        for store in [&here, &there] {
+            let shown = store.execute(later, tubes()).await.replies.remove(0);
+            let Ok(Reply::Tubes(tubes)) = shown else { panic!("{shown:?}") };
+            let calls = tubes[0].stats.calls;
+            assert_eq!((calls.put, calls.take, calls.ack), (3, 1, 1));
+        }
+    });
+}
+
+/// A deadline that another server set is met, even if that server is gone and its notice was lost.
+pub fn deadlines_of_other_servers_are_met<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let (here, there) = (D::open(&part), D::open(&part));
+        let tube = make_tube(&here, TubeOptions::new(Kind::FifoTtl));
+        let (sender, noticed) = mpsc::channel();
+        here.watch(Arc::new(move |change| drop(sender.send(change))));
+        here.execute(NOW, vec![Command::Tick { limit: 1 }]).await;
+        ask(&there, put(&tube, 1)).expect("it is put");
+        let lease = Some(Span::from_secs(5));
+        let take = Take { tube: tube.clone(), count: 1, session: None, lease, wait: Span::ZERO };
+        ask(&there, Command::Take(take)).expect("it is taken");
+        drop(there);
+        // When servers start, come or go, every deadline is looked at.
+        let later = NOW + Span::from_secs(10);
+        let mut ticked = Vec::new();
+        for _ in 0..600 {
+            ticked = here.execute(later, vec![Command::Tick { limit: 9 }]).await.replies;
+            if ticked == [Ok(Reply::Ticked(1))] {
+                return;
+            }
+            let _ = noticed.recv_timeout(Duration::from_millis(20));
+        }
+        panic!("the lease never ended: {ticked:?}");
+    });
+}
+
+crate::suite::suite! {
+    /// Runs the cases about several servers on a [`SharedDatabase`].
+    server_suite, servers, $:
+    a_session_is_known_to_every_server
+    the_last_server_that_closes_releases_everything
+    a_newer_format_is_refused
+    a_put_of_another_server_is_noticed
+    counters_are_those_of_all_servers
+    deadlines_of_other_servers_are_met
+}
