@@ -138,7 +138,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // A pool in this process starts its sandboxes from this executable.
-    if let Some(end) = taskyard_pool::backend::enter() {
+    if let Some(end) = taskyard_pool::backend::run_as_sandbox_init() {
         return end;
     }
     match run(&Args::parse()) {

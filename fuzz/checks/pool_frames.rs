@@ -4,8 +4,8 @@
 
 use std::sync::{Arc, LazyLock};
 
-use taskyard_pool::backend::{Plan, add_file, duration};
-use taskyard_pool::protocol::{Frame, Options, Outgoing, PlainRequest};
+use taskyard_pool::backend::{TaskSpec, add_file, duration};
+use taskyard_pool::protocol::{IncomingFrame, Options, OutgoingFrame, PlainRequest};
 use taskyard_pool::{Config, Program};
 
 static CONFIG: LazyLock<Config> = LazyLock::new(|| {
@@ -20,8 +20,8 @@ pub fn check(text: &str) {
     let _ = serde_json::from_str::<PlainRequest>(text);
     let _ = Config::parse(text);
     // What a backend says to a gateway: a frame that is read is written in the same way.
-    if let Some(frame) = Outgoing::read(text) {
-        assert_eq!(Outgoing::read(&frame.text()), Some(frame));
+    if let Some(frame) = OutgoingFrame::read(text) {
+        assert_eq!(OutgoingFrame::read(&frame.text()), Some(frame));
     }
 }
 
@@ -32,8 +32,8 @@ fn frames(text: &str) {
     let (mut files, mut options) = (Vec::new(), Options::default());
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
-        match Frame::read(line) {
-            Ok(Frame::Input(head)) => {
+        match IncomingFrame::read(line) {
+            Ok(IncomingFrame::Input(head)) => {
                 let (Some(name), Some(bytes)) = (head.filename, lines.next()) else { continue };
                 let added = add_file(&mut files, &program, limits, (name, bytes.into()));
                 let last = files.last().filter(|_| added.is_ok());
@@ -42,18 +42,18 @@ fn frames(text: &str) {
                     assert!(name.ends_with(".asy"));
                 }
             }
-            Ok(Frame::Options(new)) => {
+            Ok(IncomingFrame::Options(new)) => {
                 let _ = new.duration.map(duration);
                 options = options.clone().then(new);
             }
-            Ok(Frame::Start(start)) => {
+            Ok(IncomingFrame::Start(start)) => {
                 for interactive in [false, true] {
                     let files = files.clone();
-                    let plan = Plan::new(program.clone(), files, &options, &start, interactive);
-                    let Ok(plan) = plan else { continue };
-                    assert!(plan.files.len() <= limits.input_files_max);
-                    assert_eq!(plan.command[0], "/bin/p");
-                    let result = plan.result.map(|(file, ..)| file);
+                    let spec = TaskSpec::new(program.clone(), files, &options, &start, interactive);
+                    let Ok(spec) = spec else { continue };
+                    assert!(spec.files.len() <= limits.input_files_max);
+                    assert_eq!(spec.command[0], "/bin/p");
+                    let result = spec.result.map(|(file, ..)| file);
                     assert!(result.is_none_or(|file| file == "o.svg" || file == "o.pdf"));
                 }
             }

@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use taskyard_wire::fields::{FieldError, FieldReader, FieldWriter};
+use taskyard_iproto::fields::{FieldError, FieldReader, FieldWriter};
 
 type Fields = (i64, String, bool, Vec<u8>, Vec<i64>);
 

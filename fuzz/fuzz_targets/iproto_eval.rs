@@ -5,13 +5,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use taskyard_wire::iproto::{EvalAsk, parse_eval};
+use taskyard_core::SessionId;
+use taskyard_iproto::{CallContext, EvalAction, parse_eval};
 use taskyard_wire::json_to_msgpack;
 
 fuzz_target!(|expression: &str| {
     let args = json_to_msgpack(r#"["t", "fifottl", {"ttl": 1.5}]"#).expect("good JSON");
-    let Ok(eval) = parse_eval("queue", expression, &args) else { return };
-    if let EvalAsk::OnVariable { args, .. } = eval.ask {
+    let context = CallContext { prefix: "queue", session: SessionId([0; 16]) };
+    let Ok(eval) = parse_eval(context, expression, &args) else { return };
+    if let EvalAction::OnVariable { args, .. } = eval.action {
         assert_eq!(args[0] & 0x90, 0x90, "arguments are a list");
     }
 });

@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use taskyard_wire::iproto::{decode_commands, decode_replies, encode_commands, encode_replies};
+use taskyard_iproto::{decode_commands, decode_replies, encode_commands, encode_replies};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(commands) = decode_commands(bytes) {

@@ -5,8 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use taskyard_wire::iproto::procedures::{decode_batch, decode_word};
-use taskyard_wire::iproto::{Greeting, decode_executed, next_frame, parse_reply};
+use taskyard_iproto::procedures::{decode_batch, decode_value};
+use taskyard_iproto::{Greeting, decode_executed, next_frame, parse_reply};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut rest = bytes;
@@ -29,5 +29,5 @@ fn read(body: &[u8]) {
     assert_eq!(reply.fault().is_some(), reply.is_error());
     let _ = reply.data.map(decode_executed);
     let _ = reply.data.map(decode_batch);
-    let _ = reply.data.map(decode_word);
+    let _ = reply.data.map(decode_value);
 }

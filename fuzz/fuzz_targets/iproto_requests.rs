@@ -5,13 +5,16 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use taskyard_core::Kind;
-use taskyard_wire::iproto::{
-    Ask, Operation, Query, RecentTubes, Rows, Space, encode_request, next_frame, parse_call_with,
-    parse_eval, parse_method_of, parse_request, write_fault, write_rows,
+use taskyard_core::{Kind, SessionId};
+use taskyard_iproto::{
+    Call, CallAction, CallContext, Operation, Query, RecentTubes, Rows, Space, encode_request,
+    next_frame, parse_call_with, parse_eval, parse_method_of, parse_request, write_fault,
+    write_rows,
 };
 
 const LIMIT: usize = 1 << 20;
+const SESSION: SessionId = SessionId([0; 16]);
+const QUEUE: CallContext<'_> = CallContext { prefix: "queue", session: SESSION };
 
 fuzz_target!(|bytes: &[u8]| {
     let mut recent = RecentTubes::default();
@@ -33,17 +36,19 @@ fn serve(recent: &mut RecentTubes, out: &mut Vec<u8>, body: &[u8]) {
     };
     match &request.operation {
         Operation::Call { name, args, .. } => {
-            let _ = parse_call_with(recent, "queue", name, args);
+            let _ = parse_call_with(recent, QUEUE, name, args);
             // Most names are wrong; the arguments get their chance with good ones.
             for name in ["queue.tube.t:put", "queue.create_tube", "taskyard.execute"] {
-                let asked = parse_call_with(recent, "queue", name, args);
-                if let Ok(Ask::Unclear { tube, method, args }) = asked {
-                    let _ = parse_method_of(Kind::UtubeTtl, tube, method, &args);
+                let parsed = parse_call_with(recent, QUEUE, name, args);
+                if let Ok(Call { function, action: CallAction::DependsOnKind { tube, args } }) =
+                    parsed
+                {
+                    let _ = parse_method_of(SESSION, Kind::UtubeTtl, tube, function, &args);
                 }
             }
         }
         Operation::Eval { expression, args } => {
-            let _ = parse_eval("queue", expression, args);
+            let _ = parse_eval(QUEUE, expression, args);
         }
         &Operation::Select { index, limit, offset, iterator, key, .. } => {
             let query = Query { index, limit, offset, iterator, key };

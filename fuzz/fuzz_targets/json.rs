@@ -6,7 +6,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use taskyard_wire::{PayloadError, check_msgpack, json_to_msgpack, msgpack_to_json};
+use taskyard_iproto::{MsgpackError, check_msgpack};
+use taskyard_wire::{PayloadError, json_to_msgpack, msgpack_to_json};
 
 fuzz_target!(|text: &str| {
     let parsed: Result<Value, _> = serde_json::from_str(text);
@@ -17,7 +18,7 @@ fuzz_target!(|text: &str| {
             assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), parsed.unwrap());
             assert_eq!(json_to_msgpack(&json).unwrap(), packed);
         }
-        Err(PayloadError::IntegerTooLarge(_) | PayloadError::TooDeep) => {}
+        Err(PayloadError::IntegerTooLarge(_) | PayloadError::Msgpack(MsgpackError::TooDeep)) => {}
         Err(error) => assert!(parsed.is_err(), "refused valid JSON: {error}"),
     }
 });

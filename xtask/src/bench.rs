@@ -15,21 +15,21 @@ pub fn run(args: &[String]) -> Result<(), String> {
     command.args(args);
     if wants_peers(args) {
         match tools::peers() {
-            Ok(places) => _ = command.envs(places),
-            // The benchmark says of each queue that it is missing.
-            Err(why) => eprintln!("{why}\nOther queues cannot be measured."),
+            Ok(variables) => _ = command.envs(variables),
+            // The benchmark reports each queue that is missing.
+            Err(error) => eprintln!("{error}\nOther queues cannot be measured."),
         }
     }
     if wants(args, &["workers"]) {
         match apalis() {
             Ok(program) => _ = command.env("TASKYARD_PEER_APALIS", program),
-            Err(why) => eprintln!("{why}\napalis cannot be measured."),
+            Err(error) => eprintln!("{error}\napalis cannot be measured."),
         }
     }
     shell::run(&mut command)
 }
 
-/// Builds apalis with its SQLite store, which needs a workspace of its own; answers where the program is.
+/// Builds apalis with its SQLite store, which needs a workspace of its own; returns the path of the program.
 fn apalis() -> Result<PathBuf, String> {
     let target = shell::target().join("peers");
     let mut command = shell::cargo();
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_queues_are_brought_where_they_are_measured() {
+    fn other_queues_are_installed_when_they_are_measured() {
         let wants = |line: &str| {
             wants_peers(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
         };

@@ -1,10 +1,18 @@
-//! Documents that are made, not typed.
+//! Writes the files that are generated from code: `docs/stores.md` and the server's `openapi.json`.
 
 use crate::shell;
 
-/// Writes them anew. The test that notices when they are old is also the program that makes them, because only it can
-/// ask the stores; this one compiles without them.
+/// The tests that compare a generated file with the committed one; with `TASKYARD_WRITE_DOCS` set they write it. Only they
+/// can ask the stores and the server, because this program compiles without both.
+const TESTS: [&[&str]; 2] = [
+    &["test", "-p", "taskyard-stores", "--test", "suite", "choosing::"],
+    &["test", "-p", "taskyard-server", "--lib", "openapi::"],
+];
+
+/// Writes all generated files.
 pub fn run() -> Result<(), String> {
-    let test = ["test", "-p", "taskyard-stores", "--test", "suite", "choosing::"];
-    shell::run(shell::cargo().args(test).env("TASKYARD_WRITE_DOCS", "1"))
+    for test in TESTS {
+        shell::run(shell::cargo().args(test).env("TASKYARD_WRITE_DOCS", "1"))?;
+    }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Taskyard's own chores, called as `cargo xtask`.
+//! Runs the project's own commands, called as `cargo xtask`.
 //!
 //! It uses nothing but the standard library, so that it compiles in seconds. Start reading at
 //! [`test`] (what CI runs), then [`tidy`] (what a program can check about the sources).
@@ -8,6 +8,7 @@ mod docs;
 mod fuzz;
 mod shell;
 mod steps;
+mod storm;
 mod test;
 mod tidy;
 mod tools;
@@ -15,28 +16,32 @@ mod tools;
 use std::process::ExitCode;
 
 const HELP: &str = "\
-Taskyard's chores.
+Commands for working on Taskyard.
 
-  cargo xtask test                 everything, the same as CI: formatting, lints, tidy, all tests
-  cargo xtask test --embedded      the same without browser, Python, Node, Tarantool; their tests say they are skipped
+  cargo xtask test                 run what CI runs: formatting, lints, tidy, all tests; a step over its budget fails
+  cargo xtask test --embedded      the same without browser, databases, Python and Node; their tests print that they are skipped
+  cargo xtask test --no-budget     the same on a slow or busy machine: slow steps do not fail
   cargo xtask test put_many        only the tests whose name contains `put_many`, with all tools
-  cargo xtask tidy                 the house rules a program can check; each complaint says what to do
-  cargo xtask tidy --fix           also copy the examples into the documents again
-  cargo xtask tools                install what the tests use and print where it is, to run one test by hand:
+  cargo xtask storm --minutes N    the random tests with new seeds and larger sizes until N minutes are over; --seed N repeats
+  cargo xtask tidy                 check the rules that a program can check; each violation is printed with its replacement
+  cargo xtask tidy --fix           first copy the examples into the documents and drop clean files from the pending list
+  cargo xtask tidy --pending       first write xtask/words-pending.txt anew: all files with words to replace
+  cargo xtask tools                install what the tests use and print the variables to run one test directly:
                                    eval \"$(cargo xtask tools)\" && cargo test -p taskyard-server
-  cargo xtask bench [ARGS]         build for speed, install other queues, and measure them and ours (--help lists the parts)
-  cargo xtask docs                 write docs/stores.md anew, from what the stores say of themselves and docs/benchmarks.md
-  cargo xtask fuzz [SECONDS]       random input for what parses bytes, each target for 60 seconds or as many as you say
+  cargo xtask bench [ARGS]         build for speed, install other queues, and measure them and Taskyard (--help lists the parts)
+  cargo xtask docs                 write the generated files anew: docs/stores.md and crates/server/openapi.json
+  cargo xtask fuzz [SECONDS]       run each fuzz target for 60 seconds or the given number
 
-Debian packages are installed only when you are root; otherwise the one line to run is printed.
+Debian packages are installed only for root; otherwise the command to install them is printed.
 ";
 
-/// What the command line asks for.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Chore {
+enum Subcommand {
     Help,
-    Test(test::Options),
-    Tidy { fix: bool },
+    Test(test::TestOptions),
+    Storm(storm::StormOptions),
+    Tidy(tidy::Change),
     Tools,
     Bench(Vec<String>),
     Fuzz { seconds: u64 },
@@ -45,55 +50,58 @@ enum Chore {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let done = match parse(&args) {
-        Err(wrong) => {
-            eprintln!("{wrong}\n\n{HELP}");
+    let result = match parse(&args) {
+        Err(error) => {
+            eprintln!("{error}\n\n{HELP}");
             return ExitCode::from(2);
         }
-        Ok(Chore::Help) => {
+        Ok(Subcommand::Help) => {
             print!("{HELP}");
             Ok(())
         }
-        Ok(Chore::Test(options)) => test::run(&options),
-        Ok(Chore::Tidy { fix }) => tidy::run(fix),
-        Ok(Chore::Tools) => tools::print(),
-        Ok(Chore::Bench(args)) => bench::run(&args),
-        Ok(Chore::Fuzz { seconds }) => fuzz::run(seconds),
-        Ok(Chore::Docs) => docs::run(),
+        Ok(Subcommand::Test(options)) => test::run(&options),
+        Ok(Subcommand::Storm(options)) => storm::run(&options),
+        Ok(Subcommand::Tidy(change)) => tidy::run(change),
+        Ok(Subcommand::Tools) => tools::print(),
+        Ok(Subcommand::Bench(args)) => bench::run(&args),
+        Ok(Subcommand::Fuzz { seconds }) => fuzz::run(seconds),
+        Ok(Subcommand::Docs) => docs::run(),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("{why}");
+        Err(error) => {
+            eprintln!("{error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn parse(args: &[String]) -> Result<Chore, String> {
-    let Some((chore, rest)) = args.split_first() else { return Ok(Chore::Help) };
-    if chore != "bench" && rest.iter().any(|arg| arg == "--help" || arg == "-h") {
-        return Ok(Chore::Help);
+fn parse(args: &[String]) -> Result<Subcommand, String> {
+    let Some((name, rest)) = args.split_first() else { return Ok(Subcommand::Help) };
+    if name != "bench" && rest.iter().any(|arg| arg == "--help" || arg == "-h") {
+        return Ok(Subcommand::Help);
     }
-    match chore.as_str() {
-        "help" | "--help" | "-h" => Ok(Chore::Help),
-        "test" => test::Options::parse(rest).map(Chore::Test),
+    match name.as_str() {
+        "help" | "--help" | "-h" => Ok(Subcommand::Help),
+        "test" => test::TestOptions::parse(rest).map(Subcommand::Test),
+        "storm" => storm::StormOptions::parse(rest).map(Subcommand::Storm),
         "tidy" => match rest {
-            [] => Ok(Chore::Tidy { fix: false }),
-            [fix] if fix == "--fix" => Ok(Chore::Tidy { fix: true }),
-            _ => Err(format!("`tidy` takes nothing but --fix, not `{}`", rest.join(" "))),
+            [] => Ok(Subcommand::Tidy(tidy::Change::Nothing)),
+            [arg] if arg == "--fix" => Ok(Subcommand::Tidy(tidy::Change::Fix)),
+            [arg] if arg == "--pending" => Ok(Subcommand::Tidy(tidy::Change::Pending)),
+            _ => Err(format!("`tidy` accepts --fix or --pending, not `{}`", rest.join(" "))),
         },
-        "tools" if rest.is_empty() => Ok(Chore::Tools),
+        "tools" if rest.is_empty() => Ok(Subcommand::Tools),
         "tools" => Err(format!("`tools` takes no arguments, not `{}`", rest.join(" "))),
-        "docs" if rest.is_empty() => Ok(Chore::Docs),
+        "docs" if rest.is_empty() => Ok(Subcommand::Docs),
         "docs" => Err(format!("`docs` takes no arguments, not `{}`", rest.join(" "))),
-        "bench" => Ok(Chore::Bench(rest.to_vec())),
-        "fuzz" if rest.is_empty() => Ok(Chore::Fuzz { seconds: fuzz::SECONDS }),
+        "bench" => Ok(Subcommand::Bench(rest.to_vec())),
+        "fuzz" if rest.is_empty() => Ok(Subcommand::Fuzz { seconds: fuzz::SECONDS }),
         "fuzz" => match rest.join(" ").parse() {
-            Ok(seconds) if seconds > 0 => Ok(Chore::Fuzz { seconds }),
+            Ok(seconds) if seconds > 0 => Ok(Subcommand::Fuzz { seconds }),
             _ => Err(format!("`fuzz` takes a number of seconds, not `{}`", rest.join(" "))),
         },
-        other => Err(format!("there is no chore `{other}`")),
+        other => Err(format!("no such command: {other}")),
     }
 }
 
@@ -101,25 +109,25 @@ fn parse(args: &[String]) -> Result<Chore, String> {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Chore, String> {
+    fn parsed(line: &str) -> Result<Subcommand, String> {
         parse(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
     }
 
     #[test]
-    fn nothing_and_help_teach() {
+    fn no_arguments_print_the_help() {
         for line in ["", "help", "--help", "-h", "test --help"] {
-            assert_eq!(parsed(line), Ok(Chore::Help), "{line}");
+            assert_eq!(parsed(line), Ok(Subcommand::Help), "{line}");
         }
     }
 
     #[test]
     fn bench_passes_everything_on() {
         let args = vec!["--tasks".to_string(), "10".into(), "--help".into()];
-        assert_eq!(parsed("bench --tasks 10 --help"), Ok(Chore::Bench(args)));
+        assert_eq!(parsed("bench --tasks 10 --help"), Ok(Subcommand::Bench(args)));
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_arguments_are_refused() {
         for line in [
             "tests",
             "tidy --fast",
@@ -127,6 +135,7 @@ mod tests {
             "docs now",
             "test --embeded",
             "test one two",
+            "storm",
             "fuzz 0",
             "fuzz x",
             "fuzz 1 2",

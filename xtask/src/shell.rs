@@ -1,9 +1,12 @@
-//! Calling other programs, always from the root of the repository.
+//! Runs other programs, always from the root of the repository.
 
 use std::env;
 use std::ffi::OsStr;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Instant;
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
@@ -18,19 +21,19 @@ pub fn target() -> PathBuf {
     root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
-/// What else a cargo tells the programs it runs of their package.
-const OF_THIS_PACKAGE: [&str; 3] =
+/// Variables besides `CARGO_PKG_*` in which cargo describes the package of the program that it runs.
+const PACKAGE_VARIABLES: [&str; 3] =
     ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "CARGO_MANIFEST_LINKS"];
 
 /// The cargo that started us.
 pub fn cargo() -> Command {
     let mut command = program(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // What the cargo above us says of this package is not so for others. A crate whose build looks at it, as that of
-    // `ring` does, would be built again, and all above it, each time somebody calls cargo with and then without us.
+    // The variables describe xtask, not the packages that are built now. A build script that reads them, as that of `ring`
+    // does, would run again, and everything above it, whenever cargo is called with and then without xtask.
     for (name, _) in env::vars_os() {
         if name
             .to_str()
-            .is_some_and(|name| name.starts_with("CARGO_PKG_") || OF_THIS_PACKAGE.contains(&name))
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || PACKAGE_VARIABLES.contains(&name))
         {
             command.env_remove(name);
         }
@@ -53,7 +56,40 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("`{shown}` failed: {status}")) }
 }
 
-/// Runs the command silently and gives what it printed.
+/// Runs the commands at the same time and shows the output of each when it ends; fails if one fails.
+pub fn run_together(commands: &mut [Command]) -> Result<(), String> {
+    let failures: Vec<String> = thread::scope(|scope| {
+        let running = commands.iter_mut().map(|command| {
+            eprintln!("$ {}", show(command));
+            scope.spawn(|| run_captured(command).err())
+        });
+        let running: Vec<_> = running.collect();
+        running
+            .into_iter()
+            .filter_map(|one| one.join().unwrap_or_else(|_| Some("panicked".into())))
+            .collect()
+    });
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+fn run_captured(command: &mut Command) -> Result<(), String> {
+    let shown = show(command);
+    let started = Instant::now();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cannot run `{shown}`: {error}"))?;
+    let (seconds, status) = (started.elapsed().as_secs(), output.status);
+    // Written in one piece, so that the outputs of two commands do not mix.
+    let mut text = format!("\n$ {shown}\n").into_bytes();
+    text.extend_from_slice(&output.stderr);
+    text.extend_from_slice(&output.stdout);
+    text.extend_from_slice(format!("{status} after {seconds} s\n").as_bytes());
+    let _ = io::stderr().lock().write_all(&text);
+    if status.success() { Ok(()) } else { Err(format!("`{shown}` failed: {status}")) }
+}
+
+/// Runs the command silently and returns what it printed.
 pub fn output(command: &mut Command) -> Result<String, String> {
     let shown = show(command);
     let output = command
@@ -63,8 +99,8 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        Err(format!("`{shown}` failed: {}\n{}", output.status, complaint.trim_end()))
+        let message = String::from_utf8_lossy(&output.stderr);
+        Err(format!("`{shown}` failed: {}\n{}", output.status, message.trim_end()))
     }
 }
 
@@ -82,6 +118,13 @@ mod tests {
     fn a_failure_names_the_command() {
         let failure = output(program("false").arg("--now")).unwrap_err();
         assert!(failure.starts_with("`false --now` failed"), "{failure}");
+    }
+
+    #[test]
+    fn one_failure_of_several_commands_fails() {
+        assert!(run_together(&mut [program("true"), program("true")]).is_ok());
+        let failure = run_together(&mut [program("true"), program("false")]).unwrap_err();
+        assert!(failure.starts_with("`false` failed"), "{failure}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! `cargo xtask test`: what CI runs and what a person runs before a push.
+//! `cargo xtask test`: runs everything that CI runs and a contributor runs before a push.
 
+use std::ffi::OsStr;
 use std::process::Command;
 
 use crate::shell;
@@ -7,51 +8,62 @@ use crate::steps::Steps;
 use crate::tidy;
 use crate::tools::{self, Tools};
 
-/// Tells the tests that the tools from outside are absent on purpose, so that they say "skipped"
-/// instead of failing.
+/// Set for the tests when external tools are absent on purpose: their tests print "skipped" instead of failing.
 const EMBEDDED: &str = "TASKYARD_EMBEDDED";
 
-/// What to leave out.
+/// The test targets that start a database. Nextest gives each test a process of its own, and each would start a database of
+/// its own; so these run with `cargo test`, all at the same time.
+const DATABASES: [&str; 4] = ["postgres", "sql", "redis", "tarantool"];
+
+/// Tests per core: most of them wait for timers and other processes.
+const TESTS_PER_CORE: usize = 2;
+
+/// The arguments of `test`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct TestOptions {
     /// Run without the tools that are installed from outside.
     pub embedded: bool,
+    /// Do not fail when a step takes longer than its budget.
+    pub no_budget: bool,
     /// Run only the tests whose name contains this.
     pub filter: Option<String>,
 }
 
-impl Options {
+impl TestOptions {
     /// Reads the arguments after `test`.
     pub fn parse(args: &[String]) -> Result<Self, String> {
         let mut options = Self::default();
         for arg in args {
             if arg == "--embedded" {
                 options.embedded = true;
+            } else if arg == "--no-budget" {
+                options.no_budget = true;
             } else if arg.starts_with('-') {
-                return Err(format!("`test` knows --embedded and a filter, not `{arg}`"));
+                let known = "--embedded, --no-budget and a filter";
+                return Err(format!("`test` accepts {known}, not `{arg}`"));
             } else if let Some(first) = options.filter.replace(arg.clone()) {
-                return Err(format!("one filter is enough: `{first}` or `{arg}`"));
+                return Err(format!("`test` accepts one filter, not `{first}` and `{arg}`"));
             }
         }
         Ok(options)
     }
 }
 
-/// Runs all steps, prints the table, and fails if one of them failed.
-pub fn run(options: &Options) -> Result<(), String> {
-    let mut steps = Steps::default();
-    all(options, &mut steps);
+/// Runs all steps, prints the table, and fails if a step failed or took longer than its budget.
+pub fn run(options: &TestOptions) -> Result<(), String> {
+    let mut steps = Steps::new(options.no_budget || options.filter.is_some());
+    run_steps(options, &mut steps);
     println!("\n{}", steps.table());
-    let green = match &options.filter {
-        Some(filter) => format!("only `{filter}` was tested, that is"),
-        None if options.embedded => "all but what comes from outside".into(),
-        None => "all".into(),
+    let tested = match &options.filter {
+        Some(filter) => format!("tests named `{filter}`"),
+        None if options.embedded => "all tests without external tools".into(),
+        None => "all tests".into(),
     };
-    println!("{}", steps.verdict(&green)?);
+    println!("{}", steps.summary(&tested)?);
     Ok(())
 }
 
-fn all(options: &Options, steps: &mut Steps) {
+fn run_steps(options: &TestOptions, steps: &mut Steps) {
     let mut tools = None;
     if !options.embedded
         && !steps.run("tools", || {
@@ -59,7 +71,7 @@ fn all(options: &Options, steps: &mut Steps) {
             Ok(())
         })
     {
-        // What to do about it is on the screen; minutes of other output would hide it.
+        // The error states what to install; the output of other steps would hide it.
         return;
     }
     if options.filter.is_none() {
@@ -69,9 +81,9 @@ fn all(options: &Options, steps: &mut Steps) {
             clippy.args(["clippy", "--workspace", "--all-targets", "--all-features"]);
             shell::run(clippy.args(["--", "-D", "warnings"]))
         });
-        steps.run("tidy", || tidy::run(false));
+        steps.run("tidy", || tidy::run(tidy::Change::Nothing));
     }
-    let nextest = shell::output(shell::cargo().args(["nextest", "--version"])).is_ok();
+    let nextest = has_nextest();
     if !steps.run("build", || shell::run(runner(nextest).arg("--no-run"))) {
         return;
     }
@@ -79,18 +91,14 @@ fn all(options: &Options, steps: &mut Steps) {
         steps.run("doc tests", || {
             let mut doc = shell::cargo();
             doc.args(["test", "--doc", "--workspace", "--all-features"]);
-            shell::run(equip(&mut doc, tools.as_ref()))
+            shell::run(with_tools(&mut doc, tools.as_ref()))
         });
     }
     if nextest {
-        // Nextest gives each test a process of its own, and each would start a database of its own.
         steps.run("databases", || {
-            let mut tests = shell::cargo();
-            tests.args(["test", "-q", "--workspace", "--all-features"]);
-            tests.args(["--test", "postgres", "--test", "redis"]);
-            tests.args(["--test", "sql", "--test", "tarantool"]);
-            tests.args(&options.filter);
-            shell::run(equip(&mut tests, tools.as_ref()))
+            let mut tests = database_tests(options.filter.as_slice());
+            tests.iter_mut().for_each(|tests| _ = with_tools(tests, tools.as_ref()));
+            shell::run_together(&mut tests)
         });
     }
     // Last, so that the runner's own summary stands right above the table.
@@ -98,17 +106,41 @@ fn all(options: &Options, steps: &mut Steps) {
         let mut tests = runner(nextest);
         tests.arg("--no-fail-fast");
         if nextest {
-            tests.args([
-                "--filterset",
-                "not (binary(postgres) or binary(redis) or binary(sql) or binary(tarantool))",
-            ]);
+            tests.args(["--filterset", &without_databases()]);
+            tests.args(["--test-threads", &test_threads().to_string()]);
         }
         tests.args(&options.filter);
-        shell::run(equip(&mut tests, tools.as_ref()))
+        shell::run(with_tools(&mut tests, tools.as_ref()))
     });
 }
 
-fn runner(nextest: bool) -> Command {
+/// Whether cargo-nextest is installed.
+pub fn has_nextest() -> bool {
+    shell::output(shell::cargo().args(["nextest", "--version"])).is_ok()
+}
+
+/// The commands that test each database; only tests with one of these names, if there are any.
+pub fn database_tests(filters: &[impl AsRef<OsStr>]) -> [Command; DATABASES.len()] {
+    DATABASES.map(|database| {
+        let mut tests = shell::cargo();
+        tests.args(["test", "-q", "--workspace", "--all-features", "--no-fail-fast"]);
+        tests.args(["--test", database, "--"]).args(filters);
+        tests
+    })
+}
+
+/// A filterset of nextest: all targets but those of [`DATABASES`].
+pub fn without_databases() -> String {
+    let targets = DATABASES.map(|database| format!("binary({database})"));
+    format!("not ({})", targets.join(" or "))
+}
+
+fn test_threads() -> usize {
+    TESTS_PER_CORE * std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The command that runs tests: nextest, or cargo's own.
+pub fn runner(nextest: bool) -> Command {
     let mut command = shell::cargo();
     if nextest {
         command.args(["nextest", "run", "--config-file", "xtask/nextest.toml"]);
@@ -119,7 +151,8 @@ fn runner(nextest: bool) -> Command {
     command
 }
 
-fn equip<'a>(command: &'a mut Command, tools: Option<&Tools>) -> &'a mut Command {
+/// Sets the variables that name the tools, or the one that skips their tests.
+pub fn with_tools<'a>(command: &'a mut Command, tools: Option<&Tools>) -> &'a mut Command {
     match tools {
         // A leftover in the caller's environment must not skip tests silently.
         Some(tools) => command.env_remove(EMBEDDED).envs(tools.env()),
@@ -131,22 +164,29 @@ fn equip<'a>(command: &'a mut Command, tools: Option<&Tools>) -> &'a mut Command
 mod tests {
     use super::*;
 
-    fn parsed(args: &[&str]) -> Result<Options, String> {
-        Options::parse(&args.iter().map(|arg| arg.to_string()).collect::<Vec<_>>())
+    fn parsed(args: &[&str]) -> Result<TestOptions, String> {
+        TestOptions::parse(&args.iter().map(|arg| arg.to_string()).collect::<Vec<_>>())
     }
 
     #[test]
     fn arguments_in_any_order() {
-        let wanted = Options { embedded: true, filter: Some("put".into()) };
-        assert_eq!(parsed(&["--embedded", "put"]).as_ref(), Ok(&wanted));
-        assert_eq!(parsed(&["put", "--embedded"]).as_ref(), Ok(&wanted));
-        assert_eq!(parsed(&[]), Ok(Options::default()));
+        let expected = TestOptions { embedded: true, no_budget: false, filter: Some("put".into()) };
+        assert_eq!(parsed(&["--embedded", "put"]).as_ref(), Ok(&expected));
+        assert_eq!(parsed(&["put", "--embedded"]).as_ref(), Ok(&expected));
+        assert_eq!(parsed(&[]), Ok(TestOptions::default()));
+        assert!(parsed(&["--no-budget"]).unwrap().no_budget);
     }
 
     #[test]
-    fn without_tools_the_tests_are_told() {
+    fn without_tools_their_tests_are_skipped() {
         let mut command = Command::new("true");
-        equip(&mut command, None);
+        with_tools(&mut command, None);
         assert!(command.get_envs().any(|(name, value)| name == EMBEDDED && value.is_some()));
+    }
+
+    #[test]
+    fn database_targets_are_filtered_out() {
+        let filter = without_databases();
+        assert!(filter.starts_with("not (binary(postgres) or binary(sql)"), "{filter}");
     }
 }

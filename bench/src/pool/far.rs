@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use taskyard_pool::backend::Plan;
-use taskyard_pool::gateway::{Gate, News, Visit};
-use taskyard_pool::protocol::{Options, Outgoing, StartHead};
-use taskyard_pool::redis::{RedisGateway, Site, Wire, bring, look};
+use taskyard_pool::backend::TaskSpec;
+use taskyard_pool::gateway::{ClientTask, Gateway, NextFrame};
+use taskyard_pool::protocol::{Options, OutgoingFrame, StartHead};
+use taskyard_pool::redis::{
+    PoolAddress, RedisClient, RedisGateway, enqueue_unattended, read_status,
+};
 use taskyard_pool::{Config, Program};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -46,7 +48,7 @@ pub async fn measure(report: &mut Report, folder: &Path) -> Result<()> {
 struct Far {
     file: PathBuf,
     url: String,
-    wire: Wire,
+    redis: RedisClient,
     _server: Server,
 }
 
@@ -64,16 +66,16 @@ impl Far {
     fn new(redis: &Path, folder: &Path) -> Result<Self> {
         let server = Server::start(redis, &folder.join("pool-redis"))?;
         let url = server.url();
-        let wire = Wire::open(&Site::parse(&url, "bench")?);
-        Ok(Far { file: folder.join("pool.yaml"), url, wire, _server: server })
+        let redis = RedisClient::open(&PoolAddress::parse(&url, "bench")?);
+        Ok(Far { file: folder.join("pool.yaml"), url, redis, _server: server })
     }
 
     /// Writes the file that all parts read, and starts a gateway here.
-    fn gateway(&self, text: &str) -> Result<(RedisGateway, Arc<Program>)> {
+    fn start_gateway(&self, text: &str) -> Result<(RedisGateway, Arc<Program>)> {
         std::fs::write(&self.file, text)?;
         let config = Config::parse(text)?;
         let program = config.programs.get("none").cloned().context("the program is there")?;
-        let gateway = RedisGateway::start(&config, &Site::parse(&self.url, "gateway")?)?;
+        let gateway = RedisGateway::start(&config, &PoolAddress::parse(&self.url, "gateway")?)?;
         Ok((gateway, Arc::new(program)))
     }
 
@@ -88,7 +90,7 @@ impl Far {
     async fn until(&self, what: impl Fn(&Value) -> bool) -> Result<Value> {
         let begin = Instant::now();
         loop {
-            let status = look(&self.wire).await.unwrap_or_default();
+            let status = read_status(&self.redis).await.unwrap_or_default();
             if what(&status) {
                 return Ok(status);
             }
@@ -103,34 +105,36 @@ impl Far {
     }
 }
 
-fn plan(program: &Arc<Program>) -> Result<Plan> {
+fn plan(program: &Arc<Program>) -> Result<TaskSpec> {
     let (options, start) = (Options::default(), StartHead::default());
-    Ok(Plan::new(program.clone(), Vec::new(), &options, &start, false)?)
+    Ok(TaskSpec::new(program.clone(), Vec::new(), &options, &start, false)?)
 }
 
 /// Runs a task to its end; answers how long it took to begin.
-async fn run(gate: &Gate, program: &Arc<Program>) -> Result<Duration> {
+async fn run(gateway: &Gateway, program: &Arc<Program>) -> Result<Duration> {
     let begin = Instant::now();
-    let mut visit = Visit::begin(gate, plan(program)?).await?;
+    let mut task = ClientTask::submit(gateway, plan(program)?).await?;
     let mut took = None;
     loop {
-        match visit.next().await {
-            News::Frame(Outgoing::Output(..)) => _ = took.get_or_insert(begin.elapsed()),
-            News::Frame(Outgoing::Complete(None)) => return took.context("it did not begin"),
-            News::Frame(Outgoing::Queue(_)) => {}
+        match task.next_frame().await {
+            NextFrame::Frame(OutgoingFrame::Output(..)) => _ = took.get_or_insert(begin.elapsed()),
+            NextFrame::Frame(OutgoingFrame::Complete(None)) => {
+                return took.context("it did not begin");
+            }
+            NextFrame::Frame(OutgoingFrame::Queue(_)) => {}
             other => bail!("the task ended as {other:?}"),
         }
     }
 }
 
 async fn starts(report: &mut Report, far: Far) -> Result<()> {
-    let (gateway, program) =
-        far.gateway("backends: 2\nprograms: {none: {command: [/bin/true]}}")?;
+    let (redis_gateway, program) =
+        far.start_gateway("backends: 2\nprograms: {none: {command: [/bin/true]}}")?;
     let _parts = [far.start("scheduler", &[])?, far.start("backend", &[])?];
     far.ready(2).await?;
     let mut took = Vec::new();
     for _ in 0..STARTS {
-        took.push(run(gateway.gate(), &program).await?);
+        took.push(run(redis_gateway.gateway(), &program).await?);
     }
     took.sort_unstable();
     report.add(Row {
@@ -148,16 +152,17 @@ async fn starts(report: &mut Report, far: Far) -> Result<()> {
 
 async fn rate(report: &mut Report, far: Far) -> Result<()> {
     let text = format!("backends: {STUBS}\nprograms: {{none: {{command: [/bin/true]}}}}");
-    let (gateway, program) = far.gateway(&text)?;
+    let (redis_gateway, program) = far.start_gateway(&text)?;
     let _parts = [far.start("scheduler", &[])?, far.start("backend", &["--stub", "0s"])?];
     far.ready(STUBS).await?;
     let (done, mut clients) = (Arc::new(AtomicUsize::new(0)), JoinSet::new());
     let begin = Instant::now();
     for _ in 0..CLIENTS {
-        let (gate, program, done) = (gateway.gate().clone(), program.clone(), done.clone());
+        let (gateway, program, done) =
+            (redis_gateway.gateway().clone(), program.clone(), done.clone());
         clients.spawn(async move {
             while begin.elapsed() < ASKED {
-                run(&gate, &program).await?;
+                run(&gateway, &program).await?;
                 done.fetch_add(1, Ordering::Relaxed);
             }
             anyhow::Ok(())
@@ -177,14 +182,15 @@ async fn rate(report: &mut Report, far: Far) -> Result<()> {
 }
 
 async fn takeover(report: &mut Report, far: Far) -> Result<()> {
-    let (_gateway, _) = far.gateway("backends: 1\nprograms: {none: {command: [/bin/true]}}")?;
+    let (_gateway, _) =
+        far.start_gateway("backends: 1\nprograms: {none: {command: [/bin/true]}}")?;
     let _backend = far.start("backend", &["--stub", "0s"])?;
     let first = far.start("scheduler", &[])?;
     far.ready(1).await?;
     let number = |status: &Value| status["leader"]["number"].clone();
-    let led = number(&look(&far.wire).await?);
+    let led = number(&read_status(&far.redis).await?);
     let _second = far.start("scheduler", &[])?;
-    // It has asked for the lead, and was told who has it.
+    // It has requested the lead, which the first one has.
     sleep(Duration::from_secs(2)).await;
     let begin = Instant::now();
     drop(first);
@@ -203,8 +209,8 @@ async fn takeover(report: &mut Report, far: Far) -> Result<()> {
 async fn rebuilt(report: &mut Report, far: Far) -> Result<()> {
     let text =
         "queue_max: 200000\nleases: {task_seconds: 600}\nprograms: {none: {command: [/bin/true]}}";
-    let (_gateway, _) = far.gateway(text)?;
-    bring(&far.wire, WAITING, "none").await?;
+    let (_gateway, _) = far.start_gateway(text)?;
+    enqueue_unattended(&far.redis, WAITING, "none").await?;
     let first = far.start("scheduler", &[])?;
     let waits = |status: &Value| status["queued"] == WAITING;
     far.until(waits).await?;

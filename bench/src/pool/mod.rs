@@ -103,21 +103,21 @@ async fn starts(report: &mut Report) -> Result<()> {
         ensure!(text == "complete {}", "it failed: {text}");
     }
     let http = Http::new(&format!("http://{}", gateway.address))?;
-    let status: Value = http.look("/pool/status").await?;
+    let status: Value = http.get("/pool/status").await?;
     // A start that was tried again would hide what the first try took.
-    let again = &status["counts"]["put_back"];
+    let again = &status["counts"]["requeued"];
     ensure!(again == 0, "{again} of {STARTS} programs did not begin at once");
     took.sort_unstable();
     let gaps = status["not_isolated"].as_array().map_or(0, Vec::len);
-    let stood = &status["walls"]["used"];
+    let ready = &status["sandboxes"]["used"];
     report.add(Row {
         what: "pool: arrival to start of the process, p50".into(),
         figure: took[STARTS / 2].as_secs_f64() * 1e3,
         unit: "ms",
         target: Some(Target::AtMost(5.0)),
         note: format!(
-            "p99 {:.1} ms; from a client's start to the word that its program has begun, a free backend; {stood} of \
-             {STARTS} found their walls standing; {gaps} gaps in the isolation, each began at once",
+            "p99 {:.1} ms; from a client's start to the frame that its program runs, a free backend; {ready} of \
+             {STARTS} started in a ready sandbox; {gaps} gaps in the isolation, each started at once",
             took[STARTS * 99 / 100].as_secs_f64() * 1e3
         ),
     });

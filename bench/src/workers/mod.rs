@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
-use taskyard::worker::{
-    Delivery, Dispatcher, Handler, HandlerStats, PutOptions, Settings, TypedTask, Worker,
-};
 use taskyard::{Client, Execute, Iproto, NewTask};
 use taskyard_core::Body;
+use taskyard_worker::{
+    Delivery, Dispatcher, Handler, HandlerStats, PutOptions, Settings, TypedTask, Worker,
+};
 use tokio::sync::{Notify, mpsc};
 
 use super::iproto::Running;

@@ -1,6 +1,6 @@
 //! The task of the benchmark of workers, written as generated code is.
 
-use taskyard::worker::{Delivery, FieldError, FieldReader, FieldWriter, Queue, TypedTask};
+use taskyard_worker::{Delivery, FieldError, FieldReader, FieldWriter, Queue, TypedTask};
 
 /// A small task: a number, a short text, a flag.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use taskyard::{Http, new_task};
 use taskyard_core::limits::BATCH_TASKS_MAX;
@@ -20,6 +19,7 @@ use taskyard_wire::Exit;
 use crate::connect::{ConnectArgs, misfit};
 use crate::failure::Wrong;
 use crate::output;
+use crate::table::Table;
 
 /// The most tasks that one run puts.
 const TASKS_MAX: usize = 100_000_000;
@@ -220,8 +220,6 @@ fn table(steps: &[Step]) -> Table {
         row.extend([step.p50_ms, step.p99_ms, step.max_ms].map(|ms| format!("{ms:.2}")));
         table.add_row(row);
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    table.align_right_from(1);
     table
 }

@@ -1,12 +1,10 @@
 //! `copy`: tubes with their tasks, and semaphores, from one store to another.
 
-use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use taskyard_core::{Timestamp, TubeName};
 use taskyard_store::copy::{Copied, Plan, Progress, copy, plan};
@@ -17,7 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::failure::Wrong;
 use crate::migrate::shown;
 use crate::opening::{self, STORE_WAIT};
-use crate::output;
+use crate::{output, progress};
 
 /// How often a line says how far it is, where nobody watches a bar.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -151,9 +149,8 @@ async fn bring(
     to: &dyn Store,
     plan: Plan,
 ) -> anyhow::Result<(Plan, Option<Copied>)> {
-    let mut teller = Teller::new(&plan);
+    let mut teller = Teller::new();
     let copied = copy(from, to, now()?, &plan, |progress| teller.tell(progress)).await;
-    teller.end();
     Ok((plan, Some(copied?)))
 }
 
@@ -196,35 +193,22 @@ fn as_text(plan: &Plan, copied: Option<Copied>, took: Duration) -> String {
 
 /// Says how far it is: a bar for a person, lines otherwise.
 struct Teller {
-    bar: Option<ProgressBar>,
+    bar: progress::Progress,
     said: Instant,
 }
 
 impl Teller {
-    fn new(plan: &Plan) -> Self {
-        let style = "{bar:40} {human_pos} of {human_len} tasks  {per_sec}  {eta} left  {msg}";
-        let bar = io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template(style).ok();
-            let bar = ProgressBar::new(plan.tasks());
-            style.map_or_else(|| bar.clone(), |style| bar.clone().with_style(style))
-        });
-        Teller { bar, said: Instant::now() }
+    fn new() -> Self {
+        Teller { bar: progress::Progress::new(), said: Instant::now() }
     }
 
     fn tell(&mut self, progress: Progress<'_>) {
         let Progress { tube, done, total } = progress;
-        if let Some(bar) = &self.bar {
-            bar.set_message(tube.to_string());
-            bar.set_position(done);
+        if self.bar.is_shown() {
+            self.bar.bar(done, total, tube.as_str());
         } else if done == total || self.said.elapsed() >= LINE_EVERY {
             self.said = Instant::now();
             output::note(format!("{done} of {total} tasks, now of tube '{tube}'"));
-        }
-    }
-
-    fn end(self) {
-        if let Some(bar) = self.bar {
-            bar.finish_and_clear();
         }
     }
 }

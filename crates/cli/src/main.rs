@@ -35,7 +35,9 @@ mod iproto;
 mod log;
 mod opening;
 mod output;
+mod progress;
 mod reach;
+mod table;
 mod units;
 
 use std::process::ExitCode;
@@ -50,8 +52,8 @@ use args::{Cli, Verb};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Inside the walls of a pool this executable is something else.
-    if let Some(end) = taskyard_pool::backend::enter() {
+    // Inside the sandboxes of a pool this executable is their init process.
+    if let Some(end) = taskyard_pool::backend::run_as_sandbox_init() {
         return end;
     }
     let done = match Cli::parse().verb {

@@ -1,13 +1,12 @@
 //! `manager`: who plans for typed workers, and what is planned.
 
 use clap::{Args, Subcommand};
-use comfy_table::Table;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use taskyard_wire::Exit;
 use taskyard_wire::http::ManagerAnswer;
 
 use crate::connect::{ConnectArgs, block_on};
 use crate::output;
+use crate::table::Table;
 
 /// What to ask about the manager.
 #[derive(Debug, Args)]
@@ -41,7 +40,7 @@ struct StatusArgs {
 pub fn run(args: ManagerArgs) -> anyhow::Result<Exit> {
     let ManagerVerb::Status(args) = args.verb;
     let http = args.connect.http()?;
-    let status: ManagerAnswer = block_on(async { Ok(http.look("/v1/manager").await?) })?;
+    let status: ManagerAnswer = block_on(async { Ok(http.get("/v1/manager").await?) })?;
     let text = if args.json { serde_json::to_string(&status)? } else { shown(&status) };
     output::line(text)?;
     Ok(Exit::Ok)
@@ -52,9 +51,8 @@ fn shown(status: &ManagerAnswer) -> String {
     if status.workers.is_empty() {
         return "no worker has reported lately; workers without a plan go round robin".into();
     }
-    let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY);
-    table.set_header(["worker", "queue", "tube", "planned", "busy", "s/task", "errors", "plan"]);
+    let header = ["worker", "queue", "tube", "planned", "busy", "s/task", "errors", "plan"];
+    let mut table = Table::ruled(header);
     for worker in &status.workers {
         for queue in &worker.queues {
             let planned = worker.planned.as_ref().map(|shares| shares.get(&queue.queue_num));

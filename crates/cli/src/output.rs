@@ -3,8 +3,9 @@
 use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal, Write};
 
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+
+use crate::table::Table;
 
 /// Prints a line.
 pub fn line(text: impl Display) -> io::Result<()> {
@@ -45,20 +46,12 @@ pub fn is_for_people() -> bool {
 
 /// A table with this header, without lines around the cells.
 pub fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header.iter().map(|name| name.to_uppercase()));
-    table
+    Table::new(header.iter().map(|name| name.to_uppercase()))
 }
 
 /// Prints a table.
 pub fn show(table: &Table) -> io::Result<()> {
-    let mut lines = String::new();
-    for line in table.lines() {
-        lines.push_str(line.strip_prefix(' ').unwrap_or(&line).trim_end());
-        lines.push('\n');
-    }
-    bytes(lines.as_bytes())
+    line(table)
 }
 
 /// The text with what could steer a terminal made visible.

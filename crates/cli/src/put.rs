@@ -1,12 +1,11 @@
 //! `put`: add tasks.
 
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, BufRead};
 use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
@@ -19,6 +18,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 use crate::connect::{ConnectArgs, block_on, misfit};
 use crate::data::Form;
 use crate::failure::{NoTube, Wrong};
+use crate::progress::Progress;
 use crate::{data, output, units};
 
 /// What to add.
@@ -157,7 +157,7 @@ async fn put_lines(
     template: &NewTask,
 ) -> anyhow::Result<Exit> {
     let mut lines = read_lines();
-    let progress = progress();
+    let mut progress = Progress::new();
     let mut count = 0;
     // A million ids are for a program; a person gets the sum below.
     let mut printing = args.json || !output::is_for_people();
@@ -176,11 +176,11 @@ async fn put_lines(
         }
         let placed = put(http, tube, tasks, args.timeout).await.with_context(stopped)?;
         count += placed.len();
-        progress.inc(placed.len() as u64);
+        progress.count(count as u64, "tasks put");
         // Who no longer reads the ids has not asked to stop putting.
         printing = printing && print(args, &placed).is_ok();
     }
-    progress.finish_and_clear();
+    drop(progress);
     output::note(format!("put {count} tasks into {tube}"));
     Ok(Exit::Ok)
 }
@@ -226,14 +226,4 @@ async fn next_batch(lines: &mut Receiver<io::Result<String>>) -> Option<Vec<io::
         batch.push(line);
     }
     Some(batch)
-}
-
-/// Shown to people only.
-fn progress() -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{spinner} {human_pos} tasks put, {per_sec}");
-    let bar = ProgressBar::new_spinner();
-    style.map_or(bar.clone(), |style| bar.with_style(style))
 }

@@ -11,7 +11,6 @@ use std::{env, fs, io, process};
 
 use anyhow::Context;
 use clap::Args;
-use taskyard::worker::ManagerService;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::{
     METRICS_TUBES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, TUBES_PER_USER_MAX,
@@ -23,6 +22,7 @@ use taskyard_server::{BindError, Config, Listeners, Server, Token, TokenError};
 use taskyard_sql::Source;
 use taskyard_store::{OpenOptions, Store};
 use taskyard_wire::Exit;
+use taskyard_worker::ManagerService;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -146,11 +146,11 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         Some(file) => {
             let redis = args.pool_redis.as_deref();
             let ca = args.pool_backend_ca.as_deref();
-            Some(runtime.block_on(pool::Hosted::start(file, redis, ca))?)
+            Some(runtime.block_on(pool::HostedPool::start(file, redis, ca))?)
         }
         None => None,
     };
-    listeners.config.guests = pool.as_ref().map(pool::Hosted::guests);
+    listeners.config.guests = pool.as_ref().map(pool::HostedPool::guests);
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;

@@ -1,4 +1,4 @@
-//! Puts a letter and works it off, in a queue inside this process.
+//! Puts a task and processes it, in a queue inside this process.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ struct Mail {
 
 #[tokio::main]
 async fn main() -> Result<(), taskyard::Error> {
-    // Client::connect("http://127.0.0.1:7070") speaks to a server instead.
+    // Client::connect("http://127.0.0.1:7070") uses a server instead.
     let client = Client::open("memory:")?;
     client.put("mail", &Mail { to: "ann".into() }).await?;
 

@@ -1,4 +1,4 @@
-//! What users call.
+//! The client: typed calls for every command of a queue.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,28 +17,28 @@ use crate::http::Http;
 use crate::iproto::Iproto;
 use crate::task::{Task, bytes_task, in_subqueue, new_task};
 
-/// How long a delivery lasts unless [`Client::with_lease`] says otherwise.
+/// The lease of a delivery unless [`Client::with_lease`] sets another.
 const LEASE_DEFAULT: Span = Span::from_secs(60);
 
-/// A queue, wherever it runs. Cheap to clone if `E` is.
+/// A client of a queue in this process or on a server. Cheap to clone if `E` is.
 ///
-/// A tube that does not exist is made as `fifottl` by the first put, unless the server or the
-/// embedded queue is strict about tubes; every other call on it is refused.
+/// The first put into a tube that does not exist creates it as `fifottl`, unless the server or the embedded queue is
+/// strict about tubes; every other call on it is refused.
 #[derive(Clone, Debug)]
 pub struct Client<E> {
     pub(crate) queue: E,
     lease: Span,
-    /// Tubes that are known to have sub-queues.
+    /// Tubes that have sub-queues, as far as known.
     subqueue_tubes: Arc<Mutex<HashSet<TubeName>>>,
 }
 
 impl Client<Http> {
-    /// A client of the server at this address, such as `http://127.0.0.1:7070`. Nothing is sent yet.
+    /// A client of the server at this URL, such as `http://127.0.0.1:7070`. Does not connect yet.
     pub fn connect(url: &str) -> Result<Self, HttpError> {
         Ok(Client::new(Http::new(url)?))
     }
 
-    /// The same with the token that the server asks for.
+    /// A client of the server at this URL with an access token.
     pub fn connect_with_token(url: &str, token: &str) -> Result<Self, HttpError> {
         Ok(Client::new(Http::new(url)?.with_token(token)?))
     }
@@ -46,35 +46,36 @@ impl Client<Http> {
 
 impl Client<Iproto> {
     /// A client of the server at this address over iproto, such as `127.0.0.1:3301` or
-    /// `iproto://user:password@host:3301`. Nothing is sent yet.
+    /// `iproto://user:password@host:3301`. Does not connect yet.
     pub fn connect_iproto(address: &str) -> Result<Self, IprotoError> {
         Ok(Client::new(Iproto::new(address)?))
     }
 }
 
 impl<E: Execute> Client<E> {
-    /// A client of whatever runs commands.
+    /// A client of anything that executes commands.
     pub fn new(queue: E) -> Self {
         Client { queue, lease: LEASE_DEFAULT, subqueue_tubes: Arc::default() }
     }
 
-    /// The same client whose deliveries last this long. A task that is not finished in that time is
-    /// given to somebody else; [`Client::touch`] asks for more.
+    /// Sets the lease of deliveries. A task that is not finished in that time is delivered again;
+    /// [`Client::touch`] extends the lease.
     pub fn with_lease(self, lease: Duration) -> Self {
         Client { lease: lease.into(), ..self }
     }
 
-    /// What runs the commands.
+    /// What executes the commands.
     pub fn queue(&self) -> &E {
         &self.queue
     }
 
-    /// Adds a task that carries `data`. When this answers, the task is as durable as the store.
+    /// Adds a task with `data`. When this returns, the task is as durable as the store.
     pub async fn put<T: Serialize + ?Sized>(&self, tube: &str, data: &T) -> Result<TaskId> {
         self.put_task(tube, new_task(data)?).await
     }
 
-    /// Adds a task to a sub-queue: of those in one sub-queue only one runs at a time. Refused where the tube has none.
+    /// Adds a task to a sub-queue: of the tasks in one sub-queue only one runs at a time. Refused if the tube has no
+    /// sub-queues.
     pub async fn put_in<T: Serialize + ?Sized>(
         &self,
         tube: &str,
@@ -84,12 +85,12 @@ impl<E: Execute> Client<E> {
         self.put_task(tube, in_subqueue(new_task(data)?, subqueue)).await
     }
 
-    /// Adds a task that carries these bytes as they are.
+    /// Adds a task with these bytes.
     pub async fn put_bytes(&self, tube: &str, bytes: &[u8]) -> Result<TaskId> {
         self.put_task(tube, bytes_task(bytes)?).await
     }
 
-    /// Adds a task with priority, times and more.
+    /// Adds a task with priority, delay and other options.
     pub async fn put_task(&self, tube: &str, task: NewTask) -> Result<TaskId> {
         let placed = self.put_tasks(tube, vec![task], Duration::ZERO).await?;
         Ok(placed.first().ok_or_else(|| unexpected("put"))?.id)
@@ -102,7 +103,7 @@ impl<E: Execute> Client<E> {
         Ok(placed.into_iter().map(|placed| placed.id).collect())
     }
 
-    /// Adds tasks, all or none, and waits this long for room when the tube is full.
+    /// Adds tasks, all or none, and waits this long while the tube is full.
     pub async fn put_tasks(
         &self,
         tube: &str,
@@ -114,7 +115,7 @@ impl<E: Execute> Client<E> {
             self.check_subqueues(&tube).await?;
         }
         let put = Command::Put { tube, tasks, wait: wait.into() };
-        match self.ask(put).await? {
+        match self.execute_one(put).await? {
             Reply::Put(placed) => Ok(placed),
             _ => Err(unexpected("put").into()),
         }
@@ -127,7 +128,7 @@ impl<E: Execute> Client<E> {
 
     /// Takes up to `count` tasks, waiting up to `wait` for the first.
     pub async fn take_many(&self, tube: &str, count: usize, wait: Duration) -> Result<Vec<Task>> {
-        self.take_by(Take {
+        self.take_with(Take {
             tube: TubeName::new(tube)?,
             count,
             session: None,
@@ -137,42 +138,42 @@ impl<E: Execute> Client<E> {
         .await
     }
 
-    /// Takes tasks exactly as asked.
-    pub async fn take_by(&self, take: Take) -> Result<Vec<Task>> {
+    /// Takes tasks with all options of a take.
+    pub async fn take_with(&self, take: Take) -> Result<Vec<Task>> {
         let tube = take.tube.clone();
-        match self.ask(Command::Take(take)).await? {
+        match self.execute_one(Command::Take(take)).await? {
             Reply::Taken(tasks) => Ok(of_tube(&tube, tasks)),
             _ => Err(unexpected("take").into()),
         }
     }
 
-    /// Brings up to `count` buried tasks back and says how many came.
+    /// Kicks up to `count` buried tasks; returns how many were kicked.
     pub async fn kick(&self, tube: &str, count: u64) -> Result<u64> {
-        match self.ask(Command::Kick { tube: TubeName::new(tube)?, count }).await? {
+        match self.execute_one(Command::Kick { tube: TubeName::new(tube)?, count }).await? {
             Reply::Kicked(kicked) => Ok(kicked),
             _ => Err(unexpected("kick").into()),
         }
     }
 
-    /// Shows a task without taking it; `None` if there is none of this id.
+    /// Shows a task without taking it; `None` if it does not exist.
     pub async fn peek(&self, tube: &str, id: TaskId) -> Result<Option<Task>> {
         Ok(self.peek_many(tube, &[id]).await?.pop())
     }
 
-    /// Shows tasks without taking them; those that are not there are left out.
+    /// Shows tasks without taking them; those that do not exist are left out.
     pub async fn peek_many(&self, tube: &str, ids: &[TaskId]) -> Result<Vec<Task>> {
         let tube = TubeName::new(tube)?;
         let peek = Command::Peek { tube: tube.clone(), ids: ids.to_vec() };
         self.tasks(tube, peek).await
     }
 
-    /// Shows who holds what, by id, without what the tasks carry.
+    /// Shows the deliveries of a tube, by task id, without payloads.
     pub async fn deliveries(&self, tube: &str, count: usize) -> Result<Vec<Task>> {
         let tube = TubeName::new(tube)?;
         self.tasks(tube.clone(), Command::Deliveries { tube, count }).await
     }
 
-    /// What a tube has and what was done to it.
+    /// The number of tasks and calls of a tube.
     pub async fn stats(&self, tube: &str) -> Result<TubeStats> {
         Ok(self.tube(tube).await?.stats)
     }
@@ -184,20 +185,20 @@ impl<E: Execute> Client<E> {
 
     /// Shows all tubes, by name.
     pub async fn tubes(&self) -> Result<Vec<TubeInfo>> {
-        match self.ask(Command::Tubes { tube: None }).await? {
+        match self.execute_one(Command::Tubes { tube: None }).await? {
             Reply::Tubes(tubes) => Ok(tubes),
             _ => Err(unexpected("tubes").into()),
         }
     }
 
-    /// Makes a tube; refused if there is one of that name.
+    /// Creates a tube; refused if a tube with that name exists.
     pub async fn create(&self, tube: &str, options: TubeOptions) -> Result<()> {
-        self.make(tube, options, false).await.map(drop)
+        self.create_tube(tube, options, false).await.map(drop)
     }
 
-    /// Makes a tube unless there is one of that name, and says whether it is new.
+    /// Creates a tube unless one with that name exists; returns whether it is new.
     pub async fn create_if_missing(&self, tube: &str, options: TubeOptions) -> Result<bool> {
-        self.make(tube, options, true).await
+        self.create_tube(tube, options, true).await
     }
 
     /// Changes a tube.
@@ -205,12 +206,12 @@ impl<E: Execute> Client<E> {
         self.one_tube(Command::AlterTube { tube: TubeName::new(tube)?, change }).await
     }
 
-    /// Stops deliveries from a tube; everything else goes on.
+    /// Pauses the deliveries of a tube; everything else continues.
     pub async fn pause(&self, tube: &str) -> Result<TubeInfo> {
         self.alter(tube, TubeChange { paused: Some(true), ..TubeChange::default() }).await
     }
 
-    /// Lets deliveries go on.
+    /// Resumes the deliveries of a tube.
     pub async fn resume(&self, tube: &str) -> Result<TubeInfo> {
         self.alter(tube, TubeChange { paused: Some(false), ..TubeChange::default() }).await
     }
@@ -219,27 +220,28 @@ impl<E: Execute> Client<E> {
     pub async fn drop_tube(&self, tube: &str) -> Result<()> {
         let tube = TubeName::new(tube)?;
         self.known_subqueues().remove(&tube);
-        self.silent(Command::DropTube { tube }).await
+        self.execute_without_reply(Command::DropTube { tube }).await
     }
 
     /// Removes all tasks of a tube, taken ones too.
     pub async fn truncate(&self, tube: &str) -> Result<()> {
-        self.silent(Command::Truncate { tube: TubeName::new(tube)? }).await
+        self.execute_without_reply(Command::Truncate { tube: TubeName::new(tube)? }).await
     }
 
-    /// Gives back every taken task of a tube.
+    /// Releases every taken task of a tube.
     pub async fn release_all(&self, tube: &str) -> Result<()> {
-        self.silent(Command::ReleaseAll { tube: TubeName::new(tube)? }).await
+        self.execute_without_reply(Command::ReleaseAll { tube: TubeName::new(tube)? }).await
     }
 
-    /// One command, its answer.
-    pub(crate) async fn ask(&self, command: Command) -> Result<Reply> {
+    /// Executes one command and returns its reply.
+    pub(crate) async fn execute_one(&self, command: Command) -> Result<Reply> {
         let verb = command.verb();
         let reply = self.queue.execute(vec![command]).await.pop();
         Ok(reply.unwrap_or_else(|| Err(unexpected(verb)))?)
     }
 
-    /// Refuses sub-queues for a tube that has none, or that a put would make without them: the store would ignore them.
+    /// Refuses sub-queues for a tube without them, or one that a put would create without them: the store would ignore
+    /// them.
     async fn check_subqueues(&self, tube: &TubeName) -> Result<()> {
         if self.known_subqueues().contains(tube) {
             return Ok(());
@@ -249,7 +251,7 @@ impl<E: Execute> Client<E> {
             Err(Error::Refused(Refusal::TubeNotFound(tube))) => {
                 return Err(Refusal::TubeNotFound(tube).into());
             }
-            // A user that may only put is not told what a tube is; what else is wrong the put itself says.
+            // A user who may only put cannot read the tube; other errors are those of the put itself.
             Err(_) => return Ok(()),
         }
         let mut known = self.known_subqueues();
@@ -264,16 +266,21 @@ impl<E: Execute> Client<E> {
         self.subqueue_tubes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn make(&self, tube: &str, options: TubeOptions, if_not_exists: bool) -> Result<bool> {
+    async fn create_tube(
+        &self,
+        tube: &str,
+        options: TubeOptions,
+        if_not_exists: bool,
+    ) -> Result<bool> {
         let tube = TubeName::new(tube)?;
-        match self.ask(Command::CreateTube { tube, options, if_not_exists }).await? {
+        match self.execute_one(Command::CreateTube { tube, options, if_not_exists }).await? {
             Reply::Created(created) => Ok(created),
             _ => Err(unexpected("create").into()),
         }
     }
 
     async fn one_tube(&self, command: Command) -> Result<TubeInfo> {
-        match self.ask(command).await? {
+        match self.execute_one(command).await? {
             Reply::Tubes(mut tubes) if tubes.len() == 1 => Ok(tubes.remove(0)),
             _ => Err(unexpected("tubes").into()),
         }
@@ -281,20 +288,20 @@ impl<E: Execute> Client<E> {
 
     async fn tasks(&self, tube: TubeName, command: Command) -> Result<Vec<Task>> {
         let verb = command.verb();
-        match self.ask(command).await? {
+        match self.execute_one(command).await? {
             Reply::Tasks(tasks) => Ok(of_tube(&tube, tasks)),
             _ => Err(unexpected(verb).into()),
         }
     }
 
-    async fn silent(&self, command: Command) -> Result<()> {
-        self.ask(command).await.map(drop)
+    async fn execute_without_reply(&self, command: Command) -> Result<()> {
+        self.execute_one(command).await.map(drop)
     }
 }
 
-/// What is said of an answer that does not fit the command.
+/// The error for a reply of another kind than the command expects.
 pub(crate) fn unexpected(verb: &str) -> Refusal {
-    Refusal::Store(format!("{verb} was answered with something else"))
+    Refusal::Store(format!("unexpected reply to {verb}"))
 }
 
 fn of_tube(tube: &TubeName, tasks: Vec<taskyard_core::Task>) -> Vec<Task> {

@@ -1,4 +1,4 @@
-//! The queue inside this process.
+//! A queue inside this process.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct Embedded {
 }
 
 impl Client<Embedded> {
-    /// A queue of this process alone: `memory:`, gone with the process, or `sqlite:DIR`, on disk.
+    /// Opens a queue for this process alone: `memory:`, lost at the end of the process, or `sqlite:DIR`, on disk.
     ///
     /// ```
     /// # async fn example() -> Result<(), taskyard::Error> {
@@ -38,20 +38,20 @@ impl Client<Embedded> {
         Client::open_with(url, &OpenOptions::default())
     }
 
-    /// The same with a memory budget, or for a store that is damaged.
+    /// Opens a queue with a memory budget, or a damaged store.
     pub fn open_with(url: &str, options: &OpenOptions) -> Result<Self> {
         let store = open(url, options)?;
         let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
         Ok(Client::new(Embedded { engine, strict: false }))
     }
 
-    /// The same client, but a put into a tube that does not exist is refused.
+    /// Refuses a put into a tube that does not exist, instead of creating the tube.
     pub fn strict_tubes(mut self) -> Self {
         self.queue.strict = true;
         self
     }
 
-    /// Finishes everything under way and closes the store. Taken tasks are ready for the next
+    /// Finishes all pending commands and closes the store. Taken tasks are ready for the next
     /// process.
     pub async fn close(&self) -> Result<()> {
         Ok(self.queue.engine.stop().await?)
@@ -64,7 +64,7 @@ impl Embedded {
         &self.engine
     }
 
-    /// Makes the tube that a refused put was for, and puts again.
+    /// Creates the tube of a refused put, and puts again.
     async fn put_into_new_tube(&self, put: Command) -> Result<Reply, Refusal> {
         let Command::Put { tube, .. } = &put else { return Ok(Reply::Nothing) };
         let create = Command::CreateTube {
@@ -79,7 +79,7 @@ impl Embedded {
 }
 
 impl Execute for Embedded {
-    /// A put that found no tube runs again after the other commands of the batch.
+    /// A put that found no tube is repeated after the other commands of the batch.
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Refusal>> {
         let is_put = |command: &Command| matches!(command, Command::Put { .. });
         let puts: Vec<Option<Command>> = if self.strict {

@@ -1,37 +1,39 @@
-//! Why a call did not do what it says.
+//! The errors of the client.
 
 use taskyard_core::{Error as Refusal, TaskId, TubeName};
-use taskyard_wire::iproto::Fault;
-use taskyard_wire::iproto::faults::OUTCOME_UNKNOWN;
+use taskyard_iproto::Fault;
+use taskyard_iproto::faults::OUTCOME_UNKNOWN;
 
 /// What the client's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call did not do what it says.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The queue refused it; nothing was done, unless it says that it does not know.
+    /// The queue refused the command; nothing was done, unless the error is `OutcomeUnknown`.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The task is there, but this delivery of it has ended: its time ran out and it was given back.
-    #[error("task {id} of tube '{tube}' is no longer yours; take it again or take longer leases")]
+    /// The task exists, but this delivery has ended: its lease expired and the task was returned.
+    #[error(
+        "the delivery of task {id} in tube '{tube}' has ended; take the task again or use longer leases"
+    )]
     Stale {
         /// The tube.
         tube: TubeName,
         /// The task.
         id: TaskId,
     },
-    /// The value cannot be written as MessagePack.
-    #[error("the data cannot be written as MessagePack: {0}")]
+    /// The value cannot be encoded as MessagePack.
+    #[error("cannot encode the data as MessagePack: {0}")]
     Encode(#[from] rmp_serde::encode::Error),
-    /// The payload is not what the caller expects.
-    #[error("the task carries other data than expected: {0}")]
+    /// The payload cannot be decoded as the type that the caller expects.
+    #[error("cannot decode the data of the task: {0}")]
     Decode(#[from] rmp_serde::decode::Error),
-    /// The address cannot be used.
+    /// The address is invalid.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// The address cannot be used.
+    /// The address is invalid.
     #[error(transparent)]
     Iproto(#[from] IprotoError),
     /// The embedded store cannot be opened.
@@ -40,73 +42,73 @@ pub enum Error {
     Open(#[from] taskyard_store::OpenError),
 }
 
-/// Why a request over HTTP brought no answer.
+/// Why a request over HTTP failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The address is none.
-    #[error("'{0}' is no address of a server; use one such as http://127.0.0.1:7070")]
+    /// The address is invalid.
+    #[error("'{0}' is not the URL of a server; use one such as http://127.0.0.1:7070")]
     Url(String),
     /// The token cannot be sent.
     #[error("the token may contain visible ASCII characters only, without spaces")]
     Token,
-    /// Nobody answers there. What was asked may have been done or not.
+    /// The server does not respond. The request may have been executed or not.
     #[error("no answer from {url}: {why}")]
     Unreachable {
         /// The address.
         url: String,
-        /// What the system said.
+        /// The message of the system.
         why: String,
     },
     /// The token is missing or wrong.
     #[error("not allowed: {0}")]
     Unauthorized(String),
-    /// The server is not to be called in this way, whoever asks.
+    /// The server does not allow this request, whatever the token.
     #[error("not allowed: {0}")]
     Forbidden(String),
-    /// The queue refused it; nothing was done.
+    /// The queue refused the command; nothing was done.
     #[error("{message}")]
     Refused {
-        /// Why, for programs.
+        /// The error, for programs.
         error: Refusal,
-        /// Why, in the server's words.
+        /// The message of the server.
         message: String,
     },
-    /// Something answers there, but not as Taskyard does.
-    #[error("{url} does not answer as taskyard does ({what}); is it the right address?")]
+    /// Another program responds at this address.
+    #[error("{url} is not a taskyard server ({what}); check the address")]
     NotTaskyard {
         /// The address.
         url: String,
-        /// What is wrong with the answer.
+        /// What is wrong with the response.
         what: String,
     },
 }
 
-/// Why a request over iproto brought no answer.
+/// Why a request over iproto failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IprotoError {
-    /// The address is none.
-    #[error("'{0}' is no address of a server; use one such as 127.0.0.1:3301")]
+    /// The address is invalid.
+    #[error("'{0}' is not the address of a server; use one such as 127.0.0.1:3301")]
     Address(String),
-    /// Nobody answers there, or no longer. What was asked may have been done or not.
+    /// The server does not respond. The request may have been executed or not.
     #[error("no answer from {address}: {why}")]
     Unreachable {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The message of the system.
         why: String,
     },
-    /// The server refused it; nothing was done, unless the code is
-    /// [`OUTCOME_UNKNOWN`](taskyard_wire::iproto::faults::OUTCOME_UNKNOWN).
+    /// The server refused the request; nothing was done, unless the code is
+    /// [`OUTCOME_UNKNOWN`](taskyard_iproto::faults::OUTCOME_UNKNOWN).
     #[error("{} (code {})", .0.text, .0.code)]
     Refused(Fault),
-    /// Something answers there, but not as Taskyard does.
-    #[error("{address} does not answer as taskyard does ({what}); is it the right address?")]
+    /// Another program responds at this address.
+    #[error("{address} is not a taskyard server ({what}); check the address")]
     NotTaskyard {
         /// The address.
         address: String,
-        /// What is wrong with the answer.
+        /// What is wrong with the response.
         what: String,
     },
 }
@@ -137,9 +139,9 @@ impl From<HttpError> for Refusal {
 mod tests {
     use super::*;
 
-    // A server that did not know whether a put was done said so in a text only, and the client took it for refused.
+    // A server reported an unknown outcome of a put in a text only, and the client took the put for refused.
     #[test]
-    fn an_unknown_outcome_stays_one() {
+    fn an_unknown_outcome_is_not_a_refusal() {
         let lost = Fault::new(OUTCOME_UNKNOWN, "the store was lost");
         let lost = Refusal::from(IprotoError::Refused(lost));
         assert_eq!(lost, Refusal::OutcomeUnknown("the store was lost".into()));

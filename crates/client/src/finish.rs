@@ -1,4 +1,4 @@
-//! Ending deliveries: ack, release, bury, touch, delete.
+//! Calls that end or extend deliveries: ack, release, bury, touch, delete.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,58 +12,58 @@ use crate::error::{Error, Result};
 use crate::task::Task;
 
 impl<E: Execute> Client<E> {
-    /// Done: removes the task. Refused with [`Error::Stale`] when it is no longer the caller's.
+    /// Acks the task, which removes it. Refused with [`Error::Stale`] when the lease has ended.
     pub async fn ack(&self, task: &Task) -> Result<()> {
         self.finish_one(task, Finish::Ack, false).await.map(drop)
     }
 
-    /// Gives the task back, to be taken again at once. The delivery counts as an attempt.
+    /// Releases the task, ready at once. The delivery counts as an attempt.
     pub async fn release(&self, task: &Task) -> Result<()> {
         self.release_later(task, Duration::ZERO).await
     }
 
-    /// Gives the task back, to be taken again after `delay`.
+    /// Releases the task, ready after `delay`.
     pub async fn release_later(&self, task: &Task, delay: Duration) -> Result<()> {
         let release = Finish::Release { delay: delay.into(), counted: true };
         self.finish_one(task, release, false).await.map(drop)
     }
 
-    /// Gives the task back as if it had never been taken: for a worker that stops.
+    /// Releases the task as if it had never been taken: for a worker that stops.
     pub async fn release_uncounted(&self, task: &Task) -> Result<()> {
         let release = Finish::Release { delay: Span::ZERO, counted: false };
         self.finish_one(task, release, false).await.map(drop)
     }
 
-    /// Puts the task aside until somebody kicks it.
+    /// Buries the task until it is kicked.
     pub async fn bury(&self, task: &Task) -> Result<()> {
         self.finish_one(task, Finish::Bury, false).await.map(drop)
     }
 
-    /// Asks for more time and answers the task with its new end.
+    /// Extends the lease and returns the task with its new end.
     pub async fn touch(&self, task: &Task, more: Duration) -> Result<Task> {
         let after = self.finish_one(task, Finish::Touch(more.into()), true).await?;
         let after = after.ok_or_else(|| unexpected("touch"))?;
         Ok(Task { tube: task.tube.clone(), task: after })
     }
 
-    /// Acks several tasks, of one tube in one step; an outcome for each, in their order.
+    /// Acks several tasks, those of one tube in one step; one outcome for each, in order.
     pub async fn ack_many(&self, tasks: &[Task]) -> Result<Vec<Outcome>> {
         let mut by_tube: BTreeMap<&TubeName, Vec<usize>> = BTreeMap::new();
-        for (place, task) in tasks.iter().enumerate() {
-            by_tube.entry(&task.tube).or_default().push(place);
+        for (index, task) in tasks.iter().enumerate() {
+            by_tube.entry(&task.tube).or_default().push(index);
         }
         let mut outcomes = vec![Outcome::Missing; tasks.len()];
-        for (tube, places) in by_tube {
-            let items = places.iter().map(|place| tasks[*place].item(Finish::Ack)).collect();
+        for (tube, indexes) in by_tube {
+            let items = indexes.iter().map(|index| tasks[*index].item(Finish::Ack)).collect();
             let done = self.finish(tube.as_str(), items).await?;
-            for (place, outcome) in places.into_iter().zip(done) {
-                outcomes[place] = outcome;
+            for (index, outcome) in indexes.into_iter().zip(done) {
+                outcomes[index] = outcome;
             }
         }
         Ok(outcomes)
     }
 
-    /// Ends or prolongs deliveries of a tube in one step; an outcome for each, in their order.
+    /// Ends or extends deliveries of a tube in one step; one outcome for each, in order.
     pub async fn finish(&self, tube: &str, items: Vec<FinishItem>) -> Result<Vec<Outcome>> {
         self.finish_and_show(TubeName::new(tube)?, items, false).await
     }
@@ -78,19 +78,19 @@ impl<E: Execute> Client<E> {
         self.outcomes(count, Command::Finish { tube, items, show }).await
     }
 
-    /// Removes a task, whoever holds it, and says whether it was there.
+    /// Removes a task, also if it is taken; returns whether it existed.
     pub async fn delete(&self, tube: &str, id: TaskId) -> Result<bool> {
         let outcomes = self.delete_many(tube, &[id]).await?;
         Ok(matches!(outcomes.first(), Some(Outcome::Done(_))))
     }
 
-    /// Removes tasks, whoever holds them; an outcome for each, in their order.
+    /// Removes tasks, also if they are taken; one outcome for each, in order.
     pub async fn delete_many(&self, tube: &str, ids: &[TaskId]) -> Result<Vec<Outcome>> {
         let delete = Command::Delete { tube: TubeName::new(tube)?, ids: ids.to_vec(), show: false };
         self.outcomes(ids.len(), delete).await
     }
 
-    /// One delivery; the task after it, if `show` is set.
+    /// Finishes one delivery; returns the task after it, if `show` is set.
     async fn finish_one(
         &self,
         task: &Task,
@@ -108,7 +108,7 @@ impl<E: Execute> Client<E> {
 
     async fn outcomes(&self, count: usize, command: Command) -> Result<Vec<Outcome>> {
         let verb = command.verb();
-        match self.ask(command).await? {
+        match self.execute_one(command).await? {
             Reply::Finished(outcomes) if outcomes.len() == count => Ok(outcomes),
             _ => Err(unexpected(verb).into()),
         }

@@ -1,8 +1,8 @@
-//! Commands over HTTP.
+//! Sends commands to a server over HTTP.
 
-mod address;
-mod link;
+mod connection_pool;
 mod semaphores;
+mod server_url;
 
 use std::fmt;
 use std::time::Duration;
@@ -23,45 +23,45 @@ use taskyard_wire::http::{
     TasksAnswer, TubeAnswer, TubesAnswer, parse_answer,
 };
 
-use self::address::{Address, Target};
-use self::link::{HttpCall, Link};
+use self::connection_pool::{ConnectionPool, HttpCall};
+use self::server_url::{RequestTarget, ServerUrl};
 use crate::error::HttpError;
 
-/// How long a server may take to answer, beyond the time it was asked to wait.
+/// How long a server may take to respond, in addition to the wait in the request.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// The longest wait that servers accept; who wants to wait longer asks again.
+/// The longest wait that servers accept; a longer wait is split into several requests.
 const WAIT_MAX: Span = Span::from_secs(300);
 
-/// A server, spoken to over HTTP. Cheap to clone: clones share the connections.
+/// A connection to a server over HTTP. Cheap to clone: clones share the connections.
 ///
-/// Sessions are not part of HTTP: the lease number proves who holds a task, and commands that name a
-/// session are refused here.
+/// HTTP has no sessions: the lease number identifies a delivery, and commands that name a session are refused
+/// here.
 #[derive(Clone)]
 pub struct Http {
-    link: Link,
+    pool: ConnectionPool,
 }
 
 impl Http {
     /// The server at this address, such as `http://127.0.0.1:7070`. Nothing is sent yet.
     pub fn new(url: &str) -> Result<Self, HttpError> {
-        let address = Address::parse(url).ok_or_else(|| HttpError::Url(url.to_owned()))?;
-        Ok(Http { link: Link::new(address) })
+        let server = ServerUrl::parse(url).ok_or_else(|| HttpError::Url(url.to_owned()))?;
+        Ok(Http { pool: ConnectionPool::new(server) })
     }
 
-    /// The same with the token that the server asks for.
+    /// Sets the access token.
     pub fn with_token(self, token: &str) -> Result<Self, HttpError> {
         let header = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
         let mut header = header.map_err(|_| HttpError::Token)?;
         header.set_sensitive(true);
-        Ok(Http { link: self.link.with_token(header) })
+        Ok(Http { pool: self.pool.with_token(header) })
     }
 
-    /// The address, without a password that may stand in it.
+    /// The URL, without a password.
     pub fn url(&self) -> String {
-        self.link.address().url()
+        self.pool.server().url()
     }
 
-    /// Runs one command.
+    /// Executes one command.
     pub async fn ask(&self, command: Command) -> Result<Reply, HttpError> {
         let verb = command.verb();
         match command {
@@ -91,11 +91,11 @@ impl Http {
         }
     }
 
-    /// The commands that carry tasks.
+    /// Executes a command that carries tasks.
     async fn ask_tasks(&self, command: Command, verb: &'static str) -> Result<Reply, HttpError> {
         match command {
             Command::Put { tube, tasks, mut wait } => loop {
-                let (now, rest) = cut(wait);
+                let (now, rest) = split_wait(wait);
                 match self.put(&tube, &tasks, now).await {
                     Err(HttpError::Refused { error: Error::TubeFull { .. }, .. })
                         if !rest.is_zero() => {}
@@ -104,7 +104,7 @@ impl Http {
                 wait = rest;
             },
             Command::Take(mut take) => loop {
-                let (now, rest) = cut(take.wait);
+                let (now, rest) = split_wait(take.wait);
                 take.wait = now;
                 let tasks = self.take(&take).await?;
                 if !tasks.is_empty() || rest.is_zero() || take.count == 0 {
@@ -115,7 +115,7 @@ impl Http {
             Command::Finish { tube, items, show } => {
                 let request = FinishRequest::new(&items, show).map_err(refused)?;
                 let request = self.request(Method::POST, &tube, "finish").json(&request);
-                // Of the four only a touch can be unknown to a kind of tube.
+                // Of the four finishes only touch is not supported by every kind of tube.
                 let touches = items.iter().any(|item| matches!(item.finish, Finish::Touch(_)));
                 let verb = if touches { "touch" } else { verb };
                 finished(self.send(request, Duration::ZERO, verb).await?)
@@ -140,7 +140,7 @@ impl Http {
         let request = TakeRequest::new(take).map_err(refused)?;
         check_count(take.count)?;
         if take.count == 0 {
-            // Servers do not accept this question; the tube must be there all the same.
+            // Servers refuse a count of 0; the tube must exist all the same.
             self.tubes(Some(&take.tube)).await?;
             return Ok(Vec::new());
         }
@@ -149,7 +149,7 @@ impl Http {
         answer.into_tasks().map_err(refused)
     }
 
-    /// The commands about tubes, and those that HTTP does not have.
+    /// Executes a command on a tube; refuses the commands that HTTP does not have.
     async fn ask_tube(&self, command: Command, verb: &'static str) -> Result<Reply, HttpError> {
         match command {
             Command::CreateTube { tube, options, if_not_exists } => {
@@ -179,17 +179,17 @@ impl Http {
                 self.send::<NothingAnswer>(request, Duration::ZERO, verb).await?;
                 Ok(Reply::Nothing)
             }
-            Command::Truncate { tube } => self.silent(&tube, "truncate").await,
-            Command::ReleaseAll { tube } => self.silent(&tube, "release-all").await,
+            Command::Truncate { tube } => self.post_empty(&tube, "truncate").await,
+            Command::ReleaseAll { tube } => self.post_empty(&tube, "release-all").await,
             _ => Err(refused(not_over_http(verb))),
         }
     }
 
-    /// One tube or all, those of Taskyard itself included, as the server shows them: with the takes that wait.
+    /// One tube or all tubes, internal ones included, as the server shows them: with the number of waiting takes.
     pub async fn tubes(&self, tube: Option<&TubeName>) -> Result<Vec<TubeAnswer>, HttpError> {
         let Some(tube) = tube else {
             let request =
-                HttpCall::new(Method::GET, self.address(&["tubes"]).with("internal", "true"));
+                HttpCall::new(Method::GET, self.target(&["tubes"]).with("internal", "true"));
             let answer: TubesAnswer = self.send(request, Duration::ZERO, "tubes").await?;
             return Ok(answer.tubes);
         };
@@ -197,7 +197,7 @@ impl Http {
         Ok(vec![self.send(request, Duration::ZERO, "tubes").await?])
     }
 
-    /// What becomes of acknowledged tasks when the machine of the store fails, where that depends on its settings.
+    /// What happens to acknowledged tasks when the machine of the store fails, where this depends on its settings.
     pub async fn durability(&self) -> Result<Option<String>, HttpError> {
         #[derive(serde::Deserialize)]
         struct Stats {
@@ -208,45 +208,45 @@ impl Http {
             #[serde(default)]
             durability: Option<String>,
         }
-        let request = HttpCall::new(Method::GET, self.address(&["stats"]));
+        let request = HttpCall::new(Method::GET, self.target(&["stats"]));
         let stats: Stats = self.send(request, Duration::ZERO, "stats").await?;
         Ok(stats.server.durability)
     }
 
-    /// Who holds what in a tube, by id, at most 10,000 of them.
+    /// The deliveries of a tube, by task id, at most 10,000.
     pub async fn deliveries(
         &self,
         tube: &TubeName,
         count: usize,
     ) -> Result<Vec<DeliveryAnswer>, HttpError> {
         let asked = count.clamp(1, BATCH_TASKS_MAX);
-        let target = self.tube_address(tube, "deliveries");
+        let target = self.tube_target(tube, "deliveries");
         let target = target.with("count", &asked.to_string()).with("show", "true");
         let request = HttpCall::new(Method::GET, target);
         let answer: DeliveriesAnswer = self.send(request, Duration::ZERO, "deliveries").await?;
         Ok(answer.deliveries.into_iter().take(count).collect())
     }
 
-    /// Who waits for a task of a tube on this server, oldest first.
+    /// The takes that wait for a task of a tube on this server, oldest first.
     pub async fn consumers(
         &self,
         tube: &TubeName,
         count: usize,
     ) -> Result<Vec<ConsumerAnswer>, HttpError> {
         let asked = count.clamp(1, BATCH_TASKS_MAX);
-        let target = self.tube_address(tube, "consumers");
+        let target = self.tube_target(tube, "consumers");
         let request = HttpCall::new(Method::GET, target.with("count", &asked.to_string()));
         let answer: ConsumersAnswer = self.send(request, Duration::ZERO, "consumers").await?;
         Ok(answer.consumers.into_iter().take(count).collect())
     }
 
-    /// What a service that the server hosts shows at this address, such as `/pool/status`.
-    pub async fn look<A: DeserializeOwned>(&self, path: &str) -> Result<A, HttpError> {
-        let request = HttpCall::new(Method::GET, self.link.address().page(path));
-        self.send(request, Duration::ZERO, "look").await
+    /// Requests a path that is not part of the API of the queue, such as `/pool/status`.
+    pub async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, HttpError> {
+        let request = HttpCall::new(Method::GET, self.pool.server().page(path));
+        self.send(request, Duration::ZERO, "get").await
     }
 
-    async fn silent(&self, tube: &TubeName, verb: &'static str) -> Result<Reply, HttpError> {
+    async fn post_empty(&self, tube: &TubeName, verb: &'static str) -> Result<Reply, HttpError> {
         self.post::<_, NothingAnswer>(tube, verb, &NothingAnswer {}).await?;
         Ok(Reply::Nothing)
     }
@@ -262,18 +262,18 @@ impl Http {
     }
 
     fn request(&self, method: Method, tube: &TubeName, verb: &str) -> HttpCall {
-        HttpCall::new(method, self.tube_address(tube, verb))
+        HttpCall::new(method, self.tube_target(tube, verb))
     }
 
-    /// The address of a verb of a tube; an empty verb is the tube itself.
-    fn tube_address(&self, tube: &TubeName, verb: &str) -> Target {
+    /// The target of a verb of a tube; an empty verb is the tube itself.
+    fn tube_target(&self, tube: &TubeName, verb: &str) -> RequestTarget {
         let mut path = vec!["tubes", tube.as_str()];
         path.extend(Some(verb).filter(|verb| !verb.is_empty()));
-        self.address(&path)
+        self.target(&path)
     }
 
-    fn address(&self, path: &[&str]) -> Target {
-        self.link.address().call(path)
+    fn target(&self, path: &[&str]) -> RequestTarget {
+        self.pool.server().call(path)
     }
 
     async fn send<A: DeserializeOwned>(
@@ -282,15 +282,15 @@ impl Http {
         wait: Duration,
         verb: &'static str,
     ) -> Result<A, HttpError> {
-        let answer = self.link.send(request, wait.saturating_add(ANSWER_MAX)).await;
+        let response = self.pool.send(request, wait.saturating_add(ANSWER_MAX)).await;
         let (status, body) =
-            answer.map_err(|why| HttpError::Unreachable { url: self.url(), why })?;
+            response.map_err(|why| HttpError::Unreachable { url: self.url(), why })?;
         if status.is_success() {
             return parse_answer(&body).map_err(|error| self.not_taskyard(error.to_string()));
         }
         let refusal: Result<ErrorAnswer, Error> = parse_answer(&body);
         let refusal = refusal.map_err(|_| self.not_taskyard(format!("status {status}")))?;
-        Err(refusal_of(refusal, verb))
+        Err(error_of(refusal, verb))
     }
 
     fn not_taskyard(&self, what: String) -> HttpError {
@@ -299,7 +299,7 @@ impl Http {
 }
 
 impl Execute for Http {
-    /// One request after the other, over a connection that is kept open.
+    /// Sends one request after the other over a connection that is kept open.
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
@@ -319,7 +319,7 @@ fn finished(answer: FinishAnswer) -> Result<Reply, HttpError> {
     Ok(Reply::Finished(answer.into_outcomes().map_err(refused)?))
 }
 
-/// Refuses to ask for more tasks than one answer may have.
+/// Refuses a count that is larger than a response may have.
 fn check_count(count: usize) -> Result<(), HttpError> {
     if count <= BATCH_TASKS_MAX {
         return Ok(());
@@ -332,8 +332,8 @@ fn check_count(count: usize) -> Result<(), HttpError> {
     }))
 }
 
-/// How long to wait in the next request, and how long after it.
-fn cut(wait: Span) -> (Span, Span) {
+/// The wait of the next request, and the rest for later ones.
+fn split_wait(wait: Span) -> (Span, Span) {
     let now = wait.min(WAIT_MAX);
     (now, Span::from_micros(wait.as_micros() - now.as_micros()))
 }
@@ -342,7 +342,7 @@ fn refused(error: Error) -> HttpError {
     HttpError::Refused { message: error.to_string(), error }
 }
 
-fn refusal_of(answer: ErrorAnswer, verb: &'static str) -> HttpError {
+fn error_of(answer: ErrorAnswer, verb: &'static str) -> HttpError {
     let message = answer.error.message.clone();
     match answer.code() {
         Some(Code::Unauthorized) => HttpError::Unauthorized(message),
@@ -352,5 +352,7 @@ fn refusal_of(answer: ErrorAnswer, verb: &'static str) -> HttpError {
 }
 
 fn not_over_http(verb: &str) -> Error {
-    Error::Invalid(format!("{verb} is not part of HTTP: sessions and ticks stay in the server"))
+    Error::Invalid(format!(
+        "{verb} is not available over HTTP: sessions and ticks are internal to the server"
+    ))
 }

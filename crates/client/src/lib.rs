@@ -1,8 +1,8 @@
-//! The client of Taskyard, a task queue that knows who goes next.
+//! The client of Taskyard, a task queue.
 //!
-//! [`Client`] speaks to whatever runs commands: [`Http`] and [`Iproto`] to a server, `Embedded` (feature
-//! `embedded`) to a queue inside this process. By default this crate pulls in neither a database nor
-//! an HTTP server. It never decides what a command means; that is the queue's part.
+//! [`Client`] uses anything that executes commands: [`Http`] and [`Iproto`] send them to a server, `Embedded` (feature
+//! `embedded`) executes them in a queue inside this process. By default this crate depends neither on a database nor on
+//! an HTTP server. It never decides what a command means; the queue does.
 //!
 //! ```
 //! # async fn example() -> Result<(), taskyard::Error> {
@@ -28,8 +28,8 @@
 //! # }
 //! ```
 //!
-//! Start reading at `client` (what users call), then `http` and `iproto` (how it travels), then [`worker`]
-//! (handlers of typed tasks).
+//! Start reading at `client` (the calls), then `http` and `iproto` (the transports). Workers and handlers of typed tasks
+//! are in the crate `taskyard-worker`.
 
 mod client;
 #[cfg(feature = "embedded")]
@@ -41,7 +41,6 @@ mod iproto;
 mod semaphore;
 mod task;
 mod url;
-pub mod worker;
 
 pub use client::Client;
 #[cfg(feature = "embedded")]

@@ -1,4 +1,4 @@
-//! Priority semaphores: only the best so many at a time.
+//! Calls for priority semaphores, which limit how many tasks hold a grant at a time.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,11 +17,11 @@ use crate::client::{Client, unexpected};
 use crate::error::{Error, Result};
 
 /// How many events are fetched at a time.
-const EVENTS: usize = 100;
-/// How long one question for events waits; then it is asked again.
-const LISTEN: Duration = Duration::from_secs(60);
+const EVENTS_MAX: usize = 100;
+/// How long one request for events waits; then it is repeated.
+const EVENTS_WAIT: Duration = Duration::from_secs(60);
 
-/// Makes and changes semaphores of a queue.
+/// Creates and changes semaphores of a queue.
 ///
 /// ```
 /// # async fn example() -> Result<(), taskyard::Error> {
@@ -61,7 +61,7 @@ impl<E: Execute> Client<E> {
 
     async fn semaphore(&self, command: SemaphoreCommand) -> Result<SemaphoreReply> {
         let verb = command.verb();
-        match self.ask(Command::Semaphore(command)).await? {
+        match self.execute_one(Command::Semaphore(command)).await? {
             Reply::Semaphore(reply) => Ok(reply),
             _ => Err(unexpected(verb).into()),
         }
@@ -77,11 +77,12 @@ impl<E: Execute> Client<E> {
 }
 
 impl<'a, E: Execute> SemaphoreManager<'a, E> {
-    /// The semaphore of this key, made with the defaults if it is not there: 1000 at a time, of which the worst
-    /// 900 may be asked to release.
+    /// The semaphore with this key, created with the defaults if it does not exist: 1000 grants, of which the 900 with the
+    /// lowest priority may be asked to release.
     pub async fn get_or_create(&self, key: &str) -> Result<Semaphore<'a, E>> {
         let semaphore = self.named(key)?;
-        // Most are there. To make one shows how many wait, which some stores have to count; to look for nobody does not.
+        // Most semaphores exist. Creating one returns the number of waiting tasks, which some stores have to count; an empty
+        // look does not.
         match semaphore.look(&[]).await {
             Err(Error::Refused(taskyard_core::Error::SemaphoreNotFound(_))) => {}
             found => return found.map(|_| semaphore),
@@ -90,20 +91,20 @@ impl<'a, E: Execute> SemaphoreManager<'a, E> {
         Ok(semaphore)
     }
 
-    /// Sets how many may hold a grant, and how many of them may be asked to release; makes the semaphore if it is
-    /// not there.
+    /// Sets how many tasks may hold a grant, and how many of them may be asked to release; creates the semaphore if it does
+    /// not exist.
     pub async fn update(&self, key: &str, active: i64, try_release: i64) -> Result<SemaphoreInfo> {
         self.set(key, SemaphoreChange::limits(active, try_release)).await
     }
 
-    /// Makes a semaphore. One that is there is left as it is; refused where an option that is named differs from it.
+    /// Creates a semaphore. An existing one is not changed; refused if a given option differs from it.
     pub async fn create(&self, key: &str, change: SemaphoreChange) -> Result<SemaphoreInfo> {
         let infos = self.infos(configure(SemaphoreKey::new(key)?, change, true)).await?;
         Ok(infos.into_iter().next().ok_or_else(|| unexpected("semaphore"))?)
     }
 
-    /// Removes a semaphore with its events. Refused while it is before a tube and, unless forced, while tasks hold its grants
-    /// or wait for them.
+    /// Removes a semaphore with its events. Refused while a tube uses it and, unless forced, while tasks hold or wait for its
+    /// grants.
     pub async fn drop(&self, key: &str, force: bool) -> Result<()> {
         let drop = SemaphoreCommand::Drop { key: SemaphoreKey::new(key)?, force };
         match self.client.semaphore(drop).await? {
@@ -112,7 +113,7 @@ impl<'a, E: Execute> SemaphoreManager<'a, E> {
         }
     }
 
-    /// Changes anything about a semaphore; makes it if it is not there.
+    /// Changes any option of a semaphore; creates it if it does not exist.
     pub async fn set(&self, key: &str, change: SemaphoreChange) -> Result<SemaphoreInfo> {
         let infos = self.infos(configure(SemaphoreKey::new(key)?, change, false)).await?;
         Ok(infos.into_iter().next().ok_or_else(|| unexpected("semaphore"))?)
@@ -123,7 +124,7 @@ impl<'a, E: Execute> SemaphoreManager<'a, E> {
         self.infos(SemaphoreCommand::List { key: None }).await
     }
 
-    /// The semaphore of this key, without asking whether it is there.
+    /// The semaphore with this key, without checking that it exists.
     pub fn named(&self, key: &str) -> Result<Semaphore<'a, E>> {
         Ok(Semaphore { client: self.client, key: SemaphoreKey::new(key)? })
     }
@@ -133,7 +134,7 @@ impl<'a, E: Execute> SemaphoreManager<'a, E> {
         Events { client: self.client, key: None, fetched: VecDeque::new() }
     }
 
-    /// Says that events have arrived; how many of them were there.
+    /// Acknowledges events; returns how many of them existed.
     pub async fn acknowledge(&self, events: &[EventId]) -> Result<u64> {
         self.client.acknowledge(events).await
     }
@@ -156,7 +157,7 @@ impl<'a, E: Execute> Semaphore<'a, E> {
         &self.key
     }
 
-    /// What it does and has.
+    /// Its options and state.
     pub async fn info(&self) -> Result<SemaphoreInfo> {
         let list = SemaphoreCommand::List { key: Some(self.key.clone()) };
         match self.client.semaphore(list).await? {
@@ -165,25 +166,26 @@ impl<'a, E: Execute> Semaphore<'a, E> {
         }
     }
 
-    /// Stands in line; larger goes first. May be called again to change the priority.
+    /// Enqueues a task, or changes its priority; larger priorities come first.
     pub async fn enqueue(&self, task: TaskId, priority: f64) -> Result<Standing> {
         let mut standings = self.enqueue_many(&[Wish { task, priority }]).await?;
         Ok(standings.pop().ok_or_else(|| unexpected("enqueue"))?)
     }
 
-    /// The same for many, in one step.
+    /// Enqueues many tasks in one step.
     pub async fn enqueue_many(&self, wishes: &[Wish]) -> Result<Vec<Standing>> {
         let (key, wishes) = (self.key.clone(), wishes.to_vec());
         self.standings(SemaphoreCommand::Enqueue { key, wishes }).await
     }
 
-    /// Where tasks stand; those that are not there are left out.
+    /// The standings of tasks; those that are not enqueued are left out.
     pub async fn look(&self, tasks: &[TaskId]) -> Result<Vec<Standing>> {
         let (key, tasks) = (self.key.clone(), tasks.to_vec());
         self.standings(SemaphoreCommand::Look { key, tasks }).await
     }
 
-    /// The tasks that hold a grant or wait for one, the best first, at most `count`; `after` is the `next` of the page before.
+    /// The tasks that hold a grant or wait for one, highest priority first, at most `count`; `after` is the `next` of the
+    /// previous page.
     pub async fn members(
         &self,
         part: LinePart,
@@ -197,22 +199,22 @@ impl<'a, E: Execute> Semaphore<'a, E> {
         }
     }
 
-    /// Leaves: the place goes to the next. Without a number the current grant is meant, or the place in line.
+    /// Releases a grant to the next task, or leaves the queue. Without `grant` the current one is meant.
     pub async fn release(&self, task: TaskId, grant: Option<Grant>) -> Result<GrantOutcome> {
         self.finish(task, grant, GrantFinish::Release).await
     }
 
-    /// Lets others go first: back into the line, with the old priority and seniority.
+    /// Yields a grant: the task waits again, with its old priority and age.
     pub async fn yield_(&self, task: TaskId, grant: Option<Grant>) -> Result<GrantOutcome> {
         self.finish(task, grant, GrantFinish::Yield).await
     }
 
-    /// Cannot release now: keeps the grant, and is not asked again as long as this request would stand.
+    /// Declines a request to release: the task keeps its grant and is not asked again as long as the request is valid.
     pub async fn decline(&self, task: TaskId, grant: Option<Grant>) -> Result<GrantOutcome> {
         self.finish(task, grant, GrantFinish::Decline).await
     }
 
-    /// Lets the grant last this long from now.
+    /// Extends the grant to this time from now.
     pub async fn extend(
         &self,
         task: TaskId,
@@ -222,7 +224,7 @@ impl<'a, E: Execute> Semaphore<'a, E> {
         self.finish(task, grant, GrantFinish::Extend(time.into())).await
     }
 
-    /// Does several of these in one step: an outcome for each.
+    /// Finishes several grants in one step: one outcome for each.
     pub async fn finish_many(&self, items: &[GrantItem]) -> Result<Vec<GrantOutcome>> {
         let (key, items) = (self.key.clone(), items.to_vec());
         match self.client.semaphore(SemaphoreCommand::Finish { key, items }).await? {
@@ -236,7 +238,7 @@ impl<'a, E: Execute> Semaphore<'a, E> {
         Events { client: self.client, key: Some(self.key.clone()), fetched: VecDeque::new() }
     }
 
-    /// Says that events have arrived; how many of them were there.
+    /// Acknowledges events; returns how many of them existed.
     pub async fn acknowledge(&self, events: &[EventId]) -> Result<u64> {
         self.client.acknowledge(events).await
     }
@@ -259,8 +261,8 @@ impl<'a, E: Execute> Semaphore<'a, E> {
     }
 }
 
-/// Events as they come. Each is to be acknowledged, or it comes again after half a minute; whoever counts
-/// (semaphore, task, grant, kind) hears of none twice.
+/// The events of semaphores. Each must be acknowledged, or it is delivered again after half a minute; (semaphore, task,
+/// grant, kind) identifies an event, so that a consumer can ignore repetitions.
 #[derive(Debug)]
 pub struct Events<'a, E> {
     client: &'a Client<E>,
@@ -268,18 +270,17 @@ pub struct Events<'a, E> {
     fetched: VecDeque<SemaphoreEvent>,
 }
 
-/// The same as a [`Stream`], for those who work with several at once. It never ends; after an error it goes on with the
-/// next question.
+/// [`Events`] as a [`Stream`]. It never ends; after an error it continues with the next request.
 pub struct EventStream<'a, E> {
     state: Option<StreamState<'a, E>>,
 }
 
 enum StreamState<'a, E> {
     Idle(Events<'a, E>),
-    Asking(Pin<Box<dyn Future<Output = Asked<'a, E>> + Send + 'a>>),
+    Fetching(Pin<Box<dyn Future<Output = Fetched<'a, E>> + Send + 'a>>),
 }
 
-type Asked<'a, E> = (Events<'a, E>, Result<SemaphoreEvent>);
+type Fetched<'a, E> = (Events<'a, E>, Result<SemaphoreEvent>);
 
 impl<E> fmt::Debug for EventStream<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -291,21 +292,21 @@ impl<E: Execute> Stream for EventStream<'_, E> {
     type Item = Result<SemaphoreEvent>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut asking = match self.state.take() {
+        let mut fetching = match self.state.take() {
             None => return Poll::Ready(None),
-            Some(StreamState::Asking(asking)) => asking,
+            Some(StreamState::Fetching(fetching)) => fetching,
             Some(StreamState::Idle(mut events)) => Box::pin(async move {
                 let event = events.next().await;
                 (events, event)
             }),
         };
-        match asking.as_mut().poll(context) {
+        match fetching.as_mut().poll(context) {
             Poll::Ready((events, event)) => {
                 self.state = Some(StreamState::Idle(events));
                 Poll::Ready(Some(event))
             }
             Poll::Pending => {
-                self.state = Some(StreamState::Asking(asking));
+                self.state = Some(StreamState::Fetching(fetching));
                 Poll::Pending
             }
         }
@@ -313,22 +314,22 @@ impl<E: Execute> Stream for EventStream<'_, E> {
 }
 
 impl<'a, E: Execute> Events<'a, E> {
-    /// The events as a stream. What it has fetched and not handed out when it is dropped comes again.
+    /// The events as a stream. Events that it has fetched and not returned when it is dropped are delivered again.
     pub fn into_stream(self) -> EventStream<'a, E> {
         EventStream { state: Some(StreamState::Idle(self)) }
     }
 
-    /// The next event, whenever it comes.
+    /// Waits for the next event.
     pub async fn next(&mut self) -> Result<SemaphoreEvent> {
         loop {
             if let Some(event) = self.fetched.pop_front() {
                 return Ok(event);
             }
-            self.fetch(LISTEN).await?;
+            self.fetch(EVENTS_WAIT).await?;
         }
     }
 
-    /// The next event, if it comes in this time.
+    /// Waits this long for the next event.
     pub async fn next_within(&mut self, wait: Duration) -> Result<Option<SemaphoreEvent>> {
         if self.fetched.is_empty() {
             self.fetch(wait).await?;
@@ -338,7 +339,7 @@ impl<'a, E: Execute> Events<'a, E> {
 
     async fn fetch(&mut self, wait: Duration) -> Result<()> {
         let key = self.key.clone();
-        let fetch = SemaphoreCommand::Events { key, count: EVENTS, wait: wait.into() };
+        let fetch = SemaphoreCommand::Events { key, count: EVENTS_MAX, wait: wait.into() };
         match self.client.semaphore(fetch).await? {
             SemaphoreReply::Events(events) => self.fetched.extend(events),
             _ => return Err(unexpected("events").into()),

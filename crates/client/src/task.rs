@@ -1,4 +1,4 @@
-//! Tasks with typed data.
+//! Tasks as the client returns them, and new tasks with typed data.
 
 use std::sync::Arc;
 
@@ -8,38 +8,38 @@ use taskyard_core::{Body, FinishItem, Holder, NewTask, TaskId, TubeName};
 
 use crate::error::Result;
 
-/// A task that was taken or looked at, and the tube it is from.
+/// A task that was taken or shown, and its tube.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// Where it is from.
+    /// The tube of the task.
     pub tube: TubeName,
-    /// Everything the queue says about it.
+    /// All fields that the queue reports.
     pub task: taskyard_core::Task,
 }
 
 impl Task {
-    /// Its number in the tube.
+    /// The id of the task in its tube.
     pub fn id(&self) -> TaskId {
         self.task.id
     }
 
-    /// Earlier deliveries that ended without ack or bury.
+    /// The number of earlier deliveries that ended without ack or bury.
     pub fn attempts(&self) -> u32 {
         self.task.attempts
     }
 
-    /// What it carries, read as a `T`.
+    /// The data of the task, decoded as a `T`.
     pub fn data<T: DeserializeOwned>(&self) -> Result<T> {
         Ok(rmp_serde::from_slice(self.payload())?)
     }
 
-    /// The small map that travels with it, read as a `T`; `None` when it has none.
+    /// The metadata map of the task, decoded as a `T`; `None` when it has none.
     pub fn meta<T: DeserializeOwned>(&self) -> Result<Option<T>> {
         let meta = self.task.body.as_ref().and_then(Body::meta);
         Ok(meta.map(rmp_serde::from_slice).transpose()?)
     }
 
-    /// What it carries when that was put by [`Client::put_bytes`]; `None` for any other value.
+    /// The bytes of a task that was put by [`Client::put_bytes`]; `None` for any other value.
     ///
     /// [`Client::put_bytes`]: crate::Client::put_bytes
     pub fn bytes(&self) -> Option<&[u8]> {
@@ -52,19 +52,19 @@ impl Task {
         self.payload().get(header..).filter(|rest| rest.len() == size)
     }
 
-    /// What it carries, as it is stored: one MessagePack value.
+    /// The payload as it is stored: one MessagePack value.
     pub fn payload(&self) -> &[u8] {
         self.task.body.as_ref().map_or(&[], Body::payload)
     }
 
-    /// The delivery that this task is: what an ack names.
+    /// The item that finishes this delivery.
     pub(crate) fn item(&self, finish: taskyard_core::Finish) -> FinishItem {
         let holder = self.task.lease.map_or(Holder::Any, Holder::Lease);
         FinishItem { id: self.task.id, holder, finish }
     }
 }
 
-/// A task to put, with this data and the tube's defaults. Its fields say what else is possible:
+/// A task to put, with this data and the defaults of the tube. Its fields set further options:
 ///
 /// ```
 /// # fn main() -> Result<(), taskyard::Error> {
@@ -81,13 +81,13 @@ pub fn new_task<T: Serialize + ?Sized>(data: &T) -> Result<NewTask> {
     Ok(NewTask::new(Body::new(&rmp_serde::to_vec_named(data)?)))
 }
 
-/// A task to put that carries these bytes as they are.
+/// A task to put, with these bytes.
 pub fn bytes_task(bytes: &[u8]) -> Result<NewTask> {
     let data = rmp_serde::to_vec(&Bytes(bytes))?;
     Ok(NewTask::new(Body::new(&data)))
 }
 
-/// Written as binary data, not as a list of numbers.
+/// Serialized as binary data, not as a list of numbers.
 struct Bytes<'a>(&'a [u8]);
 
 impl Serialize for Bytes<'_> {
@@ -96,7 +96,7 @@ impl Serialize for Bytes<'_> {
     }
 }
 
-/// Puts a new task into a sub-queue.
+/// Sets the sub-queue of a new task.
 pub(crate) fn in_subqueue(task: NewTask, subqueue: &str) -> NewTask {
     NewTask { subqueue: Some(Arc::from(subqueue)), ..task }
 }

@@ -7,15 +7,15 @@ pub(crate) struct Url {
     pub scheme: String,
     /// User name and password, as they are after percent-decoding.
     pub user: Option<(String, String)>,
-    /// In lower case; an IPv6 address stands without its brackets.
+    /// In lower case; an IPv6 address without brackets.
     pub host: String,
     pub port: Option<u16>,
-    /// Empty, or a path with a slash at its beginning.
+    /// Empty, or a path that begins with a slash.
     pub path: String,
 }
 
 impl Url {
-    /// The parts, or nothing if the text is no URL with a host.
+    /// The parts; `None` if the text is not a URL with a host.
     pub fn parse(text: &str) -> Option<Self> {
         let url: Uri = text.trim().parse().ok()?;
         let authority = url.authority()?;
@@ -48,7 +48,7 @@ impl Url {
     }
 }
 
-/// Host and port as they are written in a URL or an address: an IPv6 host gets its brackets.
+/// Host and port as they are written in a URL; an IPv6 host gets brackets.
 pub(crate) fn host_and_port(host: &str, port: Option<u16>) -> String {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     port.map_or(host.clone(), |port| format!("{host}:{port}"))
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn invalid_urls_are_refused() {
         for text in [
             "",
             "x",

@@ -1,4 +1,4 @@
-//! For build scripts: a contract file in, Rust source in the build's output folder.
+//! Generates the Rust source of a contract from a build script.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use std::{env, fs, io};
 use crate::problem::Problems;
 use crate::{compare, parse, rust};
 
-/// Why a build script cannot go on.
+/// Why the generation failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A file cannot be read or written.
     File(PathBuf, io::Error),
-    /// A file is no good contract, or does not follow from the one before.
+    /// A contract is invalid, or incompatible with the previous one.
     Contract(PathBuf, Problems),
-    /// Not called by cargo.
+    /// Not called from a build script of cargo.
     NoOutput,
 }
 
@@ -38,8 +38,8 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// Writes the Rust source of a contract to `OUT_DIR` under the contract's name with the ending `.rs`, and
-/// has cargo run the build script again when the contract changes. Use it with
+/// Writes the Rust source of a contract to `OUT_DIR` under the contract's name with the extension `.rs`, and makes cargo
+/// run the build script again when the contract changes. Use it with
 /// `include!(concat!(env!("OUT_DIR"), "/queues.rs"));`.
 pub fn generate(contract: impl AsRef<Path>) -> Result<PathBuf, BuildError> {
     let folder = env::var_os("OUT_DIR").ok_or(BuildError::NoOutput)?;
@@ -47,8 +47,8 @@ pub fn generate(contract: impl AsRef<Path>) -> Result<PathBuf, BuildError> {
     generate_into(contract.as_ref(), None, Path::new(&folder))
 }
 
-/// The same into any folder; refuses a contract that tasks of the previous one would not survive. A file
-/// that is already as it should be is left alone.
+/// Writes the Rust source of a contract into any folder; refuses a contract that is incompatible with the previous one.
+/// An up-to-date file is not written.
 pub fn generate_into(
     contract: &Path,
     previous: Option<&Path>,

@@ -1,8 +1,8 @@
-//! Contracts of typed queues: a YAML file that names queues and the fields of their tasks, and the source
-//! code that follows from it.
+//! Contracts of typed queues: parses a YAML file that defines queues and the fields of their tasks, and generates Rust or
+//! Python source code from it.
 //!
-//! Everything is a pure function of texts, except [`build`], which reads and writes files for a build
-//! script. It never speaks to a queue and never runs anything.
+//! All functions are pure, except those of [`build`], which reads and writes files for a build script. The crate never
+//! connects to a queue.
 //!
 //! ```
 //! let yaml = "queues:\n  - id: 1\n    name: emails\n    fields:\n      - {name: to, type: string}\n";
@@ -10,7 +10,7 @@
 //! assert!(taskyard_contract::rust(&contract).contains("pub struct EmailsTask"));
 //! ```
 //!
-//! Start reading at `schema` (what a contract is), then `check` (when it is one), then `render`.
+//! Start reading at `schema` (the parts of a contract), then `check` (its validation), then `render` (the generators).
 
 pub mod build;
 mod check;
@@ -23,6 +23,6 @@ mod yaml;
 
 pub use check::parse;
 pub use evolution::compare;
-pub use problem::{Place, Problem, Problems};
+pub use problem::{Position, Problem, Problems};
 pub use render::{python, rust, rust_types};
 pub use schema::{Contract, Field, FieldType, Queue};

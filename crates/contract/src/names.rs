@@ -1,13 +1,13 @@
-//! Names in a contract and what becomes of them in source code.
+//! Validates names in a contract and converts them to names in source code.
 
-/// Fields that every task has anyway.
+/// Fields that every task has.
 pub(crate) const SERVICE_FIELDS: [&str; 3] = ["task_id", "attempts", "prev_start_time"];
 
-/// Rust words that cannot be a name even with `r#` before them.
-const NEVER: [&str; 5] = ["self", "super", "crate", "Self", "_"];
+/// Rust keywords that cannot be raw identifiers.
+const RUST_FORBIDDEN: [&str; 5] = ["self", "super", "crate", "Self", "_"];
 
-/// Rust words that need `r#` before them to be a name.
-const RAW: &[&str] = &[
+/// Rust keywords that must be written as raw identifiers.
+const RUST_KEYWORDS: &[&str] = &[
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do", "dyn",
     "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let",
     "loop", "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return",
@@ -15,8 +15,8 @@ const RAW: &[&str] = &[
     "virtual", "where", "while", "yield",
 ];
 
-/// Python words that cannot be a name; they get a `_` at the end.
-const PYTHON: &[&str] = &[
+/// Python keywords; they get the suffix `_`.
+const PYTHON_KEYWORDS: &[&str] = &[
     "and",
     "as",
     "assert",
@@ -49,63 +49,63 @@ const PYTHON: &[&str] = &[
     "while",
     "with",
     "yield",
-    // What the generated classes have themselves.
+    // Names that the generated classes use themselves.
     "classmethod",
     "decode",
     "encode",
 ];
 
-/// Longest name, so that a queue's name can be that of a tube and generated lines stay readable.
+/// The longest name, so that a queue's name is a valid tube name and generated lines stay readable.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
-/// Why a text cannot be the name of a queue or field.
-pub(crate) fn fault(name: &str) -> Option<String> {
+/// Why a text cannot be the name of a queue or field; `None` if it can.
+pub(crate) fn name_error(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("the name is empty".into());
     }
     if name.len() > NAME_BYTES_MAX {
         return Some(format!(
-            "the name has {} characters, {NAME_BYTES_MAX} are allowed",
+            "the name has {} characters, the limit is {NAME_BYTES_MAX}",
             name.len()
         ));
     }
     if name.contains("__") {
-        // Compilers warn of what is made of it.
-        return Some(format!("'{name}' has two '_' side by side"));
+        // Compilers warn about names made from it.
+        return Some(format!("'{name}' contains '__'"));
     }
-    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(good) {
+    let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(valid) {
         return Some(format!("invalid name '{name}'"));
     }
-    NEVER.contains(&name).then(|| format!("'{name}' cannot be a name in Rust"))
+    RUST_FORBIDDEN.contains(&name).then(|| format!("'{name}' cannot be a name in Rust"))
 }
 
-/// A good name made of a bad one, for hints.
-pub(crate) fn repaired(name: &str) -> String {
-    let mut repaired = String::new();
+/// A valid name made from an invalid one, for hints.
+pub(crate) fn suggested_name(name: &str) -> String {
+    let mut suggested = String::new();
     for c in name.chars().take(NAME_BYTES_MAX / 2) {
-        if c.is_ascii_uppercase() && !repaired.is_empty() && !repaired.ends_with('_') {
-            repaired.push('_');
+        if c.is_ascii_uppercase() && !suggested.is_empty() && !suggested.ends_with('_') {
+            suggested.push('_');
         }
         let c = c.to_ascii_lowercase();
         let c = if c.is_ascii_alphanumeric() { c } else { '_' };
-        if c != '_' || !repaired.ends_with('_') {
-            repaired.push(c);
+        if c != '_' || !suggested.ends_with('_') {
+            suggested.push(c);
         }
     }
-    let repaired = repaired.trim_matches('_');
-    let digit = repaired.starts_with(|c: char| c.is_ascii_digit());
-    match repaired {
+    let suggested = suggested.trim_matches('_');
+    let digit = suggested.starts_with(|c: char| c.is_ascii_digit());
+    match suggested {
         "" => "name".into(),
-        _ if digit || NEVER.contains(&repaired) => {
-            format!("my_{}", &repaired[..repaired.len().min(NAME_BYTES_MAX - 3)])
+        _ if digit || RUST_FORBIDDEN.contains(&suggested) => {
+            format!("my_{}", &suggested[..suggested.len().min(NAME_BYTES_MAX - 3)])
         }
-        _ => repaired.into(),
+        _ => suggested.into(),
     }
 }
 
-/// `user_id` as `UserId`.
-pub(crate) fn pascal(name: &str) -> String {
+/// Converts `user_id` to `UserId`.
+pub(crate) fn pascal_case(name: &str) -> String {
     name.split('_')
         .flat_map(|word| {
             let mut chars = word.chars();
@@ -116,12 +116,12 @@ pub(crate) fn pascal(name: &str) -> String {
 
 /// A name as a Rust field.
 pub(crate) fn rust_field(name: &str) -> String {
-    if RAW.contains(&name) { format!("r#{name}") } else { name.into() }
+    if RUST_KEYWORDS.contains(&name) { format!("r#{name}") } else { name.into() }
 }
 
 /// A name as a Python attribute.
 pub(crate) fn python_field(name: &str) -> String {
-    if PYTHON.contains(&name) { format!("{name}_") } else { name.into() }
+    if PYTHON_KEYWORDS.contains(&name) { format!("{name}_") } else { name.into() }
 }
 
 #[cfg(test)]
@@ -129,14 +129,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_become_types() {
+    fn names_are_converted_to_type_names() {
         for (name, wanted) in [("emails", "Emails"), ("user_id", "UserId"), ("a_1", "A1")] {
-            assert_eq!(pascal(name), wanted);
+            assert_eq!(pascal_case(name), wanted);
         }
     }
 
     #[test]
-    fn a_hint_is_a_good_name() {
+    fn a_suggested_name_is_valid() {
         for bad in [
             "userId",
             "user-id",
@@ -150,13 +150,13 @@ mod tests {
             "a-_-b",
             &"A".repeat(99),
         ] {
-            assert!(fault(bad).is_some(), "{bad}");
-            assert_eq!(fault(&repaired(bad)), None, "{bad}: {}", repaired(bad));
+            assert!(name_error(bad).is_some(), "{bad}");
+            assert_eq!(name_error(&suggested_name(bad)), None, "{bad}: {}", suggested_name(bad));
         }
     }
 
     #[test]
-    fn words_of_a_language_are_escaped() {
+    fn keywords_are_escaped() {
         assert_eq!(rust_field("type"), "r#type");
         assert_eq!(python_field("from"), "from_");
     }

@@ -1,73 +1,78 @@
-//! What is wrong with a contract, where, and what to do about it.
+//! Problems of a contract: position, message, and a hint how to fix them.
 
 use std::fmt;
 
-/// A place in a file, both counted from 1.
+/// A position in a file; line and column are counted from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: usize,
-    /// The character in the line.
+    /// The column, in characters.
     pub column: usize,
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it is.
-    pub place: Place,
-    /// What it is.
-    pub wrong: String,
-    /// What to write instead.
+    /// Where the problem is.
+    pub position: Position,
+    /// What is wrong.
+    pub message: String,
+    /// How to fix it.
     pub hint: String,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { line, column } = self.place;
-        write!(f, "{line}:{column}: {}; {}", self.wrong, self.hint)
+        let Position { line, column } = self.position;
+        write!(f, "{line}:{column}: {}; {}", self.message, self.hint)
     }
 }
 
-/// Everything that is wrong, in the order of the file.
+/// All problems, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Notes one more.
-    pub(crate) fn add(&mut self, place: Place, wrong: impl Into<String>, hint: impl Into<String>) {
-        self.0.push(Problem { place, wrong: wrong.into(), hint: hint.into() });
+    /// Adds a problem.
+    pub(crate) fn add(
+        &mut self,
+        position: Position,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.0.push(Problem { position, message: message.into(), hint: hint.into() });
     }
 
-    /// All of them.
+    /// All problems.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter()
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no problems.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// The number of problems.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The good result, unless something is wrong.
-    pub(crate) fn or<T>(mut self, good: T) -> Result<T, Problems> {
+    /// The value, unless there are problems.
+    pub(crate) fn into_result<T>(mut self, value: T) -> Result<T, Problems> {
         if self.0.is_empty() {
-            return Ok(good);
+            return Ok(value);
         }
-        self.0.sort_by_key(|problem| problem.place);
+        self.0.sort_by_key(|problem| problem.position);
         Err(self)
     }
 }
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, problem) in self.0.iter().enumerate() {
-            if place > 0 {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
                 f.write_str("\n")?;
             }
             problem.fmt(f)?;

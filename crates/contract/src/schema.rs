@@ -1,61 +1,61 @@
-//! What a contract says, once it is known to be good.
+//! The parts of a valid contract: queues, fields and their types.
 
-use crate::problem::Place;
+use crate::problem::Position;
 
-/// The queues of one worker and what their tasks carry.
+/// The queues of one worker and the fields of their tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contract {
     /// In the order of the file.
     pub queues: Vec<Queue>,
 }
 
-/// One queue: the tube of that name.
+/// One queue, stored in the tube with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Its number, which never changes: renaming the queue keeps it, and no other queue gets it.
+    /// Its permanent number: a renamed queue keeps it, and no other queue gets it.
     pub id: u32,
-    /// Its name, in small letters, digits and `_`.
+    /// Its name, in lower-case letters, digits and `_`.
     pub name: String,
-    /// What it was called before: the tubes that get the new name.
+    /// Earlier names: tubes with such a name are renamed.
     pub was: Vec<String>,
-    /// What its tasks carry, by position.
+    /// The fields of its tasks, by position.
     pub fields: Vec<Field>,
-    /// Where the file defines it.
-    pub place: Place,
+    /// Its position in the file.
+    pub position: Position,
 }
 
 /// One field of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name, in small letters, digits and `_`.
+    /// Its name, in lower-case letters, digits and `_`.
     pub name: String,
-    /// What it holds.
+    /// Its type.
     pub kind: FieldType,
-    /// Where the file defines it.
-    pub place: Place,
+    /// Its position in the file.
+    pub position: Position,
 }
 
-/// What a field may hold.
+/// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FieldType {
-    /// A whole number of 64 bits.
+    /// A signed integer of 64 bits.
     Int,
-    /// The same, by its exact name.
+    /// The same as `Int`, with an explicit size.
     Int64,
-    /// A text.
+    /// A UTF-8 string.
     String,
-    /// Yes or no.
+    /// A boolean.
     Bool,
     /// Bytes.
     Bytes,
-    /// Whole numbers.
+    /// A list of integers.
     Ints,
-    /// The same, by their exact name.
+    /// The same as `Ints`, with an explicit size.
     Int64s,
 }
 
 impl FieldType {
-    /// All of them, in the order of the documents.
+    /// All types, in the order of the documentation.
     pub const ALL: [FieldType; 7] = [
         FieldType::Int,
         FieldType::Int64,
@@ -79,17 +79,17 @@ impl FieldType {
         }
     }
 
-    /// The type of this name.
+    /// The type with this name.
     pub fn from_name(name: &str) -> Option<FieldType> {
         FieldType::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether both are written alike, so that one may take the other's place.
-    pub fn same_bytes(self, other: FieldType) -> bool {
-        self.plain() == other.plain()
+    /// Whether both have the same encoding, so that one can replace the other.
+    pub fn same_encoding(self, other: FieldType) -> bool {
+        self.canonical() == other.canonical()
     }
 
-    fn plain(self) -> FieldType {
+    fn canonical(self) -> FieldType {
         match self {
             FieldType::Int64 => FieldType::Int,
             FieldType::Int64s => FieldType::Ints,

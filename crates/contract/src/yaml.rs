@@ -1,43 +1,43 @@
-//! A YAML document as a tree that remembers where everything stands.
+//! Parses YAML into a tree that records the position of every value.
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-use crate::problem::{Place, Problems};
+use crate::problem::{Position, Problems};
 
-/// A value and where it begins.
+/// A value and its position.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub place: Place,
-    pub value: Value,
+pub(crate) struct YamlNode {
+    pub position: Position,
+    pub value: YamlValue,
 }
 
-/// What a contract may be made of.
+/// A YAML value in a contract.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum YamlValue {
     Scalar(String),
-    List(Vec<Node>),
-    /// In the order of the file, with every repetition.
-    Map(Vec<(Node, Node)>),
+    List(Vec<YamlNode>),
+    /// In the order of the file, duplicates included.
+    Map(Vec<(YamlNode, YamlNode)>),
 }
 
-impl Value {
-    /// What to call it in a message.
+impl YamlValue {
+    /// Its description in a message.
     pub fn describe(&self) -> &'static str {
         match self {
-            Value::Scalar(text) if text.is_empty() => "nothing",
-            Value::Scalar(_) => "a single value",
-            Value::List(_) => "a list",
-            Value::Map(_) => "a map",
+            YamlValue::Scalar(text) if text.is_empty() => "nothing",
+            YamlValue::Scalar(_) => "a single value",
+            YamlValue::List(_) => "a list",
+            YamlValue::Map(_) => "a map",
         }
     }
 }
 
-/// How deep values may lie in each other: a contract needs five.
+/// The largest nesting depth: a contract needs five.
 const DEPTH_MAX: usize = 16;
 
-/// Reads the one document of a text; `None` when it is empty.
-pub(crate) fn read(text: &str) -> Result<Option<Node>, Problems> {
-    let mut reader = Reader { parser: Parser::new_from_str(text) };
+/// Parses the single document of a text; `None` when it is empty.
+pub(crate) fn read(text: &str) -> Result<Option<YamlNode>, Problems> {
+    let mut reader = YamlReader { parser: Parser::new_from_str(text) };
     let mut documents = Vec::new();
     while let Some((event, _)) = reader.next()? {
         match event {
@@ -52,53 +52,57 @@ pub(crate) fn read(text: &str) -> Result<Option<Node>, Problems> {
     }
     if let Some(second) = documents.get(1) {
         let hint = "keep one document in the file and remove the line with ---";
-        return Err(one(second.place, "a second document", hint));
+        return Err(single_problem(second.position, "a second document", hint));
     }
     Ok(documents.pop())
 }
 
-struct Reader<'a> {
+struct YamlReader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> YamlReader<'a> {
     fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, Problems> {
         match self.parser.next() {
             None => Ok(None),
             Some(Ok(next)) => Ok(Some(next)),
             Some(Err(error)) => {
-                let hint = "correct the YAML here or shortly before";
-                Err(one(place(error.marker()), error.info(), hint))
+                let hint = "correct the YAML at this position or shortly before";
+                Err(single_problem(position(error.marker()), error.info(), hint))
             }
         }
     }
 
-    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Node, Problems> {
-        let place = place(&span.start);
+    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<YamlNode, Problems> {
+        let position = position(&span.start);
         if depth > DEPTH_MAX {
-            return Err(one(place, "values nested too deeply", "see the example of a contract"));
+            return Err(single_problem(
+                position,
+                "values nested too deeply",
+                "see the example of a contract",
+            ));
         }
         let value = match event {
-            // A value that is not there is told as `~`.
+            // The parser reports a missing value as `~`.
             Event::Scalar(text, ScalarStyle::Plain, ..) if text == "~" => {
-                Value::Scalar(String::new())
+                YamlValue::Scalar(String::new())
             }
-            Event::Scalar(text, ..) => Value::Scalar(text.into_owned()),
-            Event::SequenceStart(..) => Value::List(self.list(depth)?),
-            Event::MappingStart(..) => Value::Map(self.map(depth)?),
+            Event::Scalar(text, ..) => YamlValue::Scalar(text.into_owned()),
+            Event::SequenceStart(..) => YamlValue::List(self.list(depth)?),
+            Event::MappingStart(..) => YamlValue::Map(self.map(depth)?),
             Event::Alias(..) => {
-                return Err(one(
-                    place,
+                return Err(single_problem(
+                    position,
                     "an alias",
-                    "write the value out: contracts have no aliases",
+                    "repeat the value: aliases are not supported",
                 ));
             }
-            _ => return Err(ended(place)),
+            _ => return Err(ended(position)),
         };
-        Ok(Node { place, value })
+        Ok(YamlNode { position, value })
     }
 
-    fn list(&mut self, depth: usize) -> Result<Vec<Node>, Problems> {
+    fn list(&mut self, depth: usize) -> Result<Vec<YamlNode>, Problems> {
         let mut items = Vec::new();
         while let Some((event, span)) = self.next()? {
             if matches!(event, Event::SequenceEnd) {
@@ -106,33 +110,33 @@ impl<'a> Reader<'a> {
             }
             items.push(self.node(event, span, depth + 1)?);
         }
-        Err(ended(Place::default()))
+        Err(ended(Position::default()))
     }
 
-    fn map(&mut self, depth: usize) -> Result<Vec<(Node, Node)>, Problems> {
+    fn map(&mut self, depth: usize) -> Result<Vec<(YamlNode, YamlNode)>, Problems> {
         let mut entries = Vec::new();
         while let Some((event, span)) = self.next()? {
             if matches!(event, Event::MappingEnd) {
                 return Ok(entries);
             }
             let key = self.node(event, span, depth + 1)?;
-            let (event, span) = self.next()?.ok_or_else(|| ended(key.place))?;
+            let (event, span) = self.next()?.ok_or_else(|| ended(key.position))?;
             entries.push((key, self.node(event, span, depth + 1)?));
         }
-        Err(ended(Place::default()))
+        Err(ended(Position::default()))
     }
 }
 
-fn place(marker: &Marker) -> Place {
-    Place { line: marker.line().max(1), column: marker.col() + 1 }
+fn position(marker: &Marker) -> Position {
+    Position { line: marker.line().max(1), column: marker.col() + 1 }
 }
 
-fn ended(place: Place) -> Problems {
-    one(place, "the file ends in the middle of a value", "complete it")
+fn ended(position: Position) -> Problems {
+    single_problem(position, "the file ends in the middle of a value", "complete it")
 }
 
-fn one(place: Place, wrong: impl Into<String>, hint: &str) -> Problems {
+fn single_problem(position: Position, message: impl Into<String>, hint: &str) -> Problems {
     let mut problems = Problems::default();
-    problems.add(place, wrong, hint);
+    problems.add(position, message, hint);
     problems
 }

@@ -1,4 +1,4 @@
-"""Holds the generated classes against the vectors."""
+"""Tests the generated classes with the vectors."""
 
 import json
 
@@ -21,7 +21,7 @@ for vector in json.load(open("vectors.json", encoding="utf-8")):
     value = vector["value"]
     if vector["type"] == "[]byte":
         value = bytes.fromhex(value)
-    # The task has seven fields, so what stands before and after is known: zero values.
+    # The task has seven fields; the others have their zero values.
     zero = TypeTask().encode()
     one = bytes.fromhex(vector["payload"])[1:]
     zeros = [b"\x00", b"\x00", b"\xa0", b"\xc2", b"\xc4\x00", b"\x90", b"\x90"]

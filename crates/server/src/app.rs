@@ -18,7 +18,7 @@ use crate::body::Intake;
 use crate::config::{ADMIN, Config, Guests};
 use crate::guard::Hosts;
 use crate::http::Refusal;
-use crate::iproto::{Face, IprotoConfig};
+use crate::iproto::{IprotoConfig, IprotoServer};
 use crate::metrics::Requests;
 use crate::stalled::Lookout;
 use crate::tube_quota::{TubeQuota, User};
@@ -69,7 +69,7 @@ pub(crate) struct App {
     /// The OpenAPI document, written once.
     pub document: Bytes,
     /// The face for clients of Tarantool's queue, if there is one.
-    pub iproto: Option<Arc<Face>>,
+    pub iproto: Option<Arc<IprotoServer>>,
     /// What runs beside the queue.
     pub services: Vec<Arc<dyn Service>>,
     /// How semaphores stood when they were last looked at.
@@ -97,7 +97,7 @@ impl App {
         let throttle = Arc::new(AuthThrottle::new());
         let iproto = config.iproto.map(|iproto| {
             let iproto = IprotoConfig { tubes_per_user_max, ..iproto };
-            Arc::new(Face::new(iproto, engine.clone(), instance, throttle.clone()))
+            Arc::new(IprotoServer::new(iproto, engine.clone(), instance, throttle.clone()))
         });
         // A user is the same one on both faces.
         let tubes = match &iproto {

@@ -95,7 +95,7 @@ impl Connections {
         let Some(face) = self.app.iproto.clone() else { return };
         let Ok(permit) = self.app.room.clone().try_acquire_owned() else {
             let most = self.app.connections_max;
-            self.open.spawn(iproto::turn_away(stream, face, most));
+            self.open.spawn(iproto::refuse_connection(stream, face, most));
             return;
         };
         prepare(&stream);

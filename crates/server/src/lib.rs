@@ -14,11 +14,13 @@ mod body;
 mod config;
 mod connections;
 mod dashboard;
+mod document;
 mod forward;
 mod guard;
 mod http;
 mod iproto;
 mod metrics;
+#[cfg(test)]
 mod openapi;
 mod server;
 mod slow_reader;

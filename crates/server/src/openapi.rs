@@ -1,5 +1,9 @@
-//! The OpenAPI document, made from the same list of addresses as the router.
+//! Writes the OpenAPI document from the same list of addresses as the router.
+//!
+//! Compiled for tests only: `cargo xtask docs` writes the document to `openapi.json`, the server embeds that file, and a
+//! test fails when it is out of date.
 
+use serde_json::Value;
 use taskyard_core::limits::{TASK_ID_MAX, TUBE_NAME_BYTES_MAX};
 use taskyard_wire::Code;
 use taskyard_wire::http::ErrorAnswer;
@@ -17,19 +21,17 @@ use utoipa::openapi::{
 
 mod shapes;
 
-use crate::http::{Route, Shape, routes};
+use crate::http::{QueryField, QueryKind, Route, Shape, routes};
 
 const ABOUT: &str = "A task queue that knows who goes next. Times are seconds and may have a \
                      fraction; moments count from the Unix epoch. Every refusal is an ErrorAnswer.";
 const TOKEN: &str = "token";
 
-/// The OpenAPI document of a server where nobody waits longer than this, as JSON text.
-pub(crate) fn document(wait_seconds_max: f64) -> String {
-    let mut document = serde_json::to_value(describe(&routes())).unwrap_or_default();
-    if let Some(shapes) = document.pointer_mut("/components/schemas") {
-        shapes::complete(shapes, wait_seconds_max);
-    }
-    document.to_string()
+/// The OpenAPI document with this limit for waiting.
+fn document(wait_seconds_max: f64) -> Value {
+    let mut document = serde_json::to_value(describe(&routes())).unwrap();
+    shapes::complete(document.pointer_mut("/components/schemas").unwrap(), wait_seconds_max);
+    document
 }
 
 fn describe(routes: &[Route]) -> OpenApi {
@@ -40,8 +42,8 @@ fn describe(routes: &[Route]) -> OpenApi {
     for route in routes {
         let shapes = route.answers.iter().map(|answer| &answer.2).chain(&route.request);
         for shape in shapes.chain([&refusal]) {
-            if let Shape::Json { parts, .. } = shape {
-                components = components.schemas_from_iter(parts.clone());
+            if let Shape::Json(described) = shape {
+                components = components.schemas_from_iter(described.parts.clone());
             }
         }
         paths.add_path_operation(route.path, vec![method(route)], operation(route));
@@ -102,7 +104,7 @@ fn operation(route: &Route) -> Operation {
 
 fn content(shape: &Shape) -> Content {
     let schema: RefOr<Schema> = match shape {
-        Shape::Json { name, .. } => Ref::from_schema_name(name).into(),
+        Shape::Json(described) => Ref::from_schema_name(&described.name).into(),
         Shape::Text(_) => Schema::from(ObjectBuilder::new().schema_type(Type::String)).into(),
         Shape::Object => Schema::from(ObjectBuilder::new().schema_type(Type::Object)).into(),
     };
@@ -156,10 +158,20 @@ fn parameters(route: &Route) -> Vec<Parameter> {
         parameters.push(parameter("id", "The task's number", ParameterIn::Path, id.into()));
     }
     for field in &route.query {
-        let schema = field.schema.clone();
+        let schema = query_schema(field).into();
         parameters.push(parameter(field.name, field.about, ParameterIn::Query, schema));
     }
     parameters
+}
+
+fn query_schema(field: &QueryField) -> ObjectBuilder {
+    let schema = |kind| ObjectBuilder::new().schema_type(kind);
+    match field.kind {
+        QueryKind::Flag => schema(Type::Boolean),
+        QueryKind::Text => schema(Type::String),
+        QueryKind::Pattern(pattern) => schema(Type::String).pattern(Some(pattern)),
+        QueryKind::Count(max) => schema(Type::Integer).minimum(Some(1)).maximum(Some(max)),
+    }
 }
 
 fn parameter(name: &str, about: &str, place: ParameterIn, schema: Schema) -> Parameter {
@@ -171,4 +183,30 @@ fn parameter(name: &str, about: &str, place: ParameterIn, schema: Schema) -> Par
         .description(Some(about))
         .schema(Some(schema))
         .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::config::WAIT_SECONDS_MAX;
+
+    /// The committed file is what the server embeds.
+    #[test]
+    fn the_committed_document_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+        let text = serde_json::to_string_pretty(&document(WAIT_SECONDS_MAX)).unwrap() + "\n";
+        if std::env::var_os("TASKYARD_WRITE_DOCS").is_some() {
+            fs::write(path, &text).unwrap();
+        }
+        let committed = fs::read_to_string(path).unwrap_or_default();
+        assert!(committed == text, "openapi.json is out of date: run `cargo xtask docs`");
+    }
+
+    #[test]
+    fn a_server_shows_its_own_limit_for_waiting() {
+        let shown: Value = serde_json::from_str(&crate::document::document(7.5)).unwrap();
+        assert!(shown == document(7.5), "only the limits for waiting may differ");
+    }
 }

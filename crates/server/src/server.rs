@@ -13,10 +13,10 @@ use tokio::net::TcpListener;
 use crate::app::{App, Shared};
 use crate::config::{ADMIN, BindError, Config};
 use crate::connections::Connections;
+use crate::document::document;
 use crate::forward::forward;
 use crate::guard::Hosts;
 use crate::http::{infos, router};
-use crate::openapi;
 use crate::starting::Starting;
 
 /// How long requests under way may take to finish once the server is stopping.
@@ -75,7 +75,7 @@ impl Listeners {
         let mut instance = [0; 16];
         getrandom::fill(&mut instance).map_err(|error| failed(io::Error::other(error)))?;
         let hosts = Hosts::new(address, config.host_names.clone());
-        let document = openapi::document(config.wait_seconds_max);
+        let document = document(config.wait_seconds_max);
         let app = App::new(config, engine, hosts, document.into(), instance);
         let lost = || failed(io::Error::other("the listener is gone"));
         let http = starting.end().await.ok_or_else(lost)?;

@@ -8,6 +8,8 @@ pub mod chromium;
 pub mod lossy_proxy;
 pub mod postgres;
 pub mod redis;
+#[cfg(feature = "server")]
+pub mod server;
 pub mod suite;
 pub mod tarantool;
 
@@ -29,6 +31,8 @@ pub trait SharedDatabase: 'static {
     type Server: OwnServer;
     /// Whether the lease numbers of a task increase whichever server delivers it.
     const LEASES_INCREASE: bool;
+    /// Whether moments are kept as doubles, so that those beyond 2^53 microseconds never come.
+    const TIMES_ARE_DOUBLES: bool;
 
     /// Whether the database is installed.
     fn is_installed() -> bool;

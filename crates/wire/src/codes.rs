@@ -1,34 +1,34 @@
-//! The one public list of error codes and exit codes.
+//! The public list of error codes and exit codes.
 //!
 //! | code | HTTP | exit | when |
 //! |---|---|---|---|
 //! | `tube_not_found` | 404 | 4 | no tube of this name |
 //! | `task_not_found` | 404 | 4 | no task of this id in the tube |
 //! | `session_unknown` | 404 | 4 | no live session of this identity |
-//! | `tube_exists` | 409 | 6 | a tube of this name is there already |
+//! | `tube_exists` | 409 | 6 | a tube of this name exists already |
 //! | `queue_num_taken` | 409 | 6 | the queue number belongs to another tube, or the tube has another |
-//! | `tube_has_taken` | 409 | 6 | a drop while somebody holds tasks |
+//! | `tube_has_taken` | 409 | 6 | a drop while tasks are taken |
 //! | `tube_has_consumers` | 409 | 6 | a drop while consumers wait |
 //! | `semaphore_not_found` | 404 | 4 | no semaphore of this key |
-//! | `semaphore_exists` | 409 | 6 | a semaphore of this key is there already, with other options |
+//! | `semaphore_exists` | 409 | 6 | a semaphore of this key exists already, with other options |
 //! | `semaphore_in_use` | 409 | 6 | a drop while tasks hold grants or wait |
-//! | `semaphore_has_tube` | 409 | 6 | a drop while the semaphore is before a tube |
+//! | `semaphore_has_tube` | 409 | 6 | a drop while a tube uses the semaphore |
 //! | `no_semaphore` | 409 | 6 | a task names its priority in a semaphore, and its tube has none |
-//! | `too_many_semaphores` | 409 | 6 | the store has as many semaphores as it may have |
-//! | `too_many_tubes` | 409 | 6 | the store has as many tubes as it may have |
+//! | `too_many_semaphores` | 409 | 6 | the store has reached its limit of semaphores |
+//! | `too_many_tubes` | 409 | 6 | the store has reached its limit of tubes |
 //! | `unsupported` | 409 | 6 | the tube's kind does not have this verb |
 //! | `tube_full` | 429 | 6 | the tube is at its capacity; try again |
 //! | `too_large` | 413 | 6 | something is larger than its limit |
-//! | `overloaded` | 503 | 6 | too much is waiting; try again |
+//! | `overloaded` | 503 | 6 | too many requests are waiting; try again |
 //! | `invalid` | 400 | 2 | the request itself is wrong |
 //! | `unauthorized` | 401 | 8 | the token is missing or wrong |
 //! | `forbidden` | 403 | 8 | a Host or Origin that is not allowed |
-//! | `route_not_found` | 404 | 1 | no such address on this server |
-//! | `method_not_allowed` | 405 | 1 | the address is there, the method is not |
+//! | `route_not_found` | 404 | 1 | no such endpoint on this server |
+//! | `method_not_allowed` | 405 | 1 | the endpoint does not have this method |
 //! | `unsupported_media_type` | 415 | 1 | a body that is not `application/json` |
-//! | `store_failed` | 503 | 1 | the store could not do it; nothing was done |
-//! | `store_away` | 503 | 7 | the store cannot be reached for now; nothing was done; try again |
-//! | `outcome_unknown` | 503 | 1 | the store was lost on the way: it was done or it was not |
+//! | `store_failed` | 503 | 1 | the store failed; nothing was done |
+//! | `store_away` | 503 | 7 | the store is unreachable; nothing was done; try again |
+//! | `outcome_unknown` | 503 | 1 | the store was lost: the request may have been executed |
 //! | `shutting_down` | 503 | 7 | the server is stopping; try again on the next one |
 //!
 //! | exit | when |
@@ -48,8 +48,8 @@
 
 use taskyard_core::Error;
 
-/// What went wrong, as programs read it: the `code` of an error answer. Codes never change their
-/// meaning; new ones may come.
+/// An error code for programs: the `code` of an error answer. Codes never change their meaning; new
+/// ones may be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Code {
@@ -59,27 +59,27 @@ pub enum Code {
     TaskNotFound,
     /// No live session of this identity.
     SessionUnknown,
-    /// A tube of this name is there already.
+    /// A tube of this name exists already.
     TubeExists,
     /// The queue number belongs to another tube, or the tube has another.
     QueueNumTaken,
-    /// A drop while somebody holds tasks.
+    /// A drop while tasks are taken.
     TubeHasTaken,
     /// A drop while consumers wait.
     TubeHasConsumers,
-    /// The store has as many tubes as it may have.
+    /// The store has reached its limit of tubes.
     TooManyTubes,
     /// No semaphore of this key.
     SemaphoreNotFound,
-    /// The store has as many semaphores as it may have.
+    /// The store has reached its limit of semaphores.
     TooManySemaphores,
     /// The tube has no semaphore.
     NoSemaphore,
-    /// A semaphore of this key is there already, with other options.
+    /// A semaphore of this key exists already, with other options.
     SemaphoreExists,
     /// A drop while tasks hold grants or wait.
     SemaphoreInUse,
-    /// A drop while the semaphore is before a tube.
+    /// A drop while a tube uses the semaphore.
     SemaphoreHasTube,
     /// The tube's kind does not have this verb.
     Unsupported,
@@ -87,7 +87,7 @@ pub enum Code {
     TubeFull,
     /// Something is larger than its limit.
     TooLarge,
-    /// Too much is waiting.
+    /// Too many requests are waiting.
     Overloaded,
     /// The request itself is wrong.
     Invalid,
@@ -95,29 +95,29 @@ pub enum Code {
     Unauthorized,
     /// A Host or Origin that is not allowed.
     Forbidden,
-    /// No such address on this server.
+    /// No such endpoint on this server.
     RouteNotFound,
-    /// The address is there, the method is not.
+    /// The endpoint does not have this method.
     MethodNotAllowed,
     /// A body that is not `application/json`.
     UnsupportedMediaType,
-    /// The store could not do it.
+    /// The store failed.
     Store,
-    /// The store cannot be reached for now.
+    /// The store is unreachable.
     StoreAway,
-    /// The store was lost on the way.
+    /// The connection to the store was lost; the request may or may not have been executed.
     OutcomeUnknown,
     /// The server is stopping.
     ShuttingDown,
 }
 
-/// How a command line program ends.
+/// The exit code of a command line program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Exit {
     /// Done.
     Ok = 0,
-    /// Something failed that no other number says.
+    /// A failure without a number of its own.
     Failure = 1,
     /// Wrong arguments or a wrong request.
     Usage = 2,
@@ -141,7 +141,7 @@ pub enum Exit {
     StoreUnknown = 11,
 }
 
-/// The list itself: code, its name on the wire, HTTP status, exit code.
+/// The list: code, its name in JSON, HTTP status, exit code.
 const TABLE: [(Code, &str, u16, Exit); 28] = [
     (Code::TubeNotFound, "tube_not_found", 404, Exit::NotFound),
     (Code::TaskNotFound, "task_not_found", 404, Exit::NotFound),
@@ -184,17 +184,17 @@ impl Code {
         self.row().1
     }
 
-    /// The HTTP status that goes with it.
+    /// Its HTTP status.
     pub fn status(self) -> u16 {
         self.row().2
     }
 
-    /// How a command line program ends that met it.
+    /// The exit code of a command line program that gets it.
     pub fn exit(self) -> Exit {
         self.row().3
     }
 
-    /// After how many seconds the same request may work, for `Retry-After`.
+    /// After how many seconds the request may be repeated, for `Retry-After`.
     pub const fn retry_after_secs(self) -> Option<u32> {
         match self {
             Code::TubeFull | Code::Overloaded | Code::StoreAway | Code::ShuttingDown => Some(1),
@@ -207,7 +207,7 @@ impl Code {
         TABLE.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
-    /// The code of a refusal. One that this version does not know yet counts as a failed store.
+    /// The code of an error. An error that this version does not know counts as a failed store.
     pub const fn of(error: &Error) -> Code {
         match error {
             Error::TubeNotFound(_) => Code::TubeNotFound,
@@ -237,13 +237,13 @@ impl Code {
     }
 
     fn row(self) -> &'static (Code, &'static str, u16, Exit) {
-        // The table stands in the order of the enum; a test compares them.
+        // The table is in the order of the enum; a test compares them.
         &TABLE[self as usize]
     }
 }
 
 impl Exit {
-    /// The number the process ends with.
+    /// The number of the exit code.
     pub const fn number(self) -> u8 {
         self as u8
     }
@@ -260,25 +260,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_stands_in_the_order_of_the_enum() {
-        for (place, row) in TABLE.iter().enumerate() {
-            assert_eq!(row.0 as usize, place, "{row:?}");
+    fn the_table_is_in_the_order_of_the_enum() {
+        for (index, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.0 as usize, index, "{row:?}");
             assert_eq!(Code::from_name(row.1), Some(row.0));
         }
         assert_eq!(Code::ShuttingDown as usize + 1, TABLE.len());
     }
 
     #[test]
-    fn the_page_above_says_the_same() {
+    fn the_documented_table_is_the_same() {
         let page = include_str!("codes.rs");
         for (_, name, status, exit) in TABLE {
             let row = format!("//! | `{name}` | {status} | {} |", exit.number());
-            assert!(page.contains(&row), "the page lacks {row}");
+            assert!(page.contains(&row), "missing in the documentation: {row}");
         }
     }
 
-    // The core's list may grow, so the compiler accepts a match that lacks a variant. This reads
-    // the core's own source instead.
+    // The core's list may grow, and the compiler accepts a match without the new variant. This test
+    // reads the core's own source instead.
     #[test]
     fn every_refusal_of_the_core_has_its_own_row() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/error.rs");
@@ -296,7 +296,7 @@ mod tests {
             assert!(named, "Error::{variant} has no code: add it to Code, TABLE and Code::of");
             let arm = format!("            Error::{variant}");
             let handled = variant == "Store" || include_str!("codes.rs").contains(&arm);
-            assert!(handled, "Code::of lacks Error::{variant}");
+            assert!(handled, "Code::of has no arm for Error::{variant}");
         }
     }
 }

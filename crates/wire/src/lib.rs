@@ -1,17 +1,14 @@
-//! Bytes to typed requests and answers: what travels between a server and its clients.
+//! The HTTP/JSON requests and answers of Taskyard, and the list of error and exit codes.
 //!
-//! Nothing here opens a socket or knows a store. What comes from outside is checked here: a wrong
-//! request becomes an [`taskyard_core::Error`] that says what to do, never a panic.
+//! The crate opens no socket and knows no store. It checks everything that comes from outside: a
+//! wrong request becomes a [`taskyard_core::Error`] that says what to do, never a panic.
 //!
-//! Start reading at [`http`] (the shapes, a file for each verb) and [`iproto`] (what Tarantool's
-//! queue clients speak), then [`payload`] (JSON at the edge, MessagePack inside) and [`fields`] (what
-//! typed tasks carry), then [`codes`] (the one list of error codes and exit codes).
+//! Start reading at [`http`] (a file for each verb), then [`payload`] (JSON in HTTP, MessagePack
+//! inside), then [`codes`]. The binary protocol is in `taskyard-iproto`.
 
 pub mod codes;
-pub mod fields;
 pub mod http;
-pub mod iproto;
 pub mod payload;
 
 pub use codes::{Code, Exit};
-pub use payload::{Packed, Payload, PayloadError, check_msgpack, json_to_msgpack, msgpack_to_json};
+pub use payload::{Packed, Payload, PayloadError, json_to_msgpack, msgpack_to_json};

@@ -1,11 +1,11 @@
-//! Puts three e-mails and works them off, in a queue inside this process.
+//! Puts three e-mails and processes them, in a queue inside this process.
 
 use std::time::Duration;
 
 use mailer::queues::{EmailsTask, Handlers};
 use mailer::{Mailer, Transport};
 use taskyard::Client;
-use taskyard::worker::{PutOptions, TypedTask, Worker};
+use taskyard_worker::{PutOptions, TypedTask, Worker};
 
 struct Print;
 
@@ -19,7 +19,7 @@ impl Transport for Print {
 // docs: begin main
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Client::connect("http://127.0.0.1:7070") works on the queues of a server instead.
+    // Client::connect("http://127.0.0.1:7070") uses the queues of a server instead.
     let client = Client::open("memory:")?;
     let handlers = Handlers::default().on_emails(Mailer(Print));
     let worker = Worker::builder("mailer", client.queue().clone(), handlers).build()?;

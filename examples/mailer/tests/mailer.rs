@@ -1,4 +1,4 @@
-//! The mailer with a transport that fails, by a clock that is moved by hand.
+//! The mailer with a failing transport and a manual clock.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -7,34 +7,34 @@ use std::time::Duration;
 
 use mailer::queues::{EmailsTask, Handlers};
 use mailer::{ATTEMPTS_MAX, Mailer, Transport};
-use taskyard::worker::kit::Kit;
-use taskyard::worker::{PutOptions, TypedTask};
+use taskyard_worker::testing::TestKit;
+use taskyard_worker::{PutOptions, TypedTask};
 
-/// Fails so often before it sends.
+/// Fails this many times before it succeeds.
 #[derive(Clone)]
-struct Flaky {
+struct FailingTransport {
     failures: u32,
     tries: Arc<AtomicU32>,
 }
 
-impl Transport for Flaky {
+impl Transport for FailingTransport {
     fn send(&self, _mail: &EmailsTask) -> Result<(), String> {
         let tries = self.tries.fetch_add(1, Ordering::Relaxed);
         if tries < self.failures { Err("no network".into()) } else { Ok(()) }
     }
 }
 
-/// How many e-mails were sent and how many put aside when the transport fails so often, and its tries.
+/// How many e-mails were sent and buried when the transport fails this often, and the number of its calls.
 async fn outcome(failures: u32) -> (u64, u64, u32) {
-    let kit = Kit::new();
-    let transport = Flaky { failures, tries: Arc::default() };
+    let kit = TestKit::new();
+    let transport = FailingTransport { failures, tries: Arc::default() };
     let handlers = Handlers::default().on_emails(Mailer(transport.clone()));
     let worker = kit.worker(handlers).build().unwrap();
     let running = kit.start(&worker).await;
     let mail = EmailsTask { to: "ann".into(), ..EmailsTask::default() };
     mail.put(kit.queue(), PutOptions::default()).await.unwrap();
     loop {
-        kit.drained("emails").await;
+        kit.wait_drained("emails").await;
         let tasks = kit.tube("emails").await.stats.tasks;
         if tasks.delayed == 0 {
             running.stop().await;
@@ -56,13 +56,13 @@ fn an_email_is_tried_again_until_it_is_sent() {
 }
 
 #[test]
-fn after_ten_attempts_it_is_put_aside() {
+fn an_email_is_buried_after_ten_attempts() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert_eq!(runtime.block_on(outcome(u32::MAX)), (0, 1, ATTEMPTS_MAX));
 }
 
 #[test]
-fn the_program_sends_all() {
+fn the_program_sends_all_emails() {
     let ran = Command::new(env!("CARGO_BIN_EXE_mailer")).output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     assert_eq!(

@@ -1,31 +1,31 @@
-//! Code in documents is a copy of a program that the tests run.
+//! Keeps code in documents equal to the programs that the tests run.
 //!
 //! A block of code that follows `<!-- from: examples/put.rs -->` equals that file. With
 //! `<!-- from: examples/put.rs#take -->` it equals the lines between `// docs: begin take` and
 //! `// docs: end` there, moved to the left. `cargo xtask tidy --fix` copies them again.
 
-use super::Complaint;
+use super::Diagnostic;
 use super::links::is_fence;
 use super::tree::Tree;
 
 /// Complains about copies that differ, and about marks that name nothing.
-pub fn check(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+pub fn check(tree: &Tree) -> Vec<Diagnostic> {
+    let mut diagnostics = Vec::new();
     for (path, text) in tree.ending(".md") {
         for (number, refreshed) in refresh(tree, text).1 {
-            let (wrong, instead) = match refreshed {
+            let (problem, instead) = match refreshed {
                 Ok(origin) => (
                     format!("this code differs from `{origin}`"),
                     "change the example, then run `cargo xtask tidy --fix`",
                 ),
-                Err(wrong) => {
-                    (wrong, "`<!-- from: path -->` or `<!-- from: path#NAME -->`, then code")
+                Err(problem) => {
+                    (problem, "`<!-- from: path -->` or `<!-- from: path#NAME -->`, then code")
                 }
             };
-            complaints.push(Complaint::new((path, number), wrong, instead));
+            diagnostics.push(Diagnostic::new((path, number), problem, instead));
         }
     }
-    complaints
+    diagnostics
 }
 
 /// The documents whose copies differ, as they should be.
@@ -63,7 +63,7 @@ fn refresh(tree: &Tree, text: &str) -> (String, Vec<Finding>) {
                 fresh.push(lines[close].to_string());
                 at = close + 1;
             }
-            (Err(wrong), _) => findings.push((at, Err(wrong))),
+            (Err(problem), _) => findings.push((at, Err(problem))),
             (_, None) => findings.push((at, Err(format!("no code follows the mark `{origin}`")))),
         }
     }
@@ -122,16 +122,16 @@ fn main() {
         Tree::of(&[("examples/put.rs", EXAMPLE), ("README.md", document)])
     }
 
-    fn wrong(document: &str) -> Vec<(usize, String)> {
-        check(&tree(document)).into_iter().map(|found| (found.line, found.wrong)).collect()
+    fn problem(document: &str) -> Vec<(usize, String)> {
+        check(&tree(document)).into_iter().map(|found| (found.line, found.problem)).collect()
     }
 
     #[test]
     fn a_whole_file() {
         let good = format!("a\n<!-- from: examples/put.rs -->\n\n```rust\n{EXAMPLE}```\n");
-        assert_eq!(wrong(&good), []);
+        assert_eq!(problem(&good), []);
         let differs = good.replace("ready", "READY");
-        assert_eq!(wrong(&differs), [(2, "this code differs from `examples/put.rs`".into())]);
+        assert_eq!(problem(&differs), [(2, "this code differs from `examples/put.rs`".into())]);
         assert_eq!(fixed(&tree(&differs)), [("README.md".to_string(), good)]);
     }
 
@@ -139,7 +139,7 @@ fn main() {
     fn a_part_is_moved_to_the_left() {
         let good =
             "<!-- from: examples/put.rs#put -->\n```rust\nif ready {\n\n    put();\n}\n```\nb\n";
-        assert_eq!(wrong(good), []);
+        assert_eq!(problem(good), []);
         let empty = "<!-- from: examples/put.rs#put -->\n```rust\n```\nb\n";
         assert_eq!(fixed(&tree(empty)), [("README.md".to_string(), good.to_string())]);
     }
@@ -158,13 +158,13 @@ fn main() {
             ),
         ];
         for (document, expected) in cases {
-            assert_eq!(wrong(document), [(1, expected.to_string())]);
+            assert_eq!(problem(document), [(1, expected.to_string())]);
             assert_eq!(fixed(&tree(document)), [], "what cannot be copied is left alone");
         }
     }
 
     #[test]
     fn a_mark_inside_code_is_code() {
-        assert_eq!(wrong("```\n<!-- from: none.rs -->\n```\n"), []);
+        assert_eq!(problem("```\n<!-- from: none.rs -->\n```\n"), []);
     }
 }

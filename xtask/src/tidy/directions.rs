@@ -1,8 +1,8 @@
-//! Which crate may know which: a crate exists only for a promise that is checked here.
+//! Checks the directions of dependencies: each crate exists for an invariant that is checked here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Complaint;
+use super::Diagnostic;
 use super::lexer::find_word;
 use super::tree::Tree;
 use crate::shell;
@@ -22,9 +22,9 @@ struct Rule {
 const fn store_rule(package: &'static str) -> Rule {
     Rule {
         package,
-        unreachable: &["taskyard-engine", "taskyard-server", "taskyard"],
-        // The driver of Tarantool is on top of it: that is the protocol of Tarantool.
-        unnamed: &["taskyard-wire"],
+        unreachable: &["taskyard-engine", "taskyard-wire", "taskyard-server", "taskyard", "utoipa"],
+        // The Tarantool driver uses it: it is the protocol of Tarantool.
+        unnamed: &["taskyard-iproto"],
         instead: "a store takes the core's commands and returns replies: shared types go there",
     }
 }
@@ -43,6 +43,7 @@ const RULES: &[Rule] = &[
             "time",
             "taskyard-store",
             "taskyard-engine",
+            "taskyard-iproto",
             "taskyard-wire",
             "taskyard-server",
             "taskyard",
@@ -59,8 +60,9 @@ const RULES: &[Rule] = &[
             "taskyard-wire",
             "taskyard-server",
             "taskyard",
+            "utoipa",
         ],
-        unnamed: &["taskyard-postgres", "taskyard-redis", "taskyard-tarantool"],
+        unnamed: &["taskyard-iproto", "taskyard-postgres", "taskyard-redis", "taskyard-tarantool"],
         instead: "this crate is the interface of stores: a database has a crate in crates/stores",
     },
     Rule {
@@ -76,15 +78,32 @@ const RULES: &[Rule] = &[
     store_rule("taskyard-stores"),
     Rule {
         package: "taskyard-testkit",
-        unreachable: &["taskyard-engine", "taskyard-server", "taskyard"],
+        unreachable: &["rusqlite", "taskyard-engine", "taskyard-server", "taskyard"],
         unnamed: &[],
-        instead: "fixtures start databases and browsers: what a server needs is in its own tests",
+        instead: "fixtures start databases and browsers: a server needs the feature `server`",
     },
     Rule {
         package: "taskyard-engine",
         unreachable: &["taskyard-wire", "taskyard-server", "taskyard"],
-        unnamed: &["serde", "serde_json", "rmp", "rusqlite"],
+        unnamed: &["taskyard-iproto", "serde", "serde_json", "rmp", "rusqlite"],
         instead: "the engine knows no bytes: encode in the wire, store in the store",
+    },
+    Rule {
+        package: "taskyard-iproto",
+        unreachable: &[
+            "tokio",
+            "serde",
+            "serde_core",
+            "utoipa",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-wire",
+            "taskyard-server",
+            "taskyard",
+        ],
+        unnamed: &[],
+        instead: "iproto turns bytes into commands and back: HTTP shapes belong in `wire`, sockets in \
+                  server, client and driver",
     },
     Rule {
         package: "taskyard-wire",
@@ -113,6 +132,7 @@ const RULES: &[Rule] = &[
         unreachable: &[
             "taskyard-store",
             "taskyard-engine",
+            "taskyard-iproto",
             "taskyard-wire",
             "taskyard-server",
             "taskyard",
@@ -129,9 +149,24 @@ const RULES: &[Rule] = &[
             "taskyard-store",
             "taskyard-engine",
             "taskyard-server",
+            "taskyard-worker",
         ],
         unnamed: &[],
         instead: "put it behind a feature that is not a default one",
+    },
+    Rule {
+        package: "taskyard-worker",
+        unreachable: &[
+            "rusqlite",
+            "libsqlite3-sys",
+            "axum",
+            "taskyard-contract",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-server",
+        ],
+        unnamed: &[],
+        instead: "a worker runs on any queue that executes commands: use `taskyard` and `core::Execute`",
     },
     Rule {
         package: "taskyard-postgres",
@@ -141,6 +176,7 @@ const RULES: &[Rule] = &[
             "taskyard-core",
             "taskyard-store",
             "taskyard-engine",
+            "taskyard-iproto",
             "taskyard-wire",
             "taskyard-server",
             "taskyard",
@@ -155,6 +191,7 @@ const RULES: &[Rule] = &[
             "taskyard-core",
             "taskyard-store",
             "taskyard-engine",
+            "taskyard-iproto",
             "taskyard-wire",
             "taskyard-server",
             "taskyard",
@@ -164,7 +201,13 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "taskyard-tarantool",
-        unreachable: &["taskyard-store", "taskyard-engine", "taskyard-server", "taskyard"],
+        unreachable: &[
+            "taskyard-wire",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-server",
+            "taskyard",
+        ],
         unnamed: &["taskyard-core"],
         instead: "it carries calls to Tarantool and answers back: what they mean is for the store",
     },
@@ -174,6 +217,7 @@ const RULES: &[Rule] = &[
             "rusqlite",
             "taskyard-store",
             "taskyard-engine",
+            "taskyard-iproto",
             "taskyard-wire",
             "taskyard-server",
             "taskyard",
@@ -183,7 +227,14 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "taskyard-contract",
-        unreachable: &["tokio", "serde", "taskyard-core", "taskyard-wire", "taskyard"],
+        unreachable: &[
+            "tokio",
+            "serde",
+            "taskyard-core",
+            "taskyard-iproto",
+            "taskyard-wire",
+            "taskyard",
+        ],
         unnamed: &[],
         instead: "a contract is text in and text out, so that a build script can use it",
     },
@@ -193,7 +244,7 @@ const RULES: &[Rule] = &[
         package: "mailer",
         unreachable: &["taskyard-server"],
         unnamed: &["taskyard-core", "taskyard-engine", "taskyard-store", "taskyard-wire"],
-        instead: "an example uses what users have: `taskyard` and `taskyard-contract`",
+        instead: "an example uses what users have: `taskyard`, `taskyard-worker` and `taskyard-contract`",
     },
     Rule {
         package: "taskyard-bench",
@@ -218,8 +269,8 @@ const IMPURE: &[(&str, &str)] = &[
 ];
 
 /// The core reads no clock and touches nothing outside itself.
-pub fn pure_core(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+pub fn pure_core(tree: &Tree) -> Vec<Diagnostic> {
+    let mut diagnostics = Vec::new();
     for (path, source) in tree.rust().filter(|(path, _)| path.starts_with("crates/core/src/")) {
         for line in source.lines().filter(|line| !line.test) {
             for (word, instead) in IMPURE {
@@ -228,13 +279,13 @@ pub fn pure_core(tree: &Tree) -> Vec<Complaint> {
                     code.is_some_and(|code| is_in_group(&code, word))
                 };
                 if find_word(line.code, word).is_some() || grouped() {
-                    let wrong = format!("the core uses `{word}`");
-                    complaints.push(Complaint::new((path, line.number), wrong, *instead));
+                    let problem = format!("the core uses `{word}`");
+                    diagnostics.push(Diagnostic::new((path, line.number), problem, *instead));
                 }
             }
         }
     }
-    complaints
+    diagnostics
 }
 
 /// Whether `use std::{..}` at the start of the code imports `std::word`.
@@ -243,15 +294,15 @@ fn is_in_group(code: &str, word: &str) -> bool {
     word.strip_prefix("std::").is_some_and(|module| find_word(group, module).is_some())
 }
 
-/// What one package knows.
+/// The dependencies of one package.
 #[derive(Default)]
-struct Known {
+struct Dependencies {
     named: BTreeSet<String>,
     reached: BTreeSet<String>,
 }
 
 /// Asks cargo and compares with the rules.
-pub fn check() -> Result<Vec<Complaint>, String> {
+pub fn check() -> Result<Vec<Diagnostic>, String> {
     let members = packages(&["--workspace", "--depth", "0"])?;
     let mut known = BTreeMap::new();
     for member in members {
@@ -262,7 +313,7 @@ pub fn check() -> Result<Vec<Complaint>, String> {
         let mut reached = packages(&own_edges)?;
         named.remove(&member);
         reached.remove(&member);
-        known.insert(member, Known { named, reached });
+        known.insert(member, Dependencies { named, reached });
     }
     Ok(compare(&known, RULES))
 }
@@ -275,76 +326,73 @@ fn packages(args: &[&str]) -> Result<BTreeSet<String>, String> {
     Ok(names.filter(|name| !name.starts_with('[')).map(String::from).collect())
 }
 
-fn compare(known: &BTreeMap<String, Known>, rules: &[Rule]) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+fn compare(known: &BTreeMap<String, Dependencies>, rules: &[Rule]) -> Vec<Diagnostic> {
+    let mut diagnostics = Vec::new();
     for (package, knows) in known {
-        let mut complain = |wrong: String, instead: &str| {
-            complaints.push(Complaint::new((package, 1), wrong, instead));
+        let mut report = |problem: String, instead: &str| {
+            diagnostics.push(Diagnostic::new((package, 1), problem, instead));
         };
         if knows.named.contains(CLI) {
-            complain(
-                format!("depends on `{CLI}`"),
-                "move what is shared into the crate it is about",
-            );
+            report(format!("depends on `{CLI}`"), "move what is shared into the crate it is about");
         }
         let Some(rule) = rules.iter().find(|rule| rule.package == package) else {
             let instead = "a line in xtask/src/tidy/directions.rs with what it must not know, or a \
                            module of another crate";
-            complain("this crate promises nothing".into(), instead);
+            report("this crate has no rule".into(), instead);
             continue;
         };
         for banned in rule.unreachable.iter().filter(|name| knows.reached.contains(**name)) {
-            complain(format!("depends on `{banned}`, perhaps through another crate"), rule.instead);
+            report(format!("depends on `{banned}`, perhaps through another crate"), rule.instead);
         }
         for banned in rule.unnamed.iter().filter(|name| knows.named.contains(**name)) {
-            complain(format!("names `{banned}` in its Cargo.toml"), rule.instead);
+            report(format!("names `{banned}` in its Cargo.toml"), rule.instead);
         }
     }
     for rule in rules.iter().filter(|rule| !known.contains_key(rule.package)) {
-        let wrong = "a rule for a crate that is not there";
-        complaints.push(Complaint::new((rule.package, 1), wrong, "remove or rename the rule"));
+        let problem = "a rule for a crate that is not there";
+        diagnostics.push(Diagnostic::new((rule.package, 1), problem, "remove or rename the rule"));
     }
-    complaints
+    diagnostics
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn known(package: &str, named: &[&str], reached: &[&str]) -> (String, Known) {
+    fn known(package: &str, named: &[&str], reached: &[&str]) -> (String, Dependencies) {
         let set = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
-        (package.into(), Known { named: set(named), reached: set(reached) })
+        (package.into(), Dependencies { named: set(named), reached: set(reached) })
     }
 
-    fn wrong(known: Vec<(String, Known)>) -> Vec<(String, String)> {
+    fn problem(known: Vec<(String, Dependencies)>) -> Vec<(String, String)> {
         const RULES: &[Rule] = &[
             Rule { package: "core", unreachable: &["tokio"], unnamed: &[], instead: "" },
             Rule { package: "server", unreachable: &[], unnamed: &["rusqlite"], instead: "" },
         ];
         let found = compare(&known.into_iter().collect(), RULES);
-        found.into_iter().map(|found| (found.path, found.wrong)).collect()
+        found.into_iter().map(|found| (found.path, found.problem)).collect()
     }
 
     #[test]
     fn a_driver_may_be_reached_but_not_named() {
         let core = || known("core", &[], &[]);
         let server = known("server", &["core"], &["core", "rusqlite"]);
-        assert_eq!(wrong(vec![core(), server]), []);
+        assert_eq!(problem(vec![core(), server]), []);
         let server = known("server", &["rusqlite"], &["rusqlite"]);
         let expected = ("server".into(), "names `rusqlite` in its Cargo.toml".into());
-        assert_eq!(wrong(vec![core(), server]), [expected]);
+        assert_eq!(problem(vec![core(), server]), [expected]);
     }
 
     #[test]
     fn what_is_reached_through_others_counts() {
-        let found = wrong(vec![known("core", &[], &["tokio"]), known("server", &[], &[])]);
+        let found = problem(vec![known("core", &[], &["tokio"]), known("server", &[], &[])]);
         let text = "depends on `tokio`, perhaps through another crate";
         assert_eq!(found, [("core".into(), text.into())]);
     }
 
     #[test]
     fn every_crate_has_a_rule_and_every_rule_a_crate() {
-        let found = wrong(vec![known("core", &[], &[]), known("types", &[CLI], &[])]);
+        let found = problem(vec![known("core", &[], &[]), known("types", &[CLI], &[])]);
         let packages: Vec<_> = found.iter().map(|(package, _)| package.as_str()).collect();
         assert_eq!(packages, ["types", "types", "server"]);
     }
@@ -367,7 +415,7 @@ mod tests {
 ";
         let lines = |path: &str| {
             let tree = Tree::of(&[(path, text)]);
-            pure_core(&tree).into_iter().map(|complaint| complaint.line).collect::<Vec<_>>()
+            pure_core(&tree).into_iter().map(|diagnostic| diagnostic.line).collect::<Vec<_>>()
         };
         assert_eq!(lines("crates/core/src/a.rs"), [1, 3, 4]);
         assert_eq!(lines("crates/store/src/a.rs"), []);

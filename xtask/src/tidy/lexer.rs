@@ -1,4 +1,4 @@
-//! Just enough of Rust's grammar to tell code from comments and from the insides of literals.
+//! Splits a Rust text into code and comments, and blanks the insides of literals.
 
 /// A text in two views of the same lines and columns.
 pub struct Views {

@@ -1,24 +1,24 @@
-//! Links between documents lead somewhere.
+//! Checks that links between documents lead to existing files and headings.
 
 use std::collections::BTreeSet;
 
-use super::Complaint;
+use super::Diagnostic;
 use super::tree::Tree;
 
 /// Every relative link of a document names a file that is there, and a heading in it.
-pub fn check(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+pub fn check(tree: &Tree) -> Vec<Diagnostic> {
+    let mut diagnostics = Vec::new();
     for (path, text) in tree.ending(".md") {
         for (line, number) in prose(text).iter().zip(1..) {
             for link in links(line) {
-                if let Some(wrong) = broken(tree, path, link) {
+                if let Some(problem) = broken(tree, path, link) {
                     let instead = "a path from this document's folder to what exists, or no link";
-                    complaints.push(Complaint::new((path, number), wrong, instead));
+                    diagnostics.push(Diagnostic::new((path, number), problem, instead));
                 }
             }
         }
     }
-    complaints
+    diagnostics
 }
 
 fn broken(tree: &Tree, from: &str, link: &str) -> Option<String> {
@@ -125,13 +125,13 @@ fn slug(title: &str) -> String {
 mod tests {
     use super::*;
 
-    fn wrong(text: &str) -> Vec<String> {
+    fn problem(text: &str) -> Vec<String> {
         let tree = Tree::of(&[
             ("docs/guide/a.md", text),
             ("docs/b.md", "# First, then\n```\n# no heading\n```\n# First, then\n<a id=\"own\">\n"),
             ("README.md", ""),
         ]);
-        check(&tree).into_iter().map(|complaint| complaint.wrong).collect()
+        check(&tree).into_iter().map(|diagnostic| diagnostic.problem).collect()
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
 [n](none)
 ```
 ";
-        assert_eq!(wrong(text), Vec::<String>::new());
+        assert_eq!(problem(text), Vec::<String>::new());
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
             ("[a](../b.md#no-heading)", "`docs/b.md` has no heading `#no-heading`"),
         ];
         for (text, expected) in cases {
-            assert_eq!(wrong(text), [expected], "{text}");
+            assert_eq!(problem(text), [expected], "{text}");
         }
     }
 }

@@ -1,11 +1,12 @@
-//! The house rules that a program can check, so that nobody has to remember them.
+//! Checks the sources for the rules of the project that a program can check.
 //!
-//! A check reads the [`Tree`] and returns complaints, each with what to write instead. Every check
+//! A check reads the [`Tree`] and returns diagnostics, each with what to write instead. Every check
 //! but the crate directions is a pure function over texts; to add one, write it and name it in
 //! [`CHECKS`].
 
 mod copies;
 mod directions;
+mod leftovers;
 mod lexer;
 mod links;
 mod shape;
@@ -15,74 +16,103 @@ mod words;
 
 use std::fmt;
 use std::fs;
+use std::path::Path;
 
 use tree::Tree;
 
 use crate::shell;
 
 /// The checks of texts.
-const CHECKS: &[fn(&Tree) -> Vec<Complaint>] = &[
+const CHECKS: &[fn(&Tree) -> Vec<Diagnostic>] = &[
     directions::pure_core,
     shape::file_length,
     shape::function_length,
     shape::names,
-    shape::opening,
-    words::attributes,
-    words::unfinished,
-    words::sleeping,
-    words::machine_paths,
+    shape::crate_header,
+    leftovers::attributes,
+    leftovers::unfinished,
+    leftovers::sleeping,
+    leftovers::machine_paths,
     links::check,
     copies::check,
+    words::check,
 ];
 
-/// What is wrong, where, and what to do instead.
+/// What `tidy` changes before it checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    Nothing,
+    /// Copies the examples into the documents again and removes clean files from the list of pending files.
+    Fix,
+    /// Writes the list of pending files anew.
+    Pending,
+}
+
+/// A violation of a rule: where, what, and what to write instead.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Complaint {
+struct Diagnostic {
     path: String,
     line: usize,
-    wrong: String,
+    problem: String,
     instead: String,
 }
 
-impl Complaint {
+impl Diagnostic {
     fn new(
         (path, line): (&str, usize),
-        wrong: impl Into<String>,
+        problem: impl Into<String>,
         instead: impl Into<String>,
     ) -> Self {
-        Self { path: path.into(), line, wrong: wrong.into(), instead: instead.into() }
+        Self { path: path.into(), line, problem: problem.into(), instead: instead.into() }
     }
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}\n    instead: {}", self.path, self.line, self.wrong, self.instead)
+        write!(f, "{}:{}: {}\n    instead: {}", self.path, self.line, self.problem, self.instead)
     }
 }
 
-/// Runs every check on the repository; with `fix` it first copies the examples into the documents.
-pub fn run(fix: bool) -> Result<(), String> {
+/// Makes the change and runs every check on the repository.
+pub fn run(change: Change) -> Result<(), String> {
     let root = shell::root();
     let mut tree = Tree::read(&root)?;
-    if fix {
-        for (path, text) in copies::fixed(&tree) {
-            fs::write(root.join(&path), text).map_err(|error| format!("{path}: {error}"))?;
-            println!("{path}: copied the examples again");
+    let written = match change {
+        Change::Nothing => Vec::new(),
+        Change::Fix => {
+            let mut texts = copies::fixed(&tree);
+            texts.push((words::PENDING.into(), words::remaining(&tree)));
+            texts
         }
+        Change::Pending => vec![(words::PENDING.into(), words::rewritten(&tree))],
+    };
+    for (path, text) in
+        written.iter().filter(|(path, text)| tree.text(path).unwrap_or_default() != text)
+    {
+        write(&root, path, text)?;
+    }
+    if !written.is_empty() {
         tree = Tree::read(&root)?;
     }
-    let mut complaints: Vec<_> = CHECKS.iter().flat_map(|check| check(&tree)).collect();
-    complaints.extend(directions::check()?);
-    complaints.sort();
-    for complaint in &complaints {
-        println!("{complaint}");
+    let mut diagnostics: Vec<_> = CHECKS.iter().flat_map(|check| check(&tree)).collect();
+    diagnostics.extend(directions::check()?);
+    diagnostics.sort();
+    for diagnostic in &diagnostics {
+        println!("{diagnostic}");
     }
-    match complaints.len() {
+    match diagnostics.len() {
         0 => {
-            println!("tidy: {} files, nothing to complain about", tree.len());
+            println!("tidy: {} files, no violations", tree.len());
             Ok(())
         }
-        1 => Err("tidy: one complaint".into()),
-        many => Err(format!("tidy: {many} complaints")),
+        1 => Err("tidy: one violation".into()),
+        many => Err(format!("tidy: {many} violations")),
     }
+}
+
+fn write(root: &Path, path: &str, text: &str) -> Result<(), String> {
+    fs::write(root.join(path), text).map_err(|error| format!("{path}: {error}"))?;
+    println!("{path}: written");
+    Ok(())
 }

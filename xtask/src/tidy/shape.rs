@@ -1,6 +1,6 @@
-//! How files are cut and named: lengths, names, opening lines.
+//! Checks lengths of files and functions, names of files, and headers of crates.
 
-use super::Complaint;
+use super::Diagnostic;
 use super::tree::Tree;
 
 /// The most lines of a file that are not tests.
@@ -8,17 +8,17 @@ const FILE_LINES_MAX: usize = 600;
 /// The most lines of a function outside the tests.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Names that say nothing about what is inside.
-const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "misc", "imp"];
+const VAGUE_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "misc", "imp"];
 
 /// Files stay short enough to be read in one go.
-pub fn file_length(tree: &Tree) -> Vec<Complaint> {
+pub fn file_length(tree: &Tree) -> Vec<Diagnostic> {
     let lengths = tree.rust().map(|(path, source)| {
         (path, source.lines().filter(|line| !line.test).map(|line| line.number).collect::<Vec<_>>())
     });
     lengths
         .filter(|(_, lines)| lines.len() > FILE_LINES_MAX)
         .map(|(path, lines)| {
-            Complaint::new(
+            Diagnostic::new(
                 (path, lines[FILE_LINES_MAX]),
                 format!("{} lines of code, the ceiling is {FILE_LINES_MAX}", lines.len()),
                 "split it by concern into files named after what they hold; most have 100 to 350",
@@ -28,7 +28,7 @@ pub fn file_length(tree: &Tree) -> Vec<Complaint> {
 }
 
 /// Functions stay short enough to be seen at once.
-pub fn function_length(tree: &Tree) -> Vec<Complaint> {
+pub fn function_length(tree: &Tree) -> Vec<Diagnostic> {
     let functions = tree.rust().flat_map(|(path, source)| {
         source.functions().into_iter().map(move |function| (path, function))
     });
@@ -36,7 +36,7 @@ pub fn function_length(tree: &Tree) -> Vec<Complaint> {
         .filter(|(_, function)| !function.test && function.length > FUNCTION_LINES_MAX)
         .map(|(path, function)| {
             let (name, length) = (&function.name, function.length);
-            Complaint::new(
+            Diagnostic::new(
                 (path, function.line),
                 format!("`{name}` has {length} lines, the ceiling is {FUNCTION_LINES_MAX}"),
                 "move its steps into functions with names; most fit in 40 lines",
@@ -46,16 +46,16 @@ pub fn function_length(tree: &Tree) -> Vec<Complaint> {
 }
 
 /// A file or crate is named after what it holds.
-pub fn names(tree: &Tree) -> Vec<Complaint> {
+pub fn names(tree: &Tree) -> Vec<Diagnostic> {
     tree.texts()
         .filter(|(path, _)| path.ends_with(".rs") || path.ends_with("Cargo.toml"))
         .filter_map(|(path, text)| {
             let package = path.ends_with("Cargo.toml").then(|| package_name(text)).flatten();
             let mut names = path.split('/').chain(package);
-            let empty = names.find(|name| is_empty_name(name))?;
-            Some(Complaint::new(
+            let vague = names.find(|name| is_vague_name(name))?;
+            Some(Diagnostic::new(
                 (path, 1),
-                format!("`{empty}` does not say what is inside"),
+                format!("`{vague}` does not say what is inside"),
                 "a noun of the domain or a verb of the protocol, such as `tube` or `take`",
             ))
         })
@@ -63,9 +63,9 @@ pub fn names(tree: &Tree) -> Vec<Complaint> {
 }
 
 /// Also the last word of a crate's name counts, as in `taskyard-utils`.
-fn is_empty_name(name: &str) -> bool {
+fn is_vague_name(name: &str) -> bool {
     let stem = name.strip_suffix(".rs").unwrap_or(name);
-    stem.rsplit(['-', '_']).next().is_some_and(|last| EMPTY_NAMES.contains(&last))
+    stem.rsplit(['-', '_']).next().is_some_and(|last| VAGUE_NAMES.contains(&last))
 }
 
 fn package_name(manifest: &str) -> Option<&str> {
@@ -74,15 +74,15 @@ fn package_name(manifest: &str) -> Option<&str> {
     line.split('"').nth(1)
 }
 
-/// Each crate's first file tells what it is.
-pub fn opening(tree: &Tree) -> Vec<Complaint> {
+/// Each crate's first file states what it is.
+pub fn crate_header(tree: &Tree) -> Vec<Diagnostic> {
     tree.ending(".rs")
         .filter(|(path, _)| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs"))
         .filter(|(_, text)| !text.starts_with("//! "))
         .map(|(path, _)| {
-            Complaint::new(
+            Diagnostic::new(
                 (path, 1),
-                "does not open with what this crate is",
+                "has no header",
                 "`//!` lines: what it is, what it never does, where to start reading",
             )
         })
@@ -93,8 +93,8 @@ pub fn opening(tree: &Tree) -> Vec<Complaint> {
 mod tests {
     use super::*;
 
-    fn lines(complaints: &[Complaint]) -> Vec<(&str, usize)> {
-        complaints.iter().map(|complaint| (complaint.path.as_str(), complaint.line)).collect()
+    fn lines(diagnostics: &[Diagnostic]) -> Vec<(&str, usize)> {
+        diagnostics.iter().map(|diagnostic| (diagnostic.path.as_str(), diagnostic.line)).collect()
     }
 
     #[test]
@@ -118,13 +118,13 @@ mod tests {
             ("src/long.rs", &body(71)),
             ("tests/long.rs", &body(71)),
         ]);
-        let complaints = function_length(&tree);
-        assert_eq!(lines(&complaints), [("src/long.rs", 2)]);
-        assert_eq!(complaints[0].wrong, "`f` has 71 lines, the ceiling is 70");
+        let diagnostics = function_length(&tree);
+        assert_eq!(lines(&diagnostics), [("src/long.rs", 2)]);
+        assert_eq!(diagnostics[0].problem, "`f` has 71 lines, the ceiling is 70");
     }
 
     #[test]
-    fn empty_names_are_refused() {
+    fn vague_names_are_refused() {
         let tree = Tree::of(&[
             ("crates/core/src/tube.rs", ""),
             ("crates/core/src/commons.rs", ""),
@@ -132,19 +132,19 @@ mod tests {
             ("crates/core/tests/common/mod.rs", ""),
             ("crates/x/Cargo.toml", "[package]\nname = \"taskyard-helpers\"\n"),
         ]);
-        let paths: Vec<_> = names(&tree).into_iter().map(|complaint| complaint.path).collect();
+        let paths: Vec<_> = names(&tree).into_iter().map(|diagnostic| diagnostic.path).collect();
         let wanted =
             ["crates/core/src/utils.rs", "crates/core/tests/common/mod.rs", "crates/x/Cargo.toml"];
         assert_eq!(paths, wanted);
     }
 
     #[test]
-    fn a_crate_tells_what_it_is() {
+    fn a_crate_has_a_header() {
         let tree = Tree::of(&[
             ("crates/a/src/lib.rs", "//! The rules.\n"),
             ("crates/b/src/lib.rs", "mod c;\n"),
             ("crates/b/src/c.rs", "\n"),
         ]);
-        assert_eq!(lines(&opening(&tree)), [("crates/b/src/lib.rs", 1)]);
+        assert_eq!(lines(&crate_header(&tree)), [("crates/b/src/lib.rs", 1)]);
     }
 }

@@ -1,5 +1,4 @@
-//! A Rust file as the checks see it: lines of code, lines of comments, which of them are tests,
-//! and where functions begin and end.
+//! Splits a Rust file into lines of code, comments and tests, and finds its functions.
 
 use super::lexer::{self, is_word};
 

@@ -1,4 +1,4 @@
-//! The files of the repository, in memory.
+//! Reads the files of the repository into memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -66,6 +66,11 @@ impl Tree {
     /// The Rust sources.
     pub fn rust(&self) -> impl Iterator<Item = (&str, &Source)> {
         self.rust.iter().map(|(path, source)| (path.as_str(), source))
+    }
+
+    /// One Rust source.
+    pub fn source(&self, path: &str) -> Option<&Source> {
+        self.rust.get(path)
     }
 
     /// Whether there is such a file or folder.

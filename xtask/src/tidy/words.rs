@@ -1,215 +1,150 @@
-//! Words that have no place in a finished source: hidden lints, leftovers, sleeps in tests, paths
-//! of somebody's machine.
+//! Checks the vocabulary: words of `xtask/words.toml`, type names that exist twice in a crate, and file headers.
+//!
+//! Files that are not converted yet are listed in `xtask/words-pending.txt`. A listed file that has become clean fails, so the
+//! list only shrinks.
 
-use super::Complaint;
-use super::lexer::{find_word, is_word};
-use super::source::{Line, Source};
+mod headers;
+mod list;
+mod names;
+mod pending;
+
+use super::Diagnostic;
 use super::tree::Tree;
+use list::WordList;
+use names::is_boundary;
 
-/// Macros and attributes that mark what is not finished, and what to do about each.
-const UNFINISHED: &[(&str, &str)] = &[
-    ("todo!", "write it, or return an error that says it is not there yet"),
-    ("unimplemented!", "write it, or return an error that says it is not there yet"),
-    ("dbg!", "remove it, or use `tracing::debug!` if others need to see it"),
-    ("#[ignore", "make the test pass or delete it; a slow one gets a smaller case"),
-];
+pub use pending::{PENDING, remaining, rewritten};
 
-/// Marks in comments that leave the work to somebody else.
-const MARKS: &[&str] = &["FIXME", "XXX"];
+/// Where the words are listed.
+pub const LIST: &str = "xtask/words.toml";
 
-/// Folders whose name says that a path belongs to one machine.
-const MACHINE_FOLDERS: &[&str] = &["root", "work", "home", "Users"];
+/// Files that must name the words.
+const EXEMPT: &[&str] = &["CHANGELOG.md", LIST, PENDING, "xtask/src/tidy/words"];
+/// The kinds of files with prose or names of ours.
+const KINDS: &[&str] = &[".rs", ".sql", ".lua", ".md", ".js", ".html", ".py"];
 
-/// A lint is silenced with a reason, and only as long as it would complain.
-pub fn attributes(tree: &Tree) -> Vec<Complaint> {
-    const INSTEAD: &str = "`#[expect(lint, reason = \"why it is right here\")]`";
-    let mut complaints = Vec::new();
-    for (path, source) in tree.rust() {
-        for line in source.lines().filter(|line| line.code.trim_start().starts_with('#')) {
-            let place = (path, line.number);
-            if find_word(line.code, "allow(").is_some() {
-                let wrong = "`#[allow]` stays when its cause is gone, and gives no reason";
-                complaints.push(Complaint::new(place, wrong, INSTEAD));
-            } else if find_word(line.code, "expect(").is_some() && !has_reason(source, &line) {
-                complaints.push(Complaint::new(place, "`#[expect]` without a reason", INSTEAD));
-            }
-        }
-    }
-    complaints
+/// All findings about vocabulary but those of pending files, and an error for each pending file that is clean.
+pub fn check(tree: &Tree) -> Vec<Diagnostic> {
+    pending::apply(tree, all(tree))
 }
 
-fn has_reason(source: &Source, line: &Line<'_>) -> bool {
-    let code = source.code_from(line.number);
-    let attribute = code.split_once(']').map_or(code.as_str(), |(attribute, _)| attribute);
-    find_word(attribute, "reason").is_some()
+/// All findings about vocabulary, pending or not.
+fn all(tree: &Tree) -> Vec<Diagnostic> {
+    let list = WordList::parse(tree.text(LIST).unwrap_or_default());
+    let mut found = banned_words(tree, &list);
+    found.extend(names::file_names(tree, &list));
+    found.extend(names::twice(tree));
+    found.extend(headers::check(tree));
+    found
 }
 
-/// What is committed is finished.
-pub fn unfinished(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
-    for (path, source) in tree.rust() {
-        for line in source.lines() {
-            for (word, instead) in UNFINISHED {
-                if find_word(line.code, word).is_some() {
-                    let wrong = format!("`{word}` is not finished");
-                    complaints.push(Complaint::new((path, line.number), wrong, *instead));
-                }
-            }
-            complaints.extend(marked((path, line.number), line.comment));
-        }
-    }
-    for (path, text) in tree.texts().filter(|(path, _)| !path.ends_with(".rs")) {
-        let lines = text.lines().zip(1..);
-        complaints.extend(lines.flat_map(|(line, number)| marked((path, number), line)));
-    }
-    complaints
-}
-
-fn marked(place: (&str, usize), text: &str) -> Option<Complaint> {
-    let mark = MARKS.iter().find(|mark| find_word(text, mark).is_some())?;
-    let instead = "do it now, or say plainly in a sentence what is missing and why that is fine";
-    Some(Complaint::new(place, format!("`{mark}` leaves it to somebody else"), instead))
-}
-
-/// A test that sleeps is slow when it passes and fails when the machine is busy.
-pub fn sleeping(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
-    for (path, source) in tree.rust() {
-        // The suite that every store passes is a library, and still a test.
-        let suite = path.contains("/conformance/");
-        let tests = source.lines().filter(|line| line.test || suite);
-        for line in tests.filter(|line| sleeps(line.code) && !is_excused(source, line)) {
-            complaints.push(Complaint::new(
-                (path, line.number),
-                "a test that sleeps",
-                "move a hand clock or wait for a signal; if it must sleep, write \
-                 `// tidy: sleep because ...` above the line",
-            ));
-        }
-    }
-    complaints
-}
-
-fn sleeps(code: &str) -> bool {
-    ["sleep", "sleep_until", "sleep_ms"].iter().any(|word| {
-        code.match_indices(word).any(|(at, _)| {
-            let (before, after) = (&code[..at], &code[at + word.len()..]);
-            let named = before.ends_with("thread::") || before.ends_with("time::");
-            let bare = !before.ends_with(is_word) && !before.ends_with(['.', ':']);
-            let called = after.starts_with('(') && !before.ends_with("fn ");
-            let ended = !after.starts_with(is_word);
-            ended && (named || (bare && called))
-        })
+/// The files in which vocabulary is checked.
+fn files(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
+    tree.texts().filter(|(path, _)| {
+        KINDS.iter().any(|kind| path.ends_with(kind))
+            && !EXEMPT.iter().any(|exempt| path.starts_with(exempt))
     })
 }
 
-fn is_excused(source: &Source, line: &Line<'_>) -> bool {
-    source
-        .comments_above(line.number)
-        .filter_map(|comment| comment.split_once("tidy: sleep because "))
-        .any(|(_, reason)| !reason.trim().is_empty())
-}
-
-/// A path of one machine means nothing on another.
-pub fn machine_paths(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
-    for (path, text) in tree.texts() {
+/// Words that the list refuses, in texts and in names.
+fn banned_words(tree: &Tree, list: &WordList) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for (path, text) in files(tree) {
         for (line, number) in text.lines().zip(1..) {
-            if let Some(found) = machine_path(line) {
-                complaints.push(Complaint::new(
-                    (path, number),
-                    format!("`{found}` is a path of one machine"),
-                    "a path from the root of the repository, a temporary folder, or `~/`",
-                ));
+            let line = PhraseLine::new(line);
+            let in_text = list.text.iter().filter(|(word, _)| line.has(word));
+            found.extend(in_text.map(|(word, instead)| diagnostic((path, number), word, instead)));
+        }
+        let code: Vec<(usize, &str)> = match tree.source(path) {
+            Some(source) => source.lines().map(|line| (line.number, line.code)).collect(),
+            None if path.ends_with(".sql") || path.ends_with(".lua") => {
+                (1..).zip(text.lines()).collect()
             }
+            None => Vec::new(),
+        };
+        for (number, line) in code {
+            let banned = names::banned(line, list).into_iter();
+            found.extend(banned.map(|(word, instead)| diagnostic((path, number), &word, &instead)));
         }
     }
-    complaints
+    found
 }
 
-fn machine_path(line: &str) -> Option<String> {
-    MACHINE_FOLDERS.iter().map(|folder| format!("/{folder}/")).find(|folder| {
-        line.match_indices(folder.as_str()).any(|(at, _)| {
-            // After a name or a dot it is the middle of another path.
-            let before = line[..at].chars().next_back();
-            !before.is_some_and(|char| is_word(char) || "./-~}>)".contains(char))
+fn diagnostic(place: (&str, usize), word: &str, instead: &str) -> Diagnostic {
+    Diagnostic::new(place, format!("`{word}` is not a word of this project"), instead)
+}
+
+/// A line in which phrases are looked for, in any case; an underscore and a change to upper case begin a word too.
+struct PhraseLine {
+    spaced: String,
+    lower: String,
+}
+
+impl PhraseLine {
+    fn new(line: &str) -> Self {
+        let spaced = line.replace('_', " ");
+        PhraseLine { lower: spaced.to_ascii_lowercase(), spaced }
+    }
+
+    fn has(&self, phrase: &str) -> bool {
+        self.lower.match_indices(phrase).any(|(at, _)| {
+            is_boundary(&self.spaced, at) && is_boundary(&self.spaced, at + phrase.len())
         })
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(check: fn(&Tree) -> Vec<Complaint>, path: &str, text: &str) -> Vec<usize> {
-        check(&Tree::of(&[(path, text)])).into_iter().map(|complaint| complaint.line).collect()
-    }
-
-    #[test]
-    fn lints_are_expected_with_a_reason() {
-        let text = "\
-#![allow(dead_code)]
-#[expect(dead_code)]
-#[expect(dead_code, reason = \"read by the debugger\")]
-#[expect(
-    dead_code,
-    reason = \"read by the debugger\"
-)]
-#[cfg_attr(test, allow(dead_code))]
-// #[allow(dead_code)]
-x.expect(\"#[allow(\");
+    const WORDS: &str = "\
+[text]
+nobody = \"no worker\"
+\"who waits\" = \"a waiting client\"
+[types]
+Yard = \"PoolHandle\"
+[names]
+wall = \"sandbox\"
+take_off = \"dispatch\"
+[allowed]
+\"wall clock\" = \"\"
 ";
-        assert_eq!(found(attributes, "a.rs", text), [1, 2, 8]);
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        let tree = Tree::of(&[(LIST, WORDS), (path, text)]);
+        let mut lines: Vec<_> = all(&tree).into_iter().map(|found| found.line).collect();
+        lines.sort();
+        lines
     }
 
     #[test]
-    fn leftovers_are_found_in_code_and_marks_in_comments() {
-        let text =
-            "todo!();\n\"todo!()\";\n// todo!()\ndbg!(1);\n#[ignore = \"slow\"]\nmy_todo!();\n";
-        assert_eq!(found(unfinished, "a.rs", text), [1, 4, 5]);
-        let marks: Vec<_> = MARKS.iter().map(|mark| format!("// {mark}: later\n")).collect();
-        assert_eq!(found(unfinished, "a.rs", &marks.concat()), [1, 2]);
-        assert_eq!(found(unfinished, "a.sql", &marks.concat()), [1, 2]);
-        assert_eq!(found(unfinished, "a.md", "XXXL"), []);
-    }
-
-    #[test]
-    fn tests_do_not_sleep() {
-        let text = "\
-use std::thread::sleep;
-thread::sleep(a);
-tokio::time::sleep(a).await;
-sleep(a);
-clock.sleep(a);
-Clock::sleep(a);
-fn sleep(a: Span) {}
-asleep(a);
-// tidy: sleep because the kernel gives no other sign
-thread::sleep(a);
-// tidy: sleep because
-thread::sleep(a);
-time::sleep_until(a).await;
-";
-        assert_eq!(found(sleeping, "tests/a.rs", text), [1, 2, 3, 4, 12, 13]);
-        assert_eq!(found(sleeping, "src/a.rs", text), []);
-        assert_eq!(found(sleeping, "src/conformance/take.rs", "thread::sleep(a);"), [1]);
-    }
-
-    #[test]
-    fn an_excuse_may_take_two_lines() {
-        let text = "// tidy: sleep because the kernel\n// gives no other sign\nthread::sleep(a);\n";
-        assert_eq!(found(sleeping, "tests/a.rs", text), []);
-    }
-
-    #[test]
-    fn paths_of_one_machine_are_found() {
-        for folder in MACHINE_FOLDERS {
-            let path = format!("/{folder}/x");
-            assert_eq!(found(machine_paths, "a.md", &format!("see {path}")), [1]);
-            assert_eq!(found(machine_paths, "a.rs", &format!("\"{path}\"")), [1]);
-            for fine in ["https://a.b", "docs", "{dir}", ".", "$HOME"] {
-                assert_eq!(found(machine_paths, "a.md", &format!("{fine}{path}")), []);
-            }
+    fn texts_are_checked_in_code_comments_and_documents() {
+        let text = "//! Checks.\n// Nobody waits\nfn nobody_waits() {}\nstruct NobodyWaits;\n\"nobody\";\nbusynobody();\n";
+        assert_eq!(lines("src/a.rs", text), [2, 3, 4, 5]);
+        for path in ["a.md", "a.sql", "a.lua"] {
+            assert_eq!(lines(path, "fine\nIt is for nobody.\n"), [2], "{path}");
         }
+        assert_eq!(lines("a.png", "nobody"), []);
+        assert_eq!(lines("CHANGELOG.md", "nobody"), []);
+    }
+
+    #[test]
+    fn phrases_may_be_names() {
+        let text = "//! Checks.\nfn who_waits_is_served() {}\n// Who waits, waits.\nfn who() {}\n";
+        assert_eq!(lines("src/a.rs", text), [2, 3]);
+    }
+
+    #[test]
+    fn names_are_checked_in_code_only() {
+        let text = "//! Checks.\nstruct YardHandle;\n// a wall\nlet wall_count = 1;\nlet wallet = wall_clock();\nfn take_off() {}\nfn take() {}\nuse taskyard::Taskyard;\n";
+        assert_eq!(lines("src/a.rs", text), [2, 4, 6]);
+        assert_eq!(lines("a.md", "a wall"), []);
+        assert_eq!(lines("a.sql", "CREATE FUNCTION take_off()"), [1]);
+    }
+
+    #[test]
+    fn a_diagnostic_shows_the_replacement() {
+        let tree = Tree::of(&[(LIST, WORDS), ("a.md", "nobody")]);
+        assert_eq!(all(&tree)[0].instead, "no worker");
     }
 }

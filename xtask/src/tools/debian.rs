@@ -1,4 +1,4 @@
-//! Programs that come as Debian packages.
+//! Installs the programs that come as Debian packages.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,25 +8,25 @@ use crate::shell;
 
 /// The Debian packages that the tests use. To add one, add a line.
 const PACKAGES: &[Package] = &[
-    Package { name: "asymptote", proof: &["asy", "--version"] },
-    Package { name: "bubblewrap", proof: &["bwrap", "--version"] },
-    Package { name: "chromium", proof: &["chromium", "--version"] },
-    Package { name: "chromium-driver", proof: &["chromedriver", "--version"] },
-    Package { name: "dvisvgm", proof: &["dvisvgm", "--version"] },
-    Package { name: "nodejs", proof: &["node", "--version"] },
-    Package { name: "npm", proof: &["npm", "--version"] },
-    Package { name: "pgbouncer", proof: &["/usr/sbin/pgbouncer", "--version"] },
-    Package { name: "postgresql", proof: &["/usr/lib/postgresql/15/bin/postgres", "--version"] },
-    Package { name: "python3-venv", proof: &["python3", "-c", "import ensurepip, venv"] },
-    Package { name: "redis-server", proof: &["redis-server", "--version"] },
-    Package { name: "tarantool", proof: &["tarantool", "--version"] },
+    Package { name: "asymptote", probe: &["asy", "--version"] },
+    Package { name: "bubblewrap", probe: &["bwrap", "--version"] },
+    Package { name: "chromium", probe: &["chromium", "--version"] },
+    Package { name: "chromium-driver", probe: &["chromedriver", "--version"] },
+    Package { name: "dvisvgm", probe: &["dvisvgm", "--version"] },
+    Package { name: "nodejs", probe: &["node", "--version"] },
+    Package { name: "npm", probe: &["npm", "--version"] },
+    Package { name: "pgbouncer", probe: &["/usr/sbin/pgbouncer", "--version"] },
+    Package { name: "postgresql", probe: &["/usr/lib/postgresql/15/bin/postgres", "--version"] },
+    Package { name: "python3-venv", probe: &["python3", "-c", "import ensurepip, venv"] },
+    Package { name: "redis-server", probe: &["redis-server", "--version"] },
+    Package { name: "tarantool", probe: &["tarantool", "--version"] },
 ];
 
-/// A Debian package, and the command that works once it is there. Asking the command instead of
-/// dpkg leaves other systems a chance.
+/// A Debian package, and the command that works once it is installed. Probing the command instead of
+/// asking dpkg also works on other systems.
 struct Package {
     name: &'static str,
-    proof: &'static [&'static str],
+    probe: &'static [&'static str],
 }
 
 /// Installs the packages whose programs do not work yet; without the right to, it says what to run.
@@ -47,7 +47,7 @@ fn missing() -> Vec<&'static str> {
 
 impl Package {
     fn works(&self) -> bool {
-        let (program, args) = self.proof.split_first().expect("a proof names a program");
+        let (program, args) = self.probe.split_first().expect("a probe names a program");
         shell::output(shell::program(program).args(args)).is_ok()
     }
 }
@@ -67,15 +67,15 @@ fn is_root() -> bool {
 
 fn install(packages: &[&str]) -> Result<(), String> {
     // An old list of packages may still do, so that only the installation itself decides.
-    if let Err(why) = shell::run(apt_get().arg("update")) {
-        eprintln!("{why}; going on with the list of packages that is there");
+    if let Err(error) = shell::run(apt_get().arg("update")) {
+        eprintln!("{error}; installing from the list of packages that is present");
     }
     let quiet = NoServices::new(Path::new("/usr/sbin/policy-rc.d"))
         .map_err(|error| format!("cannot keep services from starting: {error}"))?;
     let installed =
         shell::run(apt_get().args(["install", "-y", "--no-install-recommends"]).args(packages));
     drop(quiet);
-    installed.map_err(|why| format!("{why}\n{}", advice(packages)))?;
+    installed.map_err(|error| format!("{error}\n{}", advice(packages)))?;
     let missing = missing();
     if missing.is_empty() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! What the tests use and cargo cannot bring: a browser with its driver, PostgreSQL with a pooler, Redis, Python programs, and the
-//! clients that other people wrote for Tarantool's queue.
+//! Installs what the tests use and cargo cannot install: a browser with its driver, PostgreSQL with a pooler, Redis, Python
+//! programs, and existing clients of Tarantool's queue.
 
 mod debian;
 mod node;
@@ -11,10 +11,10 @@ use crate::shell;
 
 /// Debian keeps PostgreSQL's programs out of the PATH, by version.
 const POSTGRES: &str = "/usr/lib/postgresql/15/bin";
-/// Not everybody has this folder in the PATH.
+/// Its folder is often not in the PATH.
 const PGBOUNCER: &str = "/usr/sbin/pgbouncer";
 
-/// Where the tools are.
+/// The paths of the tools.
 pub struct Tools {
     chromium: PathBuf,
     chromedriver: PathBuf,
@@ -26,7 +26,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// The environment that tells the tests.
+    /// The variables through which tests find them.
     pub fn env(&self) -> [(&'static str, PathBuf); 10] {
         let bin = self.python.join("bin");
         [
@@ -44,7 +44,7 @@ impl Tools {
     }
 }
 
-/// Installs what is missing and says where everything is.
+/// Installs what is missing and returns the paths of all tools.
 pub fn prepare() -> Result<Tools, String> {
     debian::prepare()?;
     let python = python::TESTS.prepare()?;
@@ -60,7 +60,7 @@ pub fn prepare() -> Result<Tools, String> {
     })
 }
 
-/// Installs the queues that the benchmark measures ours beside, and answers the environment that tells it.
+/// Installs the queues that the benchmark measures Taskyard against, and returns the variables that name them.
 pub fn peers() -> Result<Vec<(&'static str, PathBuf)>, String> {
     let node = locate("node")?;
     let python = python::PEERS.prepare()?;
@@ -72,7 +72,7 @@ pub fn peers() -> Result<Vec<(&'static str, PathBuf)>, String> {
     ])
 }
 
-/// Prepares the tools and prints their places as lines for a shell.
+/// Prepares the tools and prints their variables as lines for a shell.
 pub fn print() -> Result<(), String> {
     for (name, path) in prepare()?.env() {
         println!("export {name}='{}'", path.display());

@@ -1,21 +1,21 @@
-//! Node packages, in folders of their own.
+//! Installs Node packages, each set in a folder of its own.
 
 use std::path::{Path, PathBuf};
 
 use crate::shell;
 
-/// Packages in one folder, each at the one version that is known to work.
-pub struct Packages {
+/// NodePackages in one folder, each at the one version that is known to work.
+pub struct NodePackages {
     folder: &'static str,
     packages: &'static [(&'static str, &'static str)],
 }
 
 /// What the tests use.
-pub const TESTS: Packages =
-    Packages { folder: "tools/node", packages: &[("tarantool-driver", "3.1.0")] };
+pub const TESTS: NodePackages =
+    NodePackages { folder: "tools/node", packages: &[("tarantool-driver", "3.1.0")] };
 
 /// What the benchmark measures ours beside.
-pub const PEERS: Packages = Packages {
+pub const PEERS: NodePackages = NodePackages {
     folder: "tools/peers-node",
     packages: &[
         ("bullmq", "6.7.0"),
@@ -34,7 +34,7 @@ for (const name of names) {
 }
 ";
 
-impl Packages {
+impl NodePackages {
     /// Makes the folder of packages, or finds it as it should be.
     pub fn prepare(&self, node: &Path) -> Result<PathBuf, String> {
         let folder = shell::target().join(self.folder);
@@ -48,7 +48,7 @@ impl Packages {
             .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
         let mut npm = shell::program("npm");
         npm.args(["install", "--prefix"]).arg(&folder).args(&wanted);
-        // Packages run nothing while they are installed, and no file notes where they came from.
+        // NodePackages run nothing while they are installed, and no file notes where they came from.
         npm.args(["--ignore-scripts", "--no-package-lock", "--no-save"]);
         npm.args(["--no-audit", "--no-fund", "--loglevel=error"]);
         shell::run(npm.stdout(std::io::stderr()))?;

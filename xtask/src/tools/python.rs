@@ -1,12 +1,12 @@
-//! Python programs and libraries, in folders of their own.
+//! Installs Python packages, each set in a folder of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::shell;
 
-/// Packages in one folder, each at the one version that is known to work.
-pub struct Packages {
+/// PythonPackages in one folder, each at the one version that is known to work.
+pub struct PythonPackages {
     folder: &'static str,
     packages: &'static [(&'static str, &'static str)],
     /// A program that must start: each has the path of its interpreter in it, so a folder that was
@@ -15,7 +15,7 @@ pub struct Packages {
 }
 
 /// What the tests use.
-pub const TESTS: Packages = Packages {
+pub const TESTS: PythonPackages = PythonPackages {
     folder: "tools/python",
     packages: &[
         ("asynctnt", "2.4.0"),
@@ -27,7 +27,7 @@ pub const TESTS: Packages = Packages {
 };
 
 /// What the benchmark measures ours beside.
-pub const PEERS: Packages = Packages {
+pub const PEERS: PythonPackages = PythonPackages {
     folder: "tools/peers-python",
     packages: &[
         ("dramatiq", "2.2.1"),
@@ -45,7 +45,7 @@ for name in sys.argv[1:]:
     print(f'{name}=={importlib.metadata.version(name)}')
 ";
 
-impl Packages {
+impl PythonPackages {
     /// Makes the folder, or finds it as it should be.
     pub fn prepare(&self) -> Result<PathBuf, String> {
         let folder = shell::target().join(self.folder);

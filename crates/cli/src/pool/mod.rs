@@ -1,4 +1,4 @@
-//! `pool`: run programs for clients, and see how that goes.
+//! `pool`: runs programs for clients by duration class, and shows the status of a pool.
 
 mod parts;
 mod status;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 use taskyard_core::service::Service;
-use taskyard_pool::gateway::{Gate, is_page, router};
-use taskyard_pool::redis::{RedisGateway, Site, Trust};
+use taskyard_pool::gateway::{Gateway, is_page, router};
+use taskyard_pool::redis::{BackendTrust, PoolAddress, RedisGateway};
 use taskyard_pool::{Config, Pool};
 use taskyard_server::Guests;
 use taskyard_wire::Exit;
@@ -22,51 +22,51 @@ use crate::serve;
 use parts::{BackendArgs, SchedulerArgs};
 use status::StatusArgs;
 
-/// What to do with a pool.
+/// Run programs for clients by duration class.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   taskyard pool serve examples/asymptote.yaml
   taskyard pool status
 
-On many machines, over one Redis and with one file:
-  taskyard pool scheduler examples/asymptote.yaml --redis redis://db     two of them: one leads
+On several machines, over one Redis and with one file:
+  taskyard pool scheduler examples/asymptote.yaml --redis redis://db     run two: one is active
   taskyard pool backend examples/asymptote.yaml --redis redis://db --listen 10.0.0.7:7071
   taskyard pool gateway examples/asymptote.yaml --redis redis://db --http 10.0.0.5:7070
   taskyard pool status --redis redis://db")]
 pub struct PoolArgs {
     #[command(subcommand)]
-    verb: PoolVerb,
+    verb: PoolCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum PoolVerb {
-    /// Run a pool by itself: gateway, scheduler and backends in one process.
+enum PoolCommand {
+    /// Run a complete pool: gateway, scheduler and backends in one process.
     Serve(PoolServeArgs),
-    /// Run a gateway of a pool over Redis: clients come to it.
+    /// Run a gateway of a pool over Redis: it serves clients.
     Gateway(GatewayArgs),
-    /// Run a scheduler of a pool over Redis: of several one leads.
+    /// Run a scheduler of a pool over Redis: one of several is active.
     Scheduler(SchedulerArgs),
     /// Run backends of a pool over Redis: they run the programs.
     Backend(BackendArgs),
-    /// Show how a pool is: its classes, who waits, and whether estimates were kept.
+    /// Show the status of a pool: classes, waiting tasks, accuracy of estimates.
     Status(StatusArgs),
 }
 
-/// How to run a pool by itself.
+/// Options of `pool serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   taskyard pool serve examples/asymptote.yaml
   taskyard serve --pool examples/asymptote.yaml      beside a queue, in one process
 
-The second one has every option of `serve`.")]
+The second form accepts every option of `serve`.")]
 struct PoolServeArgs {
     #[command(flatten)]
-    serve: FaceArgs,
+    serve: ListenArgs,
 }
 
-/// How to run a gateway.
+/// Options of `pool gateway`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -74,83 +74,83 @@ Examples:
   taskyard serve --pool examples/asymptote.yaml --pool-redis redis://db     beside a queue, in one process")]
 struct GatewayArgs {
     #[command(flatten)]
-    serve: FaceArgs,
+    serve: ListenArgs,
     /// The Redis of the pool.
     #[arg(long, value_name = "URL", env = "TASKYARD_POOL_REDIS", hide_env_values = true)]
     redis: String,
-    /// Go only to backends that encrypt, and that the authority in this PEM file vouches for.
+    /// Connect only to encrypted backends with a certificate signed by the authority in this PEM file.
     #[arg(long, value_name = "FILE")]
     backend_ca: Option<PathBuf>,
 }
 
-/// Where clients come to.
+/// Options of a process that serves clients.
 #[derive(Debug, Args)]
-struct FaceArgs {
+struct ListenArgs {
     /// The YAML file with the programs and limits.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Where to listen for HTTP; port 0 is any free one.
+    /// Address to listen on for HTTP; port 0 chooses a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     http: SocketAddr,
     /// Read the token from this file.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Listen outside this machine although there is no token.
+    /// Listen on a public address without a token.
     #[arg(long)]
     insecure: bool,
 }
 
-/// Does what is asked.
+/// Runs the subcommand.
 pub fn run(args: PoolArgs) -> anyhow::Result<Exit> {
     match args.verb {
-        PoolVerb::Serve(args) => serve(args.serve, None, None),
-        PoolVerb::Gateway(args) => serve(args.serve, Some(args.redis), args.backend_ca),
-        PoolVerb::Scheduler(args) => parts::scheduler(&args),
-        PoolVerb::Backend(args) => parts::backend(args),
-        PoolVerb::Status(args) => status::run(&args),
+        PoolCommand::Serve(args) => serve(args.serve, None, None),
+        PoolCommand::Gateway(args) => serve(args.serve, Some(args.redis), args.backend_ca),
+        PoolCommand::Scheduler(args) => parts::scheduler(&args),
+        PoolCommand::Backend(args) => parts::backend(args),
+        PoolCommand::Status(args) => status::run(&args),
     }
 }
 
-/// A pool by itself is a server whose queue nobody uses.
+/// Runs a pool as a server whose queue is not used.
 fn serve(
-    args: FaceArgs,
+    args: ListenArgs,
     redis: Option<String>,
     backend_ca: Option<PathBuf>,
 ) -> anyhow::Result<Exit> {
-    let mut words = vec!["taskyard".into(), "serve".into()];
-    for word in ["--store", "memory:", "--iproto", "off", "--http"] {
-        words.push(word.into());
+    let mut command = vec!["taskyard".into(), "serve".into()];
+    for argument in ["--store", "memory:", "--iproto", "off", "--http"] {
+        command.push(argument.into());
     }
-    words.push(args.http.to_string().into());
-    words.extend(["--pool".into(), args.file.into_os_string()]);
+    command.push(args.http.to_string().into());
+    command.extend(["--pool".into(), args.file.into_os_string()]);
     if let Some(file) = args.token_file {
-        words.extend(["--token-file".into(), file.into_os_string()]);
+        command.extend(["--token-file".into(), file.into_os_string()]);
     }
     if args.insecure {
-        words.push("--insecure".into());
+        command.push("--insecure".into());
     }
     if let Some(url) = redis {
-        words.extend(["--pool-redis".into(), url.into()]);
+        command.extend(["--pool-redis".into(), url.into()]);
     }
     if let Some(file) = backend_ca {
-        words.extend(["--pool-backend-ca".into(), file.into_os_string()]);
+        command.extend(["--pool-backend-ca".into(), file.into_os_string()]);
     }
-    match Cli::try_parse_from(words)?.verb {
+    match Cli::try_parse_from(command)?.verb {
         Verb::Serve(args) => serve::run(args),
-        _ => Err(anyhow::anyhow!("`serve` is not what it was")),
+        _ => Err(anyhow::anyhow!("`serve` did not parse as `serve`")),
     }
 }
 
-/// A pool that a server hosts, or the gateway of one.
-pub struct Hosted {
-    gate: Gate,
-    /// What the server looks after.
+/// A pool, or the gateway of one, that a server hosts.
+pub struct HostedPool {
+    gateway: Gateway,
+    /// The service for the server.
     pub service: Arc<dyn Service>,
     gaps: Vec<String>,
 }
 
-impl Hosted {
-    /// Starts the pool that the file describes; with a Redis only its gateway, which may know who vouches for backends.
+impl HostedPool {
+    /// Starts the pool that the file describes; with a Redis only its gateway, which may require an authority of backends.
     pub async fn start(
         file: &Path,
         redis: Option<&str>,
@@ -158,26 +158,27 @@ impl Hosted {
     ) -> anyhow::Result<Self> {
         let config = read(file)?;
         if let Some(url) = redis {
-            let site = Site::parse(url, "gateway").map_err(|error| Wrong(error.to_string()))?;
-            let trust = backend_ca.map(Trust::read).transpose();
+            let address =
+                PoolAddress::parse(url, "gateway").map_err(|error| Wrong(error.to_string()))?;
+            let trust = backend_ca.map(BackendTrust::read).transpose();
             let trust = trust.map_err(|error| Wrong(error.to_string()))?.unwrap_or_default();
-            let gateway = RedisGateway::trusting(&config, &site, trust)?;
-            let gate = gateway.gate().clone();
-            return Ok(Hosted { gate, service: Arc::new(gateway), gaps: Vec::new() });
+            let redis_gateway = RedisGateway::with_trust(&config, &address, trust)?;
+            let gateway = redis_gateway.gateway().clone();
+            return Ok(HostedPool { gateway, service: Arc::new(redis_gateway), gaps: Vec::new() });
         }
         let pool = Pool::start(config).await?;
-        let (gate, gaps) = (pool.gate().clone(), pool.backends().isolation().gaps());
-        Ok(Hosted { gate, service: Arc::new(pool), gaps })
+        let (gateway, gaps) = (pool.gateway().clone(), pool.backends().isolation().gaps());
+        Ok(HostedPool { gateway, service: Arc::new(pool), gaps })
     }
 
-    /// The pool's addresses, for the server that hosts it.
+    /// The pool's routes, for the server that hosts it.
     pub fn guests(&self) -> Guests {
-        Guests { router: router(self.gate.clone()), is_open: is_page }
+        Guests { router: router(self.gateway.clone()), is_open: is_page }
     }
 
-    /// What a newcomer sees of the pool: where it is, and what is not kept apart.
+    /// The startup lines about the pool: its address, and which isolation is missing.
     pub fn screen(&self, url: &str) -> String {
-        let programs: Vec<&str> = self.gate.programs().collect();
+        let programs: Vec<&str> = self.gateway.programs().collect();
         let mut text = format!("  pool   {url}/pool (programs: {})\n", programs.join(", "));
         for gap in &self.gaps {
             text.push_str(&format!("         not isolated: {gap}\n"));
@@ -186,7 +187,7 @@ impl Hosted {
     }
 }
 
-/// What a newcomer can do with a pool by itself.
+/// Example commands for a pool without a queue.
 pub fn to_paste(program: &str, url: &str, needs_token: bool) -> String {
     let token = if needs_token { " --token TOKEN" } else { "" };
     format!("  {program} pool status --url {url}{token}\nor open {url}/pool\n")

@@ -1,17 +1,16 @@
-//! `pool status`: how a pool is.
+//! `pool status`: shows the status of a pool.
 
 use clap::Args;
-use comfy_table::Table;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::Value;
-use taskyard_pool::redis::{Site, Wire, look};
+use taskyard_pool::redis::{PoolAddress, RedisClient, read_status};
 use taskyard_wire::Exit;
 
 use crate::connect::{ConnectArgs, block_on};
 use crate::failure::Wrong;
 use crate::output;
+use crate::table::Table;
 
-/// Which pool.
+/// The pool.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,61 +20,61 @@ pub struct StatusArgs {
     /// Print it as JSON.
     #[arg(long)]
     json: bool,
-    /// Ask the Redis of the pool instead of a server.
+    /// Read the status from the Redis of the pool instead of a server.
     #[arg(long, value_name = "URL", env = "TASKYARD_POOL_REDIS", hide_env_values = true)]
     redis: Option<String>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Asks the pool and prints what it says.
+/// Reads the status and prints it.
 pub fn run(args: &StatusArgs) -> anyhow::Result<Exit> {
     let status: Value = match &args.redis {
         Some(url) => {
-            let site = Site::parse(url, "status").map_err(|error| Wrong(error.to_string()))?;
-            block_on(async { Ok(look(&Wire::open(&site)).await?) })?
+            let address =
+                PoolAddress::parse(url, "status").map_err(|error| Wrong(error.to_string()))?;
+            block_on(async { Ok(read_status(&RedisClient::open(&address)).await?) })?
         }
         None => {
             let http = args.connect.http()?;
-            block_on(async { Ok(http.look("/pool/status").await?) })?
+            block_on(async { Ok(http.get("/pool/status").await?) })?
         }
     };
-    let text = if args.json { status.to_string() } else { shown(&status) };
+    let text = if args.json { status.to_string() } else { table_of(&status) };
     output::line(text)?;
     Ok(Exit::Ok)
 }
 
-/// The status for a person.
-fn shown(status: &Value) -> String {
-    let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY);
-    let head = ["class", "seconds", "run", "limit", "wait", "started", "mean wait"];
-    table.set_header(head.into_iter().chain(["lowered", "denied", "as told", "early", "late"]));
+/// The status as text.
+fn table_of(status: &Value) -> String {
+    let head = ["class", "seconds", "running", "limit", "waiting", "started", "mean wait"];
+    let head = head.into_iter().chain(["lowered", "denied", "in time", "early", "late"]);
+    let mut table = Table::ruled(head);
     let classes = status["classes"].as_array().into_iter().flatten();
     let counts = status["counts"]["classes"].as_array().into_iter().flatten();
     for (class, counts) in classes.zip(counts) {
         table.add_row(row(class, counts));
     }
     if status["in_redis"].is_null() {
-        return format!("{table}\n{}", sentences(status));
+        return format!("{table}\n{}", summary(status));
     }
     if status["classes"].is_null() {
-        return format!("no scheduler leads\n{}", spread(status));
+        return format!("no active scheduler\n{}", distribution(status));
     }
-    format!("{table}\n{}\n{}", sentences(status), spread(status))
+    format!("{table}\n{}\n{}", summary(status), distribution(status))
 }
 
-/// What there is of a pool on many machines.
-fn spread(status: &Value) -> String {
+/// The parts of a pool on several machines.
+fn distribution(status: &Value) -> String {
     let redis = &status["in_redis"];
-    let text = |value: &Value| value.as_str().unwrap_or("nobody").to_owned();
+    let text = |value: &Value| value.as_str().unwrap_or("none").to_owned();
     let leader = &status["leader"];
     let mut lines =
-        vec![format!("leader: {} as number {}", text(&leader["name"]), text(&leader["number"]))];
+        vec![format!("leader: {} (lead {})", text(&leader["name"]), text(&leader["number"]))];
     if leader.is_null() {
         let old =
-            if status["classes"].is_null() { "" } else { "; so it was when the last one led" };
-        lines = vec![format!("leader: nobody{old}")];
+            if status["classes"].is_null() { "" } else { "; the counts are those of the last one" };
+        lines = vec![format!("leader: none{old}")];
     }
     lines.push(format!("waiting in Redis: {}", redis["waiting"]));
     for backend in redis["backends"].as_array().into_iter().flatten() {
@@ -92,15 +91,15 @@ fn spread(status: &Value) -> String {
     lines.join("\n")
 }
 
-/// A line of the table: how a class is, and what happened in it so far.
+/// A row of the table: status and counts of a class.
 fn row(class: &Value, counts: &Value) -> Vec<String> {
     let estimates = &counts["estimates"];
-    let told = number(&estimates["told"]);
+    let given = number(&estimates["estimates_given"]);
     let mean = |sum: &Value, count: f64| match count {
         0.0 => "-".to_owned(),
         count => format!("{:.2} s", number(sum) / count),
     };
-    let kept = number(&estimates["kept"]);
+    let met = number(&estimates["estimates_met"]);
     vec![
         class["name"].as_str().unwrap_or_default().to_owned(),
         class["seconds"].to_string(),
@@ -111,9 +110,9 @@ fn row(class: &Value, counts: &Value) -> Vec<String> {
         mean(&counts["waited_seconds"], number(&counts["admitted"])),
         counts["lowered"].to_string(),
         counts["denied"].to_string(),
-        if told > 0.0 { format!("{kept} of {told}") } else { "-".into() },
-        mean(&estimates["early_seconds"], kept),
-        mean(&estimates["late_seconds"], told - kept),
+        if given > 0.0 { format!("{met} of {given}") } else { "-".into() },
+        mean(&estimates["early_seconds"], met),
+        mean(&estimates["late_seconds"], given - met),
     ]
 }
 
@@ -121,42 +120,42 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
 }
 
-fn sentences(status: &Value) -> String {
+fn summary(status: &Value) -> String {
     let counts = &status["counts"];
     let mut text = format!(
-        "{} backends, {} tasks run, {} wait{}\n",
+        "{} backends, {} tasks running, {} waiting{}\n",
         status["backends"],
         status["running"],
         status["queued"],
         match status["paused"] == true {
             true if status["in_redis"].is_null() => "; paused",
-            true => "; nothing starts yet, because backends may still have to say what they run",
+            true => "; no task starts yet, because backends may still have to report their runs",
             false => "",
         },
     );
     text.push_str(&format!(
-        "sessions: {} run, {} started, {} halted, {} denied\n",
+        "sessions: {} running, {} started, {} halted, {} denied\n",
         status["interactive"],
         counts["interactive"],
         counts["halted"],
         counts["interactive_denied"],
     ));
     text.push_str(&format!(
-        "clients: {} tasks came, {} left the queue; backends lost: {} put back, {} given up\n",
-        counts["arrived"], counts["left"], counts["put_back"], counts["lost"],
+        "clients: {} tasks submitted, {} left the queue; lost runs: {} requeued, {} given up\n",
+        counts["arrived"], counts["left"], counts["requeued"], counts["lost"],
     ));
-    match status["kept_share"].as_f64() {
+    match status["estimates_met_share"].as_f64() {
         Some(share) => text.push_str(&format!(
-            "{:.1} % of {} tasks that had to wait started no later than first told",
+            "{:.1} % of {} tasks with an estimate started no later than their first estimate",
             share * 100.0,
-            counts["told"],
+            counts["estimates_given"],
         )),
-        None => text.push_str("nobody had to be told when to start yet"),
+        None => text.push_str("no task needed an estimate yet"),
     }
-    if let Some(walls) = status.get("walls") {
+    if let Some(sandboxes) = status.get("sandboxes") {
         text.push_str(&format!(
-            "\nwalls: {} stand ready, {} tasks found theirs so",
-            walls["ready"], walls["used"]
+            "\nsandboxes: {} ready, {} tasks started in a ready one",
+            sandboxes["ready"], sandboxes["used"]
         ));
     }
     for gap in status["not_isolated"].as_array().into_iter().flatten() {

@@ -11,6 +11,7 @@ use taskyard_wire::Exit;
 use super::{OneArgs, named};
 use crate::failure::Wrong;
 use crate::output::{self, note, printable};
+use crate::table::Table;
 
 /// How much of a query stands in a line.
 const INPUT_CHARS: usize = 60;
@@ -66,7 +67,7 @@ pub async fn check(
     Ok(Exit::Ok)
 }
 
-fn rows_table(config: &Config) -> comfy_table::Table {
+fn rows_table(config: &Config) -> Table {
     let mut table =
         output::table(&["data", "user", "schema", "table", "sleep", "reset", "run", "keep"]);
     for row in &config.rows {

@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 
 use clap::ValueEnum;
-use ratatui::text::Span;
 
 use super::sample::{Rates, Row};
+use super::styled::width as wide;
 
 /// What is known of a tube, from left to right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -159,7 +159,6 @@ pub fn fitting(width: usize, name: usize, order: Order) -> Vec<(Column, usize)> 
 
 /// The text cut or filled up to exactly this width. What is cut ends with a mark.
 pub fn fit(text: &str, width: usize, to_left: bool) -> String {
-    let wide = |text: &str| Span::raw(text).width();
     let mut cut = text.to_owned();
     if wide(text) > width {
         while !cut.is_empty() && wide(&cut) + 1 > width {

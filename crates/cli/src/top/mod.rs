@@ -1,14 +1,17 @@
 //! `top`: a live view of a server, as `htop` is one of processes.
 //!
 //! `sample` asks and compares two answers, `view` is what a person chose to see, `screen` draws it,
-//! `live` owns the terminal. `columns` and `text` are plain functions that `print` uses too.
+//! `live` runs it on the `terminal`. `columns` and `text` are plain functions that `print` uses too.
 
 mod columns;
+mod keys;
 mod live;
 mod print;
 mod sample;
 mod screen;
 mod stop;
+mod styled;
+mod terminal;
 mod text;
 mod view;
 

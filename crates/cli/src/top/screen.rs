@@ -1,54 +1,54 @@
 //! The screen: a heading, a line for each tube, and the keys.
 
-use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Style, Stylize};
-use ratatui::text::{Line, Span};
-
 use super::columns::{Column, Order, fit, fitting};
 use super::sample::Row;
+use super::styled::{Color, Line, Style, width as wide};
 use super::text::{self, PAUSED, RATES};
 use super::view::View;
 
-/// Draws everything. No size of the screen is too small.
-pub fn draw(frame: &mut Frame<'_>, view: &mut View) {
-    let parts = [Constraint::Length(4), Constraint::Min(0), Constraint::Length(1)];
-    let [heading, tubes, footer] = Layout::vertical(parts).areas(frame.area());
-    view.settle(usize::from(tubes.height.saturating_sub(1)));
-    draw_heading(frame, heading, view);
-    draw_tubes(frame, tubes, view);
-    frame.render_widget(keys(view), footer);
-}
+/// Lines above and below the tubes.
+const HEADING: usize = 4;
+const FOOTER: usize = 1;
 
-fn draw_heading(frame: &mut Frame<'_>, area: Rect, view: &View) {
-    let mut lines = vec![Line::from(vec!["taskyard top  ".bold(), view.url.as_str().into()])];
-    lines.push(health(view));
-    lines.push(Line::from(view.report.as_ref().map(text::totals).unwrap_or_default()));
-    lines.push(rates(view, usize::from(area.width)));
-    for (line, row) in lines.into_iter().zip(area.rows()) {
-        frame.render_widget(line, row);
-    }
+/// The lines of a screen of this size. No size is too small.
+pub fn draw(view: &mut View, width: usize, height: usize) -> Vec<Line> {
+    let page = height.saturating_sub(HEADING + FOOTER);
+    view.settle(page.saturating_sub(1));
+    let mut lines = vec![
+        Line::of("taskyard top  ", Style::default().bold()).and(&view.url, Style::default()),
+        health(view),
+        Line::plain(view.report.as_ref().map(text::totals).unwrap_or_default()),
+        rates(view, width),
+    ];
+    let mut tubes = tubes(view, width, page);
+    tubes.resize(page, Line::default());
+    lines.append(&mut tubes);
+    lines.push(keys(view));
+    lines.truncate(height);
+    lines
 }
 
 /// Whether the server answers.
-fn health(view: &View) -> Line<'_> {
+fn health(view: &View) -> Line {
     let every = format!("every {:?}", view.interval);
     if let Some(why) = &view.away {
-        return Line::from(format!("AWAY, trying again {every}: {why}")).red().bold();
+        let text = format!("AWAY, trying again {every}: {why}");
+        return Line::of(text, Style::of(Color::Red).bold());
     }
     if let Some(overdue) = view.overdue {
-        return Line::from(format!("no answer for {} s", overdue.as_secs())).yellow();
+        let text = format!("no answer for {} s", overdue.as_secs());
+        return Line::of(text, Style::of(Color::Yellow));
     }
     match &view.report {
         Some(report) => {
-            Line::from(format!("answered in {}, asked {every}", text::latency(report.latency)))
+            Line::plain(format!("answered in {}, asked {every}", text::latency(report.latency)))
         }
-        None => Line::from("asking …"),
+        None => Line::plain("asking …"),
     }
 }
 
 /// The rates of all tubes together, with bars for those before them.
-fn rates(view: &View, width: usize) -> Line<'_> {
+fn rates(view: &View, width: usize) -> Line {
     let newest = view.report.as_ref().and_then(|report| report.total.rates);
     let part = width / RATES.len();
     let mut line = Line::default();
@@ -57,33 +57,28 @@ fn rates(view: &View, width: usize) -> Line<'_> {
         let head = fit(&head, part.min(15), true);
         let past: Vec<f64> = view.history.iter().map(of).collect();
         let bars = text::spark(&past, part.saturating_sub(17).min(40));
-        line.push_span(Span::raw(head));
-        line.push_span(Span::raw(fit(&bars, part.saturating_sub(15).min(42), true)).cyan());
+        let bars = fit(&bars, part.saturating_sub(15).min(42), true);
+        line = line.and(head, Style::default()).and(bars, Style::of(Color::Cyan));
     }
     line
 }
 
-fn draw_tubes(frame: &mut Frame<'_>, area: Rect, view: &View) {
+/// The titles and a line for each tube, at most so many lines.
+fn tubes(view: &View, width: usize, count: usize) -> Vec<Line> {
     let rows = view.rows();
-    let name = rows.iter().map(|row| Span::raw(text::label(row)).width()).max().unwrap_or(0);
-    let columns = fitting(usize::from(area.width), name, view.choice.order);
+    let name = rows.iter().map(|row| wide(&text::label(row))).max().unwrap_or(0);
+    let columns = fitting(width, name, view.choice.order);
     let now = view.report.as_ref().map_or(0.0, |report| report.time);
-    let mut places = area.rows();
-    if let Some(place) = places.next() {
-        frame.render_widget(titles(&columns, view.choice.order), place);
+    let mut lines = vec![titles(&columns, view.choice.order)];
+    for row in rows.iter().skip(view.scroll).take(count) {
+        let line = tube(row, &columns, now);
+        lines.push(if view.away.is_some() { line.dimmed() } else { line });
     }
-    for (row, place) in rows.iter().skip(view.scroll).zip(&mut places) {
-        let mut line = tube(row, &columns, now);
-        if view.away.is_some() {
-            line = line.dim();
-        }
-        frame.render_widget(line, place);
+    if rows.is_empty() {
+        lines.push(Line::plain(nothing(view)).dimmed());
     }
-    if rows.is_empty()
-        && let Some(place) = places.next()
-    {
-        frame.render_widget(Line::from(nothing(view)).dim(), place);
-    }
+    lines.truncate(count);
+    lines
 }
 
 fn nothing(view: &View) -> &'static str {
@@ -96,29 +91,30 @@ fn nothing(view: &View) -> &'static str {
     }
 }
 
-fn titles(columns: &[(Column, usize)], order: Order) -> Line<'static> {
-    let title = |(column, width): &(Column, usize)| {
+fn titles(columns: &[(Column, usize)], order: Order) -> Line {
+    let mut line = Line::default();
+    for (column, width) in columns {
         let mut title = column.title().to_uppercase();
-        if *column == order.column {
+        let bold = *column == order.column;
+        if bold {
             // A number's mark stands in the space before it, a text's mark after it.
             let at = if column.is_text() { title.len() } else { 0 };
             title.insert(at, order.mark());
         }
-        let span = Span::raw(place(*column, &title, *width)).reversed();
-        if *column == order.column { span.bold() } else { span }
-    };
-    Line::from(columns.iter().map(title).collect::<Vec<_>>())
+        let style = Style { reversed: true, bold, ..Style::default() };
+        line = line.and(place(*column, &title, *width), style);
+    }
+    line
 }
 
-fn tube(row: &Row, columns: &[(Column, usize)], now: f64) -> Line<'static> {
-    let cell = |(column, width): &(Column, usize)| {
+fn tube(row: &Row, columns: &[(Column, usize)], now: f64) -> Line {
+    columns.iter().fold(Line::default(), |line, (column, width)| {
         let text = match column {
             Column::Tube => named(row, *width),
             column => place(*column, &text::cell(row, *column, now), *width),
         };
-        Span::styled(text, style(row, *column))
-    };
-    Line::from(columns.iter().map(cell).collect::<Vec<_>>())
+        line.and(text, style(row, *column))
+    })
 }
 
 /// A text in the room of its column.
@@ -138,34 +134,36 @@ fn named(row: &Row, width: usize) -> String {
         return fit(&text::label(row), width, true);
     }
     let name = text::shown(&row.name);
-    let room = Span::raw(name.as_str()).width().min(width - mark.len());
+    let room = wide(&name).min(width - mark.len());
     fit(&(fit(&name, room, true) + mark), width, true)
 }
 
 fn style(row: &Row, column: Column) -> Style {
     match column {
-        Column::Tube if row.paused => Style::new().yellow(),
-        Column::Tube => Style::new().bold(),
-        Column::Buried if row.tasks.buried > 0 => Style::new().red(),
-        _ => Style::new(),
+        Column::Tube if row.paused => Style::of(Color::Yellow),
+        Column::Tube => Style::default().bold(),
+        Column::Buried if row.tasks.buried > 0 => Style::of(Color::Red),
+        _ => Style::default(),
     }
 }
 
 /// The last line: the filter while it is written, otherwise what the keys do.
-fn keys(view: &View) -> Line<'_> {
+fn keys(view: &View) -> Line {
     let filter = text::shown(&view.choice.filter);
+    let (usual, bold) = (Style::default(), Style::default().bold());
     if view.typing {
-        let hint = "  Enter keeps it, Esc takes it away".dim();
-        return Line::from(vec!["filter: ".bold(), filter.into(), "_".into(), hint]);
+        let hint = Style { dim: true, ..usual };
+        let line = Line::of("filter: ", bold).and(filter, usual).and("_", usual);
+        return line.and("  Enter keeps it, Esc takes it away", hint);
     }
     let mut line = Line::default();
     if !filter.is_empty() {
-        line.push_span(Span::raw(format!("filter: {filter}  ")).bold());
+        line = line.and(format!("filter: {filter}  "), bold);
     }
-    line.push_span(Span::raw("q quit  / filter  ←→ order by  r reverse  ↑↓ scroll"));
+    line = line.and("q quit  / filter  ←→ order by  r reverse  ↑↓ scroll", usual);
     let rows = view.rows().len();
     if view.scroll > 0 {
-        line.push_span(Span::raw(format!("  from {} of {rows}", view.scroll + 1)));
+        line = line.and(format!("  from {} of {rows}", view.scroll + 1), usual);
     }
     line
 }
@@ -174,26 +172,18 @@ fn keys(view: &View) -> Line<'_> {
 mod tests {
     use std::time::Duration;
 
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-    use ratatui::crossterm::event::KeyCode;
     use taskyard::HttpError;
 
+    use super::super::keys::Key;
     use super::super::sample::Seen;
     use super::super::view::Choice;
     use super::super::view::tests::{press, view};
     use super::*;
 
     /// What a terminal of this size shows.
-    fn screen(view: &mut View, width: u16, height: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, view)).unwrap();
-        let buffer = terminal.backend().buffer();
-        let rows = buffer.content().chunks(usize::from(width).max(1));
-        let line = |row: &[ratatui::buffer::Cell]| -> String {
-            row.iter().map(ratatui::buffer::Cell::symbol).collect()
-        };
-        rows.map(|row| line(row).trim_end().to_owned()).collect()
+    fn screen(view: &mut View, width: usize, height: usize) -> Vec<String> {
+        let lines = draw(view, width, height);
+        lines.iter().map(|line| line.text(width).trim_end().to_owned()).collect()
     }
 
     #[test]
@@ -276,7 +266,7 @@ mod tests {
         let names: Vec<String> = (0..30).map(|nth| format!("tube-{nth:02}")).collect();
         let mut view = view(&names.iter().map(String::as_str).collect::<Vec<_>>());
         screen(&mut view, 100, 10);
-        view.press(KeyCode::PageDown.into());
+        view.press(Key::PageDown);
         let shown = screen(&mut view, 100, 10);
         assert!(shown[5].starts_with("tube-04"), "{shown:?}");
         assert!(shown[9].ends_with("from 5 of 30"), "{shown:?}");

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use taskyard::HttpError;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 
 use super::columns::{Column, Order, sort};
+use super::keys::Key;
 use super::sample::{Rates, Report, Row, Seen};
 use super::text::shown;
 
@@ -109,40 +109,37 @@ impl View {
     }
 
     /// Does what a key asks for.
-    pub fn press(&mut self, key: KeyEvent) -> Asked {
-        if key.kind == KeyEventKind::Release {
-            return Asked::Stay;
-        }
-        if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Asked::Quit } else { Asked::Stay };
+    pub fn press(&mut self, key: Key) -> Asked {
+        if key == Key::Control('c') {
+            return Asked::Quit;
         }
         if self.typing {
-            self.write(key.code);
+            self.write(key);
             return Asked::Stay;
         }
-        match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Asked::Quit,
-            KeyCode::Char('/') => self.typing = true,
-            KeyCode::Char('r') => self.choice.order.reversed ^= true,
-            KeyCode::Left | KeyCode::Char('<') => self.order_beside(false),
-            KeyCode::Right | KeyCode::Char('>') => self.order_beside(true),
-            code => self.go(code),
+        match key {
+            Key::Char('q') | Key::Esc => return Asked::Quit,
+            Key::Char('/') => self.typing = true,
+            Key::Char('r') => self.choice.order.reversed ^= true,
+            Key::Left | Key::Char('<') => self.order_beside(false),
+            Key::Right | Key::Char('>') => self.order_beside(true),
+            key => self.go(key),
         }
         Asked::Stay
     }
 
-    fn write(&mut self, code: KeyCode) {
+    fn write(&mut self, key: Key) {
         let filter = &mut self.choice.filter;
-        match code {
-            KeyCode::Enter => self.typing = false,
-            KeyCode::Esc => {
+        match key {
+            Key::Enter => self.typing = false,
+            Key::Esc => {
                 filter.clear();
                 self.typing = false;
             }
-            KeyCode::Backspace => {
+            Key::Backspace => {
                 filter.pop();
             }
-            KeyCode::Char(char) if filter.len() + char.len_utf8() <= TUBE_NAME_BYTES_MAX => {
+            Key::Char(char) if filter.len() + char.len_utf8() <= TUBE_NAME_BYTES_MAX => {
                 filter.push(char);
             }
             _ => {}
@@ -156,15 +153,15 @@ impl View {
         self.scroll = 0;
     }
 
-    fn go(&mut self, code: KeyCode) {
-        self.scroll = match code {
-            KeyCode::Up | KeyCode::Char('k') => self.scroll.saturating_sub(1),
-            KeyCode::Down | KeyCode::Char('j') => self.scroll + 1,
-            KeyCode::PageUp => self.scroll.saturating_sub(self.page),
-            KeyCode::PageDown => self.scroll + self.page,
-            KeyCode::Home => 0,
+    fn go(&mut self, key: Key) {
+        self.scroll = match key {
+            Key::Up | Key::Char('k') => self.scroll.saturating_sub(1),
+            Key::Down | Key::Char('j') => self.scroll + 1,
+            Key::PageUp => self.scroll.saturating_sub(self.page),
+            Key::PageDown => self.scroll + self.page,
+            Key::Home => 0,
             // The next drawing stops it at the last tube.
-            KeyCode::End => self.rows().len(),
+            Key::End => self.rows().len(),
             _ => self.scroll,
         };
         self.settle(self.page);
@@ -199,8 +196,8 @@ pub mod tests {
     /// Presses keys as a person does; `\n` is Enter.
     pub fn press(view: &mut View, keys: &str) {
         for key in keys.chars() {
-            let code = if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) };
-            assert_eq!(view.press(code.into()), Asked::Stay);
+            let key = if key == '\n' { Key::Enter } else { Key::Char(key) };
+            assert_eq!(view.press(key), Asked::Stay);
         }
     }
 
@@ -210,8 +207,8 @@ pub mod tests {
 
     #[test]
     fn keys_that_quit() {
-        let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        for key in [KeyCode::Char('q').into(), KeyCode::Esc.into(), ctrl_c] {
+        let ctrl_c = Key::Control('c');
+        for key in [Key::Char('q'), Key::Esc, ctrl_c] {
             assert_eq!(view(&[]).press(key), Asked::Quit);
         }
         let mut typing = view(&[]);
@@ -223,11 +220,11 @@ pub mod tests {
     fn a_filter_is_written_kept_and_taken_away() {
         let mut view = view(&["mail", "Email", "sms"]);
         press(&mut view, "/MAIx");
-        assert_eq!(view.press(KeyCode::Backspace.into()), Asked::Stay);
+        assert_eq!(view.press(Key::Backspace), Asked::Stay);
         press(&mut view, "\n");
         assert_eq!((names(&view), view.typing), (vec!["Email", "mail"], false));
         press(&mut view, "/");
-        assert_eq!(view.press(KeyCode::Esc.into()), Asked::Stay, "it ends the filter only");
+        assert_eq!(view.press(Key::Esc), Asked::Stay, "it ends the filter only");
         assert_eq!(names(&view).len(), 3);
     }
 
@@ -253,11 +250,11 @@ pub mod tests {
     fn one_can_walk_no_further_than_the_tubes_go() {
         let mut view = view(&["a", "b", "c", "d", "e"]);
         view.settle(2);
-        view.press(KeyCode::End.into());
+        view.press(Key::End);
         assert_eq!(view.scroll, 3);
         press(&mut view, "jjj");
         assert_eq!(view.scroll, 3);
-        view.press(KeyCode::PageUp.into());
+        view.press(Key::PageUp);
         press(&mut view, "kk");
         assert_eq!(view.scroll, 0);
     }

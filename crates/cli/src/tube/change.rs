@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use taskyard_core::{Command, Kind, Reply, SemaphoreKey, Span, TubeChange, TubeName, TubeOptions};
 use taskyard_wire::Exit;
-use taskyard_wire::http::{CreateAnswer, check_fitting};
+use taskyard_wire::http::{CreateAnswer, check_options};
 
 use super::{NameArgs, RenameArgs, show};
 use crate::connect::{ConnectArgs, misfit};
@@ -123,7 +123,7 @@ pub fn create(args: CreateArgs) -> anyhow::Result<Exit> {
         semaphore: args.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
         queue_num: args.queue_num,
     };
-    check_fitting(&options)?;
+    check_options(&options)?;
     let if_not_exists = args.if_not_exists;
     let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists };
     let Reply::Created(created) = args.connect.ask(create)? else { return Err(misfit("create")) };

@@ -3,8 +3,8 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value};
-use taskyard::worker::{FieldError, FieldReader};
 use taskyard_contract::{FieldType, Queue};
+use taskyard_worker::{FieldError, FieldReader};
 
 /// The fields of a queue's tasks.
 pub struct Fields {

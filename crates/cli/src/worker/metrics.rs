@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use taskyard::worker::Boxed;
+use taskyard_worker::BoxFuture;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -36,7 +36,7 @@ pub struct MetricsArgs {
 }
 
 /// Makes the text that is served.
-pub type Text = dyn Fn() -> Boxed<'static, String> + Send + Sync;
+pub type Text = dyn Fn() -> BoxFuture<'static, String> + Send + Sync;
 
 impl MetricsArgs {
     /// Refuses an address that others can reach, unless it is meant.

@@ -14,11 +14,11 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use taskyard::Http;
-use taskyard::worker::{Boxed, Metrics, Settings, SystemTimer, TaskEnd, Timer, TubeMetrics};
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, Outcome, Reply, Span, Take, Task, TubeName,
 };
 use taskyard_wire::Exit;
+use taskyard_worker::{BoxFuture, Metrics, Settings, SystemTimer, TaskEnd, Timer, TubeMetrics};
 use tokio::time::{Instant, sleep_until};
 
 use crate::connect::{ConnectArgs, block_on, misfit};
@@ -124,7 +124,7 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
     block_on(async {
         let stop = Stop::listen()?;
         let (asked, counted, of) = (http.clone(), metrics.clone(), tube.clone());
-        let text = move || -> Boxed<'static, String> {
+        let text = move || -> BoxFuture<'static, String> {
             Box::pin(metrics_text(asked.clone(), counted.clone(), of.clone()))
         };
         args.metrics.serve(Arc::new(text)).await?;

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskyard::worker::TubeMetrics;
 use taskyard::{Http, HttpError};
 use taskyard_core::{Command, Reply};
+use taskyard_worker::TubeMetrics;
 
 use crate::output::note;
 

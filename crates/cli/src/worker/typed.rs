@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use clap::Args;
 use taskyard::Http;
-use taskyard::worker::{
-    Boxed, Cancel, ConfigFile, Context, Dispatcher, Handler, HandlerResult, InitError, RawTask,
-    Settings, Store, Tally, Worker,
-};
 use taskyard_contract::Queue;
 use taskyard_core::TaskId;
 use taskyard_wire::Exit;
+use taskyard_worker::{
+    BatchOutcome, BoxFuture, CancelReason, ConfigFile, Context, Dispatcher, Handler, HandlerResult,
+    InitError, RawTask, Settings, Store, Worker,
+};
 use tokio::process::Command;
 
 use crate::connect::block_on;
@@ -87,7 +87,7 @@ impl TypedArgs {
         let mut dispatcher = Dispatcher::new([]);
         for queue in &contract.queues {
             let handler = handler(queue, program.clone());
-            dispatcher = dispatcher.and_renamed(queue.id, &queue.name, &queue.was, handler);
+            dispatcher = dispatcher.with_renamed_queue(queue.id, &queue.name, &queue.was, handler);
         }
         Ok(dispatcher)
     }
@@ -129,7 +129,8 @@ pub fn run(
             return Ok(Exit::Ok);
         }
         let counted = worker.clone();
-        let text = move || -> Boxed<'static, String> { Box::pin(metrics_text(counted.clone())) };
+        let text =
+            move || -> BoxFuture<'static, String> { Box::pin(metrics_text(counted.clone())) };
         metrics.serve(Arc::new(text)).await?;
         if let Some(path) = &args.config {
             let mut config = ConfigFile::new(path, service);
@@ -208,7 +209,7 @@ fn handler(queue: &Queue, program: Arc<[String]>) -> Handler {
         json.push(b'\n');
         Ok(Letter { task: task.clone(), json })
     };
-    Handler::reading(read, move |ctx, store, letters: Vec<Letter>| {
+    Handler::with_decoder(read, move |ctx, store, letters: Vec<Letter>| {
         let (name, program) = (name.clone(), program.clone());
         async move { handle(&ctx, &store, letters, &name, &program).await }
     })
@@ -221,7 +222,7 @@ async fn handle(
     queue: &str,
     program: &[String],
 ) -> HandlerResult {
-    let mut tally = Tally::new(store);
+    let mut outcome = BatchOutcome::new(store);
     for Letter { task, json } in letters {
         let (task_id, attempts) = (task.delivery.task_id, task.delivery.attempts);
         let id = task.delivery.id();
@@ -229,7 +230,7 @@ async fn handle(
             continue;
         }
         if ctx.is_cancelled() {
-            tally.give_back(task_id);
+            outcome.give_back(task_id);
             continue;
         }
         let mut command = Command::new(&program[0]);
@@ -243,7 +244,7 @@ async fn handle(
             Ok(running) => running,
             Err(error) => {
                 note(queue, id, &format!("cannot run {}: {error}", program[0]));
-                tally.retry(task_id, attempts, error);
+                outcome.retry(task_id, attempts, error);
                 continue;
             }
         };
@@ -253,26 +254,26 @@ async fn handle(
             () = ctx.lost(task_id) => None,
         };
         match status {
-            Some(status) if status.success() => tally.done(task_id),
+            Some(status) if status.success() => outcome.done(task_id),
             Some(status) => {
                 note(queue, id, &format!("{status}; tried again later"));
-                tally.retry(task_id, attempts, status);
+                outcome.retry(task_id, attempts, status);
             }
             None => {
                 running.kill().await?;
                 if ctx.is_lost(task_id) {
                     note(queue, id, "no longer ours; killed");
-                } else if ctx.cancel() == Some(Cancel::RunMax) {
+                } else if ctx.cancel_reason() == Some(CancelReason::RunMax) {
                     note(queue, id, "ran longer than run_max; killed, tried again later");
-                    tally.retry(task_id, attempts, "ran longer than run_max");
+                    outcome.retry(task_id, attempts, "ran longer than run_max");
                 } else {
                     note(queue, id, "killed; given back");
-                    tally.give_back(task_id);
+                    outcome.give_back(task_id);
                 }
             }
         }
     }
-    tally.settle().await
+    outcome.commit().await
 }
 
 fn note(queue: &str, id: TaskId, news: &str) {

@@ -22,7 +22,7 @@ fn a_contract_is_checked() {
     let ran = run(&["contract", "check", &bad]).ends(2);
     assert_eq!(ran.err.lines().count(), 3, "{}", ran.err);
     assert!(
-        ran.err.contains("bad.yaml:3:11: invalid name 'Mail'; use small letters"),
+        ran.err.contains("bad.yaml:3:11: invalid name 'Mail'; use lower-case letters"),
         "{}",
         ran.err
     );
@@ -167,7 +167,7 @@ fn what_goes_wrong_is_told() {
     command.arg("--config").arg(&config).args(["--", "cat"]);
     let mut working = Running::start(command.env("TASKYARD_URL", &rig.serving.url));
     rig.run(&["put", "emails", "\"poison\""]).good();
-    let line = complained(&mut working, "a task that cannot be read");
+    let line = complained(&mut working, "cannot decode the payload of a task");
     assert!(line.contains("emails"), "{line}");
     settings("many");
     complained(&mut working, "shop/worker/queue/mailer/max_processors must be a whole number");
@@ -237,7 +237,7 @@ fn a_program_that_runs_too_long_is_killed_and_its_task_tried_again() {
     let mut working = Running::start(command.env("TASKYARD_URL", &rig.serving.url));
     complained(&mut working, "the tube has attempts_max");
     let address = metrics_address(&complained(&mut working, "metrics: "));
-    complained(&mut working, "the handler ran longer than run_max");
+    complained(&mut working, "handler ran longer than run_max");
     complained(&mut working, "emails 0: ran longer than run_max; killed, tried again later");
     let counted = "queue_handler_timeouts_total{queue_num=\"1\"} 1";
     assert!(fetch(&address, "/metrics").lines().any(|line| line == counted));

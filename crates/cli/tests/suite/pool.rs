@@ -55,10 +55,10 @@ fn get(url: &str, path: &str) -> String {
     answer
 }
 
-/// One place that a task held until it ended, and one that waited for it and was told when.
+/// One task that holds the backend until it ends, and one that waits for it and gets an estimate.
 fn run_two(url: &str) {
     let first = url.to_owned();
-    // The first ends as soon as the second has been told that it waits.
+    // The first ends as soon as the second waits.
     let first = thread::spawn(move || post(&first, "while ! [ -e /nowhere ]; do sleep 0.05; done"));
     while !get(url, "/metrics").contains("taskyard_pool_running{class=\"fast\"} 1\n") {
         thread::yield_now();
@@ -68,9 +68,9 @@ fn run_two(url: &str) {
     assert_eq!(first.join().unwrap()["error"]["error"], "time limit (0.3 s)");
 }
 
-/// A default task is lowered for the next one, which waited and was told how long.
+/// A default task is lowered for the next one, which waited and got an estimate.
 #[test]
-fn metrics_and_status_tell_each_class_and_whether_estimates_were_kept() {
+fn metrics_and_status_show_each_class_and_the_accuracy_of_estimates() {
     let classes = "classes: [{name: fast, seconds: 0.3, limit: 100%}, {name: slow, seconds: 30, \
                    limit: 50%}]";
     let (folder, file) = config(&format!("{CONFIG}\n{classes}\n"));
@@ -91,7 +91,7 @@ fn metrics_and_status_tell_each_class_and_whether_estimates_were_kept() {
             "taskyard_pool_lowered_total{class=\"slow\"} 1",
             "taskyard_pool_denied_total{class=\"interactive\"} 0",
             "taskyard_pool_halted_total 0",
-            "taskyard_pool_told_total{class=\"fast\"} 1",
+            "taskyard_pool_estimates_given_total{class=\"fast\"} 1",
             "taskyard_pool_backends 1",
         ] {
             assert!(metrics.contains(&format!("{line}\n")), "{line} is not in {metrics}");
@@ -105,7 +105,7 @@ fn metrics_and_status_tell_each_class_and_whether_estimates_were_kept() {
         assert!(get(&serving.url, "/healthz").contains(r#""pool":"ok""#));
         let shown = serving.run(&["pool", "status"]).good();
         assert!(shown.contains("1 of 1"), "{shown}");
-        assert!(shown.contains("100.0 % of 1 tasks that had to wait started no later"), "{shown}");
+        assert!(shown.contains("100.0 % of 1 tasks with an estimate started no later"), "{shown}");
     }
 }
 
@@ -129,9 +129,9 @@ fn upgrade(url: &str, protocols: &str) -> String {
     String::from_utf8(answer).unwrap().to_lowercase()
 }
 
-/// A page cannot set headers of a WebSocket, so it shows the token among the protocols.
+/// A page cannot set headers of a WebSocket, so it sends the token among the protocols.
 #[test]
-fn a_websocket_shows_its_token_among_the_protocols() {
+fn a_websocket_sends_its_token_among_the_protocols() {
     let (folder, file) = config(CONFIG);
     let token = token_file(folder.path());
     let mut command = binary();
@@ -149,8 +149,8 @@ fn a_websocket_shows_its_token_among_the_protocols() {
     let answer = upgrade(&serving.url, &format!("taskyard.pool, bearer.{TOKEN}"));
     assert!(answer.starts_with("http/1.1 101"), "{answer}");
     assert!(answer.contains("sec-websocket-protocol: taskyard.pool\r\n"), "{answer}");
-    assert!(!answer.contains(TOKEN), "the token is not said back: {answer}");
-    // The page itself is open, and tells nothing without the token.
+    assert!(!answer.contains(TOKEN), "the token is not sent back: {answer}");
+    // The page itself is public, and shows nothing without the token.
     assert!(get(&serving.url, "/pool").starts_with("HTTP/1.1 200"));
     for path in ["/pool/status", "/pool/programs", "/metrics"] {
         assert!(get(&serving.url, path).starts_with("HTTP/1.1 401"), "{path}");
@@ -158,47 +158,47 @@ fn a_websocket_shows_its_token_among_the_protocols() {
 }
 
 #[test]
-fn a_pool_by_itself_runs_programs_and_tells_how_it_is() {
+fn a_pool_without_a_queue_runs_programs_and_shows_its_status() {
     let (_folder, file) = config(CONFIG);
     let mut command = binary();
     command.args(["pool", "serve", "--http", "127.0.0.1:0"]).arg(&file);
     let serving = Serving::start(&mut command);
     let screen = &serving.screen;
     assert!(screen.contains("/pool (programs: sh)"), "{screen}");
-    // Its queue is no use to anybody, so no task is put there.
+    // Its queue is not used, so `put` is not suggested.
     assert!(screen.contains(" pool status --url") && !screen.contains(" put "), "{screen}");
     assert_eq!(post(&serving.url, "echo x > r.txt")["ok"]["result"], "eAo=");
     let status = &serving.run(&["pool", "status", "--json"]).json()[0];
     assert_eq!((&status["backends"], &status["counts"]["arrived"]), (&1.into(), &1.into()));
     let shown = serving.run(&["pool", "status"]).good();
-    assert!(shown.contains("slow") && shown.contains("1 backends, 0 tasks run"), "{shown}");
+    assert!(shown.contains("slow") && shown.contains("1 backends, 0 tasks running"), "{shown}");
     serving.signal("TERM");
     assert!(serving.ended().0.success());
 }
 
-/// How many processes have a folder below this one among their words.
+/// How many processes have a folder below this one among their arguments.
 fn marked(folder: &Path) -> usize {
     let folder = folder.to_str().unwrap();
     let all = fs::read_dir("/proc").unwrap().flatten();
-    let words = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-    // Who is inside has it as one of its words, the pool itself has not.
-    words.filter(|words| String::from_utf8_lossy(words).contains(folder)).count()
+    let lines = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    // Processes of a sandbox have it among their arguments, the pool itself does not.
+    lines.filter(|line| String::from_utf8_lossy(line).contains(folder)).count()
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let given_up = Instant::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(Instant::now() < given_up, "in vain: {what}");
+        assert!(Instant::now() < given_up, "not in time: {what}");
         thread::yield_now();
     }
 }
 
-/// What waits inside the walls is this executable, and goes with the pool however that ends.
+/// The init process of a sandbox is this executable, and ends with the pool however that ends.
 #[test]
-fn walls_stand_ready_and_fall_with_the_pool() {
+fn sandboxes_are_ready_and_end_with_the_pool() {
     let (_folder, file) = config(CONFIG);
     let temporary = tempfile::tempdir().unwrap();
-    // Programs have users of their own, who pass through it.
+    // Programs have users of their own, which have to pass through it.
     fs::set_permissions(temporary.path(), fs::Permissions::from_mode(0o711)).unwrap();
     for ending in ["KILL", "TERM"] {
         let mut command = binary();
@@ -211,27 +211,27 @@ fn walls_stand_ready_and_fall_with_the_pool() {
             assert!(status()["not_isolated"].to_string().contains("bubblewrap"));
             return;
         }
-        until("walls stand", || status()["walls"]["ready"] == 1);
+        until("a sandbox is ready", || status()["sandboxes"]["ready"] == 1);
         assert_eq!(post(&serving.url, "echo x > r.txt")["ok"]["result"], "eAo=");
-        until("walls stand again", || status()["walls"] == json!({ "ready": 1, "used": 1 }));
-        until("somebody waits inside", || marked(temporary.path()) == 2);
+        until("another one is ready", || status()["sandboxes"] == json!({ "ready": 1, "used": 1 }));
+        until("it has two processes", || marked(temporary.path()) == 2);
         let shown = serving.run(&["pool", "status"]).good();
-        assert!(shown.contains("walls: 1 stand ready, 1 tasks found theirs so"), "{shown}");
+        assert!(shown.contains("sandboxes: 1 ready, 1 tasks started in a ready one"), "{shown}");
         let metrics = get(&serving.url, "/metrics");
-        assert!(metrics.contains("\ntaskyard_pool_walls_ready 1\n"), "{metrics}");
-        assert!(metrics.contains("\ntaskyard_pool_walls_used_total 1\n"), "{metrics}");
+        assert!(metrics.contains("\ntaskyard_pool_sandboxes_ready 1\n"), "{metrics}");
+        assert!(metrics.contains("\ntaskyard_pool_sandboxes_used_total 1\n"), "{metrics}");
         serving.signal(ending);
         assert_eq!(serving.ended().0.success(), ending == "TERM");
-        until("nobody is left", || marked(temporary.path()) == 0);
+        until("no process is left", || marked(temporary.path()) == 0);
     }
-    // The second pool has removed what the first one left.
+    // The second pool has removed the folder of the first one.
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn what_waits_inside_walls_is_not_for_people() {
-    let ran = run(&["taskyard-pool-first"]).ends(2);
-    assert!(ran.err.contains("not for people") && ran.err.lines().count() == 1, "{}", ran.err);
+fn the_sandbox_init_process_is_not_started_by_hand() {
+    let ran = run(&["taskyard-pool-sandbox-init"]).ends(2);
+    assert!(ran.err.contains("not by hand") && ran.err.lines().count() == 1, "{}", ran.err);
     assert_eq!(ran.out, "");
 }
 
@@ -261,7 +261,7 @@ fn a_server_without_a_pool_says_so() {
 }
 
 #[test]
-fn parts_over_redis_say_what_is_wrong_with_their_arguments() {
+fn parts_over_redis_report_invalid_arguments() {
     let (_folder, file) = config(CONFIG);
     let file = file.to_str().unwrap();
     for part in ["gateway", "scheduler", "backend"] {

@@ -218,7 +218,7 @@ fn somebody_else_who_answers_is_told_from_a_server() {
             caller.write_all((head + body).as_bytes()).expect("the answer is sent");
         });
         let ran = run(&["top", "--url", &url]).ends(1);
-        assert!(ran.err.contains("does not answer as taskyard does"), "{}", ran.err);
+        assert!(ran.err.contains("is not a taskyard server"), "{}", ran.err);
         answering.join().unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! Moving to Tarantool and back through the binary, and pulling the plug on it.
 
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use crate::many::{TASKS, source};
 use crate::rig::{Running, binary, run};
@@ -15,7 +15,7 @@ fn killed_at_any_moment_it_goes_on() {
     let there = "return box.space.taskyard_task and box.space.taskyard_task:len() or 0";
     for least in [1, 10_000, 25_000] {
         let copy = Running::start(binary().args(["copy", "--from", &from, "--to", &url]));
-        while !matches!(instance.talk(there), Word::Int(count) if count >= least) {}
+        while !matches!(instance.talk(there), LuaValue::Int(count) if count >= least) {}
         copy.signal("KILL");
         drop(copy);
     }

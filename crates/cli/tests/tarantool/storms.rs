@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 use tokio::time::timeout;
 
 use crate::judge::{judge, wait_for_returns};
@@ -26,7 +26,7 @@ fn audit(tarantool: &Instance) {
 
 /// Waits until so many servers live.
 fn wait_for_servers(tarantool: &Instance, count: i128) {
-    while tarantool.talk("return box.space.taskyard_server:len()") != Word::Int(count) {}
+    while tarantool.talk("return box.space.taskyard_server:len()") != LuaValue::Int(count) {}
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Commands of semaphores over HTTP.
+//! Sends semaphore commands to a server over HTTP.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use taskyard_wire::http::{
     SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer, StandingAnswer, StandingsAnswer,
 };
 
-use super::link::HttpCall;
-use super::{Http, cut, refused};
+use super::connection_pool::HttpCall;
+use super::{Http, refused, split_wait};
 use crate::error::HttpError;
 
 impl Http {
-    /// Runs one command of semaphores.
+    /// Executes one semaphore command.
     pub(super) async fn ask_semaphore(
         &self,
         command: SemaphoreCommand,
     ) -> Result<Reply, HttpError> {
-        // JSON has no word for some wrong numbers, so they would arrive as nothing at all.
+        // JSON cannot represent NaN and infinity: they would arrive as null.
         command.check().map_err(refused)?;
         let verb = command.verb();
         Ok(Reply::Semaphore(match command {
             SemaphoreCommand::Configure { key, change, only_new } => {
                 let request = SemaphoreRequest::new(&change, only_new);
-                let address = self.address(&["semaphores", key.as_str()]);
-                let request = HttpCall::new(Method::PUT, address).json(&request);
+                let target = self.target(&["semaphores", key.as_str()]);
+                let request = HttpCall::new(Method::PUT, target).json(&request);
                 infos(vec![self.send(request, Duration::ZERO, verb).await?])?
             }
             SemaphoreCommand::Enqueue { key, wishes } => {
@@ -47,21 +47,21 @@ impl Http {
                 SemaphoreReply::Finished(answer.into_outcomes())
             }
             SemaphoreCommand::Members { key, part, after, count } => {
-                let mut address = self.address(&["semaphores", key.as_str(), part.name()]);
-                address = address.with("count", &count.to_string());
+                let mut target = self.target(&["semaphores", key.as_str(), part.name()]);
+                target = target.with("count", &count.to_string());
                 if let Some(after) = after {
-                    address = address.with("after", &after.to_string());
+                    target = target.with("after", &after.to_string());
                 }
                 let answer: MembersAnswer =
-                    self.send(HttpCall::new(Method::GET, address), Duration::ZERO, verb).await?;
+                    self.send(HttpCall::new(Method::GET, target), Duration::ZERO, verb).await?;
                 SemaphoreReply::Members(answer.into_page().map_err(refused)?)
             }
             SemaphoreCommand::Drop { key, force } => {
-                let mut address = self.address(&["semaphores", key.as_str()]);
+                let mut target = self.target(&["semaphores", key.as_str()]);
                 if force {
-                    address = address.with("force", "true");
+                    target = target.with("force", "true");
                 }
-                let request = HttpCall::new(Method::DELETE, address);
+                let request = HttpCall::new(Method::DELETE, target);
                 let _: NothingAnswer = self.send(request, Duration::ZERO, verb).await?;
                 SemaphoreReply::Dropped
             }
@@ -70,26 +70,26 @@ impl Http {
                 self.events(key.as_ref(), count, wait, verb).await?
             }
             SemaphoreCommand::Acknowledge { events } => {
-                let address = self.address(&["semaphore-events", "ack"]);
+                let target = self.target(&["semaphore-events", "ack"]);
                 let request =
-                    HttpCall::new(Method::POST, address).json(&AcknowledgeRequest::new(&events));
+                    HttpCall::new(Method::POST, target).json(&AcknowledgeRequest::new(&events));
                 let answer: AcknowledgedAnswer = self.send(request, Duration::ZERO, verb).await?;
                 SemaphoreReply::Acknowledged(answer.acknowledged)
             }
         }))
     }
 
-    /// One semaphore or all, as the server shows them.
+    /// One semaphore or all semaphores, as the server shows them.
     pub async fn semaphores(
         &self,
         key: Option<&SemaphoreKey>,
     ) -> Result<Vec<SemaphoreAnswer>, HttpError> {
         let Some(key) = key else {
-            let request = HttpCall::new(Method::GET, self.address(&["semaphores"]));
+            let request = HttpCall::new(Method::GET, self.target(&["semaphores"]));
             let answer: SemaphoresAnswer = self.send(request, Duration::ZERO, "semaphores").await?;
             return Ok(answer.semaphores);
         };
-        let request = HttpCall::new(Method::GET, self.address(&["semaphores", key.as_str()]));
+        let request = HttpCall::new(Method::GET, self.target(&["semaphores", key.as_str()]));
         Ok(vec![self.send(request, Duration::ZERO, "semaphores").await?])
     }
 
@@ -101,17 +101,17 @@ impl Http {
         verb: &'static str,
     ) -> Result<SemaphoreReply, HttpError> {
         if count == 0 {
-            // Servers do not accept this question; the semaphore must be there all the same.
+            // Servers refuse a count of 0; the semaphore must exist all the same.
             if key.is_some() {
                 self.semaphores(key).await?;
             }
             return Ok(SemaphoreReply::Events(Vec::new()));
         }
         loop {
-            let (now, rest) = cut(wait);
+            let (now, rest) = split_wait(wait);
             let request = EventsRequest::new(key, count, now);
             let request =
-                HttpCall::new(Method::POST, self.address(&["semaphore-events"])).json(&request);
+                HttpCall::new(Method::POST, self.target(&["semaphore-events"])).json(&request);
             let answer: EventsAnswer = self.send(request, now.into(), verb).await?;
             if !answer.events.is_empty() || rest.is_zero() {
                 let events = answer.events.into_iter().map(EventAnswer::into_event);
@@ -130,8 +130,8 @@ impl Http {
         body: &Q,
         verb: &'static str,
     ) -> Result<A, HttpError> {
-        let address = self.address(&["semaphores", key.as_str(), path]);
-        self.send(HttpCall::new(Method::POST, address).json(body), Duration::ZERO, verb).await
+        let target = self.target(&["semaphores", key.as_str(), path]);
+        self.send(HttpCall::new(Method::POST, target).json(body), Duration::ZERO, verb).await
     }
 }
 

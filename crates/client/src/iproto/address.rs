@@ -1,36 +1,36 @@
-//! Where a server is, and as whom to speak to it.
+//! Parses the address of a server, with user name and password.
 
 use std::fmt;
 
 use crate::error::IprotoError;
 use crate::url::{Url, host_and_port};
 
-/// The port of Tarantool, and ours.
+/// The default port, the same as that of Tarantool.
 const PORT: u16 = 3301;
 
 /// An address with its credentials.
 #[derive(Clone)]
-pub(super) struct Address {
+pub(super) struct IprotoAddress {
     pub host: String,
     pub port: u16,
-    /// Name and password; without them one is a guest.
+    /// Name and password; without them the user is guest.
     pub user: Option<(String, String)>,
 }
 
-impl Address {
-    /// The address in this text: `host:port`, or with scheme, user and password before it.
+impl IprotoAddress {
+    /// Parses `host:port`, or `iproto://user:password@host:port`.
     pub fn parse(text: &str) -> Result<Self, IprotoError> {
-        let wrong = || IprotoError::Address(text.to_owned());
+        let invalid = || IprotoError::Address(text.to_owned());
         let full = if text.contains("://") { text.to_owned() } else { format!("iproto://{text}") };
-        let url = Url::parse(&full).ok_or_else(wrong)?;
+        let url = Url::parse(&full).ok_or_else(invalid)?;
         if url.scheme != "iproto" || !url.path.is_empty() {
-            return Err(wrong());
+            return Err(invalid());
         }
-        Ok(Address { host: url.host, port: url.port.unwrap_or(PORT), user: url.user })
+        Ok(IprotoAddress { host: url.host, port: url.port.unwrap_or(PORT), user: url.user })
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for IprotoAddress {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&host_and_port(&self.host, Some(self.port)))
@@ -42,8 +42,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_understood() {
-        let parsed = |text| Address::parse(text).unwrap();
+    fn addresses_are_parsed() {
+        let parsed = |text| IprotoAddress::parse(text).unwrap();
         assert_eq!(parsed("127.0.0.1:3302").to_string(), "127.0.0.1:3302");
         assert_eq!(parsed("example").port, 3301);
         assert_eq!(parsed("iproto://[::1]:33").to_string(), "[::1]:33");
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(full.user, Some(("ann".into(), "se/cret".into())));
         assert_eq!(full.to_string(), "queue:3301", "a password is not shown");
         for bad in ["", "http://queue:3301", "iproto://", "queue:port", "queue:3301/path"] {
-            assert!(Address::parse(bad).is_err(), "{bad}");
+            assert!(IprotoAddress::parse(bad).is_err(), "{bad}");
         }
     }
 }

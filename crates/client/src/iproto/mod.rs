@@ -1,45 +1,44 @@
-//! Commands over iproto, the binary protocol of Tarantool, on one connection for everybody.
+//! Sends commands over iproto, the binary protocol of Tarantool, on one connection that all callers share.
 //!
-//! Requests of all callers leave together and replies come back in any order, so a take that waits
-//! holds up nobody. `address` says where, `connecting` sees that there is a connection, `link` is one with its
-//! two tasks, `unsent` what it has to write, `waiting` knows who waits for which reply.
+//! Requests of all callers are written together and replies arrive in any order, so a waiting take does not block other
+//! requests. `address` parses addresses, `connector` opens the connection, `connection` runs it with two tasks,
+//! `write_buffer` holds unwritten requests, `pending_requests` matches replies to callers.
 
 mod address;
-mod connecting;
-mod link;
-mod unsent;
-mod waiting;
+mod connection;
+mod connector;
+mod pending_requests;
+mod write_buffer;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_core::{Command, Error, Execute, Kind, Reply, Result, SessionId, TubeOptions};
-use taskyard_wire::iproto::{Fault, Operation, Shape, decode_executed, encode_execute};
-use taskyard_wire::iproto::{encode_request, reply_session};
+use taskyard_iproto::{Fault, Operation, Shape, decode_executed, encode_execute};
+use taskyard_iproto::{encode_request, reply_session};
 
 use crate::error::IprotoError;
-use address::Address;
-use connecting::Connector;
-use link::Link;
-use waiting::Takes;
+use address::IprotoAddress;
+use connection::Connection;
+use connector::Connector;
+use pending_requests::TakeCommands;
 
-/// How long a server may take to accept a connection, to say who it is and to let somebody in, unless
-/// another time is set.
+/// The default timeout for connecting, including greeting and authentication.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// A server, spoken to over iproto. Cheap to clone: clones share one connection, over which any number of
-/// requests may be under way.
+/// A connection to a server over iproto. Cheap to clone: clones share one connection, on which any number of
+/// requests may be pending.
 ///
-/// When the connection breaks, what was asked may have been done or not, and those who asked are told
-/// so. The next request makes a new connection, which joins the session of the old one: the tasks held
-/// by that session are still there if the server was told to wait for it (`queue.cfg{ttr = …}`).
+/// When the connection fails, pending requests may have been executed or not, and return an error that says so. The next
+/// request opens a new connection, which joins the session of the old one: the session still holds its tasks if the
+/// server is configured to wait for it (`queue.cfg{ttr = …}`).
 ///
-/// The protocol cannot take a question back. When the caller of a take that waits goes away (a timeout
-/// around it, a `select!`), the take goes on waiting at the server until its own time is over; a task that
-/// comes for it is given back at once, without counting as an attempt, but [`Iproto::call`] does not know
-/// what it takes and gives nothing back. Whoever loops should therefore ask for the time they want to wait,
-/// rather than for longer and give up: up to ten thousand forgotten takes may wait on one connection.
+/// The protocol cannot cancel a request. When the caller of a waiting take is cancelled (by a timeout around it or a
+/// `select!`), the take continues to wait at the server until its own wait ends; a task that it gets is released at once,
+/// without counting as an attempt. [`Iproto::call`] does not know what its function takes and releases nothing. A loop
+/// should therefore use the wait of the take as its timeout instead of cancelling a longer take: up to ten thousand
+/// abandoned takes may wait on one connection.
 ///
 /// The connection is not encrypted.
 #[derive(Clone)]
@@ -58,59 +57,63 @@ pub struct Call<'a> {
 }
 
 impl Iproto {
-    /// The server at this address: `host:port` or `iproto://user:password@host:port`. Nothing is sent
+    /// The server at this address: `host:port` or `iproto://user:password@host:port`. Does not connect
     /// yet.
     pub fn new(address: &str) -> Result<Self, IprotoError> {
-        let connector = Connector::new(Address::parse(address)?, "queue", CONNECT_MAX);
+        let connector = Connector::new(IprotoAddress::parse(address)?, "queue", CONNECT_MAX);
         Ok(Iproto { connector: Arc::new(connector), strict: false })
     }
 
-    /// The same for a server whose functions begin with another word than `queue`. Makes a connection of
-    /// its own.
+    /// Sets another prefix of the server's functions than `queue`. The result has its own
+    /// connection.
     pub fn with_prefix(self, prefix: &str) -> Self {
         let Connector { address, within, .. } = &*self.connector;
         let connector = Connector::new(address.clone(), prefix, *within);
         Iproto { connector: Arc::new(connector), strict: self.strict }
     }
 
-    /// The same with another time in which a connection must be there, instead of ten seconds. Makes a
-    /// connection of its own.
+    /// Sets another timeout for connecting than ten seconds. The result has its own
+    /// connection.
     pub fn connect_within(self, within: Duration) -> Self {
         let Connector { address, prefix, .. } = &*self.connector;
         let connector = Connector::new(address.clone(), prefix, within);
         Iproto { connector: Arc::new(connector), strict: self.strict }
     }
 
-    /// The same, but a put into a tube that does not exist is refused.
+    /// Refuses a put into a tube that does not exist, instead of creating the tube.
     pub fn strict_tubes(self) -> Self {
         Iproto { strict: true, ..self }
     }
 
-    /// The address, without a password that may stand in it.
+    /// The address, without user name and password.
     pub fn address(&self) -> String {
         self.connector.address.to_string()
     }
 
-    /// Asks whether the server is there.
+    /// Checks that the server responds.
     pub async fn ping(&self) -> Result<(), IprotoError> {
-        let link = self.link().await?;
-        link.ask(1, Takes::new(), |out, sync| encode_request(out, sync, &Operation::Ping)).await?;
+        let connection = self.connection().await?;
+        connection
+            .request(1, TakeCommands::new(), |out, sync| {
+                encode_request(out, sync, &Operation::Ping)
+            })
+            .await?;
         Ok(())
     }
 
-    /// Calls a function and answers its results, a MessagePack list.
+    /// Calls a function and returns its results, a MessagePack list.
     pub async fn call(&self, function: &str, args: &[u8]) -> Result<Vec<u8>, IprotoError> {
         let mut results = self.call_many(&[Call { function, args }]).await?;
-        results.pop().ok_or_else(|| self.broken())?.map_err(IprotoError::Refused)
+        results.pop().ok_or_else(|| self.wrong_reply_count())?.map_err(IprotoError::Refused)
     }
 
-    /// Sends several calls in one go and waits for all of them: a result for each, in their order.
+    /// Sends several calls together and waits for all of them: one result for each, in order.
     pub async fn call_many(
         &self,
         calls: &[Call<'_>],
     ) -> Result<Vec<Result<Vec<u8>, Fault>>, IprotoError> {
-        let link = self.link().await?;
-        let replies = link.ask(calls.len(), Takes::new(), |out, first| {
+        let connection = self.connection().await?;
+        let replies = connection.request(calls.len(), TakeCommands::new(), |out, first| {
             for (sync, call) in (first..).zip(calls) {
                 let Call { function: name, args } = *call;
                 let call = Operation::Call { name, args, shape: Shape::Call };
@@ -120,8 +123,8 @@ impl Iproto {
         replies.await
     }
 
-    /// The session of this connection, made if there is none. Tasks taken in its name return when the
-    /// connection ends, or some time later if the server was told so; a new connection joins it again.
+    /// The session of this connection, created if there is none. Tasks taken in the session return when the connection
+    /// ends, or later if the server is configured so; a new connection joins the session again.
     pub async fn identify(&self) -> Result<SessionId, IprotoError> {
         self.join(None).await
     }
@@ -132,24 +135,25 @@ impl Iproto {
     }
 
     async fn join(&self, session: Option<SessionId>) -> Result<SessionId, IprotoError> {
-        let (function, args) = link::identify(&self.connector.prefix, session);
+        let (function, args) = connection::identify(&self.connector.prefix, session);
         let results = self.call(&function, &args).await?;
-        let session = reply_session(&results).map_err(|error| self.misunderstood(&error))?;
+        let session = reply_session(&results).map_err(|error| self.malformed(&error))?;
         *self.connector.session() = Some(session);
         Ok(session)
     }
 
     async fn run(&self, commands: &[Command]) -> Result<Vec<Result<Reply>>, IprotoError> {
-        let link = self.link().await?;
-        let takes = waiting::takes_of(commands);
+        let connection = self.connection().await?;
+        let takes = pending_requests::takes_in(commands);
         let encode = |out: &mut Vec<u8>, sync| encode_execute(out, sync, commands);
-        let replies = link.ask(1, takes, encode).await?.pop();
-        let data = replies.ok_or_else(|| self.broken())?.map_err(IprotoError::Refused)?;
-        let replies = decode_executed(&data).map_err(|error| self.misunderstood(&error))?;
-        if replies.len() == commands.len() { Ok(replies) } else { Err(self.broken()) }
+        let replies = connection.request(1, takes, encode).await?.pop();
+        let data =
+            replies.ok_or_else(|| self.wrong_reply_count())?.map_err(IprotoError::Refused)?;
+        let replies = decode_executed(&data).map_err(|error| self.malformed(&error))?;
+        if replies.len() == commands.len() { Ok(replies) } else { Err(self.wrong_reply_count()) }
     }
 
-    /// Makes the tube that a refused put was for, and puts again.
+    /// Creates the tube of a refused put, and puts again.
     async fn put_into_new_tube(&self, put: &Command) -> Result<Reply> {
         let Command::Put { tube, .. } = put else { return Ok(Reply::Nothing) };
         let create = Command::CreateTube {
@@ -162,16 +166,16 @@ impl Iproto {
         replies.pop().unwrap_or(Err(Error::ShuttingDown)).and(put)
     }
 
-    /// The connection, a new one if there is none or the last one broke.
-    async fn link(&self) -> Result<Arc<Link>, IprotoError> {
-        self.connector.link().await
+    /// The connection; opens a new one if there is none or the last one failed.
+    async fn connection(&self) -> Result<Arc<Connection>, IprotoError> {
+        self.connector.connection().await
     }
 
-    fn broken(&self) -> IprotoError {
-        self.not_taskyard("another number of answers than questions".into())
+    fn wrong_reply_count(&self) -> IprotoError {
+        self.not_taskyard("the number of replies differs from the number of requests".into())
     }
 
-    fn misunderstood(&self, error: &taskyard_wire::iproto::IprotoError) -> IprotoError {
+    fn malformed(&self, error: &taskyard_iproto::IprotoError) -> IprotoError {
         self.not_taskyard(error.to_string())
     }
 
@@ -181,7 +185,7 @@ impl Iproto {
 }
 
 impl Execute for Iproto {
-    /// One request for all commands. A put that found no tube runs again after the others.
+    /// Sends one request for all commands. A put that found no tube is repeated after the others.
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply>> {
         let mut replies = match self.run(&commands).await {
             Ok(replies) => replies,

@@ -1,13 +1,10 @@
-//! Every case of the suite through a live server whose tasks are in PostgreSQL: the client is one more store.
+//! The conformance suite over iproto, through a live server with its tasks in PostgreSQL.
 
 #[path = "../suite/live.rs"]
 mod live;
-mod managed;
-#[path = "../suite/rig.rs"]
-#[expect(dead_code, reason = "the other tests of this crate use all of it")]
-mod rig;
 
 use std::future::Future;
+use taskyard_testkit::server;
 
 use taskyard_conformance::model;
 
@@ -25,14 +22,14 @@ fn model() {
     }
 }
 
-/// Runs a case, unless there is no PostgreSQL and the tests are to go on without.
+/// Runs a case; skips it if PostgreSQL is missing and the tests may run without it.
 fn run(case: impl Future) {
     if programs().is_some() {
-        rig::block_on(case);
+        server::block_on(case);
     }
 }
 
-/// A live server over a database of its own.
+/// A live server with its own database.
 async fn live() -> Live {
     let database = Database::new();
     Live::over(move || Box::new(database.open())).await

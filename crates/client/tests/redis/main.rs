@@ -1,12 +1,10 @@
-//! Every case of the suite through a live server whose tasks are in Redis: the client is one more store.
+//! The conformance suite over iproto, through a live server with its tasks in Redis.
 
 #[path = "../suite/live.rs"]
 mod live;
-#[path = "../suite/rig.rs"]
-#[expect(dead_code, reason = "the other tests of this crate use all of it")]
-mod rig;
 
 use std::future::Future;
+use taskyard_testkit::server;
 
 use taskyard_conformance::{model, semaphores as rules};
 
@@ -41,14 +39,14 @@ fn model_of_gated_tubes() {
     }
 }
 
-/// Runs a case, unless there is no Redis and the tests are to go on without.
+/// Runs a case; skips it if Redis is missing and the tests may run without it.
 fn run(case: impl Future) {
     if program().is_some() {
-        rig::block_on(case);
+        server::block_on(case);
     }
 }
 
-/// A live server over a part of its own of Redis.
+/// A live server with its own key prefix in Redis.
 async fn live() -> Live {
     let url = own(&instance().url());
     Live::over(move || Box::new(open(&url))).await

@@ -1,8 +1,8 @@
-//! Every case of the suite through a live server: the client is one more store.
+//! The conformance suite over HTTP, through a live server.
 //!
-//! Sessions and ticks are not part of HTTP. A command that needs them must be refused by the client;
-//! then it goes to the same engine by the other door, as a client with sessions would send it, so
-//! that every case runs to its end. So does a put of sub-queues into a tube that has none, which stores ignore.
+//! HTTP has no sessions and ticks. The client must refuse a command that needs them; the harness then sends it to the
+//! engine directly, as a client with sessions would, so that every case runs to its end. The same holds for a put with
+//! sub-queues into a tube without them, which stores ignore.
 
 use std::sync::Arc;
 
@@ -18,16 +18,22 @@ use taskyard_store::{Capabilities, OpenOptions};
 use taskyard_stores::open;
 use tempfile::TempDir;
 
-use crate::rig::{self, Rig};
+use taskyard_testkit::server::{self, TestServer};
 
-taskyard_conformance::conformance_suite!(Live::new().await, crate::rig::block_on);
-taskyard_conformance::semaphore_suite!(Live::new().await, crate::rig::block_on);
+taskyard_conformance::conformance_suite!(
+    HttpHarness::new().await,
+    taskyard_testkit::server::block_on
+);
+taskyard_conformance::semaphore_suite!(
+    HttpHarness::new().await,
+    taskyard_testkit::server::block_on
+);
 
 /// Random commands for semaphores, compared with the core's machine.
 #[test]
 fn model_of_semaphores() {
     for seed in model::seeds(3) {
-        rig::block_on(async { rules::model::replay(Live::new().await, seed, 400).await });
+        server::block_on(async { rules::model::replay(HttpHarness::new().await, seed, 400).await });
     }
 }
 
@@ -35,32 +41,32 @@ fn model_of_semaphores() {
 #[test]
 fn model() {
     for seed in model::seeds(4) {
-        rig::block_on(async { model::replay(Live::new().await, seed, 500).await });
+        server::block_on(async { model::replay(HttpHarness::new().await, seed, 500).await });
     }
 }
 
 /// A live server over a store on disk.
-struct Live {
-    rig: Rig,
+struct HttpHarness {
+    rig: TestServer,
     folder: Arc<TempDir>,
 }
 
-impl Live {
+impl HttpHarness {
     async fn new() -> Self {
-        let folder = Arc::new(tempfile::tempdir().expect("a temporary folder can be made"));
-        Live::start(folder, rig::clock()).await
+        let folder = Arc::new(tempfile::tempdir().expect("a temporary folder is created"));
+        HttpHarness::start(folder, server::clock()).await
     }
 
     async fn start(folder: Arc<TempDir>, clock: Arc<taskyard_engine::HandClock>) -> Self {
         let url = format!("sqlite:{}", folder.path().display());
         let store = open(&url, &OpenOptions::default()).expect("the store opens");
-        let config = Config { strict_tubes: true, ..rig::config() };
-        Live { rig: Rig::start(store, clock, config).await, folder }
+        let config = Config { strict_tubes: true, ..server::config() };
+        HttpHarness { rig: TestServer::start(store, clock, config).await, folder }
     }
 
-    async fn ask(&self, command: Command) -> Result<Reply, Error> {
+    async fn execute_one(&self, command: Command) -> Result<Reply, Error> {
         if !needs_more_than_http(&command) && !self.would_ignore(&command).await {
-            // Asked before: a task that is done shows who held it last.
+            // Read before: a task that is done shows its last holder.
             let held = self.held(&command).await;
             let mut reply = self.rig.http.ask(command).await?;
             name_holders(&held, &mut reply);
@@ -71,7 +77,7 @@ impl Live {
     }
 }
 
-impl Live {
+impl HttpHarness {
     /// Whether the command names sub-queues that its tube would ignore.
     async fn would_ignore(&self, command: &Command) -> bool {
         let Command::Put { tube, tasks, .. } = command else { return false };
@@ -85,19 +91,19 @@ impl Live {
         }
     }
 
-    /// What is held in the tube of a command whose answer may show tasks with their holders.
+    /// The deliveries in the tube of a command whose reply may show tasks with their holders.
     async fn held(&self, command: &Command) -> Vec<Task> {
         let Some(tube) = shows_holders(command) else { return Vec::new() };
         let deliveries = Command::Deliveries { tube, count: BATCH_TASKS_MAX };
         match self.rig.http.ask(deliveries).await {
             Ok(Reply::Tasks(held)) => held,
-            // The command itself will say what is wrong.
+            // The command itself returns the error.
             _ => Vec::new(),
         }
     }
 }
 
-/// Over HTTP only the deliveries say which session holds a task; what shows tasks is completed from
+/// Over HTTP only the deliveries contain the session of a task; other replies are completed from
 /// there.
 fn name_holders(held: &[Task], reply: &mut Reply) {
     let name = |task: &mut Task| {
@@ -117,7 +123,7 @@ fn name_holders(held: &[Task], reply: &mut Reply) {
     }
 }
 
-/// The tube of a command whose answer shows tasks that somebody may hold.
+/// The tube of a command whose reply shows tasks that may be taken.
 fn shows_holders(command: &Command) -> Option<TubeName> {
     match command {
         Command::Peek { tube, .. }
@@ -151,17 +157,17 @@ fn needs_more_than_http(command: &Command) -> bool {
     }
 }
 
-impl Execute for Live {
+impl Execute for HttpHarness {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
         let mut replies = Vec::new();
         for command in commands {
-            replies.push(self.ask(command).await);
+            replies.push(self.execute_one(command).await);
         }
         replies
     }
 }
 
-impl Harness for Live {
+impl Harness for HttpHarness {
     fn capabilities(&self) -> Capabilities {
         self.rig.engine.capabilities()
     }
@@ -177,6 +183,6 @@ impl Harness for Live {
     async fn restart(self) -> Self {
         let (clock, folder) = (self.rig.clock.clone(), self.folder);
         self.rig.stop().await;
-        Live::start(folder, clock).await
+        HttpHarness::start(folder, clock).await
     }
 }

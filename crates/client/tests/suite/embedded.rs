@@ -1,14 +1,14 @@
-//! The queue inside this process.
+//! A queue inside this process.
 
 use std::time::Duration;
 
 use taskyard::{Client, Error};
 use taskyard_core::Error as Refusal;
 
-use crate::rig::block_on;
+use taskyard_testkit::server::block_on;
 
 #[test]
-fn the_first_put_makes_the_tube() {
+fn the_first_put_creates_the_tube() {
     block_on(async {
         let client = Client::open("memory:").unwrap();
         let missing = client.take("mail", Duration::ZERO).await.unwrap_err();
@@ -19,7 +19,7 @@ fn the_first_put_makes_the_tube() {
 }
 
 #[test]
-fn a_strict_queue_makes_none() {
+fn a_strict_queue_creates_no_tube() {
     block_on(async {
         let client = Client::open("memory:").unwrap().strict_tubes();
         let missing = client.put("mail", "x").await.unwrap_err();
@@ -28,13 +28,13 @@ fn a_strict_queue_makes_none() {
 }
 
 #[test]
-fn what_was_put_is_there_after_closing() {
+fn tasks_survive_closing() {
     block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().display());
         let client = Client::open(&url).unwrap();
         client.put("mail", "kept").await.unwrap();
-        client.take("mail", Duration::ZERO).await.unwrap().expect("there is one");
+        client.take("mail", Duration::ZERO).await.unwrap().expect("the queue has a task");
         client.close().await.unwrap();
         assert!(client.put("mail", "late").await.is_err());
         drop(client);
@@ -45,7 +45,7 @@ fn what_was_put_is_there_after_closing() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn an_error_of_opening_names_its_reason() {
     assert!(matches!(Client::open("nowhere:").unwrap_err(), Error::Open(_)));
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().display());

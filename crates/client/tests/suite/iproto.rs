@@ -1,24 +1,25 @@
-//! The client over iproto: many requests on one connection, and what happens when it breaks.
+//! The client over iproto: many requests on one connection, failures of connections.
 
 use std::time::Duration;
 
 use taskyard::{Call, Client, Iproto, IprotoError, Kind, Take, TaskId, TubeName, TubeOptions};
 use taskyard_core::{Command, Error, Execute, Holder, Outcome, Reply, Span};
 use taskyard_core::{Finish, FinishItem, SessionId};
+use taskyard_iproto::Greeting;
 use taskyard_store::MemoryStore;
-use taskyard_wire::iproto::Greeting;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-use crate::rig::{Rig, block_on};
+use taskyard_testkit::server::{TestServer, block_on};
 
 #[test]
 fn a_task_is_put_taken_and_finished() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let client = Client::new(rig.connect());
-        let id = client.put("mail", "hello").await.expect("the tube is made by the first put");
-        let task = client.take("mail", Duration::ZERO).await.unwrap().expect("it is there");
+        let id = client.put("mail", "hello").await.expect("the first put creates the tube");
+        let task =
+            client.take("mail", Duration::ZERO).await.unwrap().expect("the queue has a task");
         assert_eq!((task.id(), task.data::<String>().unwrap().as_str()), (id, "hello"));
         client.ack(&task).await.unwrap();
         assert_eq!(client.stats("mail").await.unwrap().tasks.done, 1);
@@ -27,14 +28,14 @@ fn a_task_is_put_taken_and_finished() {
 }
 
 #[test]
-fn a_take_that_waits_holds_up_nobody_on_the_same_connection() {
+fn a_waiting_take_does_not_block_its_connection() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let client = Client::new(rig.connect());
         client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
         let waiting = client.take("mail", Duration::from_secs(60));
         let putting = async {
-            // Answered while the take waits, because only this put lets it end.
+            // The reply arrives while the take waits, because only this put ends the take.
             while rig.engine.waiting().await.is_empty() {
                 tokio::task::yield_now().await;
             }
@@ -46,12 +47,11 @@ fn a_take_that_waits_holds_up_nobody_on_the_same_connection() {
     });
 }
 
-/// A caller that goes away leaves its question with the server; the answer would be a task that nobody
-/// works at until its lease is over.
+/// The take of a cancelled caller continues at the server; a task that it got stayed taken until its lease ended.
 #[test]
-fn what_is_taken_for_a_caller_who_left_goes_back() {
+fn a_task_taken_for_a_cancelled_caller_is_released() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let client = Client::new(rig.connect());
         client.create("mail", TubeOptions::new(Kind::FifoTtl)).await.unwrap();
         let impatient = tokio::spawn({
@@ -64,17 +64,21 @@ fn what_is_taken_for_a_caller_who_left_goes_back() {
         impatient.abort();
         assert!(impatient.await.unwrap_err().is_cancelled());
         let id = client.put("mail", &7).await.unwrap();
-        let task = client.take("mail", Duration::from_secs(60)).await.unwrap().expect("it is back");
+        let task = client
+            .take("mail", Duration::from_secs(60))
+            .await
+            .unwrap()
+            .expect("the task is ready again");
         assert_eq!(task.id(), id);
-        assert_eq!(task.task.attempts, 0, "nobody tried it");
+        assert_eq!(task.task.attempts, 0, "the delivery does not count");
         rig.stop().await;
     });
 }
 
 #[test]
-fn several_calls_in_one_go() {
+fn several_calls_in_one_request() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let queue = rig.connect();
         Client::new(queue.clone()).create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
         let put = Call { function: "queue.tube.mail:put", args: &[0x91, 0xa2, b'h', b'i'] };
@@ -90,18 +94,18 @@ fn several_calls_in_one_go() {
     });
 }
 
-/// The tasks of a session outlive its connection when the server was told so, and whoever connects
-/// again has them.
+/// The tasks of a session outlive its connection when the server is configured so, and a new connection of the session
+/// holds them.
 #[test]
 fn a_new_connection_joins_the_session_of_the_old_one() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let proxy = Proxy::start(rig.iproto).await;
         let queue = Iproto::new(&proxy.address).unwrap();
         let client = Client::new(queue.clone());
         client.put("mail", &7).await.unwrap();
         let ttr = Span::from_secs(60);
-        must(&queue, Command::ConfigureSessions { ttr }).await;
+        execute(&queue, Command::ConfigureSessions { ttr }).await;
         let session = queue.identify().await.unwrap();
         let id = take_as(&queue, session).await;
         proxy.cut().await;
@@ -115,14 +119,16 @@ fn a_new_connection_joins_the_session_of_the_old_one() {
             items: vec![item],
             show: false,
         };
-        let Reply::Finished(outcomes) = must(&queue, finish).await else { panic!("no outcomes") };
+        let Reply::Finished(outcomes) = execute(&queue, finish).await else {
+            panic!("no outcomes")
+        };
         assert_eq!(outcomes, [Outcome::Done(None)]);
         rig.stop().await;
     });
 }
 
 #[test]
-fn without_a_server_every_call_says_so() {
+fn without_a_server_every_call_fails() {
     block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -137,14 +143,14 @@ fn without_a_server_every_call_says_so() {
 }
 
 #[test]
-fn who_is_not_a_server_is_told_apart() {
+fn a_program_that_is_not_a_server_is_recognized() {
     block_on(async {
-        let rig = Rig::in_memory().await;
-        // Over HTTP nobody is greeted.
+        let rig = TestServer::in_memory().await;
+        // An HTTP server sends no greeting.
         let http = rig.http.url().replace("http://", "");
         let queue = Iproto::new(&http).unwrap().connect_within(Duration::from_millis(50));
         let error = queue.ping().await.unwrap_err();
-        assert!(error.to_string().contains("no answer in time"), "{error}");
+        assert!(error.to_string().contains("no response in time"), "{error}");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let greeting = async {
@@ -158,10 +164,10 @@ fn who_is_not_a_server_is_told_apart() {
     });
 }
 
-/// Only the greeting had to come in time: a server that said nothing after it was waited for without end,
-/// and everybody else waited for whoever connected, one after the other.
+/// The timeout covered only the greeting: a server that was silent after it blocked its caller forever, and all other
+/// callers connected one after the other.
 #[test]
-fn callers_share_what_comes_of_connecting() {
+fn callers_share_the_result_of_connecting() {
     block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -179,7 +185,7 @@ fn callers_share_what_comes_of_connecting() {
         });
         let queue = Iproto::new(&format!("iproto://ann:secret@{address}")).unwrap();
         let queue = queue.connect_within(Duration::from_millis(50));
-        // The first one to ask goes away, and takes nothing from the others.
+        // The first caller is cancelled, which does not affect the others.
         let first = tokio::spawn({
             let queue = queue.clone();
             async move { queue.ping().await }
@@ -189,7 +195,7 @@ fn callers_share_what_comes_of_connecting() {
         let (one, two, three) = tokio::join!(queue.ping(), queue.ping(), queue.ping());
         for outcome in [one, two, three] {
             let error = outcome.unwrap_err();
-            assert!(error.to_string().contains("no answer in time"), "{error}");
+            assert!(error.to_string().contains("no response in time"), "{error}");
         }
         assert!(!silent.is_finished(), "they connected once");
         queue.ping().await.unwrap_err();
@@ -198,11 +204,16 @@ fn callers_share_what_comes_of_connecting() {
 }
 
 #[test]
-fn a_server_without_room_says_so() {
+fn an_overloaded_server_is_reported() {
     block_on(async {
-        let mut config = crate::rig::config();
+        let mut config = taskyard_testkit::server::config();
         config.iproto.as_mut().unwrap().connections_max = 1;
-        let rig = Rig::start(Box::new(MemoryStore::default()), crate::rig::clock(), config).await;
+        let rig = TestServer::start(
+            Box::new(MemoryStore::default()),
+            taskyard_testkit::server::clock(),
+            config,
+        )
+        .await;
         let (one, two) = (rig.connect(), rig.connect());
         one.ping().await.unwrap();
         let error = two.ping().await.unwrap_err();
@@ -212,11 +223,11 @@ fn a_server_without_room_says_so() {
     });
 }
 
-/// More calls than can be numbered were not sent, and answered as if there had been none.
+/// More calls than a request may have were not sent, and the result was empty.
 #[test]
-fn too_many_calls_in_one_go_are_refused() {
+fn too_many_calls_in_one_request_are_refused() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let call = Call { function: "queue.state", args: &[0x90] };
         let error = rig.connect().call_many(&vec![call; (1 << 20) + 1]).await.unwrap_err();
         assert!(matches!(&error, IprotoError::Refused(fault) if fault.text.contains("send fewer")));
@@ -225,9 +236,9 @@ fn too_many_calls_in_one_go_are_refused() {
 }
 
 #[test]
-fn a_batch_larger_than_the_connection_takes_at_once_arrives() {
+fn a_batch_larger_than_the_socket_buffer_arrives() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let client = Client::new(rig.connect());
         let data = "x".repeat(500_000);
         let put = client.put_many("mail", &vec![data; 40]).await.unwrap();
@@ -237,8 +248,8 @@ fn a_batch_larger_than_the_connection_takes_at_once_arrives() {
     });
 }
 
-async fn must(queue: &Iproto, command: Command) -> Reply {
-    queue.execute(vec![command]).await.remove(0).expect("it is done")
+async fn execute(queue: &Iproto, command: Command) -> Reply {
+    queue.execute(vec![command]).await.remove(0).expect("the command succeeds")
 }
 
 async fn take_as(queue: &Iproto, session: SessionId) -> TaskId {
@@ -249,13 +260,13 @@ async fn take_as(queue: &Iproto, session: SessionId) -> TaskId {
         lease: None,
         wait: Span::ZERO,
     };
-    match must(queue, Command::Take(take)).await {
+    match execute(queue, Command::Take(take)).await {
         Reply::Taken(tasks) => tasks[0].id,
         other => panic!("{other:?}"),
     }
 }
 
-/// Stands between a client and the server, so that connections can be cut.
+/// A proxy between client and server that can cut connections.
 struct Proxy {
     address: String,
     cut: tokio::sync::mpsc::Sender<tokio::sync::oneshot::Sender<()>>,

@@ -9,14 +9,14 @@ use taskyard_engine::{Clock, HandClock};
 use taskyard_server::Config;
 use taskyard_store::{Capabilities, Store};
 
-use crate::rig::{self, Rig};
+use taskyard_testkit::server::{self, TestServer};
 
 /// Opens the store of a server, again after a restart.
 type Open = Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>;
 
 /// A live server over a store of its own.
 pub struct Live {
-    rig: Rig,
+    rig: TestServer,
     queue: Iproto,
     open: Open,
 }
@@ -24,12 +24,12 @@ pub struct Live {
 impl Live {
     /// One whose store is opened so.
     pub async fn over(open: impl Fn() -> Box<dyn Store> + Send + Sync + 'static) -> Self {
-        Live::start(Arc::new(open), rig::clock()).await
+        Live::start(Arc::new(open), server::clock()).await
     }
 
     async fn start(open: Open, clock: Arc<HandClock>) -> Self {
-        let config = Config { strict_tubes: true, ..rig::config() };
-        let rig = Rig::start(open(), clock, config).await;
+        let config = Config { strict_tubes: true, ..server::config() };
+        let rig = TestServer::start(open(), clock, config).await;
         let queue = rig.connect().strict_tubes();
         Live { rig, queue, open }
     }

@@ -5,8 +5,6 @@ mod embedded;
 mod iproto;
 mod iproto_conformance;
 mod live;
-mod rig;
 mod semaphores;
 mod server;
 mod typed;
-mod worker;

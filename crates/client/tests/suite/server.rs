@@ -1,16 +1,16 @@
-//! The client over HTTP: what is special about the network.
+//! The client over HTTP: waits, tokens, errors and addresses.
 
 use std::time::Duration;
 
 use taskyard::{Client, Error, Http, HttpError, Kind, NewTask, TubeName, TubeOptions, new_task};
 use taskyard_core::{Command, Error as Refusal, Execute, Span, TaskId};
 
-use crate::rig::{Rig, block_on};
+use taskyard_testkit::server::{TestServer, block_on};
 
 #[test]
-fn a_task_goes_its_way() {
+fn a_task_is_put_taken_and_acked() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let client = rig.client();
         let id = client.put("mail", &("ann", 7)).await.unwrap();
         assert_eq!(id, TaskId(0));
@@ -26,7 +26,7 @@ fn a_task_goes_its_way() {
 #[test]
 fn a_waiting_take_is_woken_by_a_put() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let client = rig.client();
         client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
         let taker = client.clone();
@@ -40,11 +40,11 @@ fn a_waiting_take_is_woken_by_a_put() {
     });
 }
 
-/// Servers refuse to wait longer than five minutes, so a longer wait is several requests.
+/// Servers refuse waits longer than five minutes, so a longer wait is split into several requests.
 #[test]
-fn a_long_wait_is_asked_for_in_parts() {
+fn a_long_wait_is_split() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let client = rig.client();
         client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
         let taker = client.clone();
@@ -53,7 +53,7 @@ fn a_long_wait_is_asked_for_in_parts() {
         let tube = TubeName::new("mail").unwrap();
         let mut since = None;
         for _ in 0..3 {
-            // Each part waits anew.
+            // Each request waits again.
             let consumer = loop {
                 let consumers = rig.http.consumers(&tube, 1).await.unwrap();
                 match consumers.into_iter().next() {
@@ -70,9 +70,9 @@ fn a_long_wait_is_asked_for_in_parts() {
 }
 
 #[test]
-fn every_tube_name_survives_the_address() {
+fn every_tube_name_is_encoded_in_the_path() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let client = rig.client();
         for name in ["a b", "50%", "%2e%2e", "почта", "a?b#c", "a\\b", "...", "+", "take"] {
             client.put(name, name).await.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -88,9 +88,9 @@ fn every_tube_name_survives_the_address() {
 }
 
 #[test]
-fn the_token_is_shown() {
+fn the_token_is_sent() {
     block_on(async {
-        let rig = Rig::with_token("secret-0123456789").await;
+        let rig = TestServer::with_token("secret-0123456789").await;
         let tubes = || Command::Tubes { tube: None };
         let without = rig.http.ask(tubes()).await.unwrap_err();
         assert!(matches!(without, HttpError::Unauthorized(_)), "{without}");
@@ -103,9 +103,9 @@ fn the_token_is_shown() {
 }
 
 #[test]
-fn refusals_keep_their_meaning_and_their_words() {
+fn refusals_keep_their_error_and_message() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let client = rig.client();
         let options = TubeOptions { capacity: Some(1), ..TubeOptions::new(Kind::LimFifoTtl) };
         client.create("inbox", options).await.unwrap();
@@ -122,9 +122,9 @@ fn refusals_keep_their_meaning_and_their_words() {
 }
 
 #[test]
-fn a_batch_of_commands_is_answered_one_by_one() {
+fn a_batch_of_commands_has_one_reply_each() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let tube = TubeName::new("mail").unwrap();
         let tasks: Vec<NewTask> = vec![new_task("x").unwrap()];
         let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
@@ -135,18 +135,18 @@ fn a_batch_of_commands_is_answered_one_by_one() {
 }
 
 #[test]
-fn nobody_there_is_told_apart() {
+fn an_unreachable_server_is_reported() {
     block_on(async {
-        let rig = Rig::in_memory().await;
+        let rig = TestServer::in_memory().await;
         let http = rig.http.clone();
         rig.stop().await;
-        let nobody = http.ask(Command::Tubes { tube: None }).await.unwrap_err();
-        assert!(matches!(nobody, HttpError::Unreachable { .. }), "{nobody}");
+        let unreachable = http.ask(Command::Tubes { tube: None }).await.unwrap_err();
+        assert!(matches!(unreachable, HttpError::Unreachable { .. }), "{unreachable}");
     });
 }
 
 #[test]
-fn an_address_must_be_one() {
+fn invalid_urls_are_refused() {
     for url in ["", "mail", "https://127.0.0.1", "ftp://x", "http://", "127.0.0.1:7070"] {
         assert!(matches!(Http::new(url), Err(HttpError::Url(_))), "{url}");
     }

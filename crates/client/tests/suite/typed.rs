@@ -1,4 +1,4 @@
-//! The pleasant calls, over the embedded queue: what they add is the same over HTTP.
+//! The typed calls of the client, over an embedded queue.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use taskyard::{
 };
 use taskyard_core::Error as Refusal;
 
-use crate::rig::block_on;
+use taskyard_testkit::server::block_on;
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Mail {
@@ -26,7 +26,7 @@ fn client() -> Client<Embedded> {
 }
 
 #[test]
-fn data_comes_back_as_it_went() {
+fn data_is_encoded_and_decoded() {
     block_on(async {
         let client = client();
         client.put("mail", &mail("ann")).await.unwrap();
@@ -38,7 +38,7 @@ fn data_comes_back_as_it_went() {
 }
 
 #[test]
-fn bytes_of_every_size_come_back() {
+fn bytes_of_every_size_are_preserved() {
     block_on(async {
         let client = client();
         for size in [0, 1, 255, 256, 65_535, 65_536] {
@@ -51,7 +51,7 @@ fn bytes_of_every_size_come_back() {
 }
 
 #[test]
-fn a_batch_goes_in_and_out() {
+fn a_batch_is_put_and_acked() {
     block_on(async {
         let client = client();
         let ids = client.put_many("mail", &[mail("ann"), mail("ben")]).await.unwrap();
@@ -65,7 +65,7 @@ fn a_batch_goes_in_and_out() {
 }
 
 #[test]
-fn each_end_of_a_delivery() {
+fn deliveries_end_by_ack_release_bury_and_delete() {
     block_on(async {
         let client = client();
         let id = client.put("mail", "x").await.unwrap();
@@ -123,7 +123,7 @@ fn tasks_have_options() {
 }
 
 #[test]
-fn tubes_are_made_changed_and_dropped() {
+fn tubes_are_created_changed_and_dropped() {
     block_on(async {
         let client = client();
         let options = TubeOptions::new(Kind::Utube);
@@ -144,9 +144,9 @@ fn tubes_are_made_changed_and_dropped() {
     });
 }
 
-/// A sub-queue was accepted by a tube that has none, or made such a tube, and was ignored.
+/// A put with a sub-queue into a tube without sub-queues was accepted, and the sub-queue was ignored.
 #[test]
-fn sub_queues_need_a_tube_that_has_them() {
+fn sub_queues_need_a_tube_that_supports_them() {
     block_on(async {
         let client = client();
         let error = client.put_in("orders", "ann", "1").await.unwrap_err();

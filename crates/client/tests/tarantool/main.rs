@@ -1,14 +1,12 @@
-//! Every case of the suite through a live server whose tasks are in Tarantool: the client is one more store.
+//! The conformance suite over iproto, through a live server with its tasks in Tarantool.
 
 #[path = "../suite/live.rs"]
 mod live;
-#[path = "../suite/rig.rs"]
-#[expect(dead_code, reason = "the other tests of this crate use all of it")]
-mod rig;
 
 use std::future::Future;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use taskyard_testkit::server;
 
 use taskyard_conformance::{model, semaphores as rules};
 use taskyard_store_tarantool::{Clock, TarantoolStore};
@@ -27,7 +25,7 @@ fn model() {
     }
 }
 
-/// The same for semaphores.
+/// Random semaphore commands, compared with the core's machine.
 #[test]
 fn model_of_semaphores() {
     for seed in model::seeds(2) {
@@ -43,20 +41,21 @@ fn model_of_gated_tubes() {
     }
 }
 
-/// Runs a case, unless there is no Tarantool and the tests are to go on without.
+/// Runs a case; skips it if Tarantool is missing and the tests may run without it.
 fn run(case: impl Future) {
     if program().is_some() {
-        rig::block_on(case);
+        server::block_on(case);
     }
 }
 
 /// The server that the tests of this process share.
 fn instance() -> &'static Instance {
     static INSTANCE: OnceLock<Instance> = OnceLock::new();
-    INSTANCE.get_or_init(|| Instance::new(program().expect("whoever asks has looked for it")))
+    INSTANCE
+        .get_or_init(|| Instance::new(program().expect("`run` has checked that it is installed")))
 }
 
-/// A live server over a part of Tarantool of its own.
+/// A live server with its own prefix in Tarantool.
 async fn live() -> Live {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let part = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -17,11 +17,13 @@ use twin::Twin;
 /// How many of the latest commands a failure shows.
 const SHOWN: usize = 15;
 
-/// The seeds of a test: as many as wanted, or the one that `TASKYARD_SEED` names.
+/// The seeds of a test: as many as wanted, or those from `TASKYARD_SEED` on, one or as many as `TASKYARD_RUNS` asks for.
 pub fn seeds(count: u64) -> Vec<u64> {
-    match std::env::var("TASKYARD_SEED") {
-        Ok(text) => vec![text.parse().expect("TASKYARD_SEED is a number")],
-        Err(_) => (0..count).collect(),
+    let number =
+        |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    match number("TASKYARD_SEED") {
+        Some(first) => (first..first + number("TASKYARD_RUNS").unwrap_or(1)).collect(),
+        None => (0..count).collect(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Source code of a contract. The same contract always gives the same text.
+//! Generates source code from a contract. The same contract always gives the same text.
 
 mod python;
 mod rust;
@@ -6,7 +6,7 @@ mod rust;
 pub use python::python;
 pub use rust::{rust, rust_types};
 
-/// Fills `«name»` in a template. A template rather than `format!`, because source code is full of braces.
+/// Replaces `«name»` in a template. A template rather than `format!`, because source code is full of braces.
 fn fill(template: &str, values: &[(&str, String)]) -> String {
     let mut text = template.to_owned();
     for (name, value) in values {

@@ -1,12 +1,12 @@
-//! A contract as Python.
+//! Generates Python source code from a contract.
 
-use crate::names::{pascal, python_field};
+use crate::names::{pascal_case, python_field};
 use crate::schema::{Contract, Field, FieldType, Queue};
 
 use super::fill;
 
-/// The Python source of a contract: a class with a codec for each queue. It needs nothing but Python, and
-/// its bytes are those of the Rust code.
+/// The Python source of a contract: a class with a codec for each queue. It depends on nothing but Python, and its encoding
+/// is that of the Rust code.
 pub fn python(contract: &Contract) -> String {
     let mut text = HEAD.to_owned();
     for queue in &contract.queues {
@@ -28,14 +28,14 @@ class «Name»Task:
 
 «fields»
     def encode(self) -> bytes:
-        \"\"\"The payload: one MessagePack list, the fields by position.\"\"\"
+        \"\"\"Encodes the payload: one MessagePack list, the fields by position.\"\"\"
         out = bytearray()
         _write_list(out, «count»)
 «encode»        return bytes(out)
 
     @classmethod
     def decode(cls, payload: bytes) -> \"«Name»Task\":
-        \"\"\"Reads a payload; raises ValueError for anything else.\"\"\"
+        \"\"\"Decodes a payload; raises ValueError if it is invalid.\"\"\"
         fields = _Fields(payload)
         task = cls(
 «decode»        )
@@ -47,7 +47,7 @@ fn values(queue: &Queue) -> Vec<(&'static str, String)> {
     let lines = |line: fn(&Field) -> String| queue.fields.iter().map(line).collect::<String>();
     vec![
         ("name", queue.name.clone()),
-        ("Name", pascal(&queue.name)),
+        ("Name", pascal_case(&queue.name)),
         ("id", queue.id.to_string()),
         ("count", queue.fields.len().to_string()),
         ("fields", lines(definition)),
@@ -56,7 +56,7 @@ fn values(queue: &Queue) -> Vec<(&'static str, String)> {
             lines(|field| {
                 format!(
                     "        _write_{}(out, self.{})\n",
-                    word(field.kind),
+                    codec_suffix(field.kind),
                     python_field(&field.name)
                 )
             }),
@@ -64,8 +64,8 @@ fn values(queue: &Queue) -> Vec<(&'static str, String)> {
         (
             "decode",
             lines(|field| {
-                let (name, word) = (python_field(&field.name), word(field.kind));
-                format!("            {name}=fields.next(\"{}\", _Fields.{word}),\n", field.name)
+                let (name, suffix) = (python_field(&field.name), codec_suffix(field.kind));
+                format!("            {name}=fields.next(\"{}\", _Fields.{suffix}),\n", field.name)
             }),
         ),
     ]
@@ -82,7 +82,7 @@ fn definition(field: &Field) -> String {
     format!("    {}: {kind}\n", python_field(&field.name))
 }
 
-fn word(kind: FieldType) -> &'static str {
+fn codec_suffix(kind: FieldType) -> &'static str {
     match kind {
         FieldType::Int | FieldType::Int64 => "int",
         FieldType::String => "str",

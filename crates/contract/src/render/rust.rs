@@ -1,12 +1,12 @@
-//! A contract as Rust.
+//! Generates Rust source code from a contract.
 
-use crate::names::{pascal, rust_field};
+use crate::names::{pascal_case, rust_field};
 use crate::schema::{Contract, Field, FieldType, Queue};
 
 use super::fill;
 
-/// The Rust source of a contract: a type, a codec and a handler trait for each queue, and what gives tasks to
-/// handlers. It needs the crate `taskyard`, and no code of a user belongs into it.
+/// The Rust source of a contract: a type, a codec and a handler trait for each queue, and the conversion of handlers to a
+/// dispatcher. It depends on the crate `taskyard-worker`, and user code does not belong in it.
 pub fn rust(contract: &Contract) -> String {
     let mut text = HEAD.to_owned();
     for queue in &contract.queues {
@@ -20,7 +20,7 @@ pub fn rust(contract: &Contract) -> String {
     text
 }
 
-/// The same without handlers, for programs that only put tasks.
+/// The Rust source without handlers, for programs that only put tasks.
 pub fn rust_types(contract: &Contract) -> String {
     let types = contract.queues.iter().map(|queue| fill(TYPE, &values(queue)));
     [HEAD.to_owned()].into_iter().chain(types).collect::<Vec<_>>().join("\n")
@@ -31,32 +31,32 @@ const HEAD: &str = "\
 ";
 
 const TYPE: &str = "\
-/// A task of the queue `«name»`. The first three fields say what the queue knows of a task that was
-/// taken and are ignored by a put.
+/// A task of the queue `«name»`. The queue sets the first three fields of a taken task; a put
+/// ignores them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct «Name»Task {
-    /// Its number, unique in the store.
+    /// The number of the task, unique in the store.
     pub task_id: u64,
-    /// How often it was given back before: 0 at the first attempt.
+    /// How often the task was returned to the queue: 0 at the first attempt.
     pub attempts: u32,
-    /// When the task had become ready for the attempt before this one.
-    pub prev_start_time: ::std::option::Option<::taskyard::Timestamp>,
+    /// When the task became ready for the previous attempt.
+    pub prev_start_time: ::std::option::Option<::taskyard_worker::Timestamp>,
 «fields»}
 
-impl ::taskyard::worker::TypedTask for «Name»Task {
-    const QUEUE: ::taskyard::worker::Queue =
-        ::taskyard::worker::Queue { num: «id», name: \"«name»\", was: &[«was»] };
+impl ::taskyard_worker::TypedTask for «Name»Task {
+    const QUEUE: ::taskyard_worker::Queue =
+        ::taskyard_worker::Queue { num: «id», name: \"«name»\", was: &[«was»] };
 
     fn encode(&self) -> ::std::vec::Vec<u8> {
-        let mut fields = ::taskyard::worker::FieldWriter::new(«count»);
+        let mut fields = ::taskyard_worker::FieldWriter::new(«count»);
 «encode»        fields.finish()
     }
 
     fn decode(
-        delivery: ::taskyard::worker::Delivery,
+        delivery: ::taskyard_worker::Delivery,
         payload: &[u8],
-    ) -> ::std::result::Result<Self, ::taskyard::worker::FieldError> {
-        let mut fields = ::taskyard::worker::FieldReader::new(payload)?;
+    ) -> ::std::result::Result<Self, ::taskyard_worker::FieldError> {
+        let mut fields = ::taskyard_worker::FieldReader::new(payload)?;
         let task = «Name»Task {
             task_id: delivery.task_id,
             attempts: delivery.attempts,
@@ -69,16 +69,16 @@ impl ::taskyard::worker::TypedTask for «Name»Task {
 ";
 
 const HANDLER: &str = "\
-/// Works on tasks of the queue `«name»`.
+/// Handles tasks of the queue `«name»`.
 pub trait «Name»Handler: ::std::marker::Send + ::std::marker::Sync + 'static {
-    /// Works on a batch: acks what is done and retries the rest through `store`. A task that is neither is
-    /// given back when its time is over.
+    /// Handles a batch: acks the tasks that are done and retries the others through `store`. A task that is
+    /// neither acked nor retried returns when its lease ends.
     fn handle_«name»(
         &self,
-        ctx: &::taskyard::worker::Context,
-        store: &::taskyard::worker::Store,
+        ctx: &::taskyard_worker::Context,
+        store: &::taskyard_worker::Store,
         tasks: ::std::vec::Vec<«Name»Task>,
-    ) -> impl ::std::future::Future<Output = ::taskyard::worker::HandlerResult> + ::std::marker::Send;
+    ) -> impl ::std::future::Future<Output = ::taskyard_worker::HandlerResult> + ::std::marker::Send;
 }
 ";
 
@@ -87,7 +87,7 @@ fn values(queue: &Queue) -> Vec<(&'static str, String)> {
     let lines = |line: fn(&Field) -> String| queue.fields.iter().map(line).collect::<String>();
     vec![
         ("name", queue.name.clone()),
-        ("Name", pascal(&queue.name)),
+        ("Name", pascal_case(&queue.name)),
         ("id", queue.id.to_string()),
         ("was", was.join(", ")),
         ("count", queue.fields.len().to_string()),
@@ -126,7 +126,7 @@ fn rust_type(kind: FieldType) -> &'static str {
     }
 }
 
-/// What reads and writes the type.
+/// The method that encodes or decodes the type.
 fn method(kind: FieldType) -> &'static str {
     match kind {
         FieldType::Int | FieldType::Int64 => "int",
@@ -138,7 +138,7 @@ fn method(kind: FieldType) -> &'static str {
 }
 
 const HANDLERS: &str = "\
-/// Who works on which queue. A worker refuses to start while one is missing.
+/// The handler of each queue. A worker refuses to start while one is missing.
 #[derive(Default)]
 pub struct Handlers {
 «fields»}
@@ -146,19 +146,19 @@ pub struct Handlers {
 impl Handlers {
 «setters»}
 
-impl ::std::convert::From<Handlers> for ::taskyard::worker::Dispatcher {
+impl ::std::convert::From<Handlers> for ::taskyard_worker::Dispatcher {
     fn from(handlers: Handlers) -> Self {
-        ::taskyard::worker::Dispatcher::new([
+        ::taskyard_worker::Dispatcher::new([
 «routes»        ])
     }
 }
 ";
 
 const SETTER: &str = "\
-    /// Gives the tasks of the queue `«name»` to this handler.
+    /// Sets the handler of the queue `«name»`.
     pub fn on_«name»(mut self, handler: impl «Name»Handler) -> Self {
         let handler = ::std::sync::Arc::new(handler);
-        let handler = ::taskyard::worker::Handler::new(move |ctx, store, tasks| {
+        let handler = ::taskyard_worker::Handler::new(move |ctx, store, tasks| {
             let handler = handler.clone();
             async move { handler.handle_«name»(&ctx, &store, tasks).await }
         });
@@ -168,11 +168,11 @@ const SETTER: &str = "\
 ";
 
 const ROUTE: &str = "\
-            (<«Name»Task as ::taskyard::worker::TypedTask>::QUEUE, handlers.on_«name»),
+            (<«Name»Task as ::taskyard_worker::TypedTask>::QUEUE, handlers.on_«name»),
 ";
 
 fn handlers(contract: &Contract) -> String {
-    let field = "    on_«name»: ::std::option::Option<::taskyard::worker::Handler>,\n";
+    let field = "    on_«name»: ::std::option::Option<::taskyard_worker::Handler>,\n";
     let each = |template: &str, between: &str| {
         let filled = contract.queues.iter().map(|queue| fill(template, &values(queue)));
         filled.collect::<Vec<_>>().join(between)

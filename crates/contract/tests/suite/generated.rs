@@ -1,12 +1,11 @@
-//! The Rust source: always the same, and nothing but what the contract says. That it compiles without
-//! warnings and works is tested where it is used.
+//! The generated Rust source. The tests of taskyard-worker compile and run it.
 
 use taskyard_contract::{build::BuildError, build::generate_into, parse, rust, rust_types};
 
 use crate::REFERENCE;
 
 #[test]
-fn it_has_what_the_contract_says() {
+fn it_contains_types_handlers_and_setters() {
     let source = rust(&parse(REFERENCE).unwrap());
     for wanted in [
         "pub struct EmailsTask {",
@@ -18,13 +17,13 @@ fn it_has_what_the_contract_says() {
     ] {
         assert!(source.contains(wanted), "{wanted}");
     }
-    assert!(!source.contains(['«', '»']), "a place of the template is not filled");
+    assert!(!source.contains(['«', '»']), "a part of the template is not filled");
     let types = rust_types(&parse(REFERENCE).unwrap());
     assert!(types.contains("pub struct NotificationsTask {") && !types.contains("Handler"));
 }
 
 #[test]
-fn words_of_rust_are_escaped() {
+fn rust_keywords_are_escaped() {
     let source = rust(&parse(include_str!("../every_type.yaml")).unwrap());
     assert!(source.contains("pub r#match: i64,") && source.contains("pub struct TypeTask"));
 }
@@ -40,11 +39,11 @@ fn generating_twice_changes_nothing() {
         || (std::fs::read(&target).unwrap(), target.metadata().unwrap().modified().unwrap());
     let first = written();
     generate_into(&contract, Some(&contract), folder.path()).unwrap();
-    assert_eq!(written(), first, "not even touched");
+    assert_eq!(written(), first, "the file is not written");
 }
 
 #[test]
-fn a_build_says_everything_that_is_wrong() {
+fn a_build_error_lists_all_problems() {
     let folder = tempfile::tempdir().unwrap();
     let contract = folder.path().join("queues.yaml");
     let missing = generate_into(&contract, None, folder.path()).unwrap_err();

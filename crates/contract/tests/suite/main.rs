@@ -1,4 +1,4 @@
-//! Contracts: what is one, what follows from it, and the bytes of its tasks.
+//! Contracts: validation, evolution, generated code, and the encoding of tasks.
 
 mod evolution;
 mod generated;
@@ -6,5 +6,5 @@ mod python;
 mod valid;
 mod vectors;
 
-/// The contract of the documents.
+/// The contract in the documentation.
 pub const REFERENCE: &str = include_str!("../reference.yaml");

@@ -1,4 +1,4 @@
-//! The Python source, run by Python against the same bytes.
+//! The generated Python source, run by Python with the same test vectors.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use taskyard_contract::{parse, python};
 const CHECK: &str = include_str!("../check_vectors.py");
 
 #[test]
-fn python_writes_and_reads_the_same_bytes() {
+fn python_encodes_and_decodes_the_same_bytes() {
     if std::env::var_os("TASKYARD_EMBEDDED").is_some() {
         println!("skipped: it needs Python");
         return;
@@ -24,10 +24,10 @@ fn python_writes_and_reads_the_same_bytes() {
     assert_eq!(out, format!("{count} vectors\n"), "{err}");
 }
 
-/// A field `classmethod` took the place of the word in the class that has it, so the file could not be imported; and
-/// a field `int` took that of the type in the annotations after it.
+/// A field `classmethod` shadowed the builtin in its class, so that the file could not be imported; a field `int` shadowed
+/// the type in the annotations after it.
 #[test]
-fn fields_may_have_names_of_python() {
+fn fields_may_have_names_of_python_builtins() {
     if std::env::var_os("TASKYARD_EMBEDDED").is_some() {
         println!("skipped: it needs Python");
         return;

@@ -1,4 +1,4 @@
-//! What is a contract, and everything that is said of what is none.
+//! Valid contracts, and the problems of invalid ones.
 
 use taskyard_contract::{FieldType, Problems, parse};
 
@@ -14,14 +14,14 @@ fn queue(lines: &str) -> String {
 }
 
 #[test]
-fn the_reference_is_one() {
+fn the_reference_is_valid() {
     let contract = parse(REFERENCE).unwrap();
     let names: Vec<_> = contract.queues.iter().map(|queue| (queue.id, &*queue.name)).collect();
     assert_eq!(names, [(1, "emails"), (2, "notifications")]);
     let fields = &contract.queues[1].fields;
     assert_eq!(fields[1].name, "target_ids");
     assert_eq!(fields[1].kind, FieldType::Int64s);
-    assert_eq!((fields[1].place.line, fields[1].place.column), (14, 9));
+    assert_eq!((fields[1].position.line, fields[1].position.column), (14, 9));
 }
 
 #[test]
@@ -32,9 +32,9 @@ fn every_type_is_known() {
     }
 }
 
-/// What is wrong, where, and a word of the hint.
+/// Each case has a position, a part of the message and a part of the hint.
 #[test]
-fn each_mistake_is_found_at_its_place() {
+fn each_mistake_is_reported_at_its_position() {
     let field = "      - {name: a, type: int}\n";
     let cases = [
         (String::new(), 1, 1, "no queues defined", "queues:"),
@@ -46,11 +46,11 @@ fn each_mistake_is_found_at_its_place() {
         ("queues:\n  - id: 1\n    name: a\n".into(), 2, 5, "queue a has no fields", "fields:"),
         (queue("      []\n"), 5, 7, "queue mail has no fields", "at least one"),
         (queue(&format!("{field}    ttl: 5\n")), 6, 5, "unknown key 'ttl'", "'id', 'name'"),
-        (queue(&format!("{field}    name: b\n")), 6, 5, "'name' stands here twice", "remove one"),
+        (queue(&format!("{field}    name: b\n")), 6, 5, "duplicate key 'name'", "remove one"),
         (queue("      - {name: a, type: float}\n"), 5, 25, "invalid type: float", "int64"),
         (queue("      - {name: a, type: []}\n"), 5, 25, "invalid type", "in quotes"),
         (queue("      - {name: a}\n"), 5, 9, "a field without type", "string"),
-        (queue("      - {type: int}\n"), 5, 9, "a field without name", "small letters"),
+        (queue("      - {type: int}\n"), 5, 9, "a field without name", "lower-case letters"),
         (queue("      - {name: userId, type: int}\n"), 5, 16, "invalid name", "'user_id'"),
         (queue("      - {name: self, type: int}\n"), 5, 16, "cannot be a name", "my_self"),
         (queue("      - {name: '', type: int}\n"), 5, 16, "the name is empty", "such as"),
@@ -58,12 +58,16 @@ fn each_mistake_is_found_at_its_place() {
         (queue(&format!("{field}{field}")), 6, 16, "duplicate field name: a", "line 5"),
         (queue("      - {name: [a], type: int}\n"), 5, 16, "must be a single value", "one word"),
     ];
-    for (text, line, column, wrong, hint) in cases {
+    for (text, line, column, message, hint) in cases {
         let found = problems(&text);
         let first = found.iter().next().unwrap();
-        assert!(first.wrong.contains(wrong), "{text:?}: {first}");
+        assert!(first.message.contains(message), "{text:?}: {first}");
         assert!(first.hint.contains(hint), "{text:?}: {first}");
-        assert_eq!((first.place.line, first.place.column), (line, column), "{text:?}: {first}");
+        assert_eq!(
+            (first.position.line, first.position.column),
+            (line, column),
+            "{text:?}: {first}"
+        );
         assert_eq!(found.len(), 1, "{found}");
     }
 }
@@ -92,20 +96,20 @@ fn two_queues_differ_in_id_name_and_type() {
 }
 
 #[test]
-fn everything_wrong_is_said_at_once_in_the_order_of_the_file() {
+fn all_problems_are_reported_in_the_order_of_the_file() {
     let text = "queues:\n  - id: 0\n    name: Mail\n    fields:\n      - {name: a, type: x}\n\
                 \x20 - name: b\n    colour: red\n    fields: []\n";
-    let lines: Vec<_> = problems(text).iter().map(|problem| problem.place.line).collect();
+    let lines: Vec<_> = problems(text).iter().map(|problem| problem.position.line).collect();
     assert_eq!(lines, [2, 3, 5, 6, 7, 8]);
 }
 
 #[test]
-fn what_is_no_yaml_is_told_with_its_place() {
+fn invalid_yaml_is_reported_with_its_position() {
     for text in
         ["queues: [", "queues:\n  - id: 1\n name: x\n", "a: *b\n", "{", "\t- x", "a: &b c\nd: *b\n"]
     {
         let found = problems(text);
-        assert!(found.iter().all(|problem| problem.place.line >= 1), "{text:?}: {found}");
+        assert!(found.iter().all(|problem| problem.position.line >= 1), "{text:?}: {found}");
     }
     assert!(problems("queues: []\n---\nqueues: []\n").to_string().contains("second document"));
 }

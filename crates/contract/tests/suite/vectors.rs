@@ -1,9 +1,9 @@
-//! The bytes of every type, at its boundaries. Other languages are tested against the same file.
+//! The encoding of every type at its boundaries. Other languages are tested with the same vectors.
 
 use serde_json::Value;
-use taskyard_wire::fields::{FieldError, FieldReader, FieldWriter};
+use taskyard_iproto::fields::{FieldError, FieldReader, FieldWriter};
 
-/// One value and the payload of a task that carries it alone.
+/// One value and the payload of a task with this value alone.
 pub struct Vector {
     pub kind: String,
     pub value: Value,
@@ -58,7 +58,7 @@ fn read(kind: &str, bytes: &[u8]) -> Result<Value, FieldError> {
 }
 
 #[test]
-fn the_bytes_are_those_of_the_file() {
+fn values_are_encoded_and_decoded_as_in_the_vectors() {
     for vector in vectors() {
         let Vector { kind, value, bytes } = &vector;
         assert_eq!(write(&vector), *bytes, "{kind} {value}");
@@ -67,14 +67,14 @@ fn the_bytes_are_those_of_the_file() {
 }
 
 #[test]
-fn no_type_is_forgotten() {
+fn every_type_has_a_vector() {
     for kind in taskyard_contract::FieldType::ALL {
         assert!(vectors().iter().any(|vector| vector.kind == kind.name()), "{}", kind.name());
     }
 }
 
 #[test]
-fn every_form_of_a_number_is_read() {
+fn every_form_of_an_integer_is_decoded() {
     for bytes in [
         &[0x91, 0xcc, 5][..],
         &[0x91, 0xcd, 0, 5],
@@ -92,12 +92,12 @@ fn every_form_of_a_number_is_read() {
 }
 
 #[test]
-fn older_and_newer_producers_are_understood() {
+fn payloads_of_older_and_newer_producers_are_decoded() {
     for kind in ["int", "string", "bool", "[]byte", "[]int"] {
         let zero = read(kind, &[0x90]).unwrap();
         assert_eq!(read(kind, &[0x91, 0xc0]), Ok(zero.clone()), "nil is the zero value of {kind}");
     }
-    // A map, a float, an extension and a list that the reader has no field for.
+    // A map, a float, an extension and a list that the decoder has no field for.
     let newer =
         [0x95, 7, 0x81, 0xa1, b'a', 0xc0, 0xca, 0, 0, 0, 0, 0xd4, 1, 2, 0x92, 0x90, 0xc4, 1, 9];
     assert_eq!(read("int", &newer), Ok(7.into()));
@@ -106,7 +106,7 @@ fn older_and_newer_producers_are_understood() {
 }
 
 #[test]
-fn everything_else_is_refused() {
+fn invalid_payloads_are_refused() {
     for (kind, bytes, why) in [
         ("int", &[][..], "ends too early"),
         ("int", &[0x81, 1, 1], "not a list"),

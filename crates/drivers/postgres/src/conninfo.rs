@@ -1,35 +1,35 @@
-//! Connection strings: `key=value` pairs or a URI, as every program for PostgreSQL reads them.
+//! Parses connection strings: `key=value` pairs or a URI, as libpq does.
 
 use std::fmt;
 
 use crate::tls::Security;
 
-/// Where to connect, and as whom.
+/// A parsed connection string.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Conninfo {
-    /// Hosts or folders of sockets, tried in order; empty is this machine.
+    /// Hosts or directories of sockets, tried in order; empty is this machine.
     pub hosts: Vec<String>,
     /// A port for each host, or one for all.
     pub ports: Vec<u16>,
-    /// The user; the database's name where it is not given.
+    /// The user; by default the name of the database.
     pub user: Option<String>,
-    /// What proves who we are.
+    /// The password.
     pub password: Option<String>,
     /// A file with passwords.
     pub passfile: Option<String>,
-    /// The database; the user's name where it is not given.
+    /// The database; by default the name of the user.
     pub dbname: Option<String>,
     /// Whether and how to encrypt.
     pub sslmode: SslMode,
-    /// Whom to trust, as a file of certificates.
+    /// A file with the trusted root certificates.
     pub sslrootcert: Option<String>,
-    /// Our own certificate, as a file.
+    /// A file with our own certificate.
     pub sslcert: Option<String>,
-    /// The key to it, as a file.
+    /// A file with the key of our certificate.
     pub sslkey: Option<String>,
-    /// Settings of the session, as the server's command line takes them.
+    /// Settings of the session, in the form of the server's command line.
     pub options: Option<String>,
-    /// How long connecting may take, in seconds; zero is as long as usual.
+    /// How long connecting may take, in seconds; zero is the default.
     pub connect_timeout: u32,
 }
 
@@ -38,14 +38,14 @@ pub struct Conninfo {
 pub enum SslMode {
     /// Never.
     Disable,
-    /// If the server can.
+    /// If the server supports it.
     #[default]
     Prefer,
-    /// Always, whoever the server is.
+    /// Always, without a check of the certificate.
     Require,
-    /// Always, with a certificate of somebody trusted.
+    /// Always, with a certificate that a trusted root has signed.
     VerifyCa,
-    /// Always, with a certificate of somebody trusted, for this very host.
+    /// Always, with a trusted certificate for exactly this host.
     VerifyFull,
 }
 
@@ -63,33 +63,33 @@ impl SslMode {
     }
 }
 
-/// What the text is not.
+/// Why a text is not a connection string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConninfoError {
     /// A word without a value.
     #[error("missing \"=\" after \"{0}\" in connection info string")]
     NoValue(String),
-    /// A value that does not end.
+    /// A quoted value without an end.
     #[error("unterminated quoted string in connection info string")]
     Unterminated,
-    /// An option that does not exist, or that is not known here.
+    /// An option that does not exist, or is not known here.
     #[error("invalid connection option \"{0}\"")]
     Option(String),
-    /// A value that does not fit.
+    /// An invalid value of an option.
     #[error("invalid {name} value: \"{value}\"")]
     Value {
         /// The option.
         name: &'static str,
-        /// What was given.
+        /// The value.
         value: String,
     },
-    /// A URI that is none.
+    /// An invalid URI.
     #[error("invalid URI: {0}")]
     Uri(&'static str),
 }
 
 impl ConninfoError {
-    /// Without what was written, which may be a piece of a password.
+    /// Without the given text, which may be a part of a password.
     fn hidden(self) -> Self {
         match self {
             ConninfoError::NoValue(name) if !is_known(&name) => {
@@ -104,14 +104,14 @@ impl ConninfoError {
     }
 }
 
-/// What stands where something is not shown.
+/// The replacement for text that is not shown.
 const HIDDEN: &str = "***";
 
 fn is_known(name: &str) -> bool {
     IGNORED.contains(&name) || KNOWN.contains(&name)
 }
 
-/// Options that mean something here.
+/// Options that are used here.
 const KNOWN: &[&str] = &[
     "connect_timeout",
     "dbname",
@@ -129,7 +129,7 @@ const KNOWN: &[&str] = &[
     "user",
 ];
 
-/// Options that other programs know and that change nothing here.
+/// Options that other programs know and that have no effect here.
 const IGNORED: &[&str] = &[
     "application_name",
     "channel_binding",
@@ -151,20 +151,20 @@ const IGNORED: &[&str] = &[
 ];
 
 impl Conninfo {
-    /// Reads either form.
+    /// Parses either form.
     pub fn parse(text: &str) -> Result<Self, ConninfoError> {
         let mut conninfo = Conninfo::default();
         let scheme = ["postgresql://", "postgres://"].iter().find(|s| text.starts_with(**s));
         let (read, secret) = match scheme {
             Some(scheme) => {
                 let text = &text[scheme.len()..];
-                // A password with a stroke in it is taken for all kinds of things.
+                // A password with a slash in it may be parsed as many other things.
                 let after = text.find(['/', '?']).map_or("", |at| &text[at..]);
                 (conninfo.read_uri(text), after.contains('@'))
             }
             None => {
                 let read = conninfo.read_pairs(text);
-                // One with a space in it goes on as options.
+                // A password with a space in it continues as options.
                 let secret = conninfo.password.is_some();
                 (read, secret)
             }
@@ -176,13 +176,13 @@ impl Conninfo {
         }
     }
 
-    /// Whether files of this machine are named in it.
+    /// Whether it names files of this machine.
     pub fn names_files(&self) -> bool {
         let files = [&self.sslrootcert, &self.sslcert, &self.sslkey, &self.passfile];
         files.into_iter().any(Option::is_some)
     }
 
-    /// Fills what is missing from the environment, as given by `look`.
+    /// Fills missing values from the environment, which `look` reads.
     pub fn fill(&mut self, look: impl Fn(&str) -> Option<String>) -> Result<(), ConninfoError> {
         if self.hosts.is_empty()
             && let Some(host) = look("PGHOST")
@@ -199,8 +199,8 @@ impl Conninfo {
         Ok(())
     }
 
-    /// The host and port of each try.
-    pub fn places(&self) -> Vec<(String, u16)> {
+    /// The host and port of each attempt.
+    pub fn addresses(&self) -> Vec<(String, u16)> {
         let port = |place: usize| match self.ports.as_slice() {
             [] => 5432,
             [port] => *port,
@@ -322,7 +322,7 @@ impl fmt::Debug for Conninfo {
     }
 }
 
-/// A connection string as it may be shown: without passwords. What cannot be read is not shown at all.
+/// A connection string without passwords, for messages. An invalid one is not shown at all.
 pub fn masked(text: &str) -> String {
     let Ok(conninfo) = Conninfo::parse(text) else { return "(not readable)".into() };
     let mut words = Vec::new();
@@ -342,7 +342,7 @@ pub fn masked(text: &str) -> String {
     words.join(" ")
 }
 
-/// The value at the beginning of a text, and what follows it.
+/// The value at the beginning of a text, and the rest.
 fn value(text: &str) -> Result<(String, &str), ConninfoError> {
     let quoted = text.starts_with('\'');
     let mut value = String::new();
@@ -375,7 +375,7 @@ fn wrong(name: &'static str, value: &str) -> ConninfoError {
     ConninfoError::Value { name, value: value.into() }
 }
 
-/// Undoes the percent signs of a URI.
+/// Decodes percent-encoded bytes of a URI.
 pub fn decoded(text: &str) -> Result<String, ConninfoError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -409,7 +409,7 @@ mod tests {
         let read = parse(r"user = 'a b' password='it\'s \\' host=x,y port=1,2 dbname=d\ e");
         assert_eq!(read.user.as_deref(), Some("a b"));
         assert_eq!(read.password.as_deref(), Some(r"it's \"));
-        assert_eq!(read.places(), [("x".into(), 1), ("y".into(), 2)]);
+        assert_eq!(read.addresses(), [("x".into(), 1), ("y".into(), 2)]);
         assert_eq!(read.dbname.as_deref(), Some("d e"));
         assert_eq!(parse(""), Conninfo::default());
         assert_eq!(parse("application_name=test").user, None);
@@ -435,16 +435,16 @@ mod tests {
             parse("postgres://ann:p%40ss@[::1]:5433,db/sh%2Fop?sslmode=require&options=-c%20a");
         assert_eq!(read.user.as_deref(), Some("ann"));
         assert_eq!(read.password.as_deref(), Some("p@ss"));
-        assert_eq!(read.places(), [("::1".into(), 5433), ("db".into(), 5432)]);
+        assert_eq!(read.addresses(), [("::1".into(), 5433), ("db".into(), 5432)]);
         assert_eq!(read.dbname.as_deref(), Some("sh/op"));
         assert_eq!(read.sslmode, SslMode::Require);
         assert_eq!(read.options.as_deref(), Some("-c a"));
         let socket = parse("postgresql:///shop?host=%2Ftmp%2Fx");
-        assert_eq!(socket.places(), [("/tmp/x".into(), 5432)]);
+        assert_eq!(socket.addresses(), [("/tmp/x".into(), 5432)]);
     }
 
     #[test]
-    fn what_is_wrong_is_said_as_usual() {
+    fn errors_have_the_usual_texts() {
         for (text, said) in [
             ("foo=bar", "invalid connection option \"foo\""),
             ("user", "missing \"=\" after \"user\" in connection info string"),
@@ -459,9 +459,9 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_passwords_are_not_shown_when_something_is_wrong() {
-        // What follows a space or a stroke in a password is taken for something else, and was named in the error that
-        // everybody may read.
+    fn errors_do_not_show_parts_of_passwords() {
+        // The text after a space or a slash in a password was parsed as something else, and was
+        // repeated in an error that other users could read.
         for text in [
             "host=h password=my secret",
             "host=h password=my secret=x",

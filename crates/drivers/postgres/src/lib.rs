@@ -1,8 +1,8 @@
-//! How a PostgreSQL is reached: connection strings, files of passwords, and whom to believe.
+//! Configuration of PostgreSQL connections: connection strings, password files and certificates.
 //!
-//! Tubes and SQL tasks speak to PostgreSQL in different ways, and both must be as strict as `sslmode` asks: so that is
-//! decided once, here. It opens no socket, runs no query and knows no other crate of Taskyard: texts and files in,
-//! decisions out.
+//! Tubes and SQL tasks use different PostgreSQL clients, and both must be as strict as `sslmode`
+//! requires: so that is decided once, here. The crate opens no socket, runs no query and knows no
+//! other crate of Taskyard.
 //!
 //! Start reading at `conninfo`, then `tls`.
 

@@ -1,4 +1,5 @@
-//! Encryption on the way to the database, as strict as `sslmode` asks, and certificates on both sides.
+//! TLS for connections to PostgreSQL, as strict as `sslmode` requires, with certificates on both
+//! sides.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -16,22 +17,22 @@ use rustls::{
 };
 
 use crate::conninfo::SslMode;
-use crate::passfile::{contents, is_open_to_others};
+use crate::passfile::{contents, is_accessible_to_others};
 
-/// How a connection is protected.
+/// The TLS settings of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Security {
-    /// How much.
+    /// The mode.
     pub mode: SslMode,
-    /// A file with the certificates of those who must have signed the database's.
+    /// A file with the trusted root certificates.
     pub root: Option<PathBuf>,
     /// A file with our own certificate.
     pub cert: Option<PathBuf>,
-    /// A file with the key to it.
+    /// A file with the key of our certificate.
     pub key: Option<PathBuf>,
 }
 
-/// What encrypts connections; nothing where nothing shall.
+/// The TLS configuration; `None` if the connection is not encrypted.
 pub fn client_config(security: &Security) -> Result<Option<ClientConfig>, String> {
     if security.mode == SslMode::Disable {
         return Ok(None);
@@ -45,13 +46,13 @@ pub fn client_config(security: &Security) -> Result<Option<ClientConfig>, String
     let config = match (&security.cert, &security.key) {
         (Some(cert), Some(key)) => builder.with_client_cert_resolver(own(cert, key, &provider)?),
         (None, None) => builder.with_no_client_auth(),
-        _ => return Err("sslcert and sslkey are only of use together; name both".into()),
+        _ => return Err("sslcert and sslkey must be given together".into()),
     };
     Ok(Some(config))
 }
 
-/// Our own certificate and its key. Of an old form of certificates, which databases still accept, nobody here can tell
-/// whether the key fits; the database can.
+/// Our own certificate and its key. For an old form of certificates, which databases still accept,
+/// it cannot be checked here whether the key matches; the database checks it.
 fn own(
     cert: &Path,
     key: &Path,
@@ -68,8 +69,9 @@ fn own(
     }
 }
 
-/// Whom to believe. Without a root certificate `prefer` and `require` believe everybody, as they do in every program
-/// for PostgreSQL: they keep listeners out, not impostors. One that is named is always looked at.
+/// How the certificate of the server is checked. Without a root certificate `prefer` and `require`
+/// accept every server, as libpq does: they protect against eavesdropping, not against
+/// impersonation. A root certificate that is named is always used.
 #[derive(Debug)]
 struct Verifier {
     roots: Option<Arc<WebPkiServerVerifier>>,
@@ -81,10 +83,10 @@ impl Verifier {
     fn new(security: &Security, provider: Arc<CryptoProvider>) -> Result<Self, String> {
         let strict = matches!(security.mode, SslMode::VerifyCa | SslMode::VerifyFull);
         let any_name = security.mode != SslMode::VerifyFull;
-        let file = security.root.clone().or_else(|| usual_root().filter(|_| strict));
+        let file = security.root.clone().or_else(|| default_root().filter(|_| strict));
         let Some(file) = file else {
             if strict {
-                return Err("to look at the database's certificate, name sslrootcert=FILE".into());
+                return Err("set sslrootcert=FILE to verify the certificate of the database".into());
             }
             return Ok(Verifier { roots: None, any_name, provider });
         };
@@ -99,8 +101,8 @@ impl Verifier {
     }
 }
 
-/// Where root certificates are when nobody says.
-fn usual_root() -> Option<PathBuf> {
+/// The default path of the root certificates.
+fn default_root() -> Option<PathBuf> {
     Some(PathBuf::from(std::env::var_os("HOME")?).join(".postgresql/root.crt"))
 }
 
@@ -115,8 +117,8 @@ fn certificates(file: &Path, name: &'static str) -> Result<Vec<CertificateDer<'s
 }
 
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    if is_open_to_others(file) {
-        return Err(unreadable("sslkey", file, &"others may read it; chmod 0600"));
+    if is_accessible_to_others(file) {
+        return Err(unreadable("sslkey", file, &"other users may read it; run chmod 0600 on it"));
     }
     let text = contents(file).map_err(|error| unreadable("sslkey", file, &error))?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|error| unreadable("sslkey", file, &error))
@@ -137,7 +139,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
         match roots.verify_server_cert(end_entity, intermediates, name, ocsp, now) {
-            // The name is looked at last, so all else is in order.
+            // The name is checked last, so everything else is valid.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if self.any_name => Ok(ServerCertVerified::assertion()),
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_encrypted_where_nothing_shall() {
+    fn without_tls_there_is_no_configuration() {
         let missing = Some(PathBuf::from("/not/there"));
         let security = Security { mode: SslMode::Disable, root: missing, ..Security::default() };
         assert!(client_config(&security).unwrap().is_none());
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_used_is_named() {
+    fn an_unusable_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "no certificate").unwrap();
@@ -208,15 +210,16 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_files_of_some_length_are_read() {
-        // A device gives bytes for ever and a pipe none: whoever could name one could stop the whole process.
+    fn only_regular_files_of_limited_length_are_read() {
+        // A device returns bytes for ever and a pipe none: a user who could name one could stop the
+        // whole process.
         let device = Security { root: Some("/dev/null".into()), ..Security::default() };
-        assert!(refused(device).contains("it is no plain file"));
+        assert!(refused(device).contains("not a regular file"));
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::File::create(&file).and_then(|file| file.set_len(1 << 30)).unwrap();
         let long = Security { root: Some(file), ..Security::default() };
-        assert!(refused(long).contains("it is too long"));
+        assert!(refused(long).contains("the file is too long"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! One connection to one Redis. What was sent is answered in its order, so more may be sent before all of that is heard.
+//! One connection to one Redis server. Redis answers in the order of the requests, so more requests
+//! may be sent before all answers are read.
 //!
-//! It is written here because whoever asks must know whether what failed can have been done: a connection that was found
-//! broken before anything left is another matter than one that broke on the way.
+//! The connection is our own because a caller must know whether a failed request may have been
+//! executed: a connection that was found broken before anything was sent differs from one that
+//! broke afterwards.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -17,36 +19,36 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::library::Library;
 use crate::resp::{self, Value};
-use crate::url::{Address, Place};
+use crate::url::{Address, RedisUrl};
 
 /// How long opening a connection may take in all.
 const OPEN_MAX: Duration = Duration::from_secs(5);
-/// How long Redis may take for a batch. One that hangs keeps everybody else waiting.
+/// How long Redis may take for a batch. A Redis that hangs delays all other callers.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// What an older one lacks are functions.
+/// Older versions have no functions.
 const VERSION_MIN: u32 = 7;
 
-/// Why something was not done, or may not have been.
+/// Why a request was not executed, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// Redis cannot be reached, or cannot answer for now. Nothing was done.
     Unreachable(String),
-    /// It said no. Nothing was done, unless [`Failure::may_be_done`].
+    /// Redis refused it. Nothing was done, unless [`Failure::may_be_done`].
     Refused(String),
-    /// It has no memory left for more. Nothing was done.
+    /// Redis has no memory left. Nothing was done.
     Full,
-    /// Another node has it. Nothing was done.
+    /// Another node has the key. Nothing was done.
     Moved(String),
-    /// It does not have our functions. Nothing was done.
+    /// Redis has not loaded the functions. Nothing was done.
     Unloaded,
-    /// It was asked and did not answer: it was done or it was not.
+    /// It was sent and not answered: it may or may not have been executed.
     Lost(String),
-    /// It was answered, but what it did is not on as many replicas as wanted: why, and what was answered.
+    /// It was executed, but too few replicas confirmed it: the reason, and the answer.
     Unreplicated(String, Value),
 }
 
 impl Failure {
-    /// What an error that Redis answered means.
+    /// Classifies an error that Redis answered.
     pub fn of(text: &str) -> Self {
         let text = || text.to_owned();
         match text().split(' ').next().unwrap_or_default() {
@@ -60,17 +62,18 @@ impl Failure {
         }
     }
 
-    /// Whether it was done perhaps, or a part of it: nobody knows, or a function broke off, whose writes are not undone.
+    /// Whether the request may have been executed, or a part of it: there was no answer, or a
+    /// function failed, whose writes are not undone.
     pub fn may_be_done(&self) -> bool {
         match self {
             Failure::Lost(_) => true,
-            // Redis names the place in the text of the function.
+            // Redis names the line of the function.
             Failure::Refused(text) => text.contains("user_function:"),
             _ => false,
         }
     }
 
-    /// In words.
+    /// The message.
     pub fn text(&self) -> String {
         match self {
             Failure::Unreachable(text)
@@ -78,8 +81,8 @@ impl Failure {
             | Failure::Moved(text)
             | Failure::Unreplicated(text, _)
             | Failure::Lost(text) => text.clone(),
-            Failure::Full => "it has no memory left".into(),
-            Failure::Unloaded => "it does not keep our functions".into(),
+            Failure::Full => "Redis has no memory left".into(),
+            Failure::Unloaded => "Redis has not loaded the functions".into(),
         }
     }
 }
@@ -89,111 +92,113 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> Stream for T {}
 
 type Reader = BufReader<ReadHalf<Box<dyn Stream>>>;
 
-/// A connection, and who it is to Redis.
+/// A connection and its identity in Redis.
 pub struct Connection {
     writer: WriteHalf<Box<dyn Stream>>,
-    reader: Ear,
-    /// The beginning of what Redis says without being asked.
-    heard: Vec<u8>,
-    /// The same socket, to be looked at.
+    reader: ReaderSlot,
+    /// The beginning of a message that Redis pushes.
+    buffered: Vec<u8>,
+    /// The same socket, for checking whether it is closed.
     socket: std::net::TcpStream,
-    /// Who we are to Redis on it.
+    /// The identity of the connection in Redis.
     pub client: Client,
 }
 
-/// How Redis tells connections apart. Numbers begin again when it starts, names are ours.
+/// How Redis identifies a connection. Ids start again when Redis restarts; names are chosen by us.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its number since Redis started.
+    /// Its number since Redis was started.
     pub id: i64,
-    /// What we called it.
+    /// Its name.
     pub name: String,
 }
 
-/// Where answers are read: here, or whoever reads before hands it on. When that one gives up, nobody gets it.
-enum Ear {
-    Here(Reader),
-    RemoteChange(oneshot::Receiver<Reader>),
+/// The reading half of the connection: owned, or lent to the receiver of an earlier answer, which
+/// passes it on. If that receiver is dropped, the reading half is lost.
+enum ReaderSlot {
+    Owned(Reader),
+    Lent(oneshot::Receiver<Reader>),
 }
 
-/// The place of one who asked among those who wait for their answers.
-pub struct Turn {
-    reader: Ear,
+/// The right to read the answers to one request, after those to all earlier requests.
+pub struct AnswerSlot {
+    reader: ReaderSlot,
     next: oneshot::Sender<Reader>,
 }
 
-impl Turn {
-    /// Reads this many answers, when those before have theirs.
+impl AnswerSlot {
+    /// Reads this many answers, after all earlier receivers have read theirs.
     pub async fn receive(self, count: usize) -> Result<Vec<Value>, Failure> {
         let lost = |error: std::io::Error| Failure::Lost(error.to_string());
-        // Those before have their own time.
+        // Waiting for earlier receivers does not count for the timeout.
         let mut reader = self.reader.get().await.map_err(lost)?;
         let receiving = async {
             let mut answers = Vec::with_capacity(count);
             for _ in 0..count {
                 answers.push(resp::read(&mut reader).await?);
             }
-            // The connection may be gone meanwhile.
+            // The connection may be closed meanwhile.
             let _ = self.next.send(reader);
             Ok(answers)
         };
         match timeout(ANSWER_MAX, receiving).await {
             Ok(received) => received.map_err(lost),
-            Err(_) => Err(Failure::Lost(silence())),
+            Err(_) => Err(Failure::Lost(timeout_text())),
         }
     }
 }
 
-impl Ear {
+impl ReaderSlot {
     async fn get(self) -> std::io::Result<Reader> {
         match self {
-            Ear::Here(reader) => Ok(reader),
-            Ear::RemoteChange(reader) => reader.await.map_err(|_| ErrorKind::BrokenPipe.into()),
+            ReaderSlot::Owned(reader) => Ok(reader),
+            ReaderSlot::Lent(reader) => reader.await.map_err(|_| ErrorKind::BrokenPipe.into()),
         }
     }
 
-    /// Keeps it here, as soon as those who wait have their answers.
+    /// Takes the reading half back, as soon as all receivers have their answers.
     async fn keep(&mut self) -> std::io::Result<&mut Reader> {
-        if let Ear::RemoteChange(reader) = self {
+        if let ReaderSlot::Lent(reader) = self {
             let reader = reader.await.map_err(|_| std::io::Error::from(ErrorKind::BrokenPipe))?;
-            *self = Ear::Here(reader);
+            *self = ReaderSlot::Owned(reader);
         }
         match self {
-            Ear::Here(reader) => Ok(reader),
-            Ear::RemoteChange(_) => Err(ErrorKind::BrokenPipe.into()),
+            ReaderSlot::Owned(reader) => Ok(reader),
+            ReaderSlot::Lent(_) => Err(ErrorKind::BrokenPipe.into()),
         }
     }
 }
 
 impl Connection {
-    /// Connects and says who we are.
+    /// Connects and authenticates.
     pub async fn open(
-        place: &Place,
+        url: &RedisUrl,
         tls: Option<&TlsConnector>,
         address: &Address,
         name: &str,
     ) -> Result<Self, Failure> {
-        match timeout(OPEN_MAX, Self::try_open(place, tls, address, name)).await {
+        match timeout(OPEN_MAX, Self::try_open(url, tls, address, name)).await {
             Ok(opened) => opened,
             Err(_) => {
                 let seconds = OPEN_MAX.as_secs();
-                Err(Failure::Unreachable(format!("{address} says nothing for {seconds} s")))
+                Err(Failure::Unreachable(format!("{address} did not answer within {seconds} s")))
             }
         }
     }
 
     async fn try_open(
-        place: &Place,
+        url: &RedisUrl,
         tls: Option<&TlsConnector>,
         address: &Address,
         name: &str,
     ) -> Result<Self, Failure> {
-        let away = |error: std::io::Error| Failure::Unreachable(format!("{address}: {error}"));
+        let unreachable =
+            |error: std::io::Error| Failure::Unreachable(format!("{address}: {error}"));
         let socket = TcpStream::connect((address.host.as_str(), address.port)).await;
-        let socket = socket.and_then(TcpStream::into_std).map_err(away)?;
-        socket.set_nodelay(true).map_err(away)?;
-        let twin = socket.try_clone().map_err(away)?;
-        let socket = TcpStream::from_std(socket).map_err(away)?;
+        let socket = socket.and_then(TcpStream::into_std).map_err(unreachable)?;
+        socket.set_nodelay(true).map_err(unreachable)?;
+        let socket_clone = socket.try_clone().map_err(unreachable)?;
+        let socket = TcpStream::from_std(socket).map_err(unreachable)?;
         let stream: Box<dyn Stream> =
             match tls {
                 None => Box::new(socket),
@@ -201,35 +206,36 @@ impl Connection {
                     let host = ServerName::try_from(address.host.clone());
                     let host = host.map_err(|error| Failure::Refused(error.to_string()))?;
                     let handshake = tls.connect(host, socket).await;
-                    // What is wrong with a certificate stays wrong.
+                    // A wrong certificate is a permanent error.
                     Box::new(handshake.map_err(|error| {
                         Failure::Refused(format!("{address} over TLS: {error}"))
                     })?)
                 }
             };
         let (reader, writer) = split(stream);
-        let reader = Ear::Here(BufReader::with_capacity(64 << 10, reader));
+        let reader = ReaderSlot::Owned(BufReader::with_capacity(64 << 10, reader));
         let client = Client { id: 0, name: name.to_owned() };
-        let mut connection = Connection { writer, reader, heard: Vec::new(), socket: twin, client };
-        connection.introduce(place).await.map_err(|failure| match failure {
+        let mut connection =
+            Connection { writer, reader, buffered: Vec::new(), socket: socket_clone, client };
+        connection.handshake(url).await.map_err(|failure| match failure {
             Failure::Lost(text) => Failure::Unreachable(text),
             other => other,
         })?;
         Ok(connection)
     }
 
-    async fn introduce(&mut self, place: &Place) -> Result<(), Failure> {
+    async fn handshake(&mut self, url: &RedisUrl) -> Result<(), Failure> {
         let mut hello = vec!["HELLO", "2"];
-        let user = place.user.as_deref().unwrap_or("default");
-        if let Some(password) = &place.password {
+        let user = url.user.as_deref().unwrap_or("default");
+        if let Some(password) = &url.password {
             hello.extend(["AUTH", user, password]);
         }
         let name = self.client.name.clone();
         hello.extend(["SETNAME", &name]);
         let said = self.ask(&hello).await?.list().unwrap_or_default();
         let find = |word: &str| {
-            let place = said.iter().position(|part| *part == Value::Text(word.into()))?;
-            said.get(place + 1).cloned()
+            let index = said.iter().position(|part| *part == Value::Text(word.into()))?;
+            said.get(index + 1).cloned()
         };
         let version = find("version").and_then(Value::text).unwrap_or_default();
         let version = String::from_utf8_lossy(&version).into_owned();
@@ -240,34 +246,34 @@ impl Connection {
         }
         self.client.id = find("id").and_then(|id| id.int()).unwrap_or_default();
         let mode = find("mode").and_then(Value::text).unwrap_or_default();
-        if mode == b"cluster" && !place.cluster {
+        if mode == b"cluster" && !url.cluster {
             let why = "it is part of a cluster; begin its URL with redis+cluster://";
             return Err(Failure::Refused(why.into()));
         }
-        if mode != b"cluster" && place.cluster {
+        if mode != b"cluster" && url.cluster {
             let why = "it is no cluster; begin its URL with redis://";
             return Err(Failure::Refused(why.into()));
         }
-        if place.database != 0 {
-            self.ask(&["SELECT", &place.database.to_string()]).await?;
+        if url.database != 0 {
+            self.ask(&["SELECT", &url.database.to_string()]).await?;
         }
         Ok(())
     }
 
-    /// Sees to it that our functions are there. Answers whether they were not.
+    /// Loads the functions if they are missing. Returns whether they were.
     pub async fn load(&mut self, library: &Library) -> Result<bool, Failure> {
         let there = self.ask(&["FUNCTION", "LIST", "LIBRARYNAME", library.name()]).await?;
         if there.list().is_some_and(|found| !found.is_empty()) {
             return Ok(false);
         }
         match self.ask(&["FUNCTION", "LOAD", library.text()]).await {
-            // Another server was quicker.
+            // Another server has loaded them meanwhile.
             Err(Failure::Refused(text)) if text.contains("already exists") => Ok(false),
             other => other.map(|_| true),
         }
     }
 
-    /// Asks one thing. What Redis refuses is a failure.
+    /// Sends one command and reads its answer. A refusal is a failure.
     pub async fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Result<Value, Failure> {
         let mut bytes = Vec::new();
         resp::pack(&mut bytes, words);
@@ -296,65 +302,69 @@ impl Connection {
         };
         match timeout(ANSWER_MAX, sending).await {
             Ok(sent) => sent.map_err(|error| Failure::Lost(error.to_string())),
-            Err(_) => Err(Failure::Lost(silence())),
+            Err(_) => Err(Failure::Lost(timeout_text())),
         }
     }
 
     /// Reads this many answers to what was sent.
     pub async fn receive(&mut self, count: usize) -> Result<Vec<Value>, Failure> {
-        self.turn().receive(count).await
+        self.answer_slot().receive(count).await
     }
 
-    /// The place of what was just sent: whoever has it must read the answers to that, before those to anything later.
-    pub fn turn(&mut self) -> Turn {
+    /// The right to read the answers to the last request. Its owner must read them before any later
+    /// answers.
+    pub fn answer_slot(&mut self) -> AnswerSlot {
         let (next, reader) = oneshot::channel();
-        Turn { reader: std::mem::replace(&mut self.reader, Ear::RemoteChange(reader)), next }
+        AnswerSlot { reader: std::mem::replace(&mut self.reader, ReaderSlot::Lent(reader)), next }
     }
 
-    /// Whether somebody has given up waiting for an answer: nobody can tell any more which one is whose.
+    /// Whether a receiver was dropped before it had its answer: later answers cannot be assigned to
+    /// requests any more.
     pub fn is_abandoned(&mut self) -> bool {
-        let Ear::RemoteChange(reader) = &mut self.reader else { return false };
+        let ReaderSlot::Lent(reader) = &mut self.reader else { return false };
         match reader.try_recv() {
             Ok(reader) => {
-                self.reader = Ear::Here(reader);
+                self.reader = ReaderSlot::Owned(reader);
                 false
             }
             Err(error) => error == TryRecvError::Closed,
         }
     }
 
-    /// Whether nobody waits for an answer.
+    /// Whether no receiver waits for an answer.
     pub fn is_idle(&mut self) -> bool {
-        if let Ear::RemoteChange(reader) = &mut self.reader
+        if let ReaderSlot::Lent(reader) = &mut self.reader
             && let Ok(reader) = reader.try_recv()
         {
-            self.reader = Ear::Here(reader);
+            self.reader = ReaderSlot::Owned(reader);
         }
-        matches!(self.reader, Ear::Here(_))
+        matches!(self.reader, ReaderSlot::Owned(_))
     }
 
-    /// Waits for what Redis says without being asked: what others publish. Whoever gives up waiting loses nothing of it.
-    pub async fn hear(&mut self) -> Result<Value, Failure> {
+    /// Waits for a message that Redis pushes, such as a published one. A cancelled wait loses
+    /// nothing of it.
+    pub async fn next_message(&mut self) -> Result<Value, Failure> {
         let lost = |error: std::io::Error| Failure::Lost(error.to_string());
         let reader = self.reader.keep().await.map_err(lost)?;
         loop {
-            let mut rest = &self.heard[..];
+            let mut rest = &self.buffered[..];
             match resp::read(&mut rest).await {
                 Ok(value) => {
-                    let used = self.heard.len() - rest.len();
-                    self.heard.drain(..used);
+                    let used = self.buffered.len() - rest.len();
+                    self.buffered.drain(..used);
                     return Ok(value);
                 }
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
                 Err(error) => return Err(lost(error)),
             }
-            if reader.read_buf(&mut self.heard).await.map_err(lost)? == 0 {
+            if reader.read_buf(&mut self.buffered).await.map_err(lost)? == 0 {
                 return Err(lost(ErrorKind::UnexpectedEof.into()));
             }
         }
     }
 
-    /// Whether the other side has closed it. The system is asked: the runtime may not have heard of it yet.
+    /// Whether the other side has closed the connection. The operating system is asked, because the
+    /// runtime may not know it yet.
     pub fn has_ended(&self) -> bool {
         match self.socket.peek(&mut [0]) {
             Ok(count) => count == 0,
@@ -363,8 +373,8 @@ impl Connection {
     }
 }
 
-fn silence() -> String {
-    format!("it has not answered for {} s", ANSWER_MAX.as_secs())
+fn timeout_text() -> String {
+    format!("no answer within {} s", ANSWER_MAX.as_secs())
 }
 
 #[cfg(test)]
@@ -372,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_understood() {
+    fn errors_are_classified() {
         for (text, wanted) in [
             ("OOM command not allowed when used memory > 'maxmemory'.", Failure::Full),
             ("ERR Function not found", Failure::Unloaded),
@@ -392,56 +402,59 @@ mod tests {
         assert!(Failure::of(text).may_be_done());
     }
 
-    /// Two ends of a connection to nobody.
+    /// Two ends of a connection without a server.
     async fn connection() -> (Connection, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let socket = socket.into_std().unwrap();
-        let twin = socket.try_clone().unwrap();
+        let socket_clone = socket.try_clone().unwrap();
         let stream: Box<dyn Stream> = Box::new(TcpStream::from_std(socket).unwrap());
         let (reader, writer) = split(stream);
-        let reader = Ear::Here(BufReader::new(reader));
+        let reader = ReaderSlot::Owned(BufReader::new(reader));
         let client = Client { id: 1, name: "test".into() };
-        let connection = Connection { writer, reader, heard: Vec::new(), socket: twin, client };
+        let connection =
+            Connection { writer, reader, buffered: Vec::new(), socket: socket_clone, client };
         (connection, listener.accept().await.unwrap().0)
     }
 
-    // Whoever gave up waiting took the only ear along: every later call was sent, done, and lost.
+    // A receiver that was dropped took the reading half along: every later call was sent, executed
+    // and lost.
     #[tokio::test]
-    async fn a_connection_on_which_somebody_gave_up_is_known() {
+    async fn an_abandoned_connection_is_detected() {
         let (mut connection, mut other) = connection().await;
-        let turn = connection.turn();
+        let answer_slot = connection.answer_slot();
         assert!(!connection.is_idle() && !connection.is_abandoned());
         other.write_all(b":1\r\n").await.unwrap();
-        assert_eq!(turn.receive(1).await.unwrap(), [Value::Int(1)]);
+        assert_eq!(answer_slot.receive(1).await.unwrap(), [Value::Int(1)]);
         assert!(connection.is_idle() && !connection.is_abandoned());
-        drop(connection.turn());
+        drop(connection.answer_slot());
         assert!(connection.is_abandoned());
     }
 
-    // A heartbeat that came in the middle of a notice lost its beginning, and with it the connection.
+    // A heartbeat that interrupted the read of a message lost its beginning, and with it the
+    // connection.
     #[tokio::test]
-    async fn who_gives_up_listening_in_the_middle_of_a_message_hears_all_of_it_later() {
+    async fn a_message_is_complete_after_an_interrupted_read() {
         let (mut connection, mut other) = connection().await;
         for part in ["*2\r", "\n$5\r\nhel", "lo"] {
             other.write_all(part.as_bytes()).await.unwrap();
-            // It is heard, and the message is not complete.
-            let size = connection.heard.len() + part.len();
-            while connection.heard.len() < size {
-                let heard = timeout(Duration::from_millis(1), connection.hear()).await;
-                assert!(heard.is_err(), "{heard:?}");
+            // The part is buffered, and the message is not complete.
+            let size = connection.buffered.len() + part.len();
+            while connection.buffered.len() < size {
+                let buffered = timeout(Duration::from_millis(1), connection.next_message()).await;
+                assert!(buffered.is_err(), "{buffered:?}");
             }
         }
         other.write_all(b"\r\n:7\r\n+next\r\n").await.unwrap();
         let whole = Value::List(vec![Value::Text(b"hello".into()), Value::Int(7)]);
-        assert_eq!(connection.hear().await.unwrap(), whole);
-        assert_eq!(connection.hear().await.unwrap(), Value::Text(b"next".into()));
+        assert_eq!(connection.next_message().await.unwrap(), whole);
+        assert_eq!(connection.next_message().await.unwrap(), Value::Text(b"next".into()));
     }
 
     #[tokio::test]
-    async fn answers_are_read_in_the_order_of_what_was_sent() {
+    async fn answers_are_read_in_the_order_of_the_requests() {
         let (mut connection, mut other) = connection().await;
-        let (first, second) = (connection.turn(), connection.turn());
+        let (first, second) = (connection.answer_slot(), connection.answer_slot());
         assert!(!connection.is_idle());
         other.write_all(b":1\r\n:2\r\n:3\r\n").await.unwrap();
         let (second, first) = tokio::join!(second.receive(1), first.receive(2));
@@ -450,11 +463,11 @@ mod tests {
         assert!(connection.is_idle());
     }
 
-    // Who came behind one that gave up would have read what that one was answered.
+    // A receiver after a dropped one would have read the answer of that one.
     #[tokio::test]
-    async fn when_one_gives_up_those_behind_are_lost_too() {
+    async fn answers_after_an_abandoned_one_are_lost() {
         let (mut connection, mut other) = connection().await;
-        let (first, second) = (connection.turn(), connection.turn());
+        let (first, second) = (connection.answer_slot(), connection.answer_slot());
         other.write_all(b":1\r\n:2\r\n").await.unwrap();
         drop(first);
         assert!(matches!(second.receive(1).await, Err(Failure::Lost(_))));

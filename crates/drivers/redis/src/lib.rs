@@ -1,11 +1,13 @@
-//! How a Redis is reached: URLs, encryption, the nodes of a cluster, libraries of functions.
+//! The Redis driver: URLs, TLS, connections, the nodes of a cluster and function libraries.
 //!
-//! Whoever asks must know whether what failed can have been done, so connections are our own: [`Failure`] tells one that
-//! was found broken before anything left from one that broke on the way, and nothing is repeated that may have been
-//! done. It knows no tube, no task and no other crate of Taskyard: words go in, answers come out.
+//! A caller must know whether a failed request may have been executed, so the connections are our
+//! own: [`Failure`] distinguishes a connection that was found broken before anything was sent from
+//! one that broke afterwards, and nothing is repeated that may have been executed. The driver knows
+//! no tube, no task and no other crate of Taskyard.
 //!
-//! The crate `redis` was not taken: a batch leaves behind another only where that is known to be harmless, so that nothing of its
-//! multiplexing is used, and its cluster client repeats requests by itself, which a put must not be.
+//! The crate `redis` is not used: a batch is sent behind another only if that is known to be safe,
+//! so its multiplexing would not be used, and its cluster client repeats requests by itself, which
+//! is wrong for a put.
 //!
 //! Start reading at `url`, then `connection` and `link`.
 
@@ -20,7 +22,7 @@ mod url;
 
 pub use connection::{Client, Connection, Failure};
 pub use library::Library;
-pub use link::{Answer, Call, Link, Reach, Sent, Trouble};
+pub use link::{Answer, Call, Connector, Link, NodeFailure, SentCalls};
 pub use resp::Value;
 pub use slots::slot;
-pub use url::{Address, Place};
+pub use url::{Address, RedisUrl};

@@ -1,4 +1,4 @@
-//! Functions that decide inside Redis.
+//! Builds a library of Lua functions for Redis.
 
 /// A library of functions as Redis loads it.
 #[derive(Clone, Debug)]
@@ -8,8 +8,9 @@ pub struct Library {
 }
 
 impl Library {
-    /// Puts files together, in the order in which they need each other. The library's name begins with this word and says what
-    /// is in it, so that programs of several versions do not take it from each other; the files find it as `NAME`.
+    /// Concatenates files in the order in which they need each other. The library's name begins
+    /// with this word and ends with a hash of its content, so that programs of several versions do
+    /// not replace it; the files find it as `NAME`.
     pub fn new(word: &str, files: &[&str]) -> Self {
         let files = files.concat();
         let name = format!("{word}_{:016x}", fingerprint(files.as_bytes()));
@@ -22,7 +23,7 @@ impl Library {
         &self.name
     }
 
-    /// What Redis loads.
+    /// The text that Redis loads.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -33,7 +34,7 @@ impl Library {
     }
 }
 
-/// Tells texts apart (FNV-1a).
+/// A hash of the text (FNV-1a).
 fn fingerprint(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

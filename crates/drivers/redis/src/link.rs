@@ -1,7 +1,8 @@
-//! The way to Redis: one server, or the masters of a cluster.
+//! Calls functions in Redis: one server, or the masters of a cluster.
 //!
-//! A call is about the keys of one hash tag, so one node can do it. What a node refuses because another has the key,
-//! or because it does not have our functions, was not done and is asked again.
+//! A call uses the keys of one hash tag, so one node can run it. A call that a node refuses because
+//! another node has the key, or because it has not loaded the functions, was not executed and is
+//! repeated.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,35 +11,36 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use crate::connection::{Client, Connection, Failure, Turn};
+use crate::connection::{AnswerSlot, Client, Connection, Failure};
 use crate::library::Library;
 use crate::resp::{self, Value};
 use crate::slots::{self, Slots};
 use crate::tls;
-use crate::url::{Address, Place};
+use crate::url::{Address, RedisUrl};
 
-/// How often a call is made that was not done because another node has the key, or for lack of functions.
+/// How often a call is sent that was refused because another node has the key or the functions were
+/// missing.
 const TRIES: usize = 5;
-/// How long to leave a node alone that cannot be reached: at first, and at most.
+/// The pause after a failed connection to a node: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What all connections have in common.
-pub struct Reach {
-    /// Where it is.
-    pub place: Place,
+pub struct Connector {
+    /// The URL of Redis.
+    pub url: RedisUrl,
     library: Library,
     tls: Option<TlsConnector>,
-    /// What connections are called.
+    /// The name of the connections.
     name: String,
 }
 
-impl Reach {
-    /// Connections to this place, which have this name in Redis and find this library there.
-    pub fn new(place: Place, name: String, library: Library) -> Result<Self, String> {
+impl Connector {
+    /// Creates connections for this URL that have this name in Redis and load this library.
+    pub fn new(url: RedisUrl, name: String, library: Library) -> Result<Self, String> {
         let advice = "name another with sslrootcert=FILE in the URL";
-        let tls = place.tls.then(|| tls::connector(place.root.as_deref(), advice)).transpose()?;
-        Ok(Reach { place, library, tls, name })
+        let tls = url.tls.then(|| tls::connector(url.root.as_deref(), advice)).transpose()?;
+        Ok(Connector { url, library, tls, name })
     }
 }
 
@@ -47,69 +49,69 @@ impl Reach {
 pub struct Call {
     /// Which function of the library.
     pub function: &'static str,
-    /// The tag with what begins all keys, which is where the call goes.
+    /// The hash tag with which all its keys begin; it determines the node.
     pub key: String,
-    /// What it is told.
+    /// Its arguments.
     pub args: Vec<Vec<u8>>,
-    /// Whether replicas are to have what it did before it is answered.
+    /// Whether replicas must confirm the change before the call is answered.
     pub replicate: bool,
 }
 
-/// What came of a call.
+/// The result of a call.
 pub type Answer = Result<Value, Failure>;
 
-/// The connections of one who asks.
+/// The connections of one caller to all nodes.
 pub struct Link {
-    reach: Arc<Reach>,
+    connector: Arc<Connector>,
     nodes: HashMap<Address, Connection>,
     slots: Option<Slots>,
-    away: HashMap<Address, Away>,
-    /// Connections that were lost while something was under way on them, which may still be.
+    unreachable: HashMap<Address, UnreachableNode>,
+    /// Connections that were lost during a request, which Redis may still execute.
     lost: Vec<(Address, Client)>,
-    /// Whether a node is asked only when nothing is under way there any more.
-    orderly: bool,
+    /// Whether a node is used again only after requests on its lost connections have ended.
+    ordered: bool,
 }
 
 /// A node that could not be reached.
-struct Away {
+struct UnreachableNode {
     why: String,
     pause: Duration,
-    /// Until then nobody tries.
+    /// When the next attempt is allowed.
     until: Instant,
 }
 
 /// Calls that were sent.
-pub struct Sent {
-    parts: Vec<Part>,
+pub struct SentCalls {
+    nodes: Vec<NodeCalls>,
     answers: Vec<Option<Answer>>,
 }
 
-/// Those that were sent to one node.
-struct Part {
+/// The calls that were sent to one node.
+struct NodeCalls {
     node: Address,
     client: Client,
-    turn: Turn,
-    /// Which calls, and whether each waits for replicas.
+    answer_slot: AnswerSlot,
+    /// The index of each call, and whether it waits for replicas.
     places: Vec<(usize, bool)>,
-    /// How many replicas are wanted, if the number of those that have it follows.
+    /// How many replicas must confirm, if the number of those that did follows.
     replicas: Option<i64>,
 }
 
-/// What went wrong on the way to a node.
-pub struct Trouble {
+/// A failure of a node.
+pub struct NodeFailure {
     node: Address,
-    /// On which connection.
+    /// The connection.
     client: Client,
     why: Failure,
 }
 
-impl Sent {
-    /// Receives the answers: one for each call, and what the way there must know.
-    pub async fn receive(mut self) -> (Vec<Answer>, Vec<Trouble>) {
-        let mut troubles = Vec::new();
-        for Part { node, client, turn, places, replicas } in self.parts {
+impl SentCalls {
+    /// Receives the answers: one for each call, and the failures for [`Link::handle_failures`].
+    pub async fn receive(mut self) -> (Vec<Answer>, Vec<NodeFailure>) {
+        let mut failures = Vec::new();
+        for NodeCalls { node, client, answer_slot, places, replicas } in self.nodes {
             let count = places.len() + usize::from(replicas.is_some());
-            let received = match turn.receive(count).await {
+            let received = match answer_slot.receive(count).await {
                 Ok(mut values) => {
                     let reached = if replicas.is_some() { values.pop() } else { None };
                     read_answers(values, &places, reached.and_then(|value| value.int()), replicas)
@@ -120,17 +122,17 @@ impl Sent {
                 Err(why @ (Failure::Lost(_) | Failure::Moved(_) | Failure::Unloaded)) => Some(why),
                 _ => None,
             });
-            troubles.extend(why.cloned().map(|why| Trouble { node, client, why }));
+            failures.extend(why.cloned().map(|why| NodeFailure { node, client, why }));
             for ((place, _), answer) in places.into_iter().zip(received) {
                 self.answers[place] = Some(answer);
             }
         }
-        let unasked = || Err(Failure::Unreachable("it was not asked".into()));
-        (self.answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect(), troubles)
+        let unasked = || Err(Failure::Unreachable("the call was not sent".into()));
+        (self.answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect(), failures)
     }
 }
 
-/// What each call was answered, where so many replicas have it of so many that should.
+/// The result of each call, given how many replicas confirmed and how many must.
 fn read_answers(
     values: Vec<Value>,
     places: &[(usize, bool)],
@@ -139,7 +141,7 @@ fn read_answers(
 ) -> Vec<Answer> {
     let short = match (reached, wanted) {
         (Some(reached), Some(wanted)) if reached < wanted => {
-            Some(format!("only {reached} of {wanted} replicas have it"))
+            Some(format!("only {reached} of {wanted} replicas confirmed it"))
         }
         _ => None,
     };
@@ -152,19 +154,19 @@ fn read_answers(
 }
 
 impl Link {
-    /// Nothing is connected yet.
-    pub fn new(reach: Arc<Reach>) -> Self {
-        let (nodes, away) = (HashMap::new(), HashMap::new());
-        Link { reach, nodes, slots: None, away, lost: Vec::new(), orderly: false }
+    /// A link without connections.
+    pub fn new(connector: Arc<Connector>) -> Self {
+        let (nodes, unreachable) = (HashMap::new(), HashMap::new());
+        Link { connector, nodes, slots: None, unreachable, lost: Vec::new(), ordered: false }
     }
 
-    /// The same, but a node on the way to which something was lost is asked again only when that is ended: Redis may still read what had
-    /// been sent. Other nodes are asked meanwhile.
-    pub fn orderly(reach: Arc<Reach>) -> Self {
-        Link { orderly: true, ..Self::new(reach) }
+    /// A link that uses a node again only after the requests on its lost connections have ended:
+    /// Redis may still read what was sent. Other nodes are used meanwhile.
+    pub fn ordered(connector: Arc<Connector>) -> Self {
+        Link { ordered: true, ..Self::new(connector) }
     }
 
-    /// Makes calls, none of which needs another's effect, and answers for each.
+    /// Runs calls that do not depend on each other, and returns the answer to each.
     pub async fn call(&mut self, calls: &[Call]) -> Vec<Answer> {
         let mut answers: Vec<Option<Answer>> = calls.iter().map(|_| None).collect();
         for tries in 1..=TRIES {
@@ -179,21 +181,22 @@ impl Link {
                 }
             }
         }
-        let unasked = || Err(Failure::Unreachable("it was not asked".into()));
+        let unasked = || Err(Failure::Unreachable("the call was not sent".into()));
         answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
     }
 
-    /// Makes these calls once.
+    /// Sends these calls once.
     async fn round(&mut self, calls: &[Call], open: Vec<usize>, answers: &mut [Option<Answer>]) {
         let places = open.clone();
-        let (made, troubles) = self.begin_some(calls, open).await.receive().await;
-        self.heed(troubles);
+        let (made, failures) = self.begin_some(calls, open).await.receive().await;
+        self.handle_failures(failures);
         for (at, answer) in places.into_iter().zip(made) {
             answers[at] = Some(answer);
         }
     }
 
-    /// Whether calls of these keys can leave at once: their nodes are known and connected, and nothing is to be put in order there.
+    /// Whether calls of these keys can be sent at once: their nodes are known and connected, and no
+    /// lost connection must be ended there.
     pub fn is_ready<'a>(&self, mut keys: impl Iterator<Item = &'a str>) -> bool {
         keys.all(|key| {
             let node = self.known_node_of(key);
@@ -203,13 +206,14 @@ impl Link {
         })
     }
 
-    /// Sends calls, none of which needs another's effect. Others may be sent before these are answered, and are done after them where they
-    /// go to the same node. Whoever has received the answers hands what went wrong to [`Link::heed`].
-    pub async fn begin(&mut self, calls: &[Call]) -> Sent {
+    /// Sends calls that do not depend on each other. Others may be sent before these are answered,
+    /// and run after them on the same node. After receiving the answers, the caller passes the
+    /// failures to [`Link::handle_failures`].
+    pub async fn begin(&mut self, calls: &[Call]) -> SentCalls {
         self.begin_some(calls, (0..calls.len()).collect()).await
     }
 
-    async fn begin_some(&mut self, calls: &[Call], open: Vec<usize>) -> Sent {
+    async fn begin_some(&mut self, calls: &[Call], open: Vec<usize>) -> SentCalls {
         let mut answers: Vec<Option<Answer>> = open.iter().map(|_| None).collect();
         let mut by_node: BTreeMap<Address, Vec<(usize, usize)>> = BTreeMap::new();
         for (place, at) in open.into_iter().enumerate() {
@@ -218,34 +222,34 @@ impl Link {
                 Err(failure) => answers[place] = Some(Err(failure)),
             }
         }
-        let mut parts = Vec::new();
+        let mut nodes = Vec::new();
         for (node, places) in by_node {
             let sent: Vec<&Call> = places.iter().map(|(_, at)| &calls[*at]).collect();
             match self.send(&node, &sent).await {
-                Ok((turn, client, replicas)) => {
+                Ok((answer_slot, client, replicas)) => {
                     let waits = sent.iter().map(|call| replicas.is_some() && call.replicate);
                     let places = places.iter().map(|(place, _)| *place).zip(waits).collect();
-                    parts.push(Part { node, client, turn, places, replicas });
+                    nodes.push(NodeCalls { node, client, answer_slot, places, replicas });
                 }
                 Err(failure) => {
                     places.iter().for_each(|at| answers[at.0] = Some(Err(failure.clone())));
                 }
             }
         }
-        Sent { parts, answers }
+        SentCalls { nodes, answers }
     }
 
-    /// Sends calls to a node. Answers whose turn it is to read the answers, by which connection, and how many replicas should have them if
-    /// the number of those that do follows.
+    /// Sends calls to a node. Returns the right to read the answers, the connection, and how many
+    /// replicas must confirm if the number of those that did follows.
     async fn send(
         &mut self,
         node: &Address,
         calls: &[&Call],
-    ) -> Result<(Turn, Client, Option<i64>), Failure> {
+    ) -> Result<(AnswerSlot, Client, Option<i64>), Failure> {
         let mut bytes = Vec::new();
         let mut replicate = false;
         for call in calls {
-            let name = self.reach.library.function(call.function);
+            let name = self.connector.library.function(call.function);
             let words: Vec<&[u8]> = [&b"FCALL"[..], name.as_bytes(), b"1", call.key.as_bytes()]
                 .into_iter()
                 .chain(call.args.iter().map(Vec::as_slice))
@@ -253,17 +257,17 @@ impl Link {
             resp::pack(&mut bytes, &words);
             replicate |= call.replicate;
         }
-        let place = &self.reach.place;
-        let wanted = i64::from(place.replicas);
+        let url = &self.connector.url;
+        let wanted = i64::from(url.replicas);
         replicate &= wanted > 0;
         if replicate {
-            let (count, wait) = (place.replicas.to_string(), place.replicas_wait.as_millis());
+            let (count, wait) = (url.replicas.to_string(), url.replicas_wait.as_millis());
             resp::pack(&mut bytes, &["WAIT", &count, &wait.to_string()]);
         }
         if self.nodes.get_mut(node).is_some_and(Connection::is_abandoned) {
-            self.broken(node, &Failure::Lost("whoever waited for an answer has gone".into()));
+            self.broken(node, &Failure::Lost("the receiver of an answer was dropped".into()));
         }
-        if self.orderly {
+        if self.ordered {
             self.end_lost_at(node).await?;
         }
         let known = self.nodes.contains_key(node);
@@ -271,10 +275,10 @@ impl Link {
         if known && matches!(sent, Err(Failure::Unreachable(_))) {
             let idle = self.nodes.get_mut(node).is_some_and(Connection::is_idle);
             if !idle {
-                // Those who wait for answers hear that it was lost, and put that in order first.
+                // The receivers of earlier answers see that these were lost; that is handled first.
                 return Err(Failure::Unreachable("the connection has ended".into()));
             }
-            // It ended while nobody used it.
+            // It ended while it was idle.
             self.nodes.remove(node);
             sent = self.connection(node).await?.send(&bytes).await;
         }
@@ -283,26 +287,27 @@ impl Link {
             return Err(failure);
         }
         let connection = self.connection(node).await?;
-        Ok((connection.turn(), connection.client.clone(), replicate.then_some(wanted)))
+        Ok((connection.answer_slot(), connection.client.clone(), replicate.then_some(wanted)))
     }
 
-    /// Does what went wrong asks for.
-    pub fn heed(&mut self, troubles: Vec<Trouble>) {
-        for Trouble { node, client, why } in troubles {
-            // Others may have noticed before.
+    /// Closes connections and drops the slot map as the failures require.
+    pub fn handle_failures(&mut self, failures: Vec<NodeFailure>) {
+        for NodeFailure { node, client, why } in failures {
+            // An earlier failure may have closed the connection already.
             let same = self.nodes.get(&node).is_some_and(|connection| connection.client == client);
             match why {
                 Failure::Lost(_) if same => self.broken(&node, &why),
-                // Nobody asks there any more, but what was sent may still be read.
-                Failure::Lost(_) => self.note_lost(node, client),
-                // A server that was a master is asked again by a new connection: its name may mean another now.
+                // The connection is not used any more, but Redis may still read what was sent.
+                Failure::Lost(_) => self.record_lost(node, client),
+                // The host name of a former master may belong to another server now, so the
+                // connection is opened again.
                 Failure::Moved(_) => {
                     self.slots = None;
                     self.forget(&node, same);
                 }
-                // Opening a connection loads them.
+                // Opening a connection loads the functions.
                 _ => {
-                    tracing::warn!(%node, "Redis has lost our functions; loading them again");
+                    tracing::warn!(%node, "Redis has lost the functions; loading them again");
                     self.forget(&node, same);
                 }
             }
@@ -319,19 +324,19 @@ impl Link {
         self.slots = None;
         let Some(connection) = self.nodes.remove(node) else { return };
         if matches!(failure, Failure::Lost(_)) {
-            tracing::warn!(%node, why = failure.text(), "a batch was lost on the way to Redis");
-            self.note_lost(node.clone(), connection.client);
+            tracing::warn!(%node, why = failure.text(), "a batch to Redis was lost: it may have been executed");
+            self.record_lost(node.clone(), connection.client);
         }
     }
 
-    fn note_lost(&mut self, node: Address, client: Client) {
+    fn record_lost(&mut self, node: Address, client: Client) {
         let one = (node, client);
         if !self.lost.contains(&one) {
             self.lost.push(one);
         }
     }
 
-    /// Sees to it that nothing is under way any more on connections that were lost, where that can be done now.
+    /// Ends requests on lost connections, on all nodes that can be reached now.
     pub async fn end_lost(&mut self) {
         let nodes: BTreeSet<Address> = self.lost.iter().map(|(node, _)| node.clone()).collect();
         for node in nodes {
@@ -339,8 +344,8 @@ impl Link {
         }
     }
 
-    /// The same for one node. When another has its place nobody asks this one any more, and what it still does is thrown away when it learns of
-    /// that.
+    /// Ends requests on lost connections to one node. If another node has taken over its slots,
+    /// this one is not used any more, and its changes are discarded when it learns of that.
     async fn end_lost_at(&mut self, node: &Address) -> Result<(), Failure> {
         while let Some(place) = self.lost.iter().position(|(at, _)| at == node) {
             let client = self.lost[place].1.clone();
@@ -363,7 +368,7 @@ impl Link {
         Ok(())
     }
 
-    /// Asks a node one thing. A connection on which that fails is not used again.
+    /// Sends one command to a node. After a failure the connection is not used again.
     async fn ask(&mut self, node: &Address, words: &[&str]) -> Answer {
         let answer = self.connection(node).await?.ask(words).await;
         if answer.is_err() {
@@ -372,12 +377,12 @@ impl Link {
         answer
     }
 
-    /// A connection to a node that is used for nothing else.
+    /// A separate connection to a node, for subscriptions.
     pub async fn listener(&mut self, node: &Address) -> Result<Connection, Failure> {
         self.connect(node).await
     }
 
-    /// Asks every master the same thing.
+    /// Sends the same command to every master.
     pub async fn ask_masters(&mut self, words: &[&str]) -> Result<Vec<Value>, Failure> {
         let mut answers = Vec::new();
         for node in self.masters().await? {
@@ -391,22 +396,24 @@ impl Link {
             let connection = self.connect(node).await?;
             self.nodes.insert(node.clone(), connection);
         }
-        self.nodes.get_mut(node).ok_or_else(|| Failure::Unreachable("it is gone".into()))
+        self.nodes
+            .get_mut(node)
+            .ok_or_else(|| Failure::Unreachable("the connection is closed".into()))
     }
 
-    /// Connects. While the last try is too short a time ago this fails at once, so that many callers do not
-    /// become as many tries.
+    /// Connects. Fails at once if the last attempt was too recent, so that many callers do not
+    /// cause as many attempts.
     async fn connect(&mut self, node: &Address) -> Result<Connection, Failure> {
-        if let Some(away) = self.away.get(node)
-            && away.until > Instant::now()
+        if let Some(unreachable) = self.unreachable.get(node)
+            && unreachable.until > Instant::now()
         {
-            return Err(Failure::Unreachable(away.why.clone()));
+            return Err(Failure::Unreachable(unreachable.why.clone()));
         }
         let opened = self.try_connect(node).await;
         match &opened {
             Ok(_) => {
-                if self.away.remove(node).is_some() {
-                    tracing::warn!(%node, "Redis is back");
+                if self.unreachable.remove(node).is_some() {
+                    tracing::warn!(%node, "Redis is reachable again");
                 }
             }
             Err(failure) => self.failed(node, failure),
@@ -415,10 +422,10 @@ impl Link {
     }
 
     async fn try_connect(&self, node: &Address) -> Result<Connection, Failure> {
-        let Reach { place, tls, name, library } = &*self.reach;
-        let mut connection = Connection::open(place, tls.as_ref(), node, name).await?;
+        let Connector { url, tls, name, library } = &*self.connector;
+        let mut connection = Connection::open(url, tls.as_ref(), node, name).await?;
         match connection.load(library).await {
-            // A replica gets them from its master.
+            // A replica gets the functions from its master.
             Ok(_) | Err(Failure::Moved(_)) => Ok(connection),
             Err(Failure::Lost(text)) => Err(Failure::Unreachable(text)),
             Err(other) => Err(other),
@@ -427,31 +434,32 @@ impl Link {
 
     fn failed(&mut self, node: &Address, failure: &Failure) {
         let why = failure.text();
-        let before = self.away.get(node).map(|away| away.pause);
+        let before = self.unreachable.get(node).map(|unreachable| unreachable.pause);
         if before.is_none() {
-            tracing::warn!(%node, why, "Redis cannot be reached; trying again");
+            tracing::warn!(%node, why, "cannot reach Redis; retrying");
         }
         let pause = before.map_or(PAUSE_MIN, |pause| pause.saturating_mul(2).min(PAUSE_MAX));
-        self.away.insert(node.clone(), Away { why, pause, until: Instant::now() + pause });
+        self.unreachable
+            .insert(node.clone(), UnreachableNode { why, pause, until: Instant::now() + pause });
         self.slots = None;
     }
 
-    /// How long to wait before the next try.
+    /// How long to wait before the next attempt.
     pub fn pause(&self) -> Duration {
-        self.away.values().map(|away| away.pause).max().unwrap_or(PAUSE_MIN)
+        self.unreachable.values().map(|unreachable| unreachable.pause).max().unwrap_or(PAUSE_MIN)
     }
 
-    /// The node that has this key, as far as is known.
+    /// The node that has this key, if it is known.
     fn known_node_of(&self, key: &str) -> Option<&Address> {
-        if !self.reach.place.cluster {
-            return self.reach.place.nodes.first();
+        if !self.connector.url.cluster {
+            return self.connector.url.nodes.first();
         }
         self.slots.as_ref().and_then(|slots| slots.node(slots::slot(key)))
     }
 
     /// The node that has this key.
     async fn node_of(&mut self, key: &str) -> Result<Address, Failure> {
-        if self.reach.place.cluster && self.slots.is_none() {
+        if self.connector.url.cluster && self.slots.is_none() {
             self.slots = Some(self.read_slots().await?);
         }
         self.known_node_of(key)
@@ -459,10 +467,10 @@ impl Link {
             .ok_or_else(|| Failure::Unreachable("a slot of the cluster has no node".into()))
     }
 
-    /// All that are masters now.
+    /// All masters.
     pub async fn masters(&mut self) -> Result<BTreeSet<Address>, Failure> {
-        if !self.reach.place.cluster {
-            return Ok(self.reach.place.nodes.iter().cloned().collect());
+        if !self.connector.url.cluster {
+            return Ok(self.connector.url.nodes.iter().cloned().collect());
         }
         if self.slots.is_none() {
             self.slots = Some(self.read_slots().await?);
@@ -470,11 +478,11 @@ impl Link {
         Ok(self.slots.as_ref().map(Slots::nodes).unwrap_or_default())
     }
 
-    /// Asks the nodes that are known, one after the other, who has what.
+    /// Asks the known nodes for the slot map, one after the other.
     async fn read_slots(&mut self) -> Result<Slots, Failure> {
         let mut nodes: Vec<Address> = self.nodes.keys().cloned().collect();
-        nodes.extend(self.reach.place.nodes.iter().cloned());
-        nodes.extend(self.away.keys().cloned());
+        nodes.extend(self.connector.url.nodes.iter().cloned());
+        nodes.extend(self.unreachable.keys().cloned());
         let mut last = Failure::Unreachable("no node of the cluster is known".into());
         for node in nodes {
             let said = self.ask(&node, &["CLUSTER", "SLOTS"]).await;

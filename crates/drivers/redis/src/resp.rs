@@ -1,4 +1,4 @@
-//! What Redis is told and what it answers, as bytes.
+//! The Redis protocol RESP2: writes commands and reads answers.
 
 use std::io::{Error, ErrorKind, Result};
 
@@ -7,22 +7,22 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 /// One answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Nothing.
+    /// Nil.
     Nil,
     /// A number.
     Int(i64),
-    /// Bytes, or a short word.
+    /// Bulk or simple text.
     Text(Vec<u8>),
-    /// What Redis says when it refuses.
+    /// An error.
     Error(String),
-    /// Several answers.
+    /// A list.
     List(Vec<Value>),
 }
 
-/// Longest line of an answer, and most bytes or parts of one.
+/// Longest line of an answer, and most bytes or items of one.
 const LINE_MAX: u64 = 64 << 10;
 const SIZE_MAX: i64 = 512 << 20;
-/// Deepest answer: slots of a cluster have three levels.
+/// Deepest nesting of an answer: slots of a cluster have three levels.
 const DEPTH_MAX: usize = 8;
 
 /// Appends a command.
@@ -37,7 +37,7 @@ pub fn pack<T: AsRef<[u8]>>(bytes: &mut Vec<u8>, words: &[T]) {
 }
 
 fn pack_size(bytes: &mut Vec<u8>, kind: u8, mut size: usize) {
-    // As many digits as the largest has.
+    // As many digits as the largest number has.
     let mut digits = [0; 20];
     let mut first = digits.len();
     loop {
@@ -62,7 +62,7 @@ pub async fn read<R: AsyncBufRead + Unpin + Send>(from: &mut R) -> Result<Value>
     }
 }
 
-/// Reads a list; lists in it go no deeper than this. The line is room that all of them use.
+/// Reads a list that is nested at most this deep. `line` is a buffer that all levels share.
 async fn read_list<R: AsyncBufRead + Unpin + Send>(
     from: &mut R,
     depth: usize,
@@ -70,11 +70,11 @@ async fn read_list<R: AsyncBufRead + Unpin + Send>(
     line: &mut Vec<u8>,
 ) -> Result<Value> {
     let Some(depth) = depth.checked_sub(1) else {
-        return Err(strange("an answer that is nested too deeply"));
+        return Err(invalid("an answer that is nested too deeply"));
     };
     let mut list = Vec::with_capacity(count.min(1 << 16));
     for _ in 0..count {
-        // Nearly all have nothing but texts in them.
+        // Nearly all lists contain only texts.
         list.push(match read_flat(from, line).await? {
             Flat::Value(value) => value,
             Flat::List(count) => Box::pin(read_list(from, depth, count, line)).await?,
@@ -83,7 +83,7 @@ async fn read_list<R: AsyncBufRead + Unpin + Send>(
     Ok(Value::List(list))
 }
 
-/// A value, or the beginning of a list of so many.
+/// A value, or the header of a list.
 enum Flat {
     Value(Value),
     List(usize),
@@ -95,13 +95,13 @@ async fn read_flat<R: AsyncBufRead + Unpin>(from: &mut R, line: &mut Vec<u8>) ->
     Ok(Flat::Value(match kind {
         "+" => Value::Text(rest.as_bytes().to_vec()),
         "-" => Value::Error(rest.to_owned()),
-        ":" => rest.parse().map(Value::Int).map_err(|_| strange(line))?,
+        ":" => rest.parse().map(Value::Int).map_err(|_| invalid(line))?,
         "$" => read_text(from, size(rest, line)?).await?,
         "*" => match size(rest, line)? {
             Some(count) => return Ok(Flat::List(count)),
             None => Value::Nil,
         },
-        _ => return Err(strange(line)),
+        _ => return Err(invalid(line)),
     }))
 }
 
@@ -110,7 +110,7 @@ async fn read_text<R: AsyncBufRead + Unpin>(from: &mut R, size: Option<usize>) -
     let mut bytes = vec![0; size + 2];
     from.read_exact(&mut bytes).await?;
     if !bytes.ends_with(b"\r\n") {
-        return Err(strange("a text of another length than announced"));
+        return Err(invalid("a text of another length than announced"));
     }
     bytes.truncate(size);
     Ok(Value::Text(bytes))
@@ -125,23 +125,23 @@ async fn read_line<'a, R: AsyncBufRead + Unpin>(
     if !line.ends_with(b"\n") && (line.len() as u64) < LINE_MAX {
         return Err(ErrorKind::UnexpectedEof.into());
     }
-    let text = std::str::from_utf8(line).map_err(|_| strange("bytes"))?;
-    let line = text.strip_suffix("\r\n").ok_or_else(|| strange(text))?;
+    let text = std::str::from_utf8(line).map_err(|_| invalid("bytes"))?;
+    let line = text.strip_suffix("\r\n").ok_or_else(|| invalid(text))?;
     let starts = line.chars().next().is_some_and(|first| first.is_ascii());
-    if starts { Ok(line) } else { Err(strange(line)) }
+    if starts { Ok(line) } else { Err(invalid(line)) }
 }
 
-/// How many follow; less than none is nothing at all.
+/// The size of a text or list; -1 is nil.
 fn size(text: &str, line: &str) -> Result<Option<usize>> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(None),
         Ok(size @ 0..=SIZE_MAX) => Ok(Some(size as usize)),
-        _ => Err(strange(line)),
+        _ => Err(invalid(line)),
     }
 }
 
-fn strange(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidData, format!("this is no answer of Redis: {what:?}"))
+fn invalid(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, format!("not an answer of Redis: {what:?}"))
 }
 
 impl Value {

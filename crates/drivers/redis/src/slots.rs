@@ -1,19 +1,19 @@
-//! Which node of a cluster has which keys.
+//! The slot map of a cluster: which node has which keys.
 
 use std::collections::BTreeSet;
 
 use crate::resp::Value;
 use crate::url::Address;
 
-/// The masters, by the slots they have.
+/// The masters of a cluster by their slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slots {
-    /// First and last slot, and who has them.
+    /// First and last slot, and their node.
     ranges: Vec<(u16, u16, Address)>,
 }
 
 impl Slots {
-    /// Reads what a node said about itself and the others.
+    /// Reads the answer of a node to `CLUSTER SLOTS`.
     pub fn read(said: Value, asked: &Address) -> Option<Self> {
         let mut ranges = Vec::new();
         for range in said.list()? {
@@ -23,7 +23,7 @@ impl Slots {
             let [host, port, ..] = &master[..] else { return None };
             let host = match host {
                 Value::Text(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
-                // One that does not know its own name is where we found it.
+                // A node that does not know its own name has the address that was asked.
                 _ => asked.host.clone(),
             };
             let port = u16::try_from(port.int()?).ok()?;
@@ -33,7 +33,7 @@ impl Slots {
         Some(Slots { ranges })
     }
 
-    /// Who has this slot.
+    /// The node of this slot.
     pub fn node(&self, slot: u16) -> Option<&Address> {
         let range = self.ranges.iter().find(|range| (range.0..=range.1).contains(&slot));
         range.map(|range| &range.2)
@@ -45,14 +45,14 @@ impl Slots {
     }
 }
 
-/// The slot of a key: that of what stands between its first braces, if anything does.
+/// The slot of a key: that of the text between its first braces, if there is any.
 pub fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let text = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
     checksum(text.as_bytes()) % 16384
 }
 
-/// CRC-16 as XMODEM has it.
+/// CRC-16/XMODEM.
 fn checksum(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |sum, byte| {
         (0..8).fold(sum ^ (u16::from(*byte) << 8), |sum, _| {

@@ -1,4 +1,4 @@
-//! Encryption on the way to Redis (`rediss://`), and whom to believe.
+//! TLS connections to Redis (`rediss://`) and their root certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Where systems keep the certificates of those whom they trust.
+/// The files in which systems keep trusted root certificates.
 const SYSTEM: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// What encrypts connections and looks at certificates: the host must be the one that was asked for, and vouched
-/// for by `root` or by those whom the system trusts. `advice` says what to do where nobody is to be believed.
+/// A TLS connector that checks the host name, and that the certificate is signed by `root` or by a
+/// root certificate of the system. `advice` says what to do if there is none.
 pub fn connector(root: Option<&Path>, advice: &str) -> Result<TlsConnector, String> {
     let path = match root {
         Some(path) => path.to_owned(),

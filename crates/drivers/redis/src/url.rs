@@ -1,32 +1,32 @@
-//! What a URL says about Redis.
+//! Parses the URL of a Redis server or cluster.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where Redis is and how to get there.
+/// The URL of Redis.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The server, or some of a cluster.
+pub struct RedisUrl {
+    /// The server, or some nodes of a cluster.
     pub nodes: Vec<Address>,
-    /// Whether it is a cluster, which is asked who has what.
+    /// Whether it is a cluster.
     pub cluster: bool,
     /// Whether connections are encrypted.
     pub tls: bool,
-    /// Who we are; without it `default`.
+    /// The user; by default `default`.
     pub user: Option<String>,
-    /// How we prove it.
+    /// The password.
     pub password: Option<String>,
-    /// Which of its numbered databases.
+    /// The number of the database.
     pub database: u32,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub prefix: String,
-    /// Who must have signed the certificate; without it those whom the system trusts.
+    /// The root certificate; by default those of the system.
     pub root: Option<PathBuf>,
-    /// How many replicas must have what is written before it is answered.
+    /// How many replicas must confirm a change before it is answered.
     pub replicas: u32,
     /// How long to wait for them.
     pub replicas_wait: Duration,
-    /// Whether it may throw keys away when its memory is full.
+    /// Whether an eviction policy is accepted that removes keys when the memory is full.
     pub may_evict: bool,
 }
 
@@ -40,22 +40,22 @@ pub struct Address {
 }
 
 const PORT: u16 = 6379;
-/// A Redis that has not answered for twice as long is given up.
+/// A Redis that does not answer for twice as long is treated as lost.
 const REPLICAS_WAIT_MAX: Duration = Duration::from_secs(10);
-const FORM: &str = "it is redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// encrypted, or redis+cluster://";
+const FORM: &str = "expected redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// encrypted, or redis+cluster://";
 
-impl Place {
-    /// Reads a URL. A password that is not in it comes from `REDISCLI_AUTH`.
-    pub fn parse(url: &str) -> Result<Self, String> {
-        let mut place = Self::read(url)?;
-        if place.password.is_none() {
-            place.password = std::env::var("REDISCLI_AUTH").ok();
+impl RedisUrl {
+    /// Parses a URL. A password that is not in it comes from `REDISCLI_AUTH`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut url = Self::read(text)?;
+        if url.password.is_none() {
+            url.password = std::env::var("REDISCLI_AUTH").ok();
         }
-        Ok(place)
+        Ok(url)
     }
 
-    fn read(url: &str) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("://").ok_or(FORM)?;
+    fn read(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text.split_once("://").ok_or(FORM)?;
         let (tls, cluster) = match scheme {
             "redis" => (false, false),
             "rediss" => (true, false),
@@ -69,7 +69,7 @@ impl Place {
             rest.rsplit_once('@').map_or((None, rest), |(who, rest)| (Some(who), rest));
         let (hosts, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, password) = credentials(who);
-        let mut place = Place {
+        let mut url = RedisUrl {
             nodes: hosts.split(',').map(address).collect::<Result<_, _>>()?,
             cluster,
             tls,
@@ -83,9 +83,9 @@ impl Place {
             may_evict: false,
         };
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            place.set(parameter)?;
+            url.set(parameter)?;
         }
-        place.check()
+        url.check()
     }
 
     fn set(&mut self, parameter: &str) -> Result<(), String> {
@@ -121,7 +121,7 @@ impl Place {
             return Err("prefix= must not be empty and has no braces and no colon".into());
         }
         if self.replicas > 0 && self.replicas_wait.is_zero() {
-            // To Redis this is for ever.
+            // Zero means for ever to Redis.
             return Err("wait_ms= must be at least 1".into());
         }
         if self.replicas_wait > REPLICAS_WAIT_MAX {
@@ -131,10 +131,10 @@ impl Place {
     }
 }
 
-/// Without the password, which belongs into no log.
-impl std::fmt::Debug for Place {
+/// Without the password, which must not be logged.
+impl std::fmt::Debug for RedisUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = f.debug_struct("Place");
+        let mut shown = f.debug_struct("RedisUrl");
         shown.field("nodes", &self.nodes).field("cluster", &self.cluster);
         shown.field("database", &self.database).field("prefix", &self.prefix);
         shown.finish_non_exhaustive()
@@ -156,7 +156,7 @@ fn credentials(who: Option<&str>) -> (Option<String>, Option<String>) {
 }
 
 fn address(text: &str) -> Result<Address, String> {
-    // An IPv6 address stands in brackets, because of its colons.
+    // An IPv6 address is in brackets, because of its colons.
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, rest)) => (host, rest.strip_prefix(':')),
         None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
@@ -177,7 +177,7 @@ fn number(text: &str, what: &str) -> Result<Option<u32>, String> {
     text.parse().map(Some).map_err(|_| format!("'{text}' is no number for {what}"))
 }
 
-/// What stands in a URL with some bytes as `%2F`.
+/// Decodes percent-encoded bytes such as `%2F`.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -201,26 +201,26 @@ mod tests {
     }
 
     #[test]
-    fn a_url_says_it_all() {
-        let place = Place::read("redis://localhost").unwrap();
-        assert_eq!((&place.nodes[..], place.database), (&[at("localhost", 6379)][..], 0));
-        assert_eq!((place.cluster, place.tls, place.password), (false, false, None));
-        let place = Place::read("rediss://me:p%40s@s@[::1]:7000/3?prefix=mail&wait=1&wait_ms=50");
-        let place = place.unwrap();
-        assert_eq!((&place.nodes[..], place.database), (&[at("::1", 7000)][..], 3));
-        assert_eq!((place.user.as_deref(), place.password.as_deref()), (Some("me"), Some("p@s@s")));
-        assert_eq!((place.tls, place.prefix.as_str(), place.replicas), (true, "mail", 1));
-        assert!(!format!("{place:?}").contains("p@s"), "a password is not shown");
-        let place = Place::read("redis+cluster://:secret@a,b:7001").unwrap();
-        assert_eq!(place.nodes, [at("a", 6379), at("b", 7001)]);
-        assert_eq!((place.user, place.password.as_deref()), (None, Some("secret")));
+    fn a_url_has_all_settings() {
+        let url = RedisUrl::read("redis://localhost").unwrap();
+        assert_eq!((&url.nodes[..], url.database), (&[at("localhost", 6379)][..], 0));
+        assert_eq!((url.cluster, url.tls, url.password), (false, false, None));
+        let url = RedisUrl::read("rediss://me:p%40s@s@[::1]:7000/3?prefix=mail&wait=1&wait_ms=50");
+        let url = url.unwrap();
+        assert_eq!((&url.nodes[..], url.database), (&[at("::1", 7000)][..], 3));
+        assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("me"), Some("p@s@s")));
+        assert_eq!((url.tls, url.prefix.as_str(), url.replicas), (true, "mail", 1));
+        assert!(!format!("{url:?}").contains("p@s"), "a password is not shown");
+        let url = RedisUrl::read("redis+cluster://:secret@a,b:7001").unwrap();
+        assert_eq!(url.nodes, [at("a", 6379), at("b", 7001)]);
+        assert_eq!((url.user, url.password.as_deref()), (None, Some("secret")));
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        for (url, why) in [
-            ("redis:localhost", "it is redis://"),
-            ("http://localhost", "it is redis://"),
+    fn errors_in_a_url_are_reported() {
+        for (text, why) in [
+            ("redis:localhost", "expected redis://"),
+            ("http://localhost", "expected redis://"),
             ("redis://", "a host is missing"),
             ("redis://h:port", "no port"),
             ("redis://h/x", "no number"),
@@ -233,8 +233,8 @@ mod tests {
             ("redis://h?wait=1&wait_ms=10001", "at most 10000"),
             ("redis://h?eviction=yes", "'accept'"),
         ] {
-            let refusal = Place::read(url).unwrap_err();
-            assert!(refusal.contains(why), "{url}: {refusal}");
+            let refusal = RedisUrl::read(text).unwrap_err();
+            assert!(refusal.contains(why), "{text}: {refusal}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! One connection to one instance. Requests that are sent together may be answered in any order.
+//! One connection to one Tarantool instance. Requests that are sent together may be answered in any
+//! order.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -6,36 +7,34 @@ use std::ops::Range;
 use std::time::Duration;
 
 use socket2::SockRef;
-use taskyard_wire::iproto::greeting::GREETING_BYTES;
-use taskyard_wire::iproto::procedures::{Args, encode_args, encode_call};
-use taskyard_wire::iproto::{
-    Fault, Greeting, Operation, auth, encode_request, next_frame, parse_reply,
-};
+use taskyard_iproto::greeting::GREETING_BYTES;
+use taskyard_iproto::procedures::{ArgumentWriter, encode_args, encode_call};
+use taskyard_iproto::{Fault, Greeting, Operation, auth, encode_request, next_frame, parse_reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::place::Address;
+use crate::url::Address;
 
-/// How long to wait for an answer, beyond what the call itself may wait.
+/// How long to wait for an answer, in addition to what the call itself may wait.
 pub const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// How long connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Largest answer. A take answers with at most 64 MiB of payloads.
+/// Largest answer. A take has at most 64 MiB of payloads.
 const REPLY_BYTES_MAX: usize = 1 << 30;
-/// How much is read at a time, at least.
+/// How many bytes are read at a time, at least.
 const READ_BYTES: usize = 64 << 10;
-/// What is kept of the memory for answers when none is on its way.
+/// How much of the memory for answers is kept while the connection is idle.
 const IDLE_BYTES_MAX: usize = 1 << 20;
 
-/// Why something was not done, or may not have been.
+/// Why a request was not executed, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It was not asked.
+    /// It was not sent.
     Unreachable(String),
-    /// It was asked and did not answer: it may have been done.
+    /// It was sent and not answered: it may have been executed.
     Lost(String),
-    /// It was refused, and not done.
+    /// It was refused and not executed.
     Refused(Fault),
 }
 
@@ -52,14 +51,14 @@ impl fmt::Display for Failure {
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
-    /// What has arrived and was not read yet.
+    /// Bytes that were received and not parsed yet.
     arrived: Vec<u8>,
     next_sync: u64,
-    /// What the instance calls its version.
+    /// The version of the instance.
     pub version: String,
 }
 
-/// Requests that leave together.
+/// Requests that are sent together.
 #[derive(Debug)]
 pub struct Requests {
     bytes: Vec<u8>,
@@ -67,20 +66,20 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// One more call of a function.
-    pub fn call(&mut self, name: &str, write: impl FnOnce(&mut Args<'_>)) {
+    /// Adds a call of a function.
+    pub fn call(&mut self, name: &str, write: impl FnOnce(&mut ArgumentWriter<'_>)) {
         encode_call(&mut self.bytes, self.syncs.end, name, write);
         self.syncs.end += 1;
     }
 
-    /// One more expression to be run.
-    pub fn eval(&mut self, expression: &str, write: impl FnOnce(&mut Args<'_>)) {
+    /// Adds an expression to run.
+    pub fn eval(&mut self, expression: &str, write: impl FnOnce(&mut ArgumentWriter<'_>)) {
         let mut args = Vec::new();
         encode_args(&mut args, write);
         self.push(&Operation::Eval { expression, args: &args });
     }
 
-    /// How many there are.
+    /// The number of requests.
     pub fn len(&self) -> usize {
         (self.syncs.end - self.syncs.start) as usize
     }
@@ -97,7 +96,7 @@ impl Requests {
 }
 
 impl Connection {
-    /// Connects and says who is there.
+    /// Connects and authenticates.
     pub async fn open(address: &Address, user: Option<&(String, String)>) -> Result<Self, Failure> {
         match timeout(CONNECT_MAX, Self::greet(address, user)).await {
             Ok(Err(Failure::Lost(why))) => Err(Failure::Unreachable(format!("{address}: {why}"))),
@@ -128,19 +127,19 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Where requests are gathered.
+    /// An empty list of requests.
     pub fn requests(&self) -> Requests {
         Requests { bytes: Vec::new(), syncs: self.next_sync..self.next_sync }
     }
 
-    /// Sends one request and answers its results.
+    /// Sends one request and returns its results.
     pub async fn ask(&mut self, requests: Requests) -> Result<Vec<u8>, Failure> {
         let answer = self.exchange(requests, ANSWER_MAX).await?.pop();
         answer.unwrap_or_else(|| Ok(Vec::new())).map_err(Failure::Refused)
     }
 
-    /// Sends requests and waits for all answers, each in the place of its request. A connection that had ended before is
-    /// [`Failure::Unreachable`]; after any failure it must not be used again.
+    /// Sends requests and waits for all answers, in the order of the requests. A connection that
+    /// had ended before is [`Failure::Unreachable`]; after any failure it must not be used again.
     pub async fn exchange(
         &mut self,
         requests: Requests,
@@ -150,13 +149,13 @@ impl Connection {
             return Err(Failure::Unreachable("the connection has ended".into()));
         }
         self.next_sync = requests.syncs.end;
-        let talking = async {
+        let exchanging = async {
             self.stream.write_all(&requests.bytes).await.map_err(|error| error.to_string())?;
             self.receive(&requests.syncs).await
         };
-        match timeout(within, talking).await {
+        match timeout(within, exchanging).await {
             Ok(answers) => answers.map_err(Failure::Lost),
-            Err(_) => Err(Failure::Lost(format!("it has not answered for {} s", within.as_secs()))),
+            Err(_) => Err(Failure::Lost(format!("no answer within {} s", within.as_secs()))),
         }
     }
 
@@ -171,9 +170,9 @@ impl Connection {
             {
                 let reply = parse_reply(frame.body).map_err(|error| error.to_string())?;
                 used += frame.consumed;
-                let place = reply.sync.checked_sub(syncs.start).map(|place| place as usize);
-                let Some(answer) = place.and_then(|place| answers.get_mut(place)) else {
-                    return Err("it answered what nobody asked".into());
+                let index = reply.sync.checked_sub(syncs.start).map(|index| index as usize);
+                let Some(answer) = index.and_then(|index| answers.get_mut(index)) else {
+                    return Err("it answered an unknown request".into());
                 };
                 let data = reply.data.unwrap_or(&[0x90]).to_vec();
                 *answer = Some(reply.fault().map_or(Ok(data), Err));
@@ -199,7 +198,8 @@ impl Connection {
         }
     }
 
-    /// Whether the other side has closed it. The system is asked: the runtime may not have heard of it yet.
+    /// Whether the other side has closed the connection. The operating system is asked, because the
+    /// runtime may not know it yet.
     fn has_ended(&self) -> bool {
         match SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit()]) {
             Ok(count) => count == 0,

@@ -8,8 +8,8 @@ use taskyard_wire::Code;
 use taskyard_wire::http::{
     AckRequest, FinishAnswer, FinishRequest, Form, ReleaseRequest, TouchRequest,
 };
-use utoipa::ToSchema;
 
+use super::described::ToSchema;
 use super::request::{InTube, Json};
 use super::{Refusal, Route, ok, streamed};
 use crate::app::{App, Shared, misfit};

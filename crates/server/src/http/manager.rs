@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{Command, Error, Reply, Result as CoreResult, Task, TubeName};
 use taskyard_wire::http::{
-    ManagerAnswer, PLANS_TUBE, PlanLetter, REPORTS_TUBE, SEAT_TUBE, WorkerAnswer, WorkerReport,
-    letter_of,
+    LEADER_TUBE, ManagerAnswer, PLANS_TUBE, PlanMessage, REPORTS_TUBE, WorkerAnswer, WorkerReport,
+    decode_message,
 };
 
 use super::{Refusal, Route, ok};
@@ -22,8 +22,8 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 async fn show(State(app): State<Shared>) -> Result<Response, Refusal> {
-    let led = !taken(&app, SEAT_TUBE).await?.is_empty();
-    let plans = letters::<PlanLetter>(&app, PLANS_TUBE).await?;
+    let led = !taken(&app, LEADER_TUBE).await?.is_empty();
+    let plans = letters::<PlanMessage>(&app, PLANS_TUBE).await?;
     let plan = plans.into_iter().max_by_key(|plan| plan.version);
     let reports = letters::<WorkerReport>(&app, REPORTS_TUBE).await?;
     // While a newer report of a worker arrives, the older one is there for a moment: the last one counts.
@@ -42,7 +42,7 @@ async fn letters<T: DeserializeOwned>(app: &App, tube: &str) -> CoreResult<Vec<T
     let ids: Vec<_> = taken(app, tube).await?.into_iter().map(|task| task.id).collect();
     let peek = Command::Peek { tube: TubeName::new(tube)?, ids };
     let tasks = tasks_of(app.ask(peek).await)?;
-    Ok(tasks.iter().filter_map(|task| letter_of(task.body.as_ref()?)).collect())
+    Ok(tasks.iter().filter_map(|task| decode_message(task.body.as_ref()?)).collect())
 }
 
 async fn taken(app: &App, tube: &str) -> CoreResult<Vec<Task>> {

@@ -1,5 +1,6 @@
 //! What is where: every address of the server, and what answers there.
 
+mod described;
 mod error;
 mod events;
 mod finish;
@@ -31,6 +32,8 @@ use crate::{dashboard, guard};
 const PATH_SHOWN_MAX: usize = 200;
 
 pub(crate) use error::Refusal;
+#[cfg(test)]
+pub(crate) use route::{QueryField, QueryKind};
 pub(crate) use route::{Route, Shape};
 pub(crate) use streamed::count;
 pub(crate) use tubes::infos;

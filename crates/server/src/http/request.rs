@@ -6,7 +6,6 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use taskyard_core::{Error, SemaphoreKey, TaskId, TubeName};
 use taskyard_wire::http::parse_whole;
-use utoipa::ToSchema;
 
 use super::Refusal;
 use crate::app::Shared;
@@ -27,7 +26,8 @@ pub(crate) struct OneTask(pub TubeName, pub TaskId);
 pub(crate) struct Asked<T>(pub T);
 
 /// Nothing to say: an empty object.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NothingRequest {}
 

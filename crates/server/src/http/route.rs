@@ -6,14 +6,16 @@ use axum::handler::Handler;
 use axum::http::Method;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use taskyard_wire::Code;
-use utoipa::openapi::schema::{Schema, SchemaType};
-use utoipa::openapi::{ObjectBuilder, RefOr, Type};
-use utoipa::{PartialSchema, ToSchema};
 
+use super::described::{Described, ToSchema};
 use crate::app::Shared;
 
 /// One address with one method. The router and the document are both made from these, so that
 /// neither knows an address that the other does not.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "read by the test that writes the OpenAPI document")
+)]
 pub(crate) struct Route {
     /// How it is asked.
     pub method: Method,
@@ -38,9 +40,13 @@ pub(crate) struct Route {
 }
 
 /// A shape of the wire, or a text, as the document shows it.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "read by the test that writes the OpenAPI document")
+)]
 pub(crate) enum Shape {
-    /// JSON of a named shape, with all the shapes it is made of.
-    Json { name: String, parts: Vec<(String, RefOr<Schema>)> },
+    /// JSON of a named shape.
+    Json(Described),
     /// A text of this kind.
     Text(&'static str),
     /// Any JSON object.
@@ -48,13 +54,33 @@ pub(crate) enum Shape {
 }
 
 /// A query parameter.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "read by the test that writes the OpenAPI document")
+)]
 pub(crate) struct QueryField {
     /// Its name.
     pub name: &'static str,
     /// What it is for.
     pub about: &'static str,
     /// What it may be.
-    pub schema: Schema,
+    pub kind: QueryKind,
+}
+
+/// What a query parameter may be.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "read by the test that writes the OpenAPI document")
+)]
+pub(crate) enum QueryKind {
+    /// Yes or no.
+    Flag,
+    /// A text.
+    Text,
+    /// A text of this form, a regular expression.
+    Pattern(&'static str),
+    /// A number from 1 to this.
+    Count(usize),
 }
 
 impl Route {
@@ -136,36 +162,28 @@ impl Route {
 impl Shape {
     /// The shape of this type.
     pub fn of<T: ToSchema>() -> Self {
-        let name = T::name().into_owned();
-        let mut parts = vec![(name.clone(), <T as PartialSchema>::schema())];
-        T::schemas(&mut parts);
-        Shape::Json { name, parts }
+        Shape::Json(Described::of::<T>())
     }
 }
 
 impl QueryField {
     /// Yes or no.
     pub fn flag(name: &'static str, about: &'static str) -> Self {
-        let schema = ObjectBuilder::new().schema_type(Type::Boolean).build();
-        QueryField { name, about, schema: schema.into() }
+        QueryField { name, about, kind: QueryKind::Flag }
     }
 
     /// A text.
     pub fn text(name: &'static str, about: &'static str) -> Self {
-        let schema = ObjectBuilder::new().schema_type(Type::String).build();
-        QueryField { name, about, schema: schema.into() }
+        QueryField { name, about, kind: QueryKind::Text }
     }
 
     /// A text of this form, a regular expression.
-    pub fn pattern(name: &'static str, about: &'static str, pattern: &str) -> Self {
-        let schema = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build();
-        QueryField { name, about, schema: schema.into() }
+    pub fn pattern(name: &'static str, about: &'static str, pattern: &'static str) -> Self {
+        QueryField { name, about, kind: QueryKind::Pattern(pattern) }
     }
 
     /// A number from 1 to `max`.
     pub fn count(name: &'static str, about: &'static str, max: usize) -> Self {
-        let number = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer));
-        let schema = number.minimum(Some(1)).maximum(Some(max)).build();
-        QueryField { name, about, schema: schema.into() }
+        QueryField { name, about, kind: QueryKind::Count(max) }
     }
 }

@@ -7,20 +7,21 @@ use axum::http::Method;
 use axum::response::Response;
 use serde::Serialize;
 use taskyard_core::service::{Health, Service, Sheet};
-use utoipa::ToSchema;
 
 use super::{Refusal, Route, ok};
 use crate::app::Shared;
 
 /// What runs beside the queue, in the order it was started.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct ServicesAnswer {
     /// One for each.
     services: Vec<ServiceInfo>,
 }
 
 /// Something that runs beside the queue.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct ServiceInfo {
     /// Its name.
     name: String,
@@ -34,7 +35,8 @@ struct ServiceInfo {
 }
 
 /// A part of a service.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct PartInfo {
     /// Its name.
     part: String,
@@ -43,7 +45,8 @@ struct PartInfo {
 }
 
 /// A table of texts about a part of a service.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct SheetInfo {
     /// The part.
     part: String,

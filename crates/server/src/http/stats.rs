@@ -8,7 +8,6 @@ use axum::response::Response;
 use serde::Serialize;
 use taskyard_core::{Calls, Counts};
 use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
-use utoipa::ToSchema;
 
 use super::request::Asked;
 use super::tubes::{ListAsked, internal, tubes};
@@ -17,7 +16,8 @@ use crate::app::{App, Shared};
 use crate::tube_rows::{add_calls, add_tasks};
 
 /// All tubes, their sums, and the server. Two of these and the time between them give rates.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct StatsAnswer {
     /// When this was true, in seconds since the epoch.
     time: f64,
@@ -30,7 +30,8 @@ pub(crate) struct StatsAnswer {
 }
 
 /// All tubes together.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct TotalAnswer {
     /// How many tubes there are.
     tubes: u64,
@@ -43,7 +44,8 @@ pub(crate) struct TotalAnswer {
 }
 
 /// The server itself.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct ServerAnswer {
     /// Its version.
     version: String,

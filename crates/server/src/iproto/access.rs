@@ -1,48 +1,45 @@
-//! Which grant a call needs.
+//! Checks whether the grants of a user allow a call.
 
 use taskyard_core::{Command, Finish, FinishItem, Holder};
-use taskyard_wire::iproto::Ask;
+use taskyard_iproto::{Call, CallAction, ReplyForm};
 
 use super::users::{Grants, Verb};
 
-/// Whether these grants allow it.
-pub(super) fn allows(grants: &Grants, ask: &Ask) -> bool {
+/// Whether these grants allow the call.
+pub(super) fn allows(grants: &Grants, call: &Call) -> bool {
     if *grants == Grants::All {
         return true;
     }
-    let verb = match ask {
-        Ask::Put { .. } | Ask::PutMany { .. } => Verb::Put,
-        Ask::Take { .. } | Ask::TakeMany { .. } => Verb::Take,
-        Ask::AckMany { .. } => Verb::Ack,
-        Ask::Finish { finish, .. } => finishing(*finish),
-        Ask::Nothing { .. } => Verb::Touch,
-        Ask::Kick { .. } => Verb::Kick,
-        Ask::Peek { .. } => Verb::Peek,
-        Ask::Delete { .. } => Verb::Delete,
-        Ask::Truncate { .. } => Verb::Truncate,
-        Ask::ReleaseAll { .. } => Verb::ReleaseAll,
-        Ask::Drop { .. } => Verb::Drop,
-        Ask::CreateTube { .. } => Verb::Create,
-        Ask::Cfg { .. } => return grants.allows_somewhere(Verb::Cfg),
-        // What grants name are tubes; of semaphores they say nothing.
-        Ask::Semaphore(_) => return grants.allows_everywhere(Verb::Execute),
-        Ask::Execute(commands) => {
-            return grants.allows_everywhere(Verb::Execute)
-                || commands.iter().all(|command| permits(grants, command));
-        }
-        Ask::Statistics { tube: Some(tube) } => return grants.sees(tube.as_str()),
-        Ask::TubeExists { name } => return grants.sees(name),
-        Ask::Statistics { tube: None } | Ask::TubeNames => return grants.sees_everything(),
-        Ask::Identify { .. } | Ask::State | Ask::BoxInfo => return grants.sees_something(),
-        Ask::Unclear { method, .. } => match Verb::of_method(method) {
-            Some(verb) => verb,
-            None => return false,
+    let tube = match &call.action {
+        CallAction::Command(command, form) => match (command, form) {
+            (Command::CreateTube { tube, .. }, _) => {
+                return grants.allows(Verb::Create, tube.as_str());
+            }
+            (Command::ConfigureSessions { .. }, _) => return grants.allows_on_any_tube(Verb::Cfg),
+            // Grants name tubes, not semaphores.
+            (Command::Semaphore(_), _) => return grants.allows_on_all_tubes(Verb::Execute),
+            (Command::Tubes { tube: None }, _) => return grants.can_see_all(),
+            (Command::Tubes { tube: Some(tube) }, ReplyForm::Statistics) => {
+                return grants.can_see(tube.as_str());
+            }
+            _ => call.tube(),
         },
+        CallAction::Batch(commands) => {
+            return grants.allows_on_all_tubes(Verb::Execute)
+                || commands.iter().all(|command| allows_command(grants, command));
+        }
+        CallAction::TubeExists { name } => return grants.can_see(name),
+        CallAction::Identify { .. } | CallAction::State | CallAction::BoxInfo => {
+            return grants.allows_anything();
+        }
+        CallAction::NoSettings => return grants.allows_on_any_tube(Verb::Cfg),
+        CallAction::DependsOnKind { tube, .. } => Some(tube),
     };
-    ask.tube().is_some_and(|tube| grants.allows(verb, tube.as_str()))
+    let verb = Verb::of_method(call.function);
+    verb.zip(tube).is_some_and(|(verb, tube)| grants.allows(verb, tube.as_str()))
 }
 
-const fn finishing(finish: Finish) -> Verb {
+const fn verb_of_finish(finish: Finish) -> Verb {
     match finish {
         Finish::Ack => Verb::Ack,
         Finish::Release { .. } => Verb::Release,
@@ -51,16 +48,17 @@ const fn finishing(finish: Finish) -> Verb {
     }
 }
 
-/// Whether these grants allow a command of our own client: what the call of the same name needs, so that who may work on
-/// a tube may do so with it too. What no such call does needs `execute` on the tube, or, if it is about none, on all.
-fn permits(grants: &Grants, command: &Command) -> bool {
+/// Whether these grants allow a native command. It needs the same grant as the call of the same
+/// name, so that a user who may work on a tube can do so with any client. A command without such a
+/// call needs `execute` on its tube, or on all tubes if it names none.
+fn allows_command(grants: &Grants, command: &Command) -> bool {
     let (verb, tube) = match command {
         Command::Put { tube, .. } => (Verb::Put, tube),
         Command::Take(take) => (Verb::Take, &take.tube),
         Command::Finish { tube, items, .. } => {
             return items
                 .iter()
-                .all(|item| grants.allows_any(&[ending(item), Verb::Execute], tube));
+                .all(|item| grants.allows_any(&[verb_of_item(item), Verb::Execute], tube));
         }
         Command::Kick { tube, .. } => (Verb::Kick, tube),
         Command::Delete { tube, show: false, .. } => (Verb::Delete, tube),
@@ -71,27 +69,29 @@ fn permits(grants: &Grants, command: &Command) -> bool {
         Command::NameTube { tube, name, .. } => {
             return [tube, name].iter().all(|tube| grants.allows_any(&[Verb::Create], tube));
         }
-        Command::Tubes { tube: Some(tube) } => return grants.sees(tube.as_str()),
-        Command::Tubes { tube: None } => return grants.sees_everything(),
-        // Who holds a task is shown with it, and whoever knows a session can join it.
+        Command::Tubes { tube: Some(tube) } => return grants.can_see(tube.as_str()),
+        Command::Tubes { tube: None } => return grants.can_see_all(),
+        // The reply shows the session that holds a task, and a client that knows a session can join
+        // it.
         Command::AlterTube { tube, .. }
         | Command::Delete { tube, .. }
         | Command::Peek { tube, .. }
         | Command::Deliveries { tube, .. } => (Verb::Execute, tube),
         Command::JoinSession { .. } | Command::LeaveSession { .. } => {
-            return grants.sees_something();
+            return grants.allows_anything();
         }
-        Command::ConfigureSessions { .. } => return grants.allows_somewhere(Verb::Cfg),
+        Command::ConfigureSessions { .. } => return grants.allows_on_any_tube(Verb::Cfg),
         Command::Semaphore(_) | Command::Tick { .. } => return false,
     };
     grants.allows_any(&[verb, Verb::Execute], tube)
 }
 
-/// What ending a delivery needs. Who names no holder ends what others hold.
-fn ending(item: &FinishItem) -> Verb {
+/// The verb that ending a delivery needs. An item without a holder ends deliveries of other
+/// sessions.
+fn verb_of_item(item: &FinishItem) -> Verb {
     match (item.holder, item.finish) {
         (Holder::Any, Finish::Ack) => Verb::Delete,
         (Holder::Any, Finish::Release { .. } | Finish::Touch(_)) => Verb::ReleaseAll,
-        (_, finish) => finishing(finish),
+        (_, finish) => verb_of_finish(finish),
     }
 }

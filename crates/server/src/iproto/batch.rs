@@ -1,188 +1,171 @@
-//! Requests on their way through the engine.
+//! Requests that wait for replies of the engine.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::vec;
 
-use taskyard_core::{
-    Body, Command, Execute, Reply, Result as CoreResult, SessionId, TaskId, TubeName,
-};
-use taskyard_wire::iproto::Fault;
+use taskyard_core::{Body, Command, Execute, Reply, Result as CoreResult, SessionId, TubeName};
+use taskyard_iproto::{Fault, ReplyForm};
 
-use super::desk::Caller;
-use super::expected::Charge;
-use super::face::{Face, Of, Share};
-use super::taking::Taking;
+use super::expected_replies::ReplyCharge;
+use super::protocol_session::ReplyTo;
+use super::repeatable_take::RepeatableTake;
+use super::server::{IprotoServer, LimitShare, SharedLimit};
 use super::users::{GUEST, Grants};
 use crate::tube_quota::User;
 
-/// For how many commands there is room in a batch from the beginning, at most.
-const USUAL_MAX: usize = 1_024;
+/// Capacity that is reserved for a new batch, at most.
+const CAPACITY_HINT_MAX: usize = 1_024;
 
-/// A request that is not answered yet: how to answer it.
+/// A request without a reply yet, and what its reply needs.
 #[derive(Debug)]
-pub(super) struct Tag {
-    /// Who asks.
-    pub caller: Caller,
-    /// What is told.
-    pub wanted: Wanted,
-    /// How large its answer is expected to be.
-    pub charge: Charge,
+pub(super) struct PendingRequest {
+    /// Which request is answered, and how.
+    pub reply_to: ReplyTo,
+    /// What is done with the reply.
+    pub follow_up: FollowUp,
+    /// The expected size of the reply.
+    pub charge: ReplyCharge,
 }
 
-/// What a client is told about the engine's reply.
+/// What is done with the engine's reply to a request.
 #[derive(Debug)]
-pub(super) enum Wanted {
-    /// Nothing: no client asked. This session was joined along the way, by the join of this number.
-    Joined(SessionId, u32),
-    /// Nothing: nobody asked. This session was left along the way.
-    Left(SessionId),
-    /// The task that was put.
-    Put(Body),
-    /// The tasks that were put.
-    PutMany(Vec<Body>),
-    /// The tasks that were taken.
-    Take(Taking),
-    /// The task that was finished; it must be held by the session.
-    Held,
-    /// The task that was buried or deleted; it must be there.
-    There(TaskId),
-    /// Those tasks that were finished.
-    Acked,
-    /// How many tasks were kicked. Of a negative count, that count.
-    Kicked(i64),
-    /// The task that was looked at.
-    Peeked(TaskId),
-    /// Nothing but that it was done.
-    Nothing,
-    /// That it was done.
-    True,
-    /// Nothing but that each of these tubes is there, which variables may stand for from now on.
-    Made(Vec<(TubeName, Option<String>)>),
-    /// The statistics of one tube.
-    Statistics,
-    /// The statistics of all tubes.
-    AllStatistics,
-    /// The names of all tubes.
-    Names,
-    /// What a semaphore says.
-    Semaphore,
-    /// Whether there is such a tube.
-    Exists,
-    /// The identity of this session, which was joined along the way, by the join of this number.
-    Session(SessionId, u32),
-    /// The identity of the session that this connection belongs to from now on.
-    Switched(SessionId),
-    /// What the arguments of this method mean for a tube of the kind that was found.
-    Unclear(Unclear),
-    /// The replies to this many commands, as they are; sessions are joined and left among them.
-    Native(Vec<Joins>),
+pub(super) enum FollowUp {
+    /// Sends nothing: the connection itself joined this session, by the join of this number.
+    NoteJoined(SessionId, u32),
+    /// Sends nothing: the connection itself left this session.
+    NoteLeft(SessionId),
+    /// Sends the reply in this form.
+    Send(ReplyForm),
+    /// Sends the task that was put, with this body.
+    SendPut(Body),
+    /// Sends the tasks that were put, with these bodies.
+    SendPutMany(Vec<Body>),
+    /// Sends the tasks that were taken, or takes once more if the session is unknown.
+    SendTaken(RepeatableTake),
+    /// Sends whether the tube exists.
+    SendExists,
+    /// Sends the identity of this session, which was joined by the join of this number.
+    SendSession(SessionId, u32),
+    /// Makes this the session of the connection and sends its identity.
+    SwitchSession(SessionId),
+    /// Stores that variables stand for these tubes, if each of them exists, and sends no result.
+    SetVariables(Vec<(TubeName, Option<String>)>),
+    /// Parses the arguments of a call again for the kind of tube that was found.
+    ParseAgain(UnresolvedCall),
+    /// Sends the replies to this many commands as they are; sessions are joined and left among them.
+    SendAll(Vec<SessionChange>),
 }
 
-/// A call whose meaning depends on the kind of its tube, which is asked for first.
+/// A call whose meaning depends on the kind of its tube; the kind is fetched first.
 #[derive(Debug)]
-pub(super) struct Unclear {
+pub(super) struct UnresolvedCall {
     /// The method.
     pub method: &'static str,
-    /// Its arguments, a MessagePack list.
+    /// The arguments, a MessagePack list.
     pub args: Vec<u8>,
-    /// The memory that they take of what arriving frames may have.
-    #[expect(dead_code, reason = "it is kept until it is dropped, and gives the memory back then")]
-    pub kept: Share,
+    /// Their part of the memory that incomplete frames may use.
+    #[expect(dead_code, reason = "dropping it gives the memory back")]
+    pub memory: LimitShare,
 }
 
-/// What a native command does to the sessions of its connection.
+/// How a native command changes the sessions of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Joins {
-    /// Nothing.
-    No,
-    /// Joins this one.
+pub(super) enum SessionChange {
+    /// Not at all.
+    None,
+    /// It joins this session.
     Join(SessionId),
-    /// Leaves this one.
+    /// It leaves this session.
     Leave(SessionId),
 }
 
-/// Commands that go down together.
+/// Commands that are sent to the engine together.
 pub(super) struct Batch {
-    /// What is asked.
+    /// The commands.
     pub commands: Vec<Command>,
-    /// How to answer, in the order of the commands.
-    pub tags: Vec<Tag>,
-    /// The requests among them.
-    pub share: Share,
-    /// How many the batch before this had: this one will probably have as many.
-    usual: usize,
+    /// Their requests, in the order of the commands.
+    pub requests: Vec<PendingRequest>,
+    /// How many of the allowed requests these are.
+    pub share: LimitShare,
+    /// The size of the previous batch, which is a good guess for this one.
+    capacity_hint: usize,
 }
 
-/// What came back.
-pub(super) enum Landed {
-    /// Replies of the engine.
+/// What the engine returned.
+pub(super) enum Completion {
+    /// Replies to a batch.
     Replies {
-        /// How to answer, as far as that is not done.
-        tags: vec::IntoIter<Tag>,
-        /// The replies that belong to them.
+        /// The requests that are not answered yet.
+        requests: vec::IntoIter<PendingRequest>,
+        /// The replies to them.
         replies: vec::IntoIter<CoreResult<Reply>>,
-        share: Share,
+        share: LimitShare,
     },
-    /// The data of a SELECT.
-    Rows { caller: Caller, rows: Result<Vec<u8>, Fault>, charge: Charge, share: Share },
+    /// The rows of a SELECT.
+    Rows { reply_to: ReplyTo, rows: Result<Vec<u8>, Fault>, charge: ReplyCharge, share: LimitShare },
 }
 
-/// Something that is under way.
-pub(super) type Flight = Pin<Box<dyn Future<Output = Landed> + Send>>;
+/// A batch or SELECT that the engine works on.
+pub(super) type CompletionFuture = Pin<Box<dyn Future<Output = Completion> + Send>>;
 
 impl Batch {
-    /// An empty one.
-    pub fn new(face: Arc<Face>) -> Self {
-        let share = Share::new(face, Of::InFlight);
-        Batch { commands: Vec::new(), tags: Vec::new(), share, usual: 0 }
+    /// An empty batch.
+    pub fn new(server: Arc<IprotoServer>) -> Self {
+        let share = LimitShare::new(server, SharedLimit::InFlight);
+        Batch { commands: Vec::new(), requests: Vec::new(), share, capacity_hint: 0 }
     }
 
-    /// Adds a command and how to answer it.
-    pub fn push(&mut self, command: Command, tag: Tag) {
-        if self.tags.is_empty() {
-            // Not before something comes: most connections are idle and need no memory then.
-            self.commands.reserve(self.usual);
-            self.tags.reserve(self.usual);
+    /// Adds a command and its request.
+    pub fn push(&mut self, command: Command, request: PendingRequest) {
+        if self.requests.is_empty() {
+            // Memory is reserved only now: most connections are idle and need none.
+            self.commands.reserve(self.capacity_hint);
+            self.requests.reserve(self.capacity_hint);
         }
         self.commands.push(command);
-        self.tags.push(tag);
+        self.requests.push(request);
     }
 
-    /// Adds commands that are answered together.
-    pub fn push_all(&mut self, commands: Vec<Command>, tag: Tag) {
+    /// Adds commands that have one reply together.
+    pub fn push_all(&mut self, commands: Vec<Command>, request: PendingRequest) {
         self.commands.extend(commands);
-        self.tags.push(tag);
+        self.requests.push(request);
     }
 
-    /// Takes everything out of it.
+    /// Moves the content into a batch of its own.
     pub fn split(&mut self) -> Batch {
-        self.usual = self.tags.len().min(USUAL_MAX);
+        self.capacity_hint = self.requests.len().min(CAPACITY_HINT_MAX);
         Batch {
             commands: std::mem::take(&mut self.commands),
-            tags: std::mem::take(&mut self.tags),
+            requests: std::mem::take(&mut self.requests),
             share: self.share.split(),
-            usual: 0,
+            capacity_hint: 0,
         }
     }
 
-    /// Sends it down.
-    pub fn fly(self, face: Arc<Face>) -> Flight {
-        let Batch { commands, tags, share, .. } = self;
+    /// Sends the batch to the engine.
+    pub fn execute(self, server: Arc<IprotoServer>) -> CompletionFuture {
+        let Batch { commands, requests, share, .. } = self;
         Box::pin(async move {
-            let replies = face.engine.execute(commands).await.into_iter();
-            Landed::Replies { tags: tags.into_iter(), replies, share }
+            let replies = server.engine.execute(commands).await.into_iter();
+            Completion::Replies { requests: requests.into_iter(), replies, share }
         })
     }
 
-    /// The same for commands that may create tubes: the user may create only so many.
-    pub fn fly_for(self, face: Arc<Face>, user: &str, grants: &Grants) -> Flight {
-        let Batch { commands, tags, share, .. } = self;
+    /// Sends a batch with commands that may create tubes; the number of tubes of a user is limited.
+    pub fn execute_as(
+        self,
+        server: Arc<IprotoServer>,
+        user: &str,
+        grants: &Grants,
+    ) -> CompletionFuture {
+        let Batch { commands, requests, share, .. } = self;
         let (name, is_admin) = (user.to_owned(), *grants == Grants::All && user != GUEST);
         Box::pin(async move {
             let user = User { name: &name, is_admin };
-            let replies = face.tubes.execute(&face.engine, user, commands).await.into_iter();
-            Landed::Replies { tags: tags.into_iter(), replies, share }
+            let replies = server.tubes.execute(&server.engine, user, commands).await.into_iter();
+            Completion::Replies { requests: requests.into_iter(), replies, share }
         })
     }
 }

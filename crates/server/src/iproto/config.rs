@@ -1,4 +1,4 @@
-//! What an operator sets for clients of Tarantool's queue.
+//! Settings of the iproto server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,47 +11,46 @@ use taskyard_core::limits::{
 use super::tls::Tls;
 use super::users::Users;
 
-/// Largest frame unless the operator sets another, in bytes: a full batch, and room for what stands
-/// around its tasks.
+/// Largest frame in bytes, by default: a full batch, and the bytes around its tasks.
 const FRAME_BYTES_MAX: usize = BATCH_BYTES_MAX + (8 << 20);
-/// Most requests of one connection that are not answered yet, unless the operator sets another.
+/// Most unanswered requests of one connection, by default.
 const IN_FLIGHT_MAX: usize = 10_000;
-/// How long a large frame may make no progress, unless the operator sets another.
+/// How long a large frame may make no progress, by default.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// One connection in so many stays free for HTTP, so that an operator can always look at the server.
+/// One connection of this many is reserved for HTTP, so that an operator can always reach the
+/// server.
 const FOR_HTTP: usize = 10;
 
-/// What an operator sets for clients of Tarantool's queue.
+/// Settings of the iproto server.
 #[derive(Clone, Debug)]
 pub struct IprotoConfig {
-    /// Where to listen; port 0 is any free one.
+    /// The address to listen on; port 0 is any free port.
     pub address: SocketAddr,
-    /// What the names of all functions begin with.
+    /// The name with which all functions begin.
     pub prefix: String,
-    /// Who may do what.
+    /// The users and their grants.
     pub users: Users,
     /// Largest frame, in bytes.
     pub frame_bytes_max: usize,
-    /// Most requests of one connection that are not answered yet.
+    /// Most unanswered requests of one connection.
     pub in_flight_max: usize,
-    /// Most requests of all connections together that are not answered yet.
+    /// Most unanswered requests of all connections together.
     pub in_flight_total_max: usize,
-    /// Most bytes of frames of all connections together that are not complete yet. A frame that is small
-    /// needs none of it.
+    /// Most bytes of incomplete frames of all connections together. Small frames do not count.
     pub arriving_bytes_max: usize,
     /// How long a large frame may make no progress before its connection is closed.
     pub stall_max: Duration,
-    /// Most connections. The limit for connections of every kind counts these too, and what is left of
-    /// it is for HTTP.
+    /// Most iproto connections. They also count for the limit of all connections; the rest of that
+    /// limit is for HTTP.
     pub connections_max: usize,
-    /// Most tubes that one user may create; the server sets it as for HTTP.
+    /// Most tubes that one user may create; the server sets it to the limit for HTTP.
     pub tubes_per_user_max: usize,
-    /// Certificate and key, for connections that are encrypted.
+    /// Certificate and key; connections are encrypted if this is set.
     pub tls: Option<Tls>,
 }
 
 impl IprotoConfig {
-    /// The usual settings for this address.
+    /// The default settings for this address.
     pub fn new(address: SocketAddr) -> Self {
         IprotoConfig {
             address,

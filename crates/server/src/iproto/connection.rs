@@ -1,4 +1,4 @@
-//! One connection: moves bytes between the socket and the desk.
+//! Moves bytes between one socket and its protocol session.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,52 +8,56 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use taskyard_wire::iproto::Greeting;
+use taskyard_iproto::Greeting;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::arrival::{Arrival, Brought};
-use super::desk::{Desk, Random};
-use super::face::{Face, Of, Share};
-use super::farewell::{FAREWELL_MAX, say_goodbye, turn_away};
+use super::goodbye::{GOODBYE_MAX, close_gracefully, refuse_connection};
+use super::input_buffer::{InputBuffer, ReadOutcome};
+use super::protocol_session::{ConnectionSecrets, ProtocolSession};
+use super::server::{IprotoServer, LimitShare, SharedLimit};
 use crate::connections::told;
 
-/// How long somebody who must say who they are may take to do so.
-const INTRODUCTION_MAX: Duration = Duration::from_secs(60);
-/// Answers that were sent are forgotten at the earliest when they are this many bytes.
+/// How long a client may take to authenticate, if it must.
+const AUTHENTICATION_MAX: Duration = Duration::from_secs(60);
+/// Sent answers are removed from the buffer when they are at least this many bytes.
 const SENT_BYTES_MAX: usize = 1 << 20;
 
 /// Serves one connection from its greeting to its end.
-pub(crate) async fn serve(stream: TcpStream, face: Arc<Face>, mut closing: watch::Receiver<bool>) {
-    let mut place = Share::new(face.clone(), Of::Connections);
-    if !place.grow(1) {
-        let most = face.connections_max;
-        return turn_away(stream, face, most).await;
+pub(crate) async fn serve(
+    stream: TcpStream,
+    server: Arc<IprotoServer>,
+    mut closing: watch::Receiver<bool>,
+) {
+    let mut share = LimitShare::new(server.clone(), SharedLimit::Connections);
+    if !share.grow(1) {
+        let limit = server.connections_max;
+        return refuse_connection(stream, server, limit).await;
     }
     let peer = stream.peer_addr().ok().map(|peer| peer.ip());
-    let Some(tls) = &face.tls else { return serve_stream(stream, peer, face, closing).await };
+    let Some(tls) = &server.tls else { return serve_stream(stream, peer, server, closing).await };
     let accepted = tokio::select! {
         accepted = tls.accept(stream) => accepted,
         () = told(&mut closing) => None,
     };
     if let Some(stream) = accepted {
-        serve_stream(stream, peer, face.clone(), closing).await;
+        serve_stream(stream, peer, server.clone(), closing).await;
     }
 }
 
 async fn serve_stream<S>(
     stream: S,
     peer: Option<IpAddr>,
-    face: Arc<Face>,
+    server: Arc<IprotoServer>,
     mut closing: watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut connection = match Connection::new(stream, peer, face) {
+    let mut connection = match Connection::new(stream, peer, server) {
         Ok(connection) => connection,
-        Err(error) => return tracing::error!(%error, "no random bytes for a greeting"),
+        Err(error) => return tracing::error!(%error, "cannot read random bytes for the greeting"),
     };
     let ended = tokio::select! {
         ended = poll_fn(|cx| connection.poll_run(cx)) => ended,
@@ -64,87 +68,93 @@ async fn serve_stream<S>(
     };
     match ended {
         Ok(()) => {}
-        Err(error) => tracing::debug!(%error, "an iproto connection ended early"),
+        Err(error) => tracing::debug!(%error, "iproto connection ended with an error"),
     }
-    let Connection { mut stream, desk, .. } = connection;
-    // A client that was refused for what it sent is still sending; one that is told to go elsewhere
-    // need not be waited for.
-    let farewell = if desk.is_closing() { FAREWELL_MAX } else { Duration::ZERO };
-    desk.leave().await;
-    // Whoever does not listen gets no answer; there is nothing else to do about it.
-    let _ = timeout(farewell, say_goodbye(&mut stream)).await;
+    let Connection { mut stream, protocol, .. } = connection;
+    // A client whose bytes were refused may still be sending, so the connection stays open for a
+    // moment; when the server stops, it need not.
+    let goodbye = if protocol.is_closing() { GOODBYE_MAX } else { Duration::ZERO };
+    protocol.leave().await;
+    // A client that does not read gets no answer.
+    let _ = timeout(goodbye, close_gracefully(&mut stream)).await;
 }
 
 struct Connection<S> {
     stream: S,
-    arrival: Arrival,
-    desk: Desk,
-    /// How much of the desk's answers is sent.
+    input: InputBuffer,
+    protocol: ProtocolSession,
+    /// How many bytes of the answers are sent.
     sent: usize,
-    /// Whether something was written that may still be in the stream's own buffer.
+    /// Whether written bytes may still be in the buffer of the stream.
     unflushed: bool,
-    /// Nothing more is read: the server stops.
+    /// The server stops; nothing more is read.
     stopping: bool,
-    /// When somebody who must say who they are has to be done with it.
-    introduction: Option<Pin<Box<Sleep>>>,
+    /// When the client must be authenticated, if it must be.
+    authentication: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    fn new(stream: S, peer: Option<IpAddr>, face: Arc<Face>) -> io::Result<Self> {
+    fn new(stream: S, peer: Option<IpAddr>, server: Arc<IprotoServer>) -> io::Result<Self> {
         let mut random = [0; 48];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let (salt, session) = random.split_at(32);
         let salt = salt.try_into().map_err(io::Error::other)?;
         let session = session.try_into().map_err(io::Error::other)?;
-        let greeting = Greeting::new(face.instance, salt).encode();
-        let needs_user = !face.users.guest().sees_something();
+        let greeting = Greeting::new(server.instance, salt).encode();
+        let needs_user = !server.users.guest().allows_anything();
         Ok(Connection {
             stream,
-            arrival: Arrival::new(face.clone()),
-            desk: Desk::new(face, peer, Random { salt, session }, &greeting),
+            input: InputBuffer::new(server.clone()),
+            protocol: ProtocolSession::new(
+                server,
+                peer,
+                ConnectionSecrets { salt, session },
+                &greeting,
+            ),
             sent: 0,
             unflushed: false,
             stopping: false,
-            introduction: needs_user.then(|| Box::pin(sleep(INTRODUCTION_MAX))),
+            authentication: needs_user.then(|| Box::pin(sleep(AUTHENTICATION_MAX))),
         })
     }
 
-    /// Goes on until the connection has ended.
+    /// Runs until the connection has ended.
     fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            let interrupted = self.desk.poll_landings(cx);
-            if self.desk.may_go_on() {
-                self.arrival.again(|bytes| self.desk.eat(bytes));
+            let interrupted = self.protocol.poll_replies(cx);
+            if self.protocol.can_resume() {
+                self.input.retry(|bytes| self.protocol.feed(bytes));
                 continue;
             }
             let all_sent = self.poll_send(cx)?.is_ready();
-            if all_sent && (interrupted || self.desk.may_go_on()) {
+            if all_sent && (interrupted || self.protocol.can_resume()) {
                 continue;
             }
             if all_sent && self.is_done() {
                 return Poll::Ready(Ok(()));
             }
-            if self.poll_introduction(cx).is_ready() {
+            if self.poll_authentication(cx).is_ready() {
                 let error = "authentication timed out";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, error)));
             }
-            let may_read = self.may_read();
-            if self.arrival.poll_stalled(cx, may_read).is_ready() {
-                self.desk.refuse_arrival("the rest of a large request did not come in time");
+            let can_read = self.can_read();
+            if self.input.poll_stalled(cx, can_read).is_ready() {
+                self.protocol.refuse_input("timed out while reading a large request");
                 continue;
             }
-            if !may_read {
+            if !can_read {
                 return Poll::Pending;
             }
             let read =
-                self.arrival.poll_read(cx, &mut self.stream, |bytes| self.desk.eat(bytes))?;
+                self.input.poll_read(cx, &mut self.stream, |bytes| self.protocol.feed(bytes))?;
             match read {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Brought::Bytes) => {}
-                Poll::Ready(Brought::End) => return Poll::Ready(Ok(())),
-                Poll::Ready(Brought::TooMuch) => {
-                    let why = "overloaded: too many bytes of large requests are on their way";
-                    self.desk.refuse_arrival(why);
+                Poll::Ready(ReadOutcome::Bytes) => {}
+                Poll::Ready(ReadOutcome::End) => return Poll::Ready(Ok(())),
+                Poll::Ready(ReadOutcome::LimitReached) => {
+                    let why = "overloaded: the input buffers for large requests are full; try \
+                               again later";
+                    self.protocol.refuse_input(why);
                 }
             }
         }
@@ -152,18 +162,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Whether nothing is left to do.
     fn is_done(&self) -> bool {
-        let flights = &self.desk.flights;
-        self.desk.is_closing() && flights.is_calm() || self.stopping && flights.is_idle()
+        let inflight = &self.protocol.inflight;
+        self.protocol.is_closing() && inflight.has_only_waiting()
+            || self.stopping && inflight.is_idle()
     }
 
-    fn may_read(&mut self) -> bool {
-        !self.stopping && self.desk.may_eat()
+    fn can_read(&mut self) -> bool {
+        !self.stopping && self.protocol.can_accept()
     }
 
-    /// Sends the desk's answers, as many at once as there are.
+    /// Sends all answers, as many bytes at once as the stream takes.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.sent < self.desk.answers.len() {
-            let unsent = &self.desk.answers[self.sent..];
+        while self.sent < self.protocol.answers.len() {
+            let unsent = &self.protocol.answers[self.sent..];
             match Pin::new(&mut self.stream).poll_write(cx, unsent)? {
                 Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(count) => {
@@ -171,13 +182,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.unflushed = true;
                 }
                 Poll::Pending => {
-                    self.forget_sent();
+                    self.discard_sent();
                     return Poll::Pending;
                 }
             }
         }
         self.sent = 0;
-        self.desk.forget_answers();
+        self.protocol.clear_answers();
         if self.unflushed {
             std::task::ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
             self.unflushed = false;
@@ -185,21 +196,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// A client that always reads a little less than there is must not make the answers grow. Not more is
-    /// moved than was sent.
-    fn forget_sent(&mut self) {
-        if self.sent > SENT_BYTES_MAX.max(self.desk.answers.len() / 2) {
-            self.desk.answers.drain(..self.sent);
+    /// Keeps the buffer from growing when a client always reads a little less than there is. At
+    /// most as many bytes are moved as were sent.
+    fn discard_sent(&mut self) {
+        if self.sent > SENT_BYTES_MAX.max(self.protocol.answers.len() / 2) {
+            self.protocol.answers.drain(..self.sent);
             self.sent = 0;
         }
     }
 
-    /// Ready when somebody took too long to say who they are.
-    fn poll_introduction(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.desk.is_introduced() {
-            self.introduction = None;
+    /// Ready when the client did not authenticate in time.
+    fn poll_authentication(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.protocol.is_authenticated() {
+            self.authentication = None;
         }
-        match &mut self.introduction {
+        match &mut self.authentication {
             Some(sleep) => sleep.as_mut().poll(cx),
             None => Poll::Pending,
         }

@@ -1,10 +1,10 @@
-//! What iproto clients asked so far.
+//! Counts the requests and connections of iproto clients.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Every verb that is counted, and one for everything else.
+/// Every verb that is counted, and one for all others.
 const VERBS: [&str; 34] = [
     "call",
     "put",
@@ -42,29 +42,29 @@ const VERBS: [&str; 34] = [
     "other",
 ];
 
-/// What iproto clients asked so far.
+/// The numbers of requests and connections of iproto clients.
 pub(crate) struct Counters {
     connections: Arc<AtomicUsize>,
-    /// Connections that were refused because there are too many.
+    /// Connections that were refused because of the limit.
     pub refused_connections: AtomicU64,
-    /// Answered, by the place of the verb.
+    /// Answered requests, by the index of the verb.
     answered: [AtomicU64; VERBS.len()],
-    /// Refused, by the place of the verb and the code of the fault. Both are few.
-    refused: Mutex<BTreeMap<(Verb, u32), u64>>,
+    /// Refused requests, by verb and code of the fault. There are few of both.
+    refused: Mutex<BTreeMap<(CountedVerb, u32), u64>>,
 }
 
-/// A connection that is counted as long as this is kept.
-pub(crate) struct Open(Arc<AtomicUsize>);
+/// An open connection; it is counted until this is dropped.
+pub(crate) struct OpenConnection(Arc<AtomicUsize>);
 
-/// The place of a verb among those that are counted.
+/// The index of a verb in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Verb(u8);
+pub(crate) struct CountedVerb(u8);
 
-impl Verb {
+impl CountedVerb {
     /// The verb of this name.
     pub fn of(name: &str) -> Self {
         let place = VERBS.iter().position(|verb| *verb == name);
-        Verb(place.unwrap_or(VERBS.len() - 1) as u8)
+        CountedVerb(place.unwrap_or(VERBS.len() - 1) as u8)
     }
 
     /// Its name.
@@ -86,9 +86,9 @@ impl Default for Counters {
 
 impl Counters {
     /// Counts a connection.
-    pub fn open(&self) -> Open {
+    pub fn open(&self) -> OpenConnection {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        Open(self.connections.clone())
+        OpenConnection(self.connections.clone())
     }
 
     /// How many connections are open.
@@ -97,12 +97,12 @@ impl Counters {
     }
 
     /// Counts a request that was answered.
-    pub fn answered(&self, verb: Verb) {
+    pub fn answered(&self, verb: CountedVerb) {
         self.answered[usize::from(verb.0)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a request that was refused.
-    pub fn refused(&self, verb: Verb, code: u32) {
+    pub fn refused(&self, verb: CountedVerb, code: u32) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         *refused.entry((verb, code)).or_default() += 1;
     }
@@ -118,7 +118,7 @@ impl Counters {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -129,12 +129,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_answered_and_what_is_refused_is_counted_apart() {
+    fn answered_and_refused_requests_are_counted_separately() {
         let counters = Counters::default();
-        counters.answered(Verb::of("put"));
-        counters.answered(Verb::of("put"));
-        counters.refused(Verb::of("take"), 33);
-        counters.answered(Verb::of("something else"));
+        counters.answered(CountedVerb::of("put"));
+        counters.answered(CountedVerb::of("put"));
+        counters.refused(CountedVerb::of("take"), 33);
+        counters.answered(CountedVerb::of("something else"));
         let expected = [("put", 0, 2), ("other", 0, 1), ("take", 33, 1)];
         assert_eq!(counters.counts(), expected);
     }

@@ -1,32 +1,33 @@
-//! The face for clients of Tarantool's queue: the iproto protocol on a port of its own.
+//! The iproto server for clients of Tarantool's queue, on a port of its own.
 //!
-//! A connection is one task and no more. `connection` moves bytes, `arrival` keeps what is not a whole
-//! frame yet, and `desk` turns frames into commands: all that arrive with one read go down to the
-//! engine together, and their answers leave in one write. What may wait flies alone (`flights`, `waiting`), so
-//! that answers come in any order. `asks` says which commands a call means, `landing` what the client is told
-//! about their replies, and `expected` how many may be under way before too many answers are made.
+//! A connection is one asynchronous task. `connection` moves bytes, `input_buffer` keeps incomplete
+//! frames, and `protocol_session` turns frames into commands: all that arrive with one read are
+//! sent to the engine together, and their replies leave in one write. Commands that may wait are
+//! sent alone (`inflight`, `waiting_take`), so replies come in any order. `calls` serves calls and
+//! expressions, `replies` writes the replies of the engine, and `expected_replies` limits the
+//! requests in flight by the expected size of their replies.
 
 mod access;
-mod arrival;
-mod asks;
 mod batch;
+mod calls;
 mod config;
 mod connection;
 mod counters;
-mod desk;
-mod expected;
-mod face;
-mod farewell;
-mod flights;
-mod landing;
-mod leaving;
+mod expected_replies;
+mod goodbye;
+mod inflight;
+mod input_buffer;
+mod leave_retries;
 mod pattern;
+mod protocol_session;
+mod repeatable_take;
+mod replies;
 mod select;
+mod server;
 mod sessions;
-mod taking;
 mod tls;
 mod users;
-mod waiting;
+mod waiting_take;
 
 pub use config::IprotoConfig;
 pub use tls::{Tls, TlsError};
@@ -34,5 +35,5 @@ pub use users::{Grant, Grants, User, Users, Verb};
 
 pub(crate) use connection::serve;
 pub(crate) use counters::Counters;
-pub(crate) use face::Face;
-pub(crate) use farewell::turn_away;
+pub(crate) use goodbye::refuse_connection;
+pub(crate) use server::IprotoServer;

@@ -1,34 +1,34 @@
-//! Patterns for tube names, as grants have them.
+//! Patterns for tube names in grants.
 
 use serde::Deserialize;
 
-/// A name in which each `*` stands for any text.
+/// A tube name in which each `*` stands for any text.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "String")]
 pub(crate) struct Pattern {
-    /// What stands between the stars: the first part begins a name, the last one ends it.
+    /// The text between the stars: the first part begins a name, the last one ends it.
     parts: Vec<String>,
 }
 
 impl Pattern {
-    /// The pattern that is written like this.
+    /// Parses the text of a pattern.
     pub fn new(text: &str) -> Self {
         Pattern { parts: text.split('*').map(String::from).collect() }
     }
 
-    /// Whether every name fits.
+    /// Whether every name matches.
     pub fn matches_all(&self) -> bool {
         self.parts.len() > 1 && self.parts.iter().all(String::is_empty)
     }
 
-    /// Whether this name fits.
+    /// Whether this name matches.
     pub fn matches(&self, name: &str) -> bool {
         let [first, middle @ .., last] = self.parts.as_slice() else {
             return self.parts.first().is_some_and(|only| only == name);
         };
         let Some(mut rest) = name.strip_prefix(first.as_str()) else { return false };
         for part in middle {
-            // The earliest place leaves the most for the parts that follow.
+            // The earliest match leaves the most text for the following parts.
             let Some(at) = rest.find(part.as_str()) else { return false };
             rest = &rest[at + part.len()..];
         }
@@ -36,7 +36,7 @@ impl Pattern {
     }
 }
 
-/// Every name.
+/// Matches every name.
 impl Default for Pattern {
     fn default() -> Self {
         Pattern::new("*")

@@ -1,4 +1,4 @@
-//! The spaces that can be read: the schema, the tubes, who waits, who holds what.
+//! Serves SELECT: the schema, the tubes, waiting consumers and taken tasks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,85 +6,85 @@ use std::sync::Arc;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{Command, Error, Execute, Reply, State, Task, TubeName};
 use taskyard_engine::Side;
-use taskyard_wire::iproto::{
+use taskyard_iproto::{
     ConsumerRow, Fault, Query, Rows, Space, TakenKey, TakenRow, fault_of, faults, write_rows,
 };
 
-use super::batch::Landed;
-use super::desk::{Caller, Desk};
-use super::expected::Size;
-use super::face::Face;
-use super::flights::Patience;
+use super::batch::Completion;
+use super::expected_replies::ReplySize;
+use super::inflight::WaitMode;
+use super::protocol_session::{ProtocolSession, ReplyTo};
+use super::server::IprotoServer;
 use super::users::Grants;
 
-/// Most tasks that are looked at for one answer about those that are held.
+/// Most taken tasks that are read for one SELECT.
 const TAKEN_MAX: usize = 100_000;
 
-/// Which rows are wanted.
-pub(super) struct Wish {
+/// The parameters of a SELECT.
+pub(super) struct SelectRequest {
     /// The index that the key belongs to.
     pub index: u64,
     /// At most how many rows.
     pub limit: u64,
-    /// How many to leave out first.
+    /// How many rows to skip first.
     pub offset: u64,
-    /// Which way to walk.
+    /// The iterator type.
     pub iterator: u64,
     /// The key, a MessagePack list.
     pub key: Vec<u8>,
 }
 
-/// Whether the identities of sessions are told. Whoever knows one may join it.
+/// Whether rows show the identities of sessions. A client that knows one may join it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Identities {
-    Told,
+    Visible,
     Hidden,
 }
 
-/// The tasks that are held.
-struct Taken {
+/// Rows of taken tasks.
+struct TakenTasks {
     rows: Vec<TakenRow>,
-    /// Whether these are all.
+    /// Whether these are all taken tasks.
     complete: bool,
 }
 
-impl Desk {
+impl ProtocolSession {
     /// Serves a SELECT.
-    pub(super) fn select(&mut self, caller: Caller, number: u64, wish: Wish) {
+    pub(super) fn select(&mut self, reply_to: ReplyTo, number: u64, request: SelectRequest) {
         let Some(space) = Space::from_id(number) else {
-            return self.deny(caller, &faults::no_space(number));
+            return self.send_fault(reply_to, &faults::no_space(number));
         };
         let schema = matches!(space, Space::Collations | Space::Spaces | Space::Indexes);
-        // Every client reads the schema before anything else, some before they say who they are.
-        let all_tubes = self.grants.sees_everything();
+        // Every client reads the schema first, some before they authenticate.
+        let all_tubes = self.grants.can_see_all();
         if !schema && !all_tubes {
-            return self.deny(caller, &faults::read_denied(space.name(), &self.user));
+            return self.send_fault(reply_to, &faults::read_denied(space.name(), &self.user));
         }
-        // What came before must be seen in the rows.
+        // The rows must reflect the requests before this one.
         self.submit();
-        if !self.admit(caller) {
+        if !self.admit(reply_to) {
             return;
         }
         let all = self.grants == Grants::All;
-        let identities = if all { Identities::Told } else { Identities::Hidden };
-        let charge = self.expected.add(if schema { Size::Small } else { Size::Rows });
-        let (face, share) = (self.face.clone(), self.batch.share.split());
-        let flight = Box::pin(async move {
-            let rows = rows(&face, space, &wish, identities, all_tubes).await;
-            Landed::Rows { caller, rows, charge, share }
+        let identities = if all { Identities::Visible } else { Identities::Hidden };
+        let charge = self.expected.add(if schema { ReplySize::Small } else { ReplySize::Rows });
+        let (server, share) = (self.server.clone(), self.batch.share.split());
+        let future = Box::pin(async move {
+            let rows = rows(&server, space, &request, identities, all_tubes).await;
+            Completion::Rows { reply_to, rows, charge, share }
         });
-        self.launch(flight, Patience::None);
+        self.start(future, WaitMode::Immediate);
     }
 }
 
 async fn rows(
-    face: &Arc<Face>,
+    server: &Arc<IprotoServer>,
     space: Space,
-    wish: &Wish,
+    request: &SelectRequest,
     identities: Identities,
     all_tubes: bool,
 ) -> Result<Vec<u8>, Fault> {
-    let Wish { index, limit, offset, iterator, ref key } = *wish;
+    let SelectRequest { index, limit, offset, iterator, ref key } = *request;
     let query = Query { index, limit, offset, iterator, key };
     let mut out = Vec::new();
     match space {
@@ -92,14 +92,14 @@ async fn rows(
             write_rows(&mut out, space, &query, Rows::Schema { queue: all_tubes })?;
         }
         Space::Tubes => {
-            write_rows(&mut out, space, &query, Rows::Tubes(&tubes(face).await?))?;
+            write_rows(&mut out, space, &query, Rows::Tubes(&tubes(server).await?))?;
         }
         Space::Consumers => {
-            let consumers = consumers(face, identities).await?;
+            let consumers = consumers(server, identities).await?;
             write_rows(&mut out, space, &query, Rows::Consumers(&consumers))?;
         }
         Space::Taken => {
-            let taken = taken(face, &query, identities).await?;
+            let taken = taken(server, &query, identities).await?;
             let count = write_rows(&mut out, space, &query, Rows::Taken(&taken.rows))?;
             if !taken.complete && count < limit {
                 return Err(too_many_taken());
@@ -109,21 +109,24 @@ async fn rows(
     Ok(out)
 }
 
-async fn tubes(face: &Face) -> Result<Vec<TubeInfo>, Fault> {
-    match ask(face, Command::Tubes { tube: None }).await {
+async fn tubes(server: &IprotoServer) -> Result<Vec<TubeInfo>, Fault> {
+    match execute_one(server, Command::Tubes { tube: None }).await {
         Ok(Reply::Tubes(tubes)) => Ok(tubes),
         other => Err(refusal(other)),
     }
 }
 
-async fn consumers(face: &Face, identities: Identities) -> Result<Vec<ConsumerRow>, Fault> {
+async fn consumers(
+    server: &IprotoServer,
+    identities: Identities,
+) -> Result<Vec<ConsumerRow>, Fault> {
     let numbers: HashMap<TubeName, u32> =
-        tubes(face).await?.into_iter().map(|tube| (tube.name, tube.number)).collect();
-    let waiting = face.engine.waiting().await.into_iter();
+        tubes(server).await?.into_iter().map(|tube| (tube.name, tube.number)).collect();
+    let waiting = server.engine.waiting().await.into_iter();
     let waiting = waiting.filter(|waiting| waiting.side == Side::Take);
     let rows = waiting.zip(1..).filter_map(|(waiting, fid)| {
         Some(ConsumerRow {
-            session: waiting.session.filter(|_| identities == Identities::Told),
+            session: waiting.session.filter(|_| identities == Identities::Visible),
             fid,
             tube_id: *numbers.get(&waiting.tube)?,
             timeout: waiting.until,
@@ -133,17 +136,21 @@ async fn consumers(face: &Face, identities: Identities) -> Result<Vec<ConsumerRo
     Ok(rows.collect())
 }
 
-/// The tasks that are held, as far as the query needs them.
-async fn taken(face: &Face, query: &Query<'_>, identities: Identities) -> Result<Taken, Fault> {
+/// The taken tasks that the query needs.
+async fn taken(
+    server: &IprotoServer,
+    query: &Query<'_>,
+    identities: Identities,
+) -> Result<TakenTasks, Fault> {
     let key = TakenKey::of(query)?;
     let asked_for = usize::try_from(query.offset.saturating_add(query.limit)).unwrap_or(usize::MAX);
-    // With a key nobody knows beforehand how many must be looked at.
+    // With a key the number of tasks to read is not known beforehand.
     let enough = if key.narrows { usize::MAX } else { asked_for };
-    let mut taken = Taken { rows: Vec::new(), complete: true };
-    for tube in tubes(face).await? {
-        let elsewhere = key.tube_id.is_some_and(|wanted| wanted != u64::from(tube.number));
+    let mut taken = TakenTasks { rows: Vec::new(), complete: true };
+    for tube in tubes(server).await? {
+        let other_tube = key.tube_id.is_some_and(|wanted| wanted != u64::from(tube.number));
         let left = TAKEN_MAX.min(enough) - taken.rows.len();
-        if elsewhere || tube.stats.tasks.taken == 0 {
+        if other_tube || tube.stats.tasks.taken == 0 {
             continue;
         }
         if left == 0 {
@@ -152,14 +159,14 @@ async fn taken(face: &Face, query: &Query<'_>, identities: Identities) -> Result
         }
         let tasks = match key.task_id {
             Some(id) if key.tube_id.is_some() => {
-                held(face, Command::Peek { tube: tube.name, ids: vec![id] }).await?
+                held(server, Command::Peek { tube: tube.name, ids: vec![id] }).await?
             }
-            // One more than may be shown tells whether these are all.
-            _ => held(face, Command::Deliveries { tube: tube.name, count: left + 1 }).await?,
+            // One more than the limit shows whether these are all.
+            _ => held(server, Command::Deliveries { tube: tube.name, count: left + 1 }).await?,
         };
         taken.complete &= tasks.len() <= left;
         taken.rows.extend(tasks.into_iter().take(left).filter_map(|task| {
-            let session = task.session.filter(|_| identities == Identities::Told);
+            let session = task.session.filter(|_| identities == Identities::Visible);
             let (task_id, time) = (task.id, task.start?);
             Some(TakenRow { session, tube_id: tube.number, task_id, time })
         }));
@@ -167,35 +174,35 @@ async fn taken(face: &Face, query: &Query<'_>, identities: Identities) -> Result
     Ok(taken)
 }
 
-/// Those of the tasks in the answer to this command that somebody holds.
-async fn held(face: &Face, command: Command) -> Result<Vec<Task>, Fault> {
-    match ask(face, command).await {
+/// The taken tasks among those in the reply to this command.
+async fn held(server: &IprotoServer, command: Command) -> Result<Vec<Task>, Fault> {
+    match execute_one(server, command).await {
         Ok(Reply::Tasks(mut tasks)) => {
             tasks.retain(|task| task.state == State::Taken);
             Ok(tasks)
         }
-        // It was dropped meanwhile.
+        // The tube was dropped meanwhile.
         Err(Error::TubeNotFound(_)) => Ok(Vec::new()),
         other => Err(refusal(other)),
     }
 }
 
-async fn ask(face: &Face, command: Command) -> Result<Reply, Error> {
-    let reply = face.engine.execute(vec![command]).await.pop();
-    reply.unwrap_or_else(|| Err(Error::Store("the engine did not answer".into())))
+async fn execute_one(server: &IprotoServer, command: Command) -> Result<Reply, Error> {
+    let reply = server.engine.execute(vec![command]).await.pop();
+    reply.unwrap_or_else(|| Err(Error::Store("the engine returned no reply".into())))
 }
 
-/// What to say of a reply that is none, or of another kind than was asked for.
+/// The fault for an error, or for a reply of another kind than the command has.
 fn refusal(reply: Result<Reply, Error>) -> Fault {
     match reply {
         Err(error) => fault_of(&error, "select"),
-        Ok(_) => faults::lua("the engine answered something else than was asked"),
+        Ok(_) => faults::lua("the engine returned a reply of another kind"),
     }
 }
 
 fn too_many_taken() -> Fault {
     faults::lua(format!(
-        "more than {TAKEN_MAX} tasks are taken, too many to look at all of them; select some with a \
-         limit, or one by the key [tube_id, task_id] of index 1"
+        "more than {TAKEN_MAX} tasks are taken, too many for one answer; use a limit, or the key \
+         [tube_id, task_id] of index 1"
     ))
 }

@@ -1,4 +1,4 @@
-//! Encrypted connections.
+//! TLS for iproto connections.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// How long the beginning of an encrypted connection may take.
+/// How long the TLS handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// How connections are encrypted. The key is never printed.
+/// The TLS configuration. The key is never printed.
 #[derive(Clone)]
 pub struct Tls(TlsAcceptor);
 
@@ -25,23 +25,23 @@ pub struct Tls(TlsAcceptor);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The file cannot be read, or is not what it should be.
+    /// The file cannot be read or has other content.
     #[error("cannot read {what} in PEM form from {}: {source}", path.display())]
     Read {
-        /// What should be in it.
+        /// What the file should contain.
         what: &'static str,
         /// The file.
         path: PathBuf,
         /// Why not.
         source: pem::Error,
     },
-    /// The two cannot be used together, or not at all.
+    /// The certificate and the key cannot be used together, or not at all.
     #[error("cannot use the certificate with its key: {0}")]
     Unusable(rustls::Error),
 }
 
 impl Tls {
-    /// Reads the certificate, followed by those it depends on, and its key.
+    /// Reads the certificate chain and its key.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let certificates = CertificateDer::pem_file_iter(certificate)
             .and_then(Iterator::collect)
@@ -55,12 +55,12 @@ impl Tls {
         Ok(Tls(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Begins an encrypted connection; `None` when nothing came of it.
+    /// Accepts a TLS connection; `None` if the handshake fails.
     pub(super) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
         match timeout(HANDSHAKE_MAX, self.0.accept(stream)).await {
             Ok(Ok(stream)) => Some(stream),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "an iproto connection could not be encrypted");
+                tracing::debug!(%error, "TLS handshake of an iproto connection failed");
                 None
             }
             Err(_) => None,

@@ -1,4 +1,4 @@
-//! Who may do what over iproto: users, their passwords, their grants.
+//! The users of the iproto server: passwords and grants.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,32 +9,32 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use taskyard_core::TubeName;
 use taskyard_core::names::unfit_char;
-use taskyard_wire::iproto::auth;
+use taskyard_iproto::auth;
 
 use super::pattern::Pattern;
 
-/// The name of whoever did not say who they are.
+/// The user of a client that did not authenticate.
 pub(crate) const GUEST: &str = "guest";
 
-/// Everybody who may connect, as the operator's file lists them. Without anybody in it the guest may
-/// do everything; with somebody in it the guest may do what its own entry says.
+/// All users, as the operator's file lists them. If the list is empty, the guest may do everything;
+/// otherwise the guest may do what its own entry allows.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(try_from = "List")]
+#[serde(try_from = "UserList")]
 pub struct Users {
     users: Vec<User>,
 }
 
-/// All users as the operator writes them.
+/// The file of users, as the operator writes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct List {
+struct UserList {
     users: Vec<User>,
 }
 
-impl TryFrom<List> for Users {
+impl TryFrom<UserList> for Users {
     type Error = String;
 
-    fn try_from(list: List) -> Result<Self, String> {
+    fn try_from(list: UserList) -> Result<Self, String> {
         let mut names = HashSet::new();
         for User { name, .. } in &list.users {
             if name.is_empty() {
@@ -51,41 +51,41 @@ impl TryFrom<List> for Users {
     }
 }
 
-/// Somebody who may connect.
+/// A user that may connect.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "Entry")]
+#[serde(try_from = "UserEntry")]
 pub struct User {
     name: String,
-    password: Option<Stored>,
+    password: Option<PasswordHash>,
     grants: Grants,
 }
 
-/// What is kept of a password: enough to check it, not enough to use it. It is never printed.
+/// The hash of a password, with which it can be checked but not used. It is never printed.
 #[derive(Clone)]
-struct Stored([u8; 20]);
+struct PasswordHash([u8; 20]);
 
-/// What somebody may do.
+/// What a user may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grants {
     /// Everything.
     All,
-    /// What any of these allows.
+    /// What at least one of these allows.
     List(Vec<Grant>),
 }
 
-/// Verbs on tubes.
+/// Allows verbs on tubes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// The tubes, `*` for any part of a name; all tubes when it is left out.
+    /// The tubes; `*` stands for any part of a name. By default all tubes.
     #[serde(default)]
     tube: Pattern,
-    /// The verbs; those of everyday work when they are left out.
-    #[serde(default = "Verb::everyday")]
+    /// The verbs; by default those of producers and consumers.
+    #[serde(default = "Verb::default_verbs")]
     verbs: Vec<Verb>,
 }
 
-/// What can be granted.
+/// A verb that can be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each is the method of that name")]
@@ -108,12 +108,13 @@ pub enum Verb {
     Execute,
 }
 
-/// There is no such user, or the password is another one. Which of the two is told to no client and takes no other time.
+/// The user is unknown or the password is wrong. Clients cannot tell which, also not by the time it
+/// takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoginFailed;
 
 impl Verb {
-    /// What the method of this name needs.
+    /// The verb that the method of this name needs.
     pub(crate) fn of_method(method: &str) -> Option<Verb> {
         Some(match method {
             "put" | "put_many" => Verb::Put,
@@ -132,8 +133,8 @@ impl Verb {
         })
     }
 
-    /// What a producer or a consumer needs.
-    fn everyday() -> Vec<Verb> {
+    /// The verbs that producers and consumers need.
+    fn default_verbs() -> Vec<Verb> {
         use Verb::{Ack, Bury, Delete, Kick, Peek, Put, Release, Take, Touch};
         vec![Put, Take, Ack, Release, Touch, Bury, Kick, Peek, Delete]
     }
@@ -145,12 +146,12 @@ impl Users {
         Users { users }
     }
 
-    /// Whether nobody is listed.
+    /// Whether no user is listed.
     pub fn is_empty(&self) -> bool {
         self.users.is_empty()
     }
 
-    /// What somebody may do who did not say who they are.
+    /// The grants of a client that did not authenticate.
     pub(crate) fn guest(&self) -> Grants {
         match self.find(GUEST) {
             _ if self.is_empty() => Grants::All,
@@ -159,8 +160,8 @@ impl Users {
         }
     }
 
-    /// What a user may do who shows this scramble of the salt as a proof of the password. An unknown user costs the same
-    /// time as a wrong password.
+    /// The grants of a user, if the scramble of the salt proves the password. An unknown user takes
+    /// as much time as a wrong password.
     pub(crate) fn authenticate(
         &self,
         name: &str,
@@ -188,11 +189,11 @@ impl Users {
 impl User {
     /// A user with a password.
     pub fn new(name: &str, password: &str, grants: Grants) -> Self {
-        let password = Some(Stored(auth::hash_password(password)));
+        let password = Some(PasswordHash(auth::hash_password(password)));
         User { name: name.into(), password, grants }
     }
 
-    /// What somebody may do who does not say who they are.
+    /// The guest, with these grants.
     pub fn guest(grants: Grants) -> Self {
         User { name: GUEST.into(), password: None, grants }
     }
@@ -209,28 +210,28 @@ impl Grants {
         verbs.iter().any(|verb| self.allows(*verb, tube.as_str()))
     }
 
-    /// Whether this verb, which is about no tube, is allowed.
-    pub(crate) fn allows_somewhere(&self, verb: Verb) -> bool {
+    /// Whether this verb is allowed on at least one tube; for verbs without a tube.
+    pub(crate) fn allows_on_any_tube(&self, verb: Verb) -> bool {
         self.any(|grant| grant.verbs.contains(&verb))
     }
 
     /// Whether this verb is allowed on all tubes.
-    pub(crate) fn allows_everywhere(&self, verb: Verb) -> bool {
+    pub(crate) fn allows_on_all_tubes(&self, verb: Verb) -> bool {
         self.any(|grant| grant.verbs.contains(&verb) && grant.tube.matches_all())
     }
 
-    /// Whether this tube may be looked at: anything is allowed there.
-    pub(crate) fn sees(&self, tube: &str) -> bool {
+    /// Whether this tube is visible: any verb is allowed on it.
+    pub(crate) fn can_see(&self, tube: &str) -> bool {
         self.any(|grant| grant.tube.matches(tube))
     }
 
-    /// Whether all tubes may be looked at.
-    pub(crate) fn sees_everything(&self) -> bool {
+    /// Whether all tubes are visible.
+    pub(crate) fn can_see_all(&self) -> bool {
         self.any(|grant| grant.tube.matches_all())
     }
 
-    /// Whether anything at all is allowed.
-    pub(crate) fn sees_something(&self) -> bool {
+    /// Whether anything is allowed.
+    pub(crate) fn allows_anything(&self) -> bool {
         self.any(|_| true)
     }
 
@@ -243,34 +244,34 @@ impl Grants {
 }
 
 impl Grant {
-    /// These verbs on the tubes whose names fit the pattern.
+    /// Allows these verbs on the tubes whose names match the pattern.
     pub fn new(tube: &str, verbs: &[Verb]) -> Self {
         Grant { tube: Pattern::new(tube), verbs: verbs.into() }
     }
 }
 
-/// A user as the operator writes it.
+/// A user, as the operator writes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct UserEntry {
     name: String,
     password: Option<String>,
     password_hash: Option<String>,
     grants: Grants,
 }
 
-impl TryFrom<Entry> for User {
+impl TryFrom<UserEntry> for User {
     type Error = String;
 
-    fn try_from(entry: Entry) -> Result<Self, String> {
-        let Entry { name, password, password_hash, grants } = entry;
+    fn try_from(entry: UserEntry) -> Result<Self, String> {
+        let UserEntry { name, password, password_hash, grants } = entry;
         let password = match (password, password_hash) {
             (Some(password), None) => Some(auth::hash_password(&password)),
             (None, Some(hash)) => Some(stored_hash(&name, &hash)?),
             (None, None) if name == GUEST => None,
             _ => return Err(format!("user '{name}' needs either password or password_hash")),
         };
-        Ok(User { name, password: password.map(Stored), grants })
+        Ok(User { name, password: password.map(PasswordHash), grants })
     }
 }
 
@@ -286,13 +287,13 @@ fn stored_hash(name: &str, text: &str) -> Result<[u8; 20], String> {
 
 impl<'de> Deserialize<'de> for Grants {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AllOrList)
+        deserializer.deserialize_any(GrantsVisitor)
     }
 }
 
-struct AllOrList;
+struct GrantsVisitor;
 
-impl<'de> Visitor<'de> for AllOrList {
+impl<'de> Visitor<'de> for GrantsVisitor {
     type Value = Grants;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -315,9 +316,9 @@ impl<'de> Visitor<'de> for AllOrList {
     }
 }
 
-impl fmt::Debug for Stored {
+impl fmt::Debug for PasswordHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stored(..)")
+        f.write_str("PasswordHash(..)")
     }
 }
 
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_who_may_do_what() {
+    fn the_file_lists_users_and_grants() {
         let hash = BASE64_STANDARD.encode(auth::hash_password("secret"));
         let users = users(json!([
             { "name": "boss", "password": "secret", "grants": "all" },
@@ -356,12 +357,12 @@ mod tests {
         let lim = users.authenticate("lim", Some(&shown), &salt).unwrap();
         assert!(lim.allows(Verb::Put, "mails") && lim.allows(Verb::Drop, "mail"));
         assert!(!lim.allows(Verb::Take, "mail") && !lim.allows(Verb::Put, "post"));
-        assert!(lim.sees("mail") && !lim.sees_everything() && lim.sees_something());
-        assert!(!users.guest().sees_something());
+        assert!(lim.can_see("mail") && !lim.can_see_all() && lim.allows_anything());
+        assert!(!users.guest().allows_anything());
     }
 
     #[test]
-    fn a_guest_may_do_everything_only_where_nobody_is_listed() {
+    fn the_guest_may_do_everything_only_without_listed_users() {
         assert_eq!(Users::default().guest(), Grants::All);
         let some = vec![Grant::new("open", &[Verb::Put])];
         let users = Users::new(vec![User::guest(Grants::List(some.clone()))]);
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_a_file_is_said() {
+    fn errors_in_the_file_are_reported() {
         for (entry, said) in [
             (json!({ "name": "a", "grants": "all" }), "either password"),
             (json!({ "name": "a", "password": "x", "grants": "most" }), "the word all"),
@@ -382,7 +383,7 @@ mod tests {
         }
     }
 
-    // The first of two users of one name won without a word, and the other could not come in.
+    // The first of two users of one name was used silently, and the other could not log in.
     #[test]
     fn a_name_is_listed_once() {
         let user = |name| json!({ "name": name, "password": "x", "grants": "all" });
@@ -406,6 +407,6 @@ mod tests {
     #[test]
     fn passwords_are_not_printed() {
         let user = User::new("a", "secret", Grants::All);
-        assert!(format!("{user:?}").contains("Stored(..)"));
+        assert!(format!("{user:?}").contains("PasswordHash(..)"));
     }
 }

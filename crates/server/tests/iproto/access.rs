@@ -1,50 +1,50 @@
-//! Who may do what.
+//! Authentication and grants.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::json;
 use taskyard_engine::{Engine, Settings, SystemClock};
+use taskyard_iproto::{Operation, auth};
 use taskyard_server::{
     BindError, Config, Grant, Grants, IprotoConfig, Server, Token, User, Users, Verb,
 };
 use taskyard_store::MemoryStore;
-use taskyard_wire::iproto::{Operation, auth};
 
-use crate::rig::{Answer, Rig, Talk};
+use crate::fixture::{Answer, RawClient, TestServer};
 
-async fn introduce(talk: &mut Talk, user: &str, password: &str) -> Answer {
-    let scramble = Some(auth::scramble(password, &talk.greeting.salt));
-    talk.ask(&Operation::Auth { user, scramble }).await
+async fn authenticate(client: &mut RawClient, user: &str, password: &str) -> Answer {
+    let scramble = Some(auth::scramble(password, &client.greeting.salt));
+    client.ask(&Operation::Auth { user, scramble }).await
 }
 
-/// Commands of our own client, by number.
+/// The numbers of native commands.
 const TUBES: u8 = 3;
 const PEEK: u8 = 9;
 
-/// A server with a boss, and somebody who may do a few things.
-async fn guarded() -> Rig {
+/// A server with an administrator and a user with a few grants.
+async fn server_with_users() -> TestServer {
     let grants = vec![
         Grant::new("mail*", &[Verb::Put, Verb::Take, Verb::Ack]),
         Grant::new("own", &[Verb::Create, Verb::Drop, Verb::Eval]),
     ];
     let boss = User::new("boss", "secret", Grants::All);
     let lim = User::new("lim", "x", Grants::List(grants));
-    Rig::with(|config| config.users = Users::new(vec![boss, lim])).await
+    TestServer::with(|config| config.users = Users::new(vec![boss, lim])).await
 }
 
 #[tokio::test]
-async fn a_guest_may_only_say_who_it_is() {
-    let rig = guarded().await;
-    let mut talk = rig.connect().await;
-    talk.ping().await;
-    let (_, id) = talk.request(&Operation::Id { version: 4, features: vec![] });
-    talk.send(&id).await;
-    talk.next_bytes().await.unwrap();
+async fn a_guest_without_grants_may_only_authenticate() {
+    let server = server_with_users().await;
+    let mut client = server.connect().await;
+    client.ping().await;
+    let (_, id) = client.request(&Operation::Id { version: 4, features: vec![] });
+    client.send(&id).await;
+    client.next_bytes().await.unwrap();
     let denied = "Execute access to function 'queue.state' is denied for user 'guest'";
-    talk.refused("queue.state", json!([]), 42, denied).await;
-    talk.refused("queue.tube.mail:put", json!([1]), 42, "denied for user 'guest'").await;
-    let denied = talk.eval("return queue.state()", json!([])).await.unwrap_err();
+    client.refused("queue.state", json!([]), 42, denied).await;
+    client.refused("queue.tube.mail:put", json!([1]), 42, "denied for user 'guest'").await;
+    let denied = client.eval("return queue.state()", json!([])).await.unwrap_err();
     assert_eq!(denied.code, 42);
     let select = |space| Operation::Select {
         space,
@@ -54,36 +54,36 @@ async fn a_guest_may_only_say_who_it_is() {
         iterator: 2,
         key: &[0x90],
     };
-    // Clients read the schema as soon as they are connected, and gave up when it was refused. What a guest may not read
-    // is not in it.
-    let spaces = talk.ask(&select(281)).await.unwrap();
+    // Clients read the schema as soon as they are connected, and gave up when it was refused. It
+    // lists only what a guest may read.
+    let spaces = client.ask(&select(281)).await.unwrap();
     assert_eq!(spaces.as_array().unwrap().len(), 3, "{spaces}");
     assert!(!spaces.to_string().contains("_queue"), "{spaces}");
-    assert_eq!(talk.ask(&select(512)).await.unwrap_err().code, 42);
-    talk.refused("box.info", json!([]), 42, "'box.info' is denied for user 'guest'").await;
+    assert_eq!(client.ask(&select(512)).await.unwrap_err().code, 42);
+    client.refused("box.info", json!([]), 42, "'box.info' is denied for user 'guest'").await;
 }
 
 #[tokio::test]
 async fn a_password_must_be_right() {
-    let rig = guarded().await;
-    let mut talk = rig.connect().await;
-    // The answers told which users there are.
+    let server = server_with_users().await;
+    let mut client = server.connect().await;
+    // The answers showed which users exist.
     let none = Operation::Auth { user: "boss", scramble: None };
     let refused = [
-        introduce(&mut talk, "boss", "wrong").await,
-        introduce(&mut talk, "who", "secret").await,
-        talk.ask(&none).await,
+        authenticate(&mut client, "boss", "wrong").await,
+        authenticate(&mut client, "who", "secret").await,
+        client.ask(&none).await,
     ];
     for fault in refused.map(Result::unwrap_err) {
         let text = "User not found or supplied credentials are invalid";
         assert_eq!((fault.code, &*fault.text), (47, text));
     }
-    talk.refused("queue.state", json!([]), 42, "guest").await;
-    introduce(&mut talk, "boss", "secret").await.unwrap();
-    talk.done("queue.state", json!([])).await;
-    // A scramble is good for its own connection only.
-    let scramble = Some(auth::scramble("secret", &talk.greeting.salt));
-    let mut other = rig.connect().await;
+    client.refused("queue.state", json!([]), 42, "guest").await;
+    authenticate(&mut client, "boss", "secret").await.unwrap();
+    client.done("queue.state", json!([])).await;
+    // A scramble is valid only for its own connection.
+    let scramble = Some(auth::scramble("secret", &client.greeting.salt));
+    let mut other = server.connect().await;
     let stolen = Operation::Auth { user: "boss", scramble };
     assert_eq!(other.ask(&stolen).await.unwrap_err().code, 47);
 }
@@ -91,47 +91,47 @@ async fn a_password_must_be_right() {
 // Passwords could be guessed as fast as the network allowed.
 #[tokio::test]
 async fn guessing_is_slowed_down() {
-    let rig = guarded().await;
-    let mut talk = rig.connect().await;
+    let server = server_with_users().await;
+    let mut client = server.connect().await;
     let mut guesses = 0;
     loop {
         guesses += 1;
         assert!(guesses < 10_000, "no limit");
-        let fault = introduce(&mut talk, "boss", "wrong").await.unwrap_err();
+        let fault = authenticate(&mut client, "boss", "wrong").await.unwrap_err();
         assert_eq!(fault.code, 47);
         if fault.text.contains("too many failed logins") {
             break;
         }
     }
     assert!(guesses > 10, "a few mistakes are forgiven");
-    // A guess that would be right is not looked at either, on whichever connection.
-    let mut other = rig.connect().await;
-    let fault = introduce(&mut other, "boss", "secret").await.unwrap_err();
+    // A correct password is not checked either, on any connection.
+    let mut other = server.connect().await;
+    let fault = authenticate(&mut other, "boss", "secret").await.unwrap_err();
     assert!(fault.text.contains("too many failed logins"), "{fault:?}");
 }
 
-// A client that has logged in keeps its address from being locked by another one there.
+// A client that has logged in keeps its address from being locked by another client there.
 #[tokio::test]
-async fn a_guesser_does_not_lock_out_who_logged_in() {
-    let rig = guarded().await;
-    introduce(&mut rig.connect().await, "lim", "x").await.unwrap();
-    let mut guesser = rig.connect().await;
+async fn failed_logins_do_not_lock_out_a_logged_in_client() {
+    let server = server_with_users().await;
+    authenticate(&mut server.connect().await, "lim", "x").await.unwrap();
+    let mut guesser = server.connect().await;
     for _ in 0..100 {
-        introduce(&mut guesser, "boss", "wrong").await.unwrap_err();
+        authenticate(&mut guesser, "boss", "wrong").await.unwrap_err();
     }
-    introduce(&mut rig.connect().await, "lim", "x").await.unwrap();
+    authenticate(&mut server.connect().await, "lim", "x").await.unwrap();
 }
 
 #[tokio::test]
-async fn grants_say_which_verbs_on_which_tubes() {
-    let rig = guarded().await;
-    let mut boss = rig.connect().await;
-    introduce(&mut boss, "boss", "secret").await.unwrap();
+async fn grants_allow_verbs_on_tubes() {
+    let server = server_with_users().await;
+    let mut boss = server.connect().await;
+    authenticate(&mut boss, "boss", "secret").await.unwrap();
     for tube in ["mail", "mail2", "post"] {
         boss.done("queue.create_tube", json!([tube, "fifo"])).await;
     }
-    let mut lim = rig.connect().await;
-    introduce(&mut lim, "lim", "x").await.unwrap();
+    let mut lim = server.connect().await;
+    authenticate(&mut lim, "lim", "x").await.unwrap();
     lim.done("queue.tube.mail:put", json!([1])).await;
     lim.done("queue.tube.mail2:put_many", json!([[[1], [2]]])).await;
     lim.done("queue.tube.mail:take", json!([0])).await;
@@ -150,7 +150,7 @@ async fn grants_say_which_verbs_on_which_tubes() {
         ("queue.tube", json!([])),
         ("queue.cfg", json!([{ "ttr": 5 }])),
         ("queue.create_tube", json!(["another", "fifo"])),
-        // Wrong arguments tell nothing about a tube that may not be seen.
+        // Wrong arguments reveal nothing about a tube that may not be seen.
         ("queue.tube.post:put", json!([])),
         ("queue.tube.mail:kick", json!(["x"])),
         ("taskyard.execute", json!([[[TUBES, "post"]]])),
@@ -169,32 +169,32 @@ async fn grants_say_which_verbs_on_which_tubes() {
 async fn a_guest_may_have_grants_of_its_own() {
     let open = Grants::List(vec![Grant::new("open", &[Verb::Put, Verb::Create])]);
     let users = Users::new(vec![User::guest(open)]);
-    let rig = Rig::with(|config| config.users = users).await;
-    let mut talk = rig.connect().await;
-    talk.done("queue.create_tube", json!(["open", "fifo"])).await;
-    talk.done("queue.tube.open:put", json!([1])).await;
-    talk.refused("queue.tube.open:take", json!([0]), 42, "'guest'").await;
-    let fault = talk.eval("return queue.state()", json!([])).await.unwrap_err();
+    let server = TestServer::with(|config| config.users = users).await;
+    let mut client = server.connect().await;
+    client.done("queue.create_tube", json!(["open", "fifo"])).await;
+    client.done("queue.tube.open:put", json!([1])).await;
+    client.refused("queue.tube.open:take", json!([0]), 42, "'guest'").await;
+    let fault = client.eval("return queue.state()", json!([])).await.unwrap_err();
     assert_eq!(&*fault.text, "Execute access to universe '' is denied for user 'guest'");
     let unknown = Operation::Auth { user: "guest", scramble: None };
-    talk.ask(&unknown).await.unwrap();
+    client.ask(&unknown).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_stranger_may_not_send_much() {
-    let rig = guarded().await;
-    let mut talk = rig.connect().await;
-    talk.send(&[0xce, 0, 1, 0, 0]).await;
-    assert_eq!(talk.next().await.unwrap().1.unwrap_err().code, 20);
-    assert!(talk.next().await.is_none(), "the connection is closed");
-    let mut boss = rig.connect().await;
-    introduce(&mut boss, "boss", "secret").await.unwrap();
+async fn an_unauthenticated_client_may_only_send_small_frames() {
+    let server = server_with_users().await;
+    let mut client = server.connect().await;
+    client.send(&[0xce, 0, 1, 0, 0]).await;
+    assert_eq!(client.next().await.unwrap().1.unwrap_err().code, 20);
+    assert!(client.next().await.is_none(), "the connection is closed");
+    let mut boss = server.connect().await;
+    authenticate(&mut boss, "boss", "secret").await.unwrap();
     boss.done("queue.create_tube", json!(["mail", "fifo"])).await;
     boss.done("queue.tube.mail:put", json!(["x".repeat(100_000)])).await;
 }
 
 #[tokio::test]
-async fn an_address_that_others_reach_needs_users_or_a_token() {
+async fn a_public_address_needs_users_or_a_token() {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let everywhere = SocketAddr::from(([0, 0, 0, 0], 0));
     let bind = async |change: fn(&mut Config)| {
@@ -210,29 +210,30 @@ async fn an_address_that_others_reach_needs_users_or_a_token() {
     assert!(matches!(refused, Err(BindError::IprotoExposed(address)) if address == everywhere));
     assert!(bind(|config| config.insecure = true).await.is_ok());
     assert!(bind(|config| config.token = Token::new("secret-0123456789").ok()).await.is_ok());
-    let guarded = bind(|config| {
+    let server_with_users = bind(|config| {
         let users = Users::new(vec![User::new("boss", "secret", Grants::All)]);
         config.iproto.as_mut().unwrap().users = users;
     });
-    assert!(guarded.await.is_ok());
+    assert!(server_with_users.await.is_ok());
 }
 
-/// A token kept strangers out of HTTP alone: over iproto everybody on the machine was let in.
+/// A token protected HTTP only: over iproto every local client was accepted.
 #[tokio::test]
-async fn the_token_is_a_password_where_there_are_no_users() {
-    let rig = Rig::with_all(|config| config.token = Token::new("secret-0123456789").ok()).await;
-    let mut talk = rig.connect().await;
-    talk.refused("queue.state", json!([]), 42, "denied for user 'guest'").await;
-    assert_eq!(introduce(&mut talk, "admin", "wrong").await.unwrap_err().code, 47);
-    introduce(&mut talk, "admin", "secret-0123456789").await.unwrap();
-    talk.done("queue.create_tube", json!(["mail", "fifo"])).await;
+async fn the_token_is_the_password_without_users() {
+    let server =
+        TestServer::with_all(|config| config.token = Token::new("secret-0123456789").ok()).await;
+    let mut client = server.connect().await;
+    client.refused("queue.state", json!([]), 42, "denied for user 'guest'").await;
+    assert_eq!(authenticate(&mut client, "admin", "wrong").await.unwrap_err().code, 47);
+    authenticate(&mut client, "admin", "secret-0123456789").await.unwrap();
+    client.done("queue.create_tube", json!(["mail", "fifo"])).await;
 }
 
 #[tokio::test]
-async fn a_busy_port_is_told_apart() {
-    let rig = Rig::new().await;
+async fn a_port_in_use_is_reported() {
+    let server = TestServer::new().await;
     let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)));
-    config.iproto = Some(IprotoConfig::new(rig.address));
-    let refused = Server::bind(config, rig.engine.clone()).await.map(|server| server.address());
-    assert!(matches!(refused, Err(BindError::IprotoBusy(address)) if address == rig.address));
+    config.iproto = Some(IprotoConfig::new(server.address));
+    let refused = Server::bind(config, server.engine.clone()).await.map(|server| server.address());
+    assert!(matches!(refused, Err(BindError::IprotoBusy(address)) if address == server.address));
 }

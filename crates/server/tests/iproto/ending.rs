@@ -1,45 +1,45 @@
-//! How a server ends: everybody gets an answer.
+//! A server that stops answers every request.
 
 use serde_json::json;
 use tokio::net::TcpStream;
 
-use crate::rig::Rig;
+use crate::fixture::TestServer;
 
 #[tokio::test]
-async fn stopping_answers_those_who_wait_and_closes() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    let mut idle = rig.connect().await;
+async fn stopping_answers_waiting_requests_and_closes() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    let mut idle = server.connect().await;
     let mut waiting = Vec::new();
     for _ in 0..10 {
-        waiting.push(talk.post("queue.tube.mail:take", json!([])).await);
+        waiting.push(client.post("queue.tube.mail:take", json!([])).await);
     }
-    rig.consumers("mail", 10).await;
-    let address = rig.address;
-    let running = rig.stop();
+    server.consumers("mail", 10).await;
+    let address = server.address;
+    let running = server.stop();
     for _ in &waiting {
-        let (sync, answer) = talk.next().await.unwrap();
+        let (sync, answer) = client.next().await.unwrap();
         assert!(waiting.contains(&sync));
         assert_eq!(answer.unwrap(), json!([]));
     }
-    assert!(talk.next().await.is_none());
+    assert!(client.next().await.is_none());
     assert!(idle.next().await.is_none());
     running.await.unwrap().unwrap();
-    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
 }
 
 #[tokio::test]
 async fn what_was_asked_before_the_end_is_answered() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    let engine = rig.engine.clone();
-    let mut other = rig.connect().await;
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    let engine = server.engine.clone();
+    let mut other = server.connect().await;
     let parked = other.post("queue.tube.mail:take", json!([])).await;
-    rig.consumers("mail", 1).await;
+    server.consumers("mail", 1).await;
     engine.stop().await.unwrap();
     assert_eq!(other.answer_to(parked).await.unwrap(), json!([]));
-    talk.refused("queue.tube.mail:put", json!([1]), 32, "shutting down").await;
-    talk.ping().await;
-    rig.stop().await.unwrap().unwrap();
-    assert!(talk.next().await.is_none());
+    client.refused("queue.tube.mail:put", json!([1]), 32, "shutting down").await;
+    client.ping().await;
+    server.stop().await.unwrap().unwrap();
+    assert!(client.next().await.is_none());
 }

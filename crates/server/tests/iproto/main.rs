@@ -1,18 +1,18 @@
-//! A live server asked by the byte, as clients of Tarantool's queue ask it.
+//! A running iproto server, tested with frames as clients of Tarantool's queue send them.
 //!
-//! Nothing here sleeps: whoever must be waiting is waited for by asking the engine, and time is moved
-//! by hand.
+//! The tests do not sleep: they ask the engine until the expected number of consumers waits, and
+//! move the time by hand.
 
 mod access;
 mod bytes;
 mod ending;
 mod expressions;
+mod fixture;
 mod limits;
 mod metrics;
 mod native;
 mod noise;
 mod pipelining;
-mod rig;
 mod semaphores;
 mod sessions;
 mod spaces;

@@ -1,18 +1,18 @@
-//! What is counted.
+//! The metrics of the iproto server.
 
 use serde_json::json;
 
-use crate::rig::Rig;
+use crate::fixture::TestServer;
 
 #[tokio::test]
 async fn connections_and_requests_are_counted() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    talk.done("queue.tube.mail:put", json!([1])).await;
-    talk.done("queue.tube.mail:put", json!([2])).await;
-    talk.refused("queue.tube.post:take", json!([0]), 33, "").await;
-    talk.ping().await;
-    let metrics = rig.metrics().await;
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    client.done("queue.tube.mail:put", json!([1])).await;
+    client.done("queue.tube.mail:put", json!([2])).await;
+    client.refused("queue.tube.post:take", json!([0]), 33, "").await;
+    client.ping().await;
+    let metrics = server.metrics().await;
     for line in [
         "taskyard_iproto_connections 1",
         "taskyard_iproto_connections_refused_total 0",

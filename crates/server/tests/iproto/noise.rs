@@ -1,16 +1,16 @@
-//! Bytes that are no requests disturb nobody else.
+//! Bytes that are no requests do not affect other clients.
 
 use fastrand::Rng;
 use serde_json::json;
-use taskyard_wire::iproto::{Operation, Shape, auth};
+use taskyard_iproto::{Operation, Shape, auth};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::rig::{Rig, packed};
+use crate::fixture::{TestServer, packed};
 
-/// Sends bytes on a connection of its own and reads until the server closes, or nothing comes.
-async fn throw(rig: &Rig, bytes: &[u8]) {
-    let mut stream = TcpStream::connect(rig.address).await.unwrap();
+/// Sends bytes on a new connection and reads until the server closes it or nothing more arrives.
+async fn send_noise(server: &TestServer, bytes: &[u8]) {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
     // The server may close in the middle.
     let _ = stream.write_all(bytes).await;
     let _ = stream.shutdown().await;
@@ -42,37 +42,37 @@ fn requests(rng: &mut Rng) -> Vec<Vec<u8>> {
     ];
     let encoded = operations.iter().map(|operation| {
         let mut bytes = Vec::new();
-        taskyard_wire::iproto::encode_request(&mut bytes, rng.u64(..), operation);
+        taskyard_iproto::encode_request(&mut bytes, rng.u64(..), operation);
         bytes
     });
     encoded.collect()
 }
 
 #[tokio::test]
-async fn random_bytes_disturb_nobody() {
+async fn random_bytes_do_not_affect_other_clients() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    talk.done("queue.create_tube", json!(["other", "fifottl"])).await;
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    client.done("queue.create_tube", json!(["other", "fifottl"])).await;
     for round in 0..100 {
         let length = rng.usize(1..300);
         let bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(length).collect();
-        throw(&rig, &bytes).await;
-        assert_eq!(talk.done("queue.tube.mail:put", json!([round])).await[0][0], round);
+        send_noise(&server, &bytes).await;
+        assert_eq!(client.done("queue.tube.mail:put", json!([round])).await[0][0], round);
     }
 }
 
 #[tokio::test]
-async fn damaged_requests_disturb_nobody() {
+async fn damaged_requests_do_not_affect_other_clients() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    talk.done("queue.create_tube", json!(["other", "fifottl"])).await;
-    talk.done("queue.create_tube", json!(["empty", "fifottl"])).await;
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    client.done("queue.create_tube", json!(["other", "fifottl"])).await;
+    client.done("queue.create_tube", json!(["empty", "fifottl"])).await;
     for round in 0..200 {
         let mut bytes = requests(&mut rng).concat();
         for _ in 0..rng.usize(0..4) {
@@ -80,66 +80,66 @@ async fn damaged_requests_disturb_nobody() {
             bytes[at] = rng.u8(..);
         }
         bytes.truncate(rng.usize(..=bytes.len()));
-        throw(&rig, &bytes).await;
-        assert_eq!(talk.done("queue.tube.mail:put", json!([round])).await[0][0], round);
+        send_noise(&server, &bytes).await;
+        assert_eq!(client.done("queue.tube.mail:put", json!([round])).await[0][0], round);
     }
 }
 
-// The take had a table for its timeout and the expression a name that nobody knows, so that the damaged
-// ones were never near a tube.
+// The take had a table for its timeout and the expression an unknown name, so the damaged ones
+// never reached a tube.
 #[tokio::test]
-async fn requests_that_are_not_damaged_are_served() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("other", "fifottl").await;
-    talk.done("queue.create_tube", json!(["empty", "fifottl"])).await;
-    talk.done("queue.tube.other:put", json!([0])).await;
+async fn undamaged_requests_are_served() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("other", "fifottl").await;
+    client.done("queue.create_tube", json!(["empty", "fifottl"])).await;
+    client.done("queue.tube.other:put", json!([0])).await;
     let mut bytes = Vec::new();
     for mut request in requests(&mut Rng::with_seed(7)) {
         bytes.append(&mut request);
     }
-    talk.send(&bytes).await;
-    rig.consumers("empty", 1).await;
-    let tasks = rig.connect().await.done("queue.statistics", json!(["other"])).await;
+    client.send(&bytes).await;
+    server.consumers("empty", 1).await;
+    let tasks = server.connect().await.done("queue.statistics", json!(["other"])).await;
     let tasks = &tasks[0]["tasks"];
     assert_eq!((&tasks["done"], &tasks["total"]), (&json!(1), &json!(3)), "{tasks}");
 }
 
 #[tokio::test]
-async fn a_request_that_ends_early_is_no_request() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    let (_, bytes) = talk.call_bytes("queue.tube.mail:put", &json!([1]), Shape::Call);
+async fn a_truncated_request_is_not_served() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    let (_, bytes) = client.call_bytes("queue.tube.mail:put", &json!([1]), Shape::Call);
     for end in 0..bytes.len() {
-        throw(&rig, &bytes[..end]).await;
+        send_noise(&server, &bytes[..end]).await;
     }
-    rig.ready("mail", 0).await;
+    server.ready("mail", 0).await;
 }
 
 #[tokio::test]
-async fn what_came_before_the_noise_is_answered() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    let (sync, mut bytes) = talk.call_bytes("queue.tube.mail:put", &json!([1]), Shape::Call);
+async fn requests_before_noise_are_answered() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    let (sync, mut bytes) = client.call_bytes("queue.tube.mail:put", &json!([1]), Shape::Call);
     bytes.push(0xc1);
-    talk.send(&bytes).await;
-    let mut answers = [talk.next().await.unwrap(), talk.next().await.unwrap()];
+    client.send(&bytes).await;
+    let mut answers = [client.next().await.unwrap(), client.next().await.unwrap()];
     answers.sort_by_key(|answer| answer.0);
     assert_eq!(answers[0].1.as_ref().unwrap_err().code, 20);
     assert_eq!(answers[1], (sync, Ok(json!([[0, "r", 1]]))));
-    assert!(talk.next().await.is_none(), "the connection is closed");
+    assert!(client.next().await.is_none(), "the connection is closed");
 }
 
-// A page in a browser may send a form here. What it writes must not become a request.
+// A page in a browser may send a form to this port. It must not become a request.
 #[tokio::test]
-async fn a_browser_gets_nowhere() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    let (_, put) = talk.call_bytes("queue.tube.mail:put", &json!([1]), Shape::Call);
+async fn a_browser_cannot_send_requests() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    let (_, put) = client.call_bytes("queue.tube.mail:put", &json!([1]), Shape::Call);
     for pad in 0..120 {
         let path = "x".repeat(pad);
         let mut bytes = format!("POST /{path} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes();
         bytes.extend_from_slice(&put);
-        throw(&rig, &bytes).await;
+        send_noise(&server, &bytes).await;
     }
-    rig.ready("mail", 0).await;
+    server.ready("mail", 0).await;
 }

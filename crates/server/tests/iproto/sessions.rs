@@ -1,4 +1,4 @@
-//! Sessions: what a client holds returns when it leaves, unless it comes back in time.
+//! Sessions: the tasks of a client return when it leaves, unless it comes back in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,72 +8,72 @@ use taskyard_core::{Body, Command, Error, Timestamp};
 use taskyard_store::{BodyKey, Capabilities, Executed, MemoryStore, Pending, Store};
 use tokio::task::yield_now;
 
-use crate::rig::Rig;
+use crate::fixture::TestServer;
 
 #[tokio::test]
-async fn what_a_client_holds_returns_when_it_leaves() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    let mut leaving = rig.connect().await;
+async fn tasks_return_when_their_client_leaves() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    let mut leaving = server.connect().await;
     for task in 0..3 {
-        talk.done("queue.tube.mail:put", json!([task])).await;
+        client.done("queue.tube.mail:put", json!([task])).await;
     }
     leaving.done("queue.tube.mail:take", json!([0])).await;
     leaving.done("queue.tube.mail:take", json!([0])).await;
-    rig.ready("mail", 1).await;
-    talk.refused("queue.tube.mail:ack", json!([0]), 32, "Task was not taken").await;
+    server.ready("mail", 1).await;
+    client.refused("queue.tube.mail:ack", json!([0]), 32, "Task was not taken").await;
     drop(leaving);
-    rig.ready("mail", 3).await;
-    assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await, json!([[0, "t", 0]]));
+    server.ready("mail", 3).await;
+    assert_eq!(client.done("queue.tube.mail:take", json!([0])).await, json!([[0, "t", 0]]));
 }
 
 #[tokio::test]
-async fn a_client_that_comes_back_in_time_finishes_its_task() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    talk.done("queue.cfg", json!([{ "ttr": 10.0 }])).await;
-    talk.done("queue.tube.mail:put", json!([1])).await;
-    let mut first = rig.connect().await;
+async fn a_session_that_is_joined_in_time_finishes_its_task() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    client.done("queue.cfg", json!([{ "ttr": 10.0 }])).await;
+    client.done("queue.tube.mail:put", json!([1])).await;
+    let mut first = server.connect().await;
     first.done("queue.tube.mail:take", json!([0])).await;
     let session = first.identity().await;
     assert_eq!(first.identity().await, session);
     drop(first);
-    rig.connections(1).await;
-    rig.advance(9);
-    let mut second = rig.connect().await;
+    server.connections(1).await;
+    server.advance(9);
+    let mut second = server.connect().await;
     second.identify(&session).await.unwrap();
-    rig.advance(60);
+    server.advance(60);
     assert_eq!(second.done("queue.tube.mail:ack", json!([0])).await, json!([[0, "-", 1]]));
     assert_eq!(second.identity().await, session);
 }
 
 #[tokio::test]
-async fn a_client_that_comes_back_too_late_is_not_known() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    talk.done("queue.cfg", json!([{ "ttr": 10 }])).await;
-    talk.done("queue.tube.mail:put", json!([1])).await;
-    let mut first = rig.connect().await;
+async fn a_session_that_is_joined_too_late_is_unknown() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    client.done("queue.cfg", json!([{ "ttr": 10 }])).await;
+    client.done("queue.tube.mail:put", json!([1])).await;
+    let mut first = server.connect().await;
     first.done("queue.tube.mail:take", json!([0])).await;
     let session = first.identity().await;
     drop(first);
-    rig.connections(1).await;
-    rig.advance(11);
-    let mut second = rig.connect().await;
+    server.connections(1).await;
+    server.advance(11);
+    let mut second = server.connect().await;
     let fault = second.identify(&session).await.unwrap_err();
     assert!(fault.code == 32 && fault.text.contains("is unknown."), "{fault:?}");
     let fault = second.identify(b"short").await.unwrap_err();
     assert_eq!((fault.code, &*fault.text), (32, "Invalid UUID format."));
-    rig.ready("mail", 1).await;
+    server.ready("mail", 1).await;
     second.ping().await;
 }
 
 #[tokio::test]
 async fn connections_that_share_a_session_share_its_tasks() {
-    let rig = Rig::new().await;
-    let mut one = rig.with_tube("mail", "fifottl").await;
+    let server = TestServer::new().await;
+    let mut one = server.with_tube("mail", "fifottl").await;
     let session = one.identity().await;
-    let mut two = rig.connect().await;
+    let mut two = server.connect().await;
     two.identify(&session).await.unwrap();
     for task in 0..2 {
         one.done("queue.tube.mail:put", json!([task])).await;
@@ -81,44 +81,44 @@ async fn connections_that_share_a_session_share_its_tasks() {
     }
     two.done("queue.tube.mail:release", json!([0])).await;
     drop(one);
-    // The other one is still there.
+    // The other connection is still open.
     two.done("queue.tube.mail:touch", json!([1, 5])).await;
     two.done("queue.tube.mail:ack", json!([1])).await;
 }
 
 #[tokio::test]
-async fn whoever_goes_over_to_another_session_leaves_the_old_one() {
-    let rig = Rig::new().await;
-    let mut one = rig.with_tube("mail", "fifo").await;
+async fn switching_sessions_leaves_the_old_one() {
+    let server = TestServer::new().await;
+    let mut one = server.with_tube("mail", "fifo").await;
     one.done("queue.tube.mail:put", json!([1])).await;
-    let mut two = rig.connect().await;
+    let mut two = server.connect().await;
     two.done("queue.tube.mail:take", json!([0])).await;
-    rig.ready("mail", 0).await;
+    server.ready("mail", 0).await;
     let session = one.identity().await;
     two.identify(&[7; 16]).await.unwrap_err();
-    // Nothing has changed by the refusal.
-    rig.ready("mail", 0).await;
+    // The refusal has changed nothing.
+    server.ready("mail", 0).await;
     two.identify(&session).await.unwrap();
-    rig.ready("mail", 1).await;
+    server.ready("mail", 1).await;
     two.refused("queue.tube.mail:ack", json!([0]), 32, "Task was not taken").await;
     one.done("queue.tube.mail:take", json!([0])).await;
     two.done("queue.tube.mail:ack", json!([0])).await;
 }
 
-// What follows an identify in the same write belongs to the new session already.
+// A request after an identify in the same write belongs to the new session already.
 #[tokio::test]
-async fn what_follows_an_identify_waits_for_it() {
-    let rig = Rig::new().await;
-    let mut one = rig.with_tube("mail", "fifo").await;
+async fn requests_after_an_identify_wait_for_it() {
+    let server = TestServer::new().await;
+    let mut one = server.with_tube("mail", "fifo").await;
     one.done("queue.tube.mail:put", json!([1])).await;
     one.done("queue.tube.mail:take", json!([0])).await;
     let session = one.identity().await;
-    let mut two = rig.connect().await;
+    let mut two = server.connect().await;
     let mut args = vec![0x91, 0xb0];
     args.extend(session);
     let name = "queue.identify";
-    let shape = taskyard_wire::iproto::Shape::Call;
-    let identify = taskyard_wire::iproto::Operation::Call { name, args: &args, shape };
+    let shape = taskyard_iproto::Shape::Call;
+    let identify = taskyard_iproto::Operation::Call { name, args: &args, shape };
     let (_, mut bytes) = two.request(&identify);
     let (ack, more) = two.call_bytes("queue.tube.mail:ack", &json!([0]), shape);
     bytes.extend(more);
@@ -129,31 +129,31 @@ async fn what_follows_an_identify_waits_for_it() {
 
 #[tokio::test]
 async fn ttr_is_the_time_of_a_delivery() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifottl").await;
-    talk.done("queue.tube.mail:put", json!([1, { "ttr": 5 }])).await;
-    talk.done("queue.tube.mail:take", json!([0])).await;
-    rig.advance(6);
-    talk.refused("queue.tube.mail:ack", json!([0]), 32, "Task was not taken").await;
-    rig.ready("mail", 1).await;
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
+    client.done("queue.tube.mail:put", json!([1, { "ttr": 5 }])).await;
+    client.done("queue.tube.mail:take", json!([0])).await;
+    server.advance(6);
+    client.refused("queue.tube.mail:ack", json!([0]), 32, "Task was not taken").await;
+    server.ready("mail", 1).await;
 }
 
-// A take that waited stayed in the session that its connection left: it was answered that the session is
-// unknown or, where sessions outlive their connections, with a task that nobody could finish.
+// A waiting take stayed in the session that its connection left: it was answered that the session
+// is unknown or, if sessions outlive their connections, with a task that could not be finished.
 #[tokio::test]
-async fn takes_that_wait_go_along_to_another_session() {
+async fn waiting_takes_move_to_the_new_session() {
     for ttr in [0, 3_600] {
-        let rig = Rig::new().await;
-        let mut one = rig.with_tube("mail", "fifottl").await;
+        let server = TestServer::new().await;
+        let mut one = server.with_tube("mail", "fifottl").await;
         one.done("queue.cfg", json!([{ "ttr": ttr }])).await;
         let session = one.identity().await;
-        let mut two = rig.connect().await;
+        let mut two = server.connect().await;
         let first = two.post("queue.tube.mail:take", json!([])).await;
         let second = two.post("queue.tube.mail:take_many", json!([5, 60])).await;
-        rig.consumers("mail", 2).await;
+        server.consumers("mail", 2).await;
         two.identify(&[7; 16]).await.unwrap_err();
         two.identify(&session).await.unwrap();
-        rig.consumers("mail", 2).await;
+        server.consumers("mail", 2).await;
         one.done("queue.tube.mail:put", json!(["a"])).await;
         assert_eq!(two.answer_to(first).await.unwrap(), json!([[0, "t", "a"]]), "in their order");
         one.done("queue.tube.mail:put", json!(["b"])).await;
@@ -161,32 +161,32 @@ async fn takes_that_wait_go_along_to_another_session() {
         two.done("queue.tube.mail:ack", json!([0])).await;
         one.done("queue.tube.mail:ack", json!([1])).await;
         let last = two.post("queue.tube.mail:take", json!([60])).await;
-        rig.consumers("mail", 1).await;
-        rig.advance(61);
+        server.consumers("mail", 1).await;
+        server.advance(61);
         assert_eq!(two.answer_to(last).await.unwrap(), json!([]));
     }
 }
 
-// An identify that came while too much was under way was refused but counted as done: every take after it
-// was told that the session is unknown.
+// An identify that was refused because of too many pending requests counted as done: every take
+// after it was answered that the session is unknown.
 #[tokio::test]
-async fn an_identify_that_is_refused_can_be_tried_again() {
-    let rig = Rig::with(|config| config.in_flight_max = 1).await;
-    let mut talk = rig.connect().await;
-    talk.done("queue.create_tube", json!(["mail", "limfifottl", { "capacity": 1 }])).await;
-    talk.done("queue.tube.mail:put", json!([1])).await;
-    let waiting = talk.post("queue.tube.mail:put", json!([2, { "timeout": 60 }])).await;
-    while rig.engine.waiting().await.is_empty() {
+async fn a_refused_identify_can_be_repeated() {
+    let server = TestServer::with(|config| config.in_flight_max = 1).await;
+    let mut client = server.connect().await;
+    client.done("queue.create_tube", json!(["mail", "limfifottl", { "capacity": 1 }])).await;
+    client.done("queue.tube.mail:put", json!([1])).await;
+    let waiting = client.post("queue.tube.mail:put", json!([2, { "timeout": 60 }])).await;
+    while server.engine.waiting().await.is_empty() {
         yield_now().await;
     }
-    talk.refused("queue.identify", json!([]), 32, "not answered yet").await;
-    rig.connect().await.done("queue.tube.mail:delete", json!([0])).await;
-    assert_eq!(talk.answer_to(waiting).await.unwrap(), json!([[1, "r", 2]]));
-    assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await, json!([[1, "t", 2]]));
-    talk.identity().await;
+    client.refused("queue.identify", json!([]), 32, "unanswered").await;
+    server.connect().await.done("queue.tube.mail:delete", json!([0])).await;
+    assert_eq!(client.answer_to(waiting).await.unwrap(), json!([[1, "r", 2]]));
+    assert_eq!(client.done("queue.tube.mail:take", json!([0])).await, json!([[1, "t", 2]]));
+    client.identity().await;
 }
 
-/// A store in memory in which nobody can leave a session while it is stuck.
+/// A memory store in which no session can be left while it is stuck.
 struct Sticky {
     store: MemoryStore,
     stuck: Arc<AtomicBool>,
@@ -225,33 +225,34 @@ impl Store for Sticky {
     }
 }
 
-// A client that left while the disk was full kept its tasks until the server started again: its session
-// was left once, in vain.
+// A client that left while the disk was full kept its tasks until the server was restarted: leaving
+// its session was tried only once.
 #[tokio::test]
-async fn a_session_that_cannot_be_left_is_left_later() {
+async fn leaving_a_session_is_retried() {
     let (stuck, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let store =
         Sticky { store: MemoryStore::default(), stuck: stuck.clone(), refused: refused.clone() };
-    let rig = Rig::on(Box::new(store), |_| {}).await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    talk.done("queue.tube.mail:put_many", json!([[[1], [2], [3]]])).await;
-    let (mut leaving, mut switching) = (rig.connect().await, rig.connect().await);
+    let server = TestServer::on(Box::new(store), |_| {}).await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    client.done("queue.tube.mail:put_many", json!([[[1], [2], [3]]])).await;
+    let (mut leaving, mut switching) = (server.connect().await, server.connect().await);
     leaving.done("queue.tube.mail:take_many", json!([2, 0])).await;
     switching.done("queue.tube.mail:take", json!([0])).await;
-    let session = talk.identity().await;
+    let session = client.identity().await;
     stuck.store(true, Ordering::Relaxed);
     drop(leaving);
-    // Whoever goes over to another session leaves one too.
+    // Switching to another session leaves one too.
     switching.identify(&session).await.unwrap();
     while refused.load(Ordering::Relaxed) < 4 {
         yield_now().await;
     }
-    rig.ready("mail", 0).await;
+    server.ready("mail", 0).await;
     stuck.store(false, Ordering::Relaxed);
-    rig.ready("mail", 3).await;
+    server.ready("mail", 3).await;
 }
 
-/// A store in memory whose sessions cannot be joined while it is away. Everything else goes on, as if it came back between.
+/// A memory store whose sessions cannot be joined while it is unreachable. All other commands
+/// succeed, as if it were reachable in between.
 struct Joinless {
     store: MemoryStore,
     away: Arc<AtomicBool>,
@@ -291,62 +292,63 @@ impl Store for Joinless {
     }
 }
 
-// A take that waited outlived an outage of its store, and the join of its session that was sent before it did not: the take was answered
-// that the UUID is unknown.
+// A waiting take survived an outage of its store, but the join of its session that was sent before
+// did not: the take was answered that the UUID is unknown.
 #[tokio::test]
-async fn a_take_outlives_an_outage_in_which_its_session_could_not_begin() {
+async fn a_take_survives_an_outage_in_which_its_session_could_not_be_joined() {
     for (take, args) in [("take", json!([0])), ("take", json!([60])), ("take_many", json!([1, 60]))]
     {
         let away = Arc::new(AtomicBool::new(false));
         let store = Joinless { store: MemoryStore::default(), away: away.clone() };
-        let rig = Rig::on(Box::new(store), |config| {
-            // The take that is repeated needs no second place.
+        let server = TestServer::on(Box::new(store), |config| {
+            // The repeated take needs no second admission.
             config.iproto.as_mut().unwrap().in_flight_max = 1;
         })
         .await;
-        let mut talk = rig.with_tube("mail", "fifo").await;
-        let mut taker = rig.connect().await;
+        let mut client = server.with_tube("mail", "fifo").await;
+        let mut taker = server.connect().await;
         if args[0] == 0 {
-            talk.done("queue.tube.mail:put", json!([1])).await;
+            client.done("queue.tube.mail:put", json!([1])).await;
         }
         away.store(true, Ordering::Relaxed);
         let taking = taker.post(&format!("queue.tube.mail:{take}"), args.clone()).await;
         if args[0] != 0 {
-            rig.consumers("mail", 1).await;
-            talk.done("queue.tube.mail:put", json!([1])).await;
+            server.consumers("mail", 1).await;
+            client.done("queue.tube.mail:put", json!([1])).await;
         }
         let taken = taker.answer_to(taking).await.unwrap();
         let task = json!([0, "t", 1]);
         assert_eq!(taken, if take == "take" { json!([task]) } else { json!([[task]]) });
-        // Its session was joined once, so that it ends with the connection.
+        // Its session was joined once, so it ends with the connection.
         drop(taker);
-        rig.ready("mail", 1).await;
+        server.ready("mail", 1).await;
     }
 }
 
-// Several takes that waited found their session unknown: it was joined once for each of them and left once, and kept what it held.
+// Several waiting takes found their session unknown: it was joined once for each of them and left
+// once, and kept its tasks.
 #[tokio::test]
-async fn takes_of_an_unknown_session_begin_it_once() {
+async fn takes_of_an_unknown_session_join_it_once() {
     let away = Arc::new(AtomicBool::new(false));
     let store = Joinless { store: MemoryStore::default(), away: away.clone() };
-    let rig = Rig::on(Box::new(store), |_| {}).await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    let mut taker = rig.connect().await;
+    let server = TestServer::on(Box::new(store), |_| {}).await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    let mut taker = server.connect().await;
     away.store(true, Ordering::Relaxed);
     let mut bytes = Vec::new();
     let mut takes = Vec::new();
     for _ in 0..5 {
-        let shape = taskyard_wire::iproto::Shape::Call;
+        let shape = taskyard_iproto::Shape::Call;
         let (take, more) = taker.call_bytes("queue.tube.mail:take", &json!([60]), shape);
         takes.push(take);
         bytes.extend(more);
     }
     taker.send(&bytes).await;
-    rig.consumers("mail", 5).await;
-    talk.done("queue.tube.mail:put_many", json!([[[1], [2], [3], [4], [5]]])).await;
+    server.consumers("mail", 5).await;
+    client.done("queue.tube.mail:put_many", json!([[[1], [2], [3], [4], [5]]])).await;
     for take in takes {
         assert_eq!(taker.answer_to(take).await.unwrap()[0][1], "t");
     }
     drop(taker);
-    rig.ready("mail", 5).await;
+    server.ready("mail", 5).await;
 }

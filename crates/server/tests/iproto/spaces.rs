@@ -1,28 +1,34 @@
-//! The spaces that can be read.
+//! The spaces that SELECT can read.
 
 use serde_json::{Value, json};
 use taskyard_core::tube::Kind;
 use taskyard_core::{
     Body, Command, Execute, NewTask, Reply, SessionId, Span, Take, TubeName, TubeOptions,
 };
+use taskyard_iproto::{Operation, parse_reply};
 use taskyard_server::{Grant, Grants, User, Users, Verb};
-use taskyard_wire::iproto::{Operation, parse_reply};
 
-use crate::rig::{Answer, Rig, Talk, packed};
+use crate::fixture::{Answer, RawClient, TestServer, packed};
 
-async fn select(talk: &mut Talk, space: u64, iterator: u64, key: Value, limit: u64) -> Answer {
+async fn select(
+    client: &mut RawClient,
+    space: u64,
+    iterator: u64,
+    key: Value,
+    limit: u64,
+) -> Answer {
     let key = packed(&key);
-    talk.ask(&Operation::Select { space, index: 0, limit, offset: 0, iterator, key: &key }).await
+    client.ask(&Operation::Select { space, index: 0, limit, offset: 0, iterator, key: &key }).await
 }
 
-/// How many rows there are. Identities are no text, so that rows with them cannot be read as JSON.
-async fn count(talk: &mut Talk, space: u64) -> usize {
+/// The number of rows. Identities are no text, so rows with them cannot be read as JSON.
+async fn count(client: &mut RawClient, space: u64) -> usize {
     let key = packed(&json!([]));
     let (limit, iterator) = (u64::MAX, 2);
     let select = Operation::Select { space, index: 0, limit, offset: 0, iterator, key: &key };
-    let (_, bytes) = talk.request(&select);
-    talk.send(&bytes).await;
-    let frame = talk.next_bytes().await.unwrap();
+    let (_, bytes) = client.request(&select);
+    client.send(&bytes).await;
+    let frame = client.next_bytes().await.unwrap();
     let data = parse_reply(&frame).unwrap().data.unwrap();
     match data[0] {
         0xdd => u32::from_be_bytes(data[1..5].try_into().unwrap()) as usize,
@@ -31,51 +37,56 @@ async fn count(talk: &mut Talk, space: u64) -> usize {
 }
 
 #[tokio::test]
-async fn the_schema_is_told_and_other_spaces_are_not_there() {
-    let rig = Rig::new().await;
-    let mut talk = rig.connect().await;
-    let spaces = select(&mut talk, 281, 2, json!([]), u64::MAX).await.unwrap();
+async fn the_schema_lists_only_known_spaces() {
+    let server = TestServer::new().await;
+    let mut client = server.connect().await;
+    let spaces = select(&mut client, 281, 2, json!([]), u64::MAX).await.unwrap();
     let names: Vec<_> = spaces.as_array().unwrap().iter().map(|row| &row[2]).collect();
     for name in ["_queue", "_queue_consumers", "_queue_taken"] {
         assert!(names.contains(&&json!(name)), "{spaces}");
     }
     assert!(
-        !select(&mut talk, 289, 2, json!([]), 10_000).await.unwrap().as_array().unwrap().is_empty()
+        !select(&mut client, 289, 2, json!([]), 10_000)
+            .await
+            .unwrap()
+            .as_array()
+            .unwrap()
+            .is_empty()
     );
-    assert_eq!(select(&mut talk, 277, 2, json!([]), 10_000).await.unwrap(), json!([]));
-    let fault = select(&mut talk, 600, 2, json!([]), 1).await.unwrap_err();
+    assert_eq!(select(&mut client, 277, 2, json!([]), 10_000).await.unwrap(), json!([]));
+    let fault = select(&mut client, 600, 2, json!([]), 1).await.unwrap_err();
     assert_eq!((fault.code, &*fault.text), (36, "Space '#600' does not exist"));
 }
 
 #[tokio::test]
 async fn tubes_consumers_and_taken_tasks_are_rows() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifottl").await;
-    talk.done("queue.create_tube", json!(["post", "fifo"])).await;
-    let tubes = select(&mut talk, 512, 2, json!([]), 100).await.unwrap();
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
+    client.done("queue.create_tube", json!(["post", "fifo"])).await;
+    let tubes = select(&mut client, 512, 2, json!([]), 100).await.unwrap();
     assert_eq!(tubes.as_array().unwrap().len(), 2, "{tubes}");
     assert!(tubes.to_string().contains("fifottl"), "{tubes}");
-    let one = select(&mut talk, 512, 2, json!([]), 1).await.unwrap();
+    let one = select(&mut client, 512, 2, json!([]), 1).await.unwrap();
     assert_eq!(one.as_array().unwrap().len(), 1);
-    let named = select(&mut talk, 512, 0, json!(["post"]), 100).await.unwrap();
+    let named = select(&mut client, 512, 0, json!(["post"]), 100).await.unwrap();
     assert_eq!(named.as_array().unwrap().len(), 1, "{named}");
-    assert_eq!(count(&mut talk, 513).await, 0);
-    assert_eq!(count(&mut talk, 514).await, 0);
-    let mut other = rig.connect().await;
+    assert_eq!(count(&mut client, 513).await, 0);
+    assert_eq!(count(&mut client, 514).await, 0);
+    let mut other = server.connect().await;
     other.done("queue.tube.mail:put", json!([1])).await;
     other.done("queue.tube.mail:take", json!([0])).await;
     other.post("queue.tube.post:take", json!([])).await;
-    rig.consumers("post", 1).await;
-    assert_eq!(count(&mut talk, 513).await, 1);
-    assert_eq!(count(&mut talk, 514).await, 1);
+    server.consumers("post", 1).await;
+    assert_eq!(count(&mut client, 513).await, 1);
+    assert_eq!(count(&mut client, 514).await, 1);
     drop(other);
-    rig.ready("mail", 1).await;
-    assert_eq!(count(&mut talk, 513).await, 0);
-    assert_eq!(count(&mut talk, 514).await, 0);
+    server.ready("mail", 1).await;
+    assert_eq!(count(&mut client, 513).await, 0);
+    assert_eq!(count(&mut client, 514).await, 0);
 }
 
-/// Makes a tube and takes this many tasks from it, as somebody does who says nothing here.
-async fn take_many(rig: &Rig, name: &str, count: usize) {
+/// Creates a tube and takes this many tasks from it, without an iproto connection.
+async fn take_many(server: &TestServer, name: &str, count: usize) {
     let tube = TubeName::new(name).unwrap();
     let options = TubeOptions::new(Kind::Fifo);
     let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
@@ -89,7 +100,7 @@ async fn take_many(rig: &Rig, name: &str, count: usize) {
         let (tube, session, wait) = (tube.clone(), Some(session), Span::ZERO);
         commands.push(Command::Take(Take { tube, count, session, lease: None, wait }));
     }
-    let replies = rig.engine.execute(commands).await;
+    let replies = server.engine.execute(commands).await;
     let taken = replies.iter().map(|reply| match reply {
         Ok(Reply::Taken(tasks)) => tasks.len(),
         _ => 0,
@@ -98,60 +109,61 @@ async fn take_many(rig: &Rig, name: &str, count: usize) {
 }
 
 /// The rows of the taken tasks with this key.
-async fn taken(talk: &mut Talk, index: u64, key: Value, limit: u64) -> Answer {
+async fn taken(client: &mut RawClient, index: u64, key: Value, limit: u64) -> Answer {
     let key = packed(&key);
     let select = Operation::Select { space: 514, index, limit, offset: 0, iterator: 0, key: &key };
-    talk.ask(&select).await
+    client.ask(&select).await
 }
 
-// The list of taken tasks ended at ten thousand of a tube without a word, and a task behind them was not
+// The list of taken tasks silently ended at ten thousand of a tube, and a task behind them was not
 // found by its key either.
 #[tokio::test]
-async fn all_taken_tasks_are_shown_and_each_is_found() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
-    take_many(&rig, "many", 12_000).await;
-    assert_eq!(count(&mut talk, 514).await, 12_000);
-    let row = taken(&mut talk, 1, json!([1, 11_500]), 10).await.unwrap();
+async fn all_taken_tasks_are_listed_and_found_by_key() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    take_many(&server, "many", 12_000).await;
+    assert_eq!(count(&mut client, 514).await, 12_000);
+    let row = taken(&mut client, 1, json!([1, 11_500]), 10).await.unwrap();
     assert_eq!((row.as_array().unwrap().len(), &row[0][2]), (1, &json!(11_500)), "{row}");
     let session = row[0][0].clone();
-    let same = taken(&mut talk, 0, json!([session, 1, 11_500]), 10).await.unwrap();
+    let same = taken(&mut client, 0, json!([session, 1, 11_500]), 10).await.unwrap();
     assert_eq!(same, row);
     for nothing in [json!([0, 11_500]), json!([1, 12_000]), json!([9])] {
-        assert_eq!(taken(&mut talk, 1, nothing, 10).await.unwrap(), json!([]));
+        assert_eq!(taken(&mut client, 1, nothing, 10).await.unwrap(), json!([]));
     }
-    let few = taken(&mut talk, 1, json!([]), 3).await.unwrap();
+    let few = taken(&mut client, 1, json!([]), 3).await.unwrap();
     assert_eq!(few.as_array().unwrap().len(), 3);
-    // What somebody holds can be looked at; what is ready is not held.
-    talk.done("queue.tube.mail:put", json!([1])).await;
-    assert_eq!(taken(&mut talk, 1, json!([0, 0]), 10).await.unwrap(), json!([]));
+    // Taken tasks are listed; ready tasks are not.
+    client.done("queue.tube.mail:put", json!([1])).await;
+    assert_eq!(taken(&mut client, 1, json!([0, 0]), 10).await.unwrap(), json!([]));
 }
 
 #[tokio::test]
-async fn more_taken_tasks_than_can_be_looked_at_are_an_error() {
-    let rig = Rig::new().await;
-    take_many(&rig, "many", 100_001).await;
-    let mut talk = rig.connect().await;
-    let fault = taken(&mut talk, 0, json!([]), u64::MAX).await.unwrap_err();
+async fn too_many_taken_tasks_are_an_error() {
+    let server = TestServer::new().await;
+    take_many(&server, "many", 100_001).await;
+    let mut client = server.connect().await;
+    let fault = taken(&mut client, 0, json!([]), u64::MAX).await.unwrap_err();
     assert!(fault.text.contains("more than 100000 tasks are taken"), "{fault:?}");
-    let some = taken(&mut talk, 0, json!([]), 5).await.unwrap();
+    let some = taken(&mut client, 0, json!([]), 5).await.unwrap();
     assert_eq!(some.as_array().unwrap().len(), 5);
-    let last = taken(&mut talk, 1, json!([0, 100_000]), 5).await.unwrap();
+    let last = taken(&mut client, 1, json!([0, 100_000]), 5).await.unwrap();
     assert_eq!(last[0][2], 100_000);
 }
 
-// Whoever knows the identity of a session may join it, and everybody with a grant on all tubes was told.
+// A client that knows the identity of a session may join it, and every user with a grant on all
+// tubes could read it.
 #[tokio::test]
-async fn identities_are_told_only_to_those_who_may_do_everything() {
+async fn identities_are_visible_only_to_administrators() {
     let everyday = Grants::List(vec![Grant::new("*", &[Verb::Put, Verb::Take])]);
     let users = Users::new(vec![User::guest(everyday)]);
-    let rig = Rig::with(|config| config.users = users).await;
-    take_many(&rig, "many", 1).await;
-    let mut talk = rig.connect().await;
-    talk.post("queue.tube.many:take", json!([])).await;
-    rig.consumers("many", 1).await;
-    let row = taken(&mut talk, 1, json!([0, 0]), 1).await.unwrap();
+    let server = TestServer::with(|config| config.users = users).await;
+    take_many(&server, "many", 1).await;
+    let mut client = server.connect().await;
+    client.post("queue.tube.many:take", json!([])).await;
+    server.consumers("many", 1).await;
+    let row = taken(&mut client, 1, json!([0, 0]), 1).await.unwrap();
     assert_eq!((&row[0][0], &row[0][2]), (&json!(""), &json!(0)));
-    let waiting = select(&mut talk, 513, 2, json!([]), 1).await.unwrap();
+    let waiting = select(&mut client, 513, 2, json!([]), 1).await.unwrap();
     assert_eq!(waiting[0][0], "");
 }

@@ -1,4 +1,4 @@
-//! Encrypted connections.
+//! TLS connections.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::rig::Rig;
+use crate::fixture::TestServer;
 
 fn file(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "iproto", "tls", name].iter().collect()
@@ -32,14 +32,14 @@ fn connector() -> TlsConnector {
 #[tokio::test]
 async fn an_encrypted_connection_is_served_and_a_plain_one_is_not() {
     let tls = Tls::read(&file("certificate.pem"), &file("key.pem")).unwrap();
-    let rig = Rig::with(|config| config.tls = Some(tls)).await;
-    let stream = TcpStream::connect(rig.address).await.unwrap();
+    let server = TestServer::with(|config| config.tls = Some(tls)).await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     let mut stream = connector().connect(name, stream).await.unwrap();
     let mut greeting = [0; 128];
     stream.read_exact(&mut greeting).await.unwrap();
     assert!(greeting.starts_with(b"Tarantool 2.11."));
-    let mut plain = TcpStream::connect(rig.address).await.unwrap();
+    let mut plain = TcpStream::connect(server.address).await.unwrap();
     plain.write_all(&[5, 0x82, 0x00, 0x40, 0x01, 1].repeat(20)).await.unwrap();
     let mut said = Vec::new();
     let _ = plain.read_to_end(&mut said).await;

@@ -1,122 +1,122 @@
-//! Every function, its answers and its refusals.
+//! Every function, its answers and its errors.
 
 use serde_json::{Value, json};
 
+use taskyard_iproto::Shape;
 use taskyard_store::OpenOptions;
-use taskyard_wire::iproto::Shape;
 
-use crate::rig::Rig;
+use crate::fixture::TestServer;
 
 #[tokio::test]
 async fn a_task_is_put_taken_and_acknowledged() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifottl").await;
-    let put = talk.done("queue.tube.mail:put", json!([{ "to": "ann" }, {}])).await;
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
+    let put = client.done("queue.tube.mail:put", json!([{ "to": "ann" }, {}])).await;
     assert_eq!(put, json!([[0, "r", { "to": "ann" }]]));
-    let put = talk.done("queue.tube.mail:put", json!(["later", { "delay": 5.5 }])).await;
+    let put = client.done("queue.tube.mail:put", json!(["later", { "delay": 5.5 }])).await;
     assert_eq!(put, json!([[1, "~", "later"]]));
-    let taken = talk.done("queue.tube.mail:take", json!([0])).await;
+    let taken = client.done("queue.tube.mail:take", json!([0])).await;
     assert_eq!(taken, json!([[0, "t", { "to": "ann" }]]));
-    assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await, json!([]));
-    let acked = talk.done("queue.tube.mail:ack", json!([0])).await;
+    assert_eq!(client.done("queue.tube.mail:take", json!([0])).await, json!([]));
+    let acked = client.done("queue.tube.mail:ack", json!([0])).await;
     assert_eq!(acked, json!([[0, "-", { "to": "ann" }]]));
-    talk.refused("queue.tube.mail:ack", json!([0]), 32, "Task was not taken").await;
-    talk.refused("queue.tube.mail:ack", json!([77]), 32, "Task was not taken").await;
+    client.refused("queue.tube.mail:ack", json!([0]), 32, "Task was not taken").await;
+    client.refused("queue.tube.mail:ack", json!([77]), 32, "Task was not taken").await;
 }
 
 #[tokio::test]
 async fn the_other_verbs() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifottl").await;
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
     for data in 0..3 {
-        talk.done("queue.tube.mail:put", json!([data])).await;
+        client.done("queue.tube.mail:put", json!([data])).await;
     }
-    talk.done("queue.tube.mail:take", json!([0])).await;
-    let touched = talk.done("queue.tube.mail:touch", json!([0, 2.5])).await;
+    client.done("queue.tube.mail:take", json!([0])).await;
+    let touched = client.done("queue.tube.mail:touch", json!([0, 2.5])).await;
     assert_eq!(touched, json!([[0, "t", 0]]));
-    assert_eq!(talk.done("queue.tube.mail:touch", json!([0, 0])).await, json!([]));
-    let released = talk.done("queue.tube.mail:release", json!([0, []])).await;
+    assert_eq!(client.done("queue.tube.mail:touch", json!([0, 0])).await, json!([]));
+    let released = client.done("queue.tube.mail:release", json!([0, []])).await;
     assert_eq!(released, json!([[0, "r", 0]]));
-    assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await[0][0], 0);
-    let released = talk.done("queue.tube.mail:release", json!([0, { "delay": 60 }])).await;
+    assert_eq!(client.done("queue.tube.mail:take", json!([0])).await[0][0], 0);
+    let released = client.done("queue.tube.mail:release", json!([0, { "delay": 60 }])).await;
     assert_eq!(released, json!([[0, "~", 0]]));
-    assert_eq!(talk.done("queue.tube.mail:bury", json!([1])).await, json!([[1, "!", 1]]));
-    assert_eq!(talk.done("queue.tube.mail:bury", json!([1])).await, json!([[1, "!", 1]]));
-    assert_eq!(talk.done("queue.tube.mail:peek", json!([1])).await, json!([[1, "!", 1]]));
-    assert_eq!(talk.done("queue.tube.mail:kick", json!([5])).await, json!([1]));
-    assert_eq!(talk.done("queue.tube.mail:kick", json!([])).await, json!([0]));
-    assert_eq!(talk.done("queue.tube.mail:kick", json!([-1])).await, json!([-1]));
-    assert_eq!(talk.done("queue.tube.mail:delete", json!([2])).await, json!([[2, "-", 2]]));
+    assert_eq!(client.done("queue.tube.mail:bury", json!([1])).await, json!([[1, "!", 1]]));
+    assert_eq!(client.done("queue.tube.mail:bury", json!([1])).await, json!([[1, "!", 1]]));
+    assert_eq!(client.done("queue.tube.mail:peek", json!([1])).await, json!([[1, "!", 1]]));
+    assert_eq!(client.done("queue.tube.mail:kick", json!([5])).await, json!([1]));
+    assert_eq!(client.done("queue.tube.mail:kick", json!([])).await, json!([0]));
+    assert_eq!(client.done("queue.tube.mail:kick", json!([-1])).await, json!([-1]));
+    assert_eq!(client.done("queue.tube.mail:delete", json!([2])).await, json!([[2, "-", 2]]));
     for verb in ["peek", "delete", "bury"] {
         let name = format!("queue.tube.mail:{verb}");
-        talk.refused(&name, json!([2]), 32, "Task 2 not found").await;
+        client.refused(&name, json!([2]), 32, "Task 2 not found").await;
     }
     for verb in ["release", "touch"] {
         let name = format!("queue.tube.mail:{verb}");
-        talk.refused(&name, json!([1, 1.0]), 32, "").await;
+        client.refused(&name, json!([1, 1.0]), 32, "").await;
     }
-    talk.done("queue.tube.mail:take", json!([0])).await;
-    talk.refused("queue.tube.mail:drop", json!([]), 32, "There are taken tasks").await;
-    assert_eq!(talk.done("queue.tube.mail:release_all", json!([])).await, json!([]));
-    assert_eq!(talk.done("queue.tube.mail:truncate", json!([])).await, json!([]));
-    assert_eq!(talk.done("queue.tube.mail:drop", json!([])).await, json!([true]));
-    talk.refused("queue.tube.mail:drop", json!([]), 33, "'queue.tube.mail:drop'").await;
+    client.done("queue.tube.mail:take", json!([0])).await;
+    client.refused("queue.tube.mail:drop", json!([]), 32, "There are taken tasks").await;
+    assert_eq!(client.done("queue.tube.mail:release_all", json!([])).await, json!([]));
+    assert_eq!(client.done("queue.tube.mail:truncate", json!([])).await, json!([]));
+    assert_eq!(client.done("queue.tube.mail:drop", json!([])).await, json!([true]));
+    client.refused("queue.tube.mail:drop", json!([]), 33, "'queue.tube.mail:drop'").await;
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_named() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
+async fn missing_tubes_and_tasks_are_named() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
     for name in ["queue.tube.post:put", "queue.tube.mail:fly", "queue.fly", "fly", "queue.tube.x"] {
-        talk.refused(name, json!([1]), 33, &format!("Procedure '{name}' is not defined")).await;
+        client.refused(name, json!([1]), 33, &format!("Procedure '{name}' is not defined")).await;
     }
-    talk.done("queue.tube.mail:put", json!([1])).await;
-    talk.done("queue.tube.mail:take", json!([0])).await;
+    client.done("queue.tube.mail:put", json!([1])).await;
+    client.done("queue.tube.mail:take", json!([0])).await;
     let text = "fifo queue does not support touch";
-    talk.refused("queue.tube.mail:touch", json!([0, 1]), 32, text).await;
-    talk.refused("queue.create_tube", json!(["mail", "fifo"]), 32, "already exists").await;
-    talk.refused("queue.create_tube", json!(["a", "lifo"]), 32, "Unknown tube type lifo").await;
-    talk.refused("queue.tube.mail:put", json!([]), 39, "Tuple field 3").await;
-    // Whatever is wrong with a call, a tube that is not there comes first.
-    talk.refused("queue.tube.post:ack", json!(["x"]), 33, "'queue.tube.post:ack'").await;
+    client.refused("queue.tube.mail:touch", json!([0, 1]), 32, text).await;
+    client.refused("queue.create_tube", json!(["mail", "fifo"]), 32, "already exists").await;
+    client.refused("queue.create_tube", json!(["a", "lifo"]), 32, "Unknown tube type lifo").await;
+    client.refused("queue.tube.mail:put", json!([]), 39, "Tuple field 3").await;
+    // A missing tube is reported before any other error of the call.
+    client.refused("queue.tube.post:ack", json!(["x"]), 33, "'queue.tube.post:ack'").await;
 }
 
-// What a kind makes of wrong arguments was decided before the kind was known.
+// Wrong arguments were refused before the kind of the tube was known.
 #[tokio::test]
-async fn the_kind_of_a_tube_decides_what_is_wrong() {
-    let rig = Rig::new().await;
-    let mut talk = rig.connect().await;
+async fn argument_errors_depend_on_the_kind_of_the_tube() {
+    let server = TestServer::new().await;
+    let mut client = server.connect().await;
     for (kind, field) in
         [("fifo", 3), ("fifottl", 8), ("limfifottl", 8), ("utube", 4), ("utubettl", 9)]
     {
-        talk.done("queue.create_tube", json!([kind, kind])).await;
+        client.done("queue.create_tube", json!([kind, kind])).await;
         let put = format!("queue.tube.{kind}:put");
         let text = format!("Tuple field {field} required by space format is missing");
-        talk.refused(&put, json!([]), 39, &text).await;
+        client.refused(&put, json!([]), 39, &text).await;
         let wrong = json!(["x", { "pri": "x" }]);
         if kind.ends_with("ttl") {
-            talk.refused(&put, wrong, 23, "Tuple field 6").await;
+            client.refused(&put, wrong, 23, "Tuple field 6").await;
         } else {
-            assert_eq!(talk.done(&put, wrong).await, json!([[0, "r", "x"]]));
+            assert_eq!(client.done(&put, wrong).await, json!([[0, "r", "x"]]));
         }
     }
-    let eval = talk.eval("return queue.tube.utube:put('y', {ttl = 'x'})", json!([])).await;
+    let eval = client.eval("return queue.tube.utube:put('y', {ttl = 'x'})", json!([])).await;
     assert_eq!(eval.unwrap(), json!([[1, "r", "y"]]));
 }
 
-// The put that waits for the kind of its tube keeps its place before what was sent after it.
+// A put that waits for the kind of its tube runs before requests that were sent after it.
 #[tokio::test]
-async fn an_unclear_call_keeps_its_place() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
+async fn a_call_that_depends_on_the_kind_keeps_its_order() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
     let mut bytes = Vec::new();
     for args in [json!([0]), json!([1, { "pri": "x" }]), json!([2]), json!([3, { "ttl": [] }])] {
-        bytes.extend(talk.call_bytes("queue.tube.mail:put", &args, Shape::Call).1);
+        bytes.extend(client.call_bytes("queue.tube.mail:put", &args, Shape::Call).1);
     }
-    talk.send(&bytes).await;
+    client.send(&bytes).await;
     let mut answers = Vec::new();
     for _ in 0..4 {
-        answers.push(talk.next().await.unwrap());
+        answers.push(client.next().await.unwrap());
     }
     answers.sort_by_key(|answer| answer.0);
     for (id, (_, answer)) in answers.into_iter().enumerate() {
@@ -124,39 +124,39 @@ async fn an_unclear_call_keeps_its_place() {
     }
 }
 
-// Connection pools of the Go and Python clients use no server that does not answer this.
+// Connection pools of the Go and Python clients use only a server that answers this.
 #[tokio::test]
-async fn pools_are_told_that_it_runs_and_can_be_written_to() {
-    let rig = Rig::new().await;
-    let mut talk = rig.connect().await;
-    let info = talk.done("box.info", json!([])).await;
+async fn connection_pools_see_a_running_writable_server() {
+    let server = TestServer::new().await;
+    let mut client = server.connect().await;
+    let info = client.done("box.info", json!([])).await;
     let info = &info[0];
     assert_eq!((&info["status"], &info["ro"]), (&json!("running"), &json!(false)), "{info}");
-    assert_eq!(info["version"], talk.greeting.version.as_str());
-    assert_eq!(talk.call_16("box.info", json!([])).await.unwrap()[0][0]["ro"], false);
+    assert_eq!(info["version"], client.greeting.version.as_str());
+    assert_eq!(client.call_16("box.info", json!([])).await.unwrap()[0][0]["ro"], false);
 }
 
 #[tokio::test]
 async fn the_queue_itself() {
-    let rig = Rig::new().await;
-    let mut talk = rig.connect().await;
+    let server = TestServer::new().await;
+    let mut client = server.connect().await;
     let options = json!({ "if_not_exists": true, "temporary": true });
     for name in ["queue.create_tube", "queue.schema.create_tube"] {
-        assert_eq!(talk.done(name, json!(["mail", "fifo", options])).await, json!([]));
+        assert_eq!(client.done(name, json!(["mail", "fifo", options])).await, json!([]));
     }
-    assert_eq!(talk.done("queue.state", json!([])).await, json!(["RUNNING"]));
-    assert_eq!(talk.done("queue.tube", json!([])).await, json!([["mail"]]));
-    assert_eq!(talk.done("queue.tube", json!(["mail"])).await, json!([true]));
-    assert_eq!(talk.done("queue.tube", json!(["post"])).await, json!([false]));
-    assert_eq!(talk.done("queue.tube", json!(["a/b"])).await, json!([false]));
-    assert_eq!(talk.done("queue.cfg", json!([{}])).await, json!([]));
-    talk.refused("queue.cfg", json!([{ "ttr": -1 }]), 32, "Invalid value of ttr: -1").await;
+    assert_eq!(client.done("queue.state", json!([])).await, json!(["RUNNING"]));
+    assert_eq!(client.done("queue.tube", json!([])).await, json!([["mail"]]));
+    assert_eq!(client.done("queue.tube", json!(["mail"])).await, json!([true]));
+    assert_eq!(client.done("queue.tube", json!(["post"])).await, json!([false]));
+    assert_eq!(client.done("queue.tube", json!(["a/b"])).await, json!([false]));
+    assert_eq!(client.done("queue.cfg", json!([{}])).await, json!([]));
+    client.refused("queue.cfg", json!([{ "ttr": -1 }]), 32, "Invalid value of ttr: -1").await;
 }
 
 #[tokio::test]
-async fn statistics_have_always_the_same_keys() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifottl").await;
+async fn statistics_always_have_the_same_keys() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
     let mut expected = json!({
         "tasks": { "ready": 0, "taken": 0, "buried": 0, "delayed": 0, "done": 0, "total": 0 },
         "calls": {
@@ -164,24 +164,24 @@ async fn statistics_have_always_the_same_keys() {
             "touch": 0, "ttl": 0, "ttr": 0, "delay": 0,
         },
     });
-    assert_eq!(talk.done("queue.statistics", json!(["mail"])).await, json!([expected]));
-    talk.done("queue.tube.mail:put", json!([1])).await;
-    talk.done("queue.tube.mail:take", json!([0])).await;
-    talk.done("queue.tube.mail:ack", json!([0])).await;
+    assert_eq!(client.done("queue.statistics", json!(["mail"])).await, json!([expected]));
+    client.done("queue.tube.mail:put", json!([1])).await;
+    client.done("queue.tube.mail:take", json!([0])).await;
+    client.done("queue.tube.mail:ack", json!([0])).await;
     expected["tasks"]["done"] = json!(1);
     for verb in ["put", "take", "ack"] {
         expected["calls"][verb] = json!(1);
     }
-    assert_eq!(talk.done("queue.stats", json!(["mail"])).await, json!([expected]));
-    assert_eq!(talk.done("queue.statistics", json!([])).await, json!([{ "mail": expected }]));
-    talk.refused("queue.statistics", json!(["post"]), 32, "attempt to index a nil value").await;
+    assert_eq!(client.done("queue.stats", json!(["mail"])).await, json!([expected]));
+    assert_eq!(client.done("queue.statistics", json!([])).await, json!([{ "mail": expected }]));
+    client.refused("queue.statistics", json!(["post"]), 32, "attempt to index a nil value").await;
 }
 
 #[tokio::test]
 async fn the_old_shape_puts_each_result_into_a_list() {
-    let rig = Rig::new().await;
-    let mut talk = rig.connect().await;
-    talk.done("queue.create_tube", json!(["mail", "limfifottl", { "capacity": 1 }])).await;
+    let server = TestServer::new().await;
+    let mut client = server.connect().await;
+    client.done("queue.create_tube", json!(["mail", "limfifottl", { "capacity": 1 }])).await;
     for (name, args, shape) in [
         ("queue.tube.mail:put", json!(["a"]), json!([[0, "r", "a"]])),
         ("queue.tube.mail:put", json!(["b"]), json!([[null]])),
@@ -193,64 +193,64 @@ async fn the_old_shape_puts_each_result_into_a_list() {
         ("queue.tube", json!([]), json!([["mail"]])),
         ("queue.tube.mail:truncate", json!([]), json!([])),
     ] {
-        assert_eq!(talk.call_16(name, args).await.unwrap(), shape, "{name}");
+        assert_eq!(client.call_16(name, args).await.unwrap(), shape, "{name}");
     }
-    let statistics = talk.call_16("queue.statistics", json!(["mail"])).await.unwrap();
+    let statistics = client.call_16("queue.statistics", json!(["mail"])).await.unwrap();
     assert_eq!(statistics[0][0]["calls"]["put"], 1);
-    let full = talk.done("queue.tube.mail:put", json!(["c"])).await;
+    let full = client.done("queue.tube.mail:put", json!(["c"])).await;
     assert_eq!(full, json!([[1, "r", "c"]]));
-    assert_eq!(talk.done("queue.tube.mail:put", json!(["d"])).await, json!([null]));
+    assert_eq!(client.done("queue.tube.mail:put", json!(["d"])).await, json!([null]));
 }
 
 #[tokio::test]
 async fn many_tasks_at_once() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifottl").await;
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
     let tasks = json!([["a"], ["b", { "pri": 7 }], ["c", { "delay": 60 }]]);
-    let put = talk.done("queue.tube.mail:put_many", json!([tasks])).await;
+    let put = client.done("queue.tube.mail:put_many", json!([tasks])).await;
     assert_eq!(put, json!([[[0, "r", "a"], [1, "r", "b"], [2, "~", "c"]]]));
-    let taken = talk.done("queue.tube.mail:take_many", json!([10, 0])).await;
+    let taken = client.done("queue.tube.mail:take_many", json!([10, 0])).await;
     assert_eq!(taken, json!([[[0, "t", "a"], [1, "t", "b"]]]));
-    assert_eq!(talk.done("queue.tube.mail:take_many", json!([10, 0])).await, json!([[]]));
-    let acked = talk.done("queue.tube.mail:ack_many", json!([[0, 2, 1, 77]])).await;
+    assert_eq!(client.done("queue.tube.mail:take_many", json!([10, 0])).await, json!([[]]));
+    let acked = client.done("queue.tube.mail:ack_many", json!([[0, 2, 1, 77]])).await;
     assert_eq!(acked, json!([[[0, "-", "a"], [1, "-", "b"]]]));
 }
 
 #[tokio::test]
 async fn payloads_come_back_as_they_were_sent() {
-    let rig = Rig::new().await;
-    let mut talk = rig.with_tube("mail", "fifo").await;
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
     for (data, id) in [json!(null), json!([]), json!({ "a": [1.5, -1, "ü"] })].iter().zip(0..) {
-        let put = talk.done("queue.tube.mail:put", json!([data])).await;
+        let put = client.done("queue.tube.mail:put", json!([data])).await;
         assert_eq!(put, json!([[id, "r", data]]));
         let acked = async {
-            talk.done("queue.tube.mail:take", json!([0])).await;
-            talk.done("queue.tube.mail:ack", json!([id])).await
+            client.done("queue.tube.mail:take", json!([0])).await;
+            client.done("queue.tube.mail:ack", json!([id])).await
         };
         assert_eq!(acked.await, json!([[id, "-", data]]));
     }
     let large = "x".repeat(200_000);
-    talk.done("queue.tube.mail:put", json!([large])).await;
-    let taken = talk.done("queue.tube.mail:take", json!([0])).await;
+    client.done("queue.tube.mail:put", json!([large])).await;
+    let taken = client.done("queue.tube.mail:take", json!([0])).await;
     assert_eq!(taken[0][2], Value::String(large));
     let too_large = "x".repeat((1 << 20) + 1);
-    talk.refused("queue.tube.mail:put", json!([too_large]), 32, "the limit is 1048576").await;
+    client.refused("queue.tube.mail:put", json!([too_large]), 32, "the limit is 1048576").await;
 }
 
-// The answers to ack and its like show what the task carried, also when that is on disk only.
+// The answers to ack and similar calls show the payload, also if it is only on disk.
 #[tokio::test]
 async fn payloads_on_disk_are_shown_too() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().display());
     let options = OpenOptions { memory_bytes: 0, ..OpenOptions::default() };
-    let rig = Rig::on(taskyard_stores::open(&url, &options).unwrap(), |_| {}).await;
-    let mut talk = rig.with_tube("mail", "fifottl").await;
+    let server = TestServer::on(taskyard_stores::open(&url, &options).unwrap(), |_| {}).await;
+    let mut client = server.with_tube("mail", "fifottl").await;
     let data = |id: u64| format!("{id}").repeat(1_000);
     for id in 0..6 {
-        talk.done("queue.tube.mail:put", json!([data(id)])).await;
+        client.done("queue.tube.mail:put", json!([data(id)])).await;
     }
     for id in 0..5 {
-        assert_eq!(talk.done("queue.tube.mail:take", json!([0])).await[0][2], data(id));
+        assert_eq!(client.done("queue.tube.mail:take", json!([0])).await[0][2], data(id));
     }
     for (verb, args, id, state) in [
         ("touch", json!([0, 5]), 0, "t"),
@@ -260,20 +260,20 @@ async fn payloads_on_disk_are_shown_too() {
         ("peek", json!([2]), 2, "!"),
         ("delete", json!([5]), 5, "-"),
     ] {
-        let answer = talk.done(&format!("queue.tube.mail:{verb}"), args).await;
+        let answer = client.done(&format!("queue.tube.mail:{verb}"), args).await;
         assert_eq!(answer, json!([[id, state, data(id)]]), "{verb}");
     }
-    let acked = talk.done("queue.tube.mail:ack_many", json!([[3, 4]])).await;
+    let acked = client.done("queue.tube.mail:ack_many", json!([[3, 4]])).await;
     assert_eq!(acked, json!([[[3, "-", data(3)], [4, "-", data(4)]]]));
-    rig.stop().await.unwrap().unwrap();
+    server.stop().await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn the_prefix_is_the_operators_choice() {
-    let rig = Rig::with(|config| config.prefix = "my.jobs".into()).await;
-    let mut talk = rig.connect().await;
-    talk.done("my.jobs.create_tube", json!(["mail", "fifo"])).await;
-    talk.done("my.jobs.tube.mail:put", json!([1])).await;
-    talk.refused("queue.tube.mail:put", json!([1]), 33, "queue.tube.mail:put").await;
-    talk.refused("my.jobs.tube.no:put", json!([1]), 33, "'my.jobs.tube.no:put'").await;
+async fn the_prefix_is_configurable() {
+    let server = TestServer::with(|config| config.prefix = "my.jobs".into()).await;
+    let mut client = server.connect().await;
+    client.done("my.jobs.create_tube", json!(["mail", "fifo"])).await;
+    client.done("my.jobs.tube.mail:put", json!([1])).await;
+    client.refused("queue.tube.mail:put", json!([1]), 33, "queue.tube.mail:put").await;
+    client.refused("my.jobs.tube.no:put", json!([1]), 33, "'my.jobs.tube.no:put'").await;
 }

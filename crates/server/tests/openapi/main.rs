@@ -18,8 +18,9 @@ use taskyard_store::MemoryStore;
 /// The same requests in every run. Another number in TASKYARD_SEED finds other mistakes: try one now
 /// and then.
 const SEED: &str = "20261115";
-/// How many requests of each kind an address gets, beside the hundreds that its limits suggest.
-const EXAMPLES: &str = "30";
+/// How many requests of each kind an address gets, beside the hundreds that its limits suggest. `TASKYARD_RUNS`
+/// multiplies it.
+const EXAMPLES: u64 = 15;
 /// How many tasks the tubes may have: one kind needs a limit, and none shall meet it.
 const CAPACITY: u64 = 1_000_000;
 /// The longest the server lets anybody wait. The document says so too, so the fuzzer goes there.
@@ -121,11 +122,13 @@ fn fuzz(fuzzer: &Path, url: &str) -> Output {
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/schemathesis.toml");
     let hooks = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openapi/hooks.py");
     let seed = env::var("TASKYARD_SEED").unwrap_or_else(|_| SEED.into());
+    let runs = env::var("TASKYARD_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(1);
+    let examples = (EXAMPLES * runs).to_string();
     let mut command = Command::new(fuzzer);
     command.current_dir(folder.path()).env("NO_PROXY", "127.0.0.1");
     command.env("SCHEMATHESIS_HOOKS", hooks).env("PYTHONDONTWRITEBYTECODE", "1");
     command.args(["--config-file", settings, "run", &format!("{url}/openapi.json")]);
-    command.args(["--checks", "all", "--seed", &seed, "--max-examples", EXAMPLES]);
+    command.args(["--checks", "all", "--seed", &seed, "--max-examples", &examples]);
     // It asks as HTTP does, which a socket refuses.
     command.args(["--exclude-operation-id", "semaphore_event_socket"]);
     command.args(["--generation-database", "none", "--request-timeout", "20"]);

@@ -1,9 +1,9 @@
-//! Time for the core: microseconds since the pool began.
+//! Provides the core's timestamps: microseconds since the pool started.
 
 use taskyard_core::Timestamp;
 use tokio::time::Instant;
 
-/// Counts from the moment it was made.
+/// Counts from its creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 

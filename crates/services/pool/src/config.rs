@@ -1,4 +1,4 @@
-//! What an operator sets, in one YAML file.
+//! Defines, reads and checks the YAML configuration of a pool.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,12 +8,12 @@ use serde::Deserialize;
 use taskyard_core::Span;
 use taskyard_core::classes::{Class, Limit, Policy, Rules, RulesError};
 
-/// Most backends in one process.
+/// Highest number of backends in one process.
 const BACKENDS_MAX: u32 = 250;
-/// Users below belong to the system.
+/// Lower user ids belong to the system.
 const FIRST_UID_MIN: u32 = 1000;
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -21,40 +21,40 @@ pub struct Config {
     pub backends: u32,
     /// The classes, shortest first.
     pub classes: Vec<ClassConfig>,
-    /// Who is lowered or halted when several could be: `random`, `youngest` or `oldest`.
+    /// Which task is lowered or halted when several qualify: `random`, `youngest` or `oldest`.
     pub policy: String,
     /// Whether an interactive task is spared while a lowered one is about to end.
     pub patient: bool,
-    /// Decides what chance decides; without it a new one each time.
+    /// Seed of the random choices; by default a new one for each start.
     pub seed: Option<u64>,
-    /// Most tasks that wait.
+    /// Highest number of waiting tasks.
     pub queue_max: usize,
-    /// How long a task may wait before it is turned away, in seconds; without it as long as it likes.
+    /// How long a task may wait before it is denied, in seconds; by default without limit.
     pub wait_seconds_max: Option<f64>,
-    /// Most tasks of one client, by its address, that wait or run; the rest wait outside. Without it any number.
+    /// Highest number of waiting and running tasks of one client address; further ones wait outside the queue.
     pub client_tasks_max: Option<usize>,
-    /// The least time between two denied interactive tasks that each lower a default one, in seconds.
+    /// Shortest time between two denied interactive tasks that each lower a default task, in seconds.
     pub denial_pause_seconds: f64,
-    /// What may be run, by name.
+    /// The programs, by name.
     pub programs: BTreeMap<String, Program>,
-    /// What a task may use.
+    /// Resource limits of tasks.
     pub limits: Limits,
-    /// How what is run is kept apart.
-    pub isolation: Isolation,
-    /// How long parts of a pool over Redis may be silent.
+    /// How programs are isolated.
+    pub isolation: IsolationConfig,
+    /// How long the parts of a pool over Redis may be silent.
     pub leases: Leases,
 }
 
-/// How long parts of a pool over Redis may be silent before the others go on without them, in seconds. Each says a word
-/// three times as often.
+/// How long the parts of a pool over Redis may be silent before they are considered dead, in seconds. Each part
+/// renews its lease three times within that time.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Leases {
-    /// A gateway: then its tasks are gone.
+    /// A gateway: then its tasks are removed.
     pub task_seconds: f64,
-    /// A backend: then its task runs elsewhere, or is lost.
+    /// A backend: then its task runs on another backend or is lost.
     pub backend_seconds: f64,
-    /// The scheduler that leads: then another does.
+    /// The leading scheduler: then another one takes the lead.
     pub leader_seconds: f64,
 }
 
@@ -65,17 +65,17 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// How long a task lives without a word of its gateway.
+    /// How long a task exists without a renewal by its gateway.
     pub fn task(&self) -> Duration {
         Duration::try_from_secs_f64(self.task_seconds).unwrap_or_default()
     }
 
-    /// How long a backend lives without a word.
+    /// How long a backend is considered alive without a heartbeat.
     pub fn backend(&self) -> Duration {
         Duration::try_from_secs_f64(self.backend_seconds).unwrap_or_default()
     }
 
-    /// How long the scheduler that leads does so without a word.
+    /// How long the lead lasts without a renewal.
     pub fn leader(&self) -> Duration {
         Duration::try_from_secs_f64(self.leader_seconds).unwrap_or_default()
     }
@@ -89,7 +89,7 @@ impl Leases {
     }
 }
 
-/// One class.
+/// One duration class.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassConfig {
@@ -101,7 +101,7 @@ pub struct ClassConfig {
     pub limit: LimitConfig,
 }
 
-/// A count or a share.
+/// A count or a share of the backends.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum LimitConfig {
@@ -115,22 +115,21 @@ pub enum LimitConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// Its name.
+    /// Its name; the key in the file.
     #[serde(skip)]
     pub name: String,
-    /// The program and its arguments; `{main}`, `{format}` and `{result}` are replaced. No shell is
-    /// involved.
+    /// The program and its arguments; `{main}`, `{format}` and `{result}` are replaced. No shell is involved.
     pub command: Vec<String>,
-    /// The same for an interactive session; without it there is none.
+    /// The same for an interactive session; without it there are no sessions.
     #[serde(default)]
     pub interactive: Vec<String>,
-    /// What the names of input files end in, such as `.asy`.
+    /// Suffix that names of input files must have, such as `.asy`.
     #[serde(default)]
     pub input: String,
-    /// The result formats and their media types; the first by name is the usual one unless `format` says.
+    /// The result formats and their media types.
     #[serde(default)]
     pub formats: BTreeMap<String, String>,
-    /// The format of those who ask for none.
+    /// The default format; without it the first of `formats` by name.
     #[serde(default)]
     pub format: Option<String>,
     /// The file with the result; `{format}` is replaced.
@@ -139,60 +138,60 @@ pub struct Program {
     /// Arguments to add for each level of verbosity.
     #[serde(default)]
     pub verbosity: Vec<Vec<String>>,
-    /// The whole environment of the program.
+    /// The whole environment of the program, beside `PATH`, `LANG`, `HOME` and `TMPDIR`.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// What it may read beside `/usr`.
+    /// Paths that the program may read beside `/usr`.
     #[serde(default)]
     pub read: Vec<PathBuf>,
-    /// What the page shows to begin with.
+    /// The example code that the page shows first.
     #[serde(default)]
     pub example: String,
 }
 
-/// What a task may use.
+/// Resource limits of tasks.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Most bytes of all input files together.
+    /// Total size of the input files, in bytes.
     pub input_bytes_max: usize,
-    /// Most input files.
+    /// Number of input files.
     pub input_files_max: usize,
-    /// Most bytes of one output stream.
+    /// Size of one output stream, in bytes.
     pub output_bytes_max: usize,
-    /// Most bytes of the result.
+    /// Size of the result, in bytes.
     pub result_bytes_max: u64,
-    /// Most memory of one process, in bytes.
+    /// Memory of one process, in bytes.
     pub memory_bytes_max: u64,
-    /// Most processes and threads of a task.
+    /// Processes and threads of a task.
     pub processes_max: u64,
-    /// Most bytes of one file that the program writes.
+    /// Size of one file that the program writes, in bytes.
     pub file_bytes_max: u64,
-    /// Most memory of all processes of a task together, in bytes.
+    /// Memory of all processes of a task together, in bytes.
     pub task_memory_bytes_max: u64,
-    /// Most bytes on disk of a task.
+    /// Disk usage of a task, in bytes.
     pub task_disk_bytes_max: u64,
-    /// Most files of a task.
+    /// Number of files of a task.
     pub task_files_max: usize,
-    /// Most memory of all tasks together, in bytes.
+    /// Memory of all tasks together, in bytes.
     pub pool_memory_bytes_max: Option<u64>,
-    /// Most bytes on disk of all tasks together.
+    /// Disk usage of all tasks together, in bytes.
     pub pool_disk_bytes_max: Option<u64>,
-    /// Most bytes of input files that all clients together may keep waiting.
+    /// Total size of the input of all clients that wait or run, in bytes.
     pub held_bytes_max: usize,
-    /// Most bytes of files that are kept so that clients need not send them again; 0 keeps none.
+    /// Size of the cache of received files, in bytes; 0 disables it.
     pub restore_bytes_max: usize,
-    /// How long a program may take to end when it is asked to, in seconds; then it is killed.
+    /// How long a program may take to end after SIGTERM, in seconds; then it is killed.
     pub kill_after_seconds: f64,
 }
 
-/// How what is run is kept apart.
+/// How programs are isolated.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Isolation {
+pub struct IsolationConfig {
     /// Use bubblewrap where it works.
     pub bubblewrap: bool,
-    /// The first of the user numbers that programs run under when the pool runs as root.
+    /// The first user id that programs run under when the pool runs as root.
     pub first_uid: u32,
 }
 
@@ -219,7 +218,7 @@ impl Default for Config {
             denial_pause_seconds: 0.0,
             programs: BTreeMap::new(),
             limits: Limits::default(),
-            isolation: Isolation::default(),
+            isolation: IsolationConfig::default(),
             leases: Leases::default(),
         }
     }
@@ -247,22 +246,22 @@ impl Default for Limits {
     }
 }
 
-impl Default for Isolation {
+impl Default for IsolationConfig {
     fn default() -> Self {
-        Isolation { bubblewrap: true, first_uid: 60_600 }
+        IsolationConfig { bubblewrap: true, first_uid: 60_600 }
     }
 }
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It is not the YAML that is wanted.
+    /// It is not valid YAML, or has unknown or missing fields.
     #[error("{0}")]
     Yaml(String),
-    /// The classes do not fit together.
+    /// The classes are inconsistent.
     #[error("{0}")]
     Rules(#[from] RulesError),
-    /// A value that makes no sense.
+    /// A value is out of range or inconsistent with another.
     #[error("{0}")]
     Value(String),
 }
@@ -289,7 +288,7 @@ impl Config {
             return wrong("client_tasks_max must be at least 1".into());
         }
         if self.programs.is_empty() {
-            return wrong("name at least one program under `programs`".into());
+            return wrong("`programs` is empty: define at least one program".into());
         }
         for (name, program) in &self.programs {
             program.check(name)?;
@@ -318,7 +317,7 @@ impl Config {
             "youngest" => Policy::Youngest,
             "oldest" => Policy::Oldest,
             other => {
-                let text = format!("policy {other:?} is none of random, youngest and oldest");
+                let text = format!("unknown policy {other:?}: use random, youngest or oldest");
                 return Err(ConfigError::Value(text));
             }
         };
@@ -329,7 +328,7 @@ impl Config {
         Ok(rules)
     }
 
-    /// How long a program may take to end when it is asked to.
+    /// How long a program may take to end after SIGTERM.
     pub fn kill_after(&self) -> Duration {
         Duration::try_from_secs_f64(self.limits.kill_after_seconds).unwrap_or_default()
     }
@@ -340,32 +339,32 @@ impl Program {
         let wrong = |text: &str| Err(ConfigError::Value(format!("program {name:?}: {text}")));
         let plain = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
         if name.is_empty() || !name.chars().all(plain) {
-            return wrong("the name may have letters, digits, - and _ only");
+            return wrong("the name may contain only letters, digits, - and _");
         }
         for command in [&self.command, &self.interactive] {
             if command.first().is_some_and(|program| !program.starts_with('/')) {
-                return wrong("give the whole path of the program to run");
+                return wrong("give the absolute path of the program");
             }
         }
         if self.command.is_empty() {
             return wrong("`command` is missing");
         }
         if self.result.as_ref().is_some_and(|result| result.contains('/')) {
-            return wrong("the result is a file in the task's own folder, so a plain name");
+            return wrong("`result` must be a plain file name in the folder of the task");
         }
         if self.result.is_some() && self.formats.is_empty() {
-            return wrong("`result` needs at least one of `formats`, or it is never sent");
+            return wrong("`result` needs at least one entry in `formats`");
         }
         match &self.format {
             Some(format) if !self.formats.contains_key(format) => {
-                wrong("`format` is none of `formats`")
+                wrong("`format` is not one of `formats`")
             }
             _ => Ok(()),
         }
     }
 
-    /// The format of those who ask for none.
-    pub fn usual_format(&self) -> Option<&str> {
+    /// The format of tasks that do not ask for one.
+    pub fn default_format(&self) -> Option<&str> {
         self.format.as_deref().or_else(|| self.formats.keys().next().map(String::as_str))
     }
 }
@@ -376,7 +375,7 @@ impl LimitConfig {
             LimitConfig::Count(count) => Ok(Limit::Count(*count)),
             LimitConfig::Share(text) => {
                 let number = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
-                let wrong = || ConfigError::Value(format!("{text:?} is no limit; say 4 or 50%"));
+                let wrong = || ConfigError::Value(format!("invalid limit {text:?}: use 4 or 50%"));
                 number.map(Limit::Percent).ok_or_else(wrong)
             }
         }
@@ -386,5 +385,5 @@ impl LimitConfig {
 fn seconds(value: f64, what: &str) -> Result<Duration, ConfigError> {
     let duration = Duration::try_from_secs_f64(value).ok();
     let fits = duration.filter(|duration| Span::from(*duration) < Span::FOREVER);
-    fits.ok_or_else(|| ConfigError::Value(format!("{what}: {value} is no number of seconds")))
+    fits.ok_or_else(|| ConfigError::Value(format!("{what}: {value} is not a number of seconds")))
 }

@@ -1,12 +1,12 @@
-//! Duration classes at work: clients bring files, a program runs on them, the results go back.
+//! Runs programs for clients, scheduled by duration class: the gateway, the scheduler and the backends.
 //!
-//! Three parts: the [`gateway`] speaks to clients, the [`scheduler`] asks `core::classes` who runs
-//! and tells everybody how long they wait, [`backend`]s run programs. It decides nothing itself:
-//! who starts, who is lowered and who is halted comes from the core alone.
+//! Clients send files, a program runs on them, and its output and result go back to the client. The [`gateway`]
+//! accepts clients, the [`scheduler`] applies the rules of `core::classes` and publishes estimates, and [`backend`]s
+//! run programs in sandboxes. This crate has no scheduling rules of its own: which task starts, is lowered or is
+//! halted is decided by the core.
 //!
-//! Start reading at `protocol` (what is said), then `pool` (how the parts are put together), then
-//! `gateway::visit` (the way of one client from its first word to the last).
-
+//! Start reading at `protocol` (the frames), then `pool` (how the parts are assembled), then `gateway::client_task`
+//! (one task from submission to its last frame). `redis` distributes the three parts over machines.
 pub mod backend;
 pub mod config;
 pub mod gateway;
@@ -16,7 +16,7 @@ pub mod redis;
 pub mod scheduler;
 
 mod clock;
-mod local;
+mod local_pool;
 mod service;
 mod units;
 

@@ -1,4 +1,4 @@
-//! The three parts in one process.
+//! Assembles gateway, scheduler and backends in one process.
 
 use std::io;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use tokio::time::{sleep, timeout};
 
 use crate::backend::Backends;
 use crate::config::{Config, ConfigError};
-use crate::gateway::Gate;
-use crate::local::Local;
-use crate::scheduler::{Scheduler, Status, Stopping};
+use crate::gateway::Gateway;
+use crate::local_pool::LocalPool;
+use crate::scheduler::{PoolStopping, Scheduler, Status};
 
-/// How often a pool that stops is looked at.
-const LOOK: Duration = Duration::from_millis(20);
-/// How long stopped programs, and clients that are told so, may take to be gone.
-const END_MAX: Duration = Duration::from_secs(3);
+/// How often a stopping pool checks whether it is empty.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How long killed programs and connected clients may take to go away when the pool stops.
+const STOP_MAX: Duration = Duration::from_secs(3);
 
-/// A pool that runs. It ends, and everything that runs in it, when the last of its handles is dropped.
+/// A running pool. It stops, and kills every program in it, when its last handle is dropped.
 #[derive(Clone, Debug)]
-pub struct Pool(pub(crate) Arc<Parts>);
+pub struct Pool(pub(crate) Arc<PoolParts>);
 
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct PoolParts {
     pub scheduler: Scheduler,
     pub backends: Arc<Backends>,
-    pub gate: Gate,
+    pub gateway: Gateway,
 }
 
 /// Why a pool does not start.
@@ -40,41 +40,41 @@ pub enum StartError {
 }
 
 impl Pool {
-    /// Starts all parts on the runtime this is called on.
+    /// Starts all parts on the current runtime.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let scheduler = Scheduler::start(&config)?;
         let backends = Arc::new(Backends::start(&config, scheduler.clone()).await?);
         for gap in backends.isolation().gaps() {
             tracing::warn!("{gap}");
         }
-        let local = Local { scheduler: scheduler.clone(), backends: backends.clone() };
-        let gate = Gate::new(&config, Arc::new(local));
-        Ok(Pool(Arc::new(Parts { scheduler, backends, gate })))
+        let handle = LocalPool { scheduler: scheduler.clone(), backends: backends.clone() };
+        let gateway = Gateway::new(&config, Arc::new(handle));
+        Ok(Pool(Arc::new(PoolParts { scheduler, backends, gateway })))
     }
 
-    /// Ends the pool: nothing new starts, what runs may go on for `grace`, then it is stopped and its
-    /// clients are told.
+    /// Stops the pool: nothing new starts, running programs may continue for `grace`, then they are killed and their
+    /// clients receive a final frame.
     pub async fn stop(&self, grace: Duration) {
         let idle = async {
             let _ = self.0.scheduler.pause(true).await;
             while self.status().await.is_ok_and(|status| status.running > 0) {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
         let _ = timeout(grace, idle).await;
         self.0.scheduler.stop();
         self.0.backends.close();
         let gone = async {
-            while !self.0.backends.is_clear() || self.clients() > 0 {
-                sleep(LOOK).await;
+            while !self.0.backends.is_empty() || self.clients() > 0 {
+                sleep(POLL_INTERVAL).await;
             }
         };
-        let _ = timeout(END_MAX, gone).await;
+        let _ = timeout(STOP_MAX, gone).await;
     }
 
     /// The gateway.
-    pub fn gate(&self) -> &Gate {
-        &self.0.gate
+    pub fn gateway(&self) -> &Gateway {
+        &self.0.gateway
     }
 
     /// The scheduler.
@@ -87,18 +87,18 @@ impl Pool {
         &self.0.backends
     }
 
-    /// How many clients are connected by WebSocket.
+    /// Number of clients connected by WebSocket.
     pub fn clients(&self) -> usize {
-        self.0.gate.clients()
+        self.0.gateway.clients()
     }
 
     /// The names of the programs.
     pub fn programs(&self) -> impl Iterator<Item = &str> {
-        self.0.gate.programs()
+        self.0.gateway.programs()
     }
 
-    /// How the pool is.
-    pub async fn status(&self) -> Result<Status, Stopping> {
+    /// The current status.
+    pub async fn status(&self) -> Result<Status, PoolStopping> {
         self.0.scheduler.status().await
     }
 }

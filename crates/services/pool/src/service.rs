@@ -1,16 +1,16 @@
-//! The pool as something that a server hosts: how it is, what it counts, how it ends.
+//! Reports health, metrics and status of the pool to the server that hosts it.
 
 use std::time::Duration;
 
 use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
 
-use crate::backend::Walls;
+use crate::backend::SandboxCounts;
 use crate::pool::Pool;
 use crate::scheduler::{ClassCounts, ClassStatus, Counts, Status};
 
-/// How long programs may go on when the pool is told to stop.
+/// How long programs may continue when the pool is asked to stop.
 const GRACE: Duration = Duration::from_secs(5);
-/// What stands for a class where interactive tasks are counted.
+/// The value of the label `class` for interactive tasks.
 const INTERACTIVE: &str = "interactive";
 
 impl Service for Pool {
@@ -20,24 +20,24 @@ impl Service for Pool {
 
     fn health(&self) -> Health {
         if !self.0.scheduler.is_running() {
-            return Health::Troubled("it is stopping".into());
+            return Health::Troubled("the pool is stopping".into());
         }
-        let status = self.0.scheduler.glance();
-        match status.wrong {
-            Some(wrong) => Health::Troubled(wrong),
+        let status = self.0.scheduler.status_now();
+        match status.inconsistency {
+            Some(inconsistency) => Health::Troubled(inconsistency),
             None if status.backends == 0 => Health::Troubled("no backend is alive".into()),
             None => Health::Well,
         }
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        let mut metrics = metrics_of(&self.0.scheduler.glance());
-        metrics.extend(walls(self.0.backends.walls()));
+        let mut metrics = metrics_of(&self.0.scheduler.status_now());
+        metrics.extend(sandbox_metrics(self.0.backends.sandboxes()));
         metrics
     }
 
     fn status(&self) -> Vec<Line> {
-        lines_of(&self.0.scheduler.glance())
+        lines_of(&self.0.scheduler.status_now())
     }
 
     fn stop(&self) -> Stopping<'_> {
@@ -45,14 +45,14 @@ impl Service for Pool {
     }
 }
 
-/// What a pool counts.
+/// All metrics of a pool.
 pub(crate) fn metrics_of(status: &Status) -> Vec<Metric> {
-    let of_classes = BY_CLASS.iter().map(|family| family.metric(status));
-    let sums = SUMS.iter().map(|(name, about, of)| {
+    let of_classes = BY_CLASS.iter().map(|metric| metric.metric(status));
+    let totals = TOTALS.iter().map(|(name, about, of)| {
         let values = vec![(Vec::new(), of(&status.counts) as f64)];
         Metric { name, about, grows: true, values }
     });
-    of_classes.chain(sums).chain([backends(status)]).collect()
+    of_classes.chain(totals).chain([backends(status)]).collect()
 }
 
 /// A line for each class.
@@ -60,15 +60,15 @@ pub(crate) fn lines_of(status: &Status) -> Vec<Line> {
     let lines = status.by_class().map(|(class, counts)| Line {
         part: class.name.clone(),
         words: format!(
-            "{} of {} run, {} wait, {} started",
+            "{} of {} running, {} waiting, {} started",
             class.running, class.limit, class.queued, counts.started
         ),
     });
     lines.collect()
 }
 
-/// A number that each class has, and perhaps interactive tasks too.
-struct Family {
+/// A metric with a value for each class, and optionally one for interactive tasks.
+struct ClassMetric {
     name: &'static str,
     about: &'static str,
     grows: bool,
@@ -76,13 +76,13 @@ struct Family {
     interactive: Option<fn(&Status) -> f64>,
 }
 
-impl Family {
+impl ClassMetric {
     const fn gauge(
         name: &'static str,
         about: &'static str,
         class: fn(&ClassStatus, &ClassCounts) -> f64,
     ) -> Self {
-        Family { name, about, grows: false, class, interactive: None }
+        ClassMetric { name, about, grows: false, class, interactive: None }
     }
 
     const fn counter(
@@ -90,7 +90,7 @@ impl Family {
         about: &'static str,
         class: fn(&ClassStatus, &ClassCounts) -> f64,
     ) -> Self {
-        Family { name, about, grows: true, class, interactive: None }
+        ClassMetric { name, about, grows: true, class, interactive: None }
     }
 
     const fn and_interactive(mut self, of: fn(&Status) -> f64) -> Self {
@@ -109,108 +109,108 @@ impl Family {
     }
 }
 
-const BY_CLASS: [Family; 15] = [
-    Family::gauge("taskyard_pool_queued", "Tasks that wait for room in the class.", |class, _| {
+const BY_CLASS: [ClassMetric; 15] = [
+    ClassMetric::gauge("taskyard_pool_queued", "Tasks waiting for the class.", |class, _| {
         class.queued as f64
     }),
-    Family::gauge(
+    ClassMetric::gauge(
         "taskyard_pool_running",
-        "Tasks of the class and longer ones that run; interactive ones count in the first, too.",
+        "Running tasks of the class and of longer ones; interactive tasks also count in the first.",
         |class, _| class.running.into(),
     )
     .and_interactive(|status| status.interactive as f64),
-    Family::gauge(
+    ClassMetric::gauge(
         "taskyard_pool_limit",
-        "Tasks of the class and longer ones that may run.",
+        "Most tasks of the class and of longer ones that may run.",
         |class, _| class.limit.into(),
     ),
-    Family::counter(
+    ClassMetric::counter(
         "taskyard_pool_admitted_total",
-        "Tasks that waited for room in the class, perhaps not at all, and started.",
+        "Tasks that were queued for the class, however briefly, and started.",
         |_, counts| counts.admitted as f64,
     ),
-    Family::counter(
+    ClassMetric::counter(
         "taskyard_pool_waited_seconds_total",
-        "Seconds that they had waited.",
+        "Seconds that admitted tasks waited.",
         |_, counts| counts.waited_seconds,
     ),
-    Family::counter("taskyard_pool_started_total", "Tasks that started in it.", |_, counts| {
-        counts.started as f64
-    })
+    ClassMetric::counter(
+        "taskyard_pool_started_total",
+        "Tasks started in the class.",
+        |_, counts| counts.started as f64,
+    )
     .and_interactive(|status| status.counts.interactive as f64),
-    Family::counter("taskyard_pool_ended_total", "Tasks that ended in it.", |_, counts| {
+    ClassMetric::counter("taskyard_pool_ended_total", "Tasks ended in the class.", |_, counts| {
         counts.ended as f64
     }),
-    Family::counter(
+    ClassMetric::counter(
         "taskyard_pool_ran_seconds_total",
-        "Seconds that they held their backends.",
+        "Seconds that ended tasks held their backends.",
         |_, counts| counts.ran_seconds,
     ),
-    Family::counter(
+    ClassMetric::counter(
         "taskyard_pool_lowered_total",
-        "Times a running task was lowered out of the class.",
+        "Running tasks lowered out of the class.",
         |_, counts| counts.lowered as f64,
     ),
-    Family::counter("taskyard_pool_denied_total", "Tasks that were turned away.", |_, counts| {
+    ClassMetric::counter("taskyard_pool_denied_total", "Tasks denied.", |_, counts| {
         counts.denied as f64
     })
     .and_interactive(|status| status.counts.interactive_denied as f64),
-    Family::counter(
-        "taskyard_pool_told_total",
-        "Tasks that were told when they start, and started.",
-        |_, counts| counts.estimates.told as f64,
+    ClassMetric::counter(
+        "taskyard_pool_estimates_given_total",
+        "Started tasks that had received an estimate.",
+        |_, counts| counts.estimates.estimates_given as f64,
     ),
-    Family::counter(
-        "taskyard_pool_kept_total",
-        "Those of them that started no later than first told.",
-        |_, counts| counts.estimates.kept as f64,
+    ClassMetric::counter(
+        "taskyard_pool_estimates_met_total",
+        "Started tasks that started no later than their first estimate.",
+        |_, counts| counts.estimates.estimates_met as f64,
     ),
-    Family::counter(
+    ClassMetric::counter(
         "taskyard_pool_early_seconds_total",
-        "Seconds by which tasks started before the latest moment they were first told.",
+        "Seconds by which tasks started before the bound of their first estimate.",
         |_, counts| counts.estimates.early_seconds,
     ),
-    Family::counter(
+    ClassMetric::counter(
         "taskyard_pool_late_seconds_total",
-        "Seconds by which tasks started after it.",
+        "Seconds by which tasks started after the bound of their first estimate.",
         |_, counts| counts.estimates.late_seconds,
     ),
-    Family::counter(
+    ClassMetric::counter(
         "taskyard_pool_expected_error_seconds_total",
-        "Seconds between the start of tasks and what was first expected.",
+        "Seconds between the start of tasks and the expected start in their first estimate.",
         |_, counts| counts.estimates.expected_error_seconds,
     ),
 ];
 
-/// Name, meaning and value of what belongs to no class.
-type Sum = (&'static str, &'static str, fn(&Counts) -> u64);
+/// Name, description and value of a counter without a class.
+type TotalMetric = (&'static str, &'static str, fn(&Counts) -> u64);
 
-const SUMS: [Sum; 5] = [
-    ("taskyard_pool_arrived_total", "Tasks that came.", |counts| counts.arrived),
-    ("taskyard_pool_halted_total", "Interactive tasks that ended for another.", |counts| {
+const TOTALS: [TotalMetric; 5] = [
+    ("taskyard_pool_arrived_total", "Tasks submitted.", |counts| counts.arrived),
+    ("taskyard_pool_halted_total", "Interactive tasks halted for another task.", |counts| {
         counts.halted
     }),
     ("taskyard_pool_left_total", "Clients that left the queue.", |counts| counts.left),
-    ("taskyard_pool_put_back_total", "Tasks that took their place again.", |counts| {
-        counts.put_back
-    }),
-    ("taskyard_pool_lost_total", "Tasks that were lost with their backend.", |counts| counts.lost),
+    ("taskyard_pool_requeued_total", "Tasks requeued after a lost run.", |counts| counts.requeued),
+    ("taskyard_pool_lost_total", "Tasks lost with their backend.", |counts| counts.lost),
 ];
 
-/// What stands before its task comes.
-fn walls(walls: Walls) -> [Metric; 2] {
+/// The metrics of sandboxes that are started ahead of tasks.
+fn sandbox_metrics(sandboxes: SandboxCounts) -> [Metric; 2] {
     let values = |value: f64| vec![(Vec::new(), value)];
     let ready = Metric {
-        name: "taskyard_pool_walls_ready",
-        about: "Walls that stand ready for a task.",
+        name: "taskyard_pool_sandboxes_ready",
+        about: "Sandboxes ready for a task.",
         grows: false,
-        values: values(walls.ready as f64),
+        values: values(sandboxes.ready as f64),
     };
     let used = Metric {
-        name: "taskyard_pool_walls_used_total",
-        about: "Tasks that found theirs ready.",
+        name: "taskyard_pool_sandboxes_used_total",
+        about: "Tasks that started in a ready sandbox.",
         grows: true,
-        values: values(walls.used as f64),
+        values: values(sandboxes.used as f64),
     };
     [ready, used]
 }

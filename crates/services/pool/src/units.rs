@@ -1,11 +1,11 @@
-//! Writes durations and sizes as people read them.
+//! Formats durations and sizes for messages.
 
 use std::time::Duration;
 
-/// Sizes that have a name of their own, the largest first.
+/// Size units, largest first.
 const SIZES: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
 
-/// Seconds, to the millisecond.
+/// Formats seconds with millisecond precision.
 pub(crate) fn seconds(duration: Duration) -> String {
     let millis = (duration.as_secs_f64() * 1e3).round();
     if millis == 0.0 && !duration.is_zero() {
@@ -14,7 +14,7 @@ pub(crate) fn seconds(duration: Duration) -> String {
     format!("{} s", millis / 1e3)
 }
 
-/// A number of bytes, in the largest unit of which it is a whole number.
+/// Formats a number of bytes in the largest unit that divides it.
 pub(crate) fn size(bytes: u64) -> String {
     let unit = SIZES.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
     match unit {
@@ -27,9 +27,9 @@ pub(crate) fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    // Clients that had asked for a third of a second were told of a limit of 0.333333 s.
+    // A client that asked for a third of a second got a message about a limit of 0.333333 s.
     #[test]
-    fn numbers_are_as_short_as_they_can_be() {
+    fn numbers_are_short() {
         let cases = [(2_000_000, "2 s"), (333_333, "0.333 s"), (300_000, "0.3 s"), (0, "0 s")];
         for (micros, text) in cases {
             assert_eq!(seconds(Duration::from_micros(micros)), text);

@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 
 use taskyard_postgres::conninfo::decoded;
-use taskyard_postgres::passfile::{self, Wanted};
+use taskyard_postgres::passfile::{self, PassfileQuery};
 use taskyard_postgres::{Security, SslMode};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
@@ -103,7 +103,7 @@ fn password(config: &Config) -> Option<String> {
     let file = file.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".pgpass")))?;
     let (user, ports) = (config.get_user().unwrap_or_default(), config.get_ports());
     config.get_hosts().iter().enumerate().find_map(|(place, host)| {
-        let wanted = Wanted {
+        let wanted = PassfileQuery {
             host: match host {
                 Host::Tcp(name) => name,
                 Host::Unix(_) => "localhost",
@@ -176,7 +176,7 @@ mod tests {
             let ports = driver.get_ports();
             let port = |n| ports.get(n).or(ports.first()).copied().unwrap_or(5432);
             let places: Vec<_> = hosts.enumerate().map(|(n, host)| (host, port(n))).collect();
-            assert_eq!(ours.places(), places, "{url}");
+            assert_eq!(ours.addresses(), places, "{url}");
             assert_eq!(ours.user.as_deref(), driver.get_user(), "{url}");
             assert_eq!(ours.dbname.as_deref(), driver.get_dbname(), "{url}");
             assert_eq!(ours.options.as_deref(), driver.get_options(), "{url}");

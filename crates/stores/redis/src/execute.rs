@@ -67,7 +67,7 @@ impl<'a> Batch<'a> {
 
 impl Batch<'_> {
     pub async fn run(&mut self, commands: Vec<Command>) {
-        let cluster = self.shared.reach.place.cluster;
+        let cluster = self.shared.reach.url.cluster;
         let (mut tubes, mut semaphores) = (Vec::new(), Pending::default());
         for (place, command) in commands.into_iter().enumerate() {
             if let Some(refusal) = refusal(&command, cluster) {

@@ -39,7 +39,7 @@ mod tubes;
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 
 use taskyard_core::{Command, Error, Timestamp};
-use taskyard_redis::{Failure, Link, Place, Reach, Value};
+use taskyard_redis::{Connector, Failure, Link, RedisUrl, Value};
 use taskyard_store::remote::{Access, Backend, RemoteStore, server_identity};
 use taskyard_store::{Capabilities, Executed, Export, Exported, Import, OpenError, Watcher};
 use tokio::runtime::Handle;
@@ -85,7 +85,7 @@ pub type RedisStore = RemoteStore<Redis>;
 
 /// The Redis, as the store and its background work share it.
 pub struct Redis {
-    reach: Arc<Reach>,
+    reach: Arc<Connector>,
     clock: Clock,
     /// This server's identity in Redis.
     server: Vec<u8>,
@@ -112,7 +112,7 @@ impl Backend for Redis {
         url: &str,
         access: Access,
     ) -> Result<impl Future<Output = Result<Self, OpenError>> + Send + 'static, OpenError> {
-        let place = Place::parse(url).map_err(|error| Self::unavailable(&error))?;
+        let place = RedisUrl::parse(url).map_err(|error| Self::unavailable(&error))?;
         Ok(Redis::connect(place, access))
     }
 
@@ -154,14 +154,14 @@ impl Backend for Redis {
         let always = self.durability == Some(Durability::Always);
         let durable = always && self.evicts.is_none();
         // Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
-        let gates = !self.reach.place.cluster;
+        let gates = !self.reach.url.cluster;
         Capabilities { durable, gates, ..CAPABILITIES }
     }
 
     fn durability(&self) -> Option<String> {
         let unknown = "Redis does not say how it keeps what is acknowledged";
         let mut text = self.durability.map_or(unknown, Durability::text).to_owned();
-        let place = &self.reach.place;
+        let place = &self.reach.url;
         if place.replicas > 0 {
             text = format!("{text}; {} replicas have it before it is answered", place.replicas);
         }
@@ -173,16 +173,16 @@ impl Backend for Redis {
 }
 
 impl Redis {
-    async fn connect(place: Place, access: Access) -> Result<Self, OpenError> {
+    async fn connect(place: RedisUrl, access: Access) -> Result<Self, OpenError> {
         let Access { clock, wait, serves } = access;
         let server = server_identity();
         let presence = Presence::new(&server);
         let name = format!("taskyard-{}", presence.name());
         let reach = Arc::new(
-            Reach::new(place, name, library::library())
+            Connector::new(place, name, library::library())
                 .map_err(|error| Self::unavailable(&error))?,
         );
-        let link = Mutex::new(Link::orderly(Arc::clone(&reach)));
+        let link = Mutex::new(Link::ordered(Arc::clone(&reach)));
         let (turns, line, landings, known) = Default::default();
         let (durability, evicts, pages) = Default::default();
         let mut shared = Redis {
@@ -225,7 +225,7 @@ impl Redis {
         let format = FORMAT.to_string().into_bytes();
         let words = vec![self.server.clone(), presence::patience(), format];
         let call = self.registry_call("begin", words);
-        let may_evict = self.reach.place.may_evict;
+        let may_evict = self.reach.url.may_evict;
         let link = self.link.get_mut();
         self.evicts = durability::ask_eviction(link, may_evict).await?;
         let answer = link.call(&[call]).await.pop();
@@ -254,7 +254,7 @@ impl Redis {
 
     /// Where servers tell each other what happened.
     fn channel(&self) -> String {
-        format!("{{{}}}:news", self.reach.place.prefix)
+        format!("{{{}}}:news", self.reach.url.prefix)
     }
 
     async fn close(&self) -> Result<(), Error> {

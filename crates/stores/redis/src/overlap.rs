@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::{Command, Timestamp, TubeName};
-use taskyard_redis::{Failure, Link, Sent};
+use taskyard_redis::{Failure, Link, SentCalls};
 use tokio::sync::oneshot;
 
 use super::Redis;
@@ -30,7 +30,7 @@ enum Work {
 struct Begun {
     groups: Vec<Group>,
     ranges: Vec<(u64, u64)>,
-    sent: Sent,
+    sent: SentCalls,
     /// Nodes do not answer in the order in which they were asked.
     landing: Entry,
 }
@@ -144,7 +144,7 @@ impl Redis {
         // What is learned of a tube must not be older than what is known.
         let _ = before.await;
         if !troubles.is_empty() {
-            self.link.lock().await.heed(troubles);
+            self.link.lock().await.handle_failures(troubles);
         }
         let (mut again, mut leases) = (Vec::new(), Leases::of(&ranges));
         for ((group, answer), range) in groups.into_iter().zip(answers).zip(ranges) {
@@ -163,7 +163,7 @@ impl Redis {
     fn may_leave(&self, link: &Link, commands: &[Command]) -> bool {
         let (mut tasks, mut bytes, mut leases) = (0, 0, 0);
         let mut tubes: BTreeSet<&TubeName> = BTreeSet::new();
-        let cluster = self.reach.place.cluster;
+        let cluster = self.reach.url.cluster;
         for command in commands {
             tasks += tasks_in(command);
             bytes += command.payload_bytes();

@@ -202,7 +202,7 @@ async fn attend(shared: &Redis, link: &mut Link) -> Result<(), Failure> {
                 beats.reset();
             }
             () = shared.presence.wake.notified() => {}
-            heard = ear.hear() => {
+            heard = ear.next_message() => {
                 asked = false;
                 let text = heard?.list().and_then(|mut parts| parts.pop()?.text());
                 if let Some(notice) = text.and_then(|text| shared.presence.read_notice(&text)) {

@@ -63,7 +63,7 @@ impl Redis {
         let mut batch = Batch::new(self, &mut link);
         let imported = match part {
             Import::Tasks(tube, records) => batch.import_tasks(tube, &records).await,
-            Import::End(ending) if self.reach.place.cluster => batch.end_apart(ending).await,
+            Import::End(ending) if self.reach.url.cluster => batch.end_apart(ending).await,
             Import::End(ending) => batch.end_at_once(&ending).await,
         };
         // Numbers of deliveries go on from those of the other store, and there is more to look after.
@@ -79,7 +79,7 @@ impl Redis {
         key: String,
         words: Vec<Vec<u8>>,
     ) -> Call {
-        let single = if self.reach.place.cluster { "" } else { "1" };
+        let single = if self.reach.url.cluster { "" } else { "1" };
         let epoch = self.known().epoch.to_string();
         let mut args = vec![self.now_word(), epoch.into_bytes(), Vec::new()];
         args.extend([self.presence.name().as_bytes().to_vec(), single.into()]);
@@ -88,7 +88,7 @@ impl Redis {
     }
 
     fn registry_key(&self) -> String {
-        format!("{{{}}}", self.reach.place.prefix)
+        format!("{{{}}}", self.reach.url.prefix)
     }
 }
 

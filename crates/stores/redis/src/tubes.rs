@@ -103,7 +103,7 @@ impl Redis {
 
     /// What the keys of a tube begin with.
     pub(crate) fn tube_key(&self, home: &Home) -> String {
-        format!("{{{}:{}}}", self.reach.place.prefix, home.0)
+        format!("{{{}:{}}}", self.reach.url.prefix, home.0)
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::names::check_names;
 use taskyard_core::{Command, Effects, Error, News, Reply, Timestamp, TubeName, check_tasks};
-use taskyard_tarantool::{ANSWER_MAX, Batch as Answered, Failure, Fault, decode_batch};
+use taskyard_tarantool::{ANSWER_MAX, BatchReply as Answered, Failure, Fault, decode_batch};
 
 use super::known::Disorder;
 use super::link::{Link, error_of, is_elsewhere};
@@ -129,7 +129,7 @@ impl Batch<'_> {
         let mut is_cut = false;
         for (chunk, answer) in chunks.into_iter().zip(answers) {
             match answer.map(|data| decode_batch(&data)) {
-                Ok(Ok(Answered::Decided(decided))) => {
+                Ok(Ok(Answered::Executed(decided))) => {
                     let ahead = decided.clock.as_micros().saturating_sub(self.now.as_micros());
                     self.learn(&chunk, decided.effects, ahead);
                     if let Some(rest) = self.answer(chunk, decided.replies) {
@@ -138,13 +138,13 @@ impl Batch<'_> {
                     }
                 }
                 // It waits for the rest of another.
-                Ok(Ok(Answered::Unwanted)) if is_cut => again.push(chunk),
+                Ok(Ok(Answered::Cancelled)) if is_cut => again.push(chunk),
                 // Others took this server for dead; nothing was done.
-                Ok(Ok(Answered::Unwanted)) if !last => {
+                Ok(Ok(Answered::Cancelled)) if !last => {
                     self.shared.known().doubt();
                     again.push(chunk);
                 }
-                Ok(Ok(Answered::Unwanted)) => {
+                Ok(Ok(Answered::Cancelled)) => {
                     self.fail(&chunk, &Failure::Unreachable("others have taken its place".into()));
                 }
                 Ok(Ok(Answered::Unreplicated)) => {

@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 use taskyard_core::{Command, Error, Span, Timestamp};
 use taskyard_store::remote::{Access, Backend, POLL, RemoteStore, server_identity};
 use taskyard_store::{Capabilities, Executed, Export, Exported, Import, OpenError, Watcher};
-use taskyard_tarantool::{Failure, Place};
+use taskyard_tarantool::{Failure, TarantoolUrl};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -177,7 +177,7 @@ const UNSUPPORTED: &[&str] = &[
 
 /// What a URL says.
 fn reach(url: &str) -> Result<Arc<Reach>, String> {
-    let place = Place::parse(url, &[OURS, ADAPTED])?;
+    let place = TarantoolUrl::parse(url, &[OURS, ADAPTED])?;
     let is_adapter = url.starts_with(ADAPTED);
     let (mut prefix, mut replicas) = ("taskyard".to_owned(), 0);
     for (name, value) in &place.parameters {

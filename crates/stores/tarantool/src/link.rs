@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use taskyard_core::Error;
 use taskyard_tarantool::{
-    ANSWER_MAX, Args, Connection, Failure, Fault, Place, Requests, Word, decode_word,
+    ANSWER_MAX, ArgumentWriter, Connection, Failure, Fault, LuaValue, Requests, TarantoolUrl,
+    decode_value,
 };
 use tokio::time::Instant;
 
@@ -33,7 +34,7 @@ mod code {
 
 /// What all connections have in common.
 pub(super) struct Reach {
-    pub place: Place,
+    pub place: TarantoolUrl,
     /// What the names of all spaces begin with.
     pub prefix: String,
     /// How many replicas must have what is written before it is answered.
@@ -138,7 +139,7 @@ impl Link {
         let mut look = connection.requests();
         look.eval(LOOK, |args| _ = args.text(name).text(prefix));
         let found = connection.ask(look).await?;
-        let found = decode_word(&found).map_err(|error| Failure::Lost(error.to_string()))?;
+        let found = decode_value(&found).map_err(|error| Failure::Lost(error.to_string()))?;
         let [loaded, read_only, format] = found.list() else {
             return Err(Failure::Lost("it answered something else".into()));
         };
@@ -162,10 +163,10 @@ impl Link {
     pub async fn call_again(
         &mut self,
         verb: &str,
-        write: impl Fn(&mut Args<'_>),
-    ) -> Result<Word, Failure> {
+        write: impl Fn(&mut ArgumentWriter<'_>),
+    ) -> Result<LuaValue, Failure> {
         let data = self.call(verb, ANSWER_MAX, true, write).await?;
-        decode_word(&data).map_err(|error| Failure::Lost(error.to_string()))
+        decode_value(&data).map_err(|error| Failure::Lost(error.to_string()))
     }
 
     /// Calls a procedure and answers its results as they came. It is called again if it was not done, and where that does no
@@ -175,7 +176,7 @@ impl Link {
         verb: &str,
         within: Duration,
         may_repeat: bool,
-        write: impl Fn(&mut Args<'_>),
+        write: impl Fn(&mut ArgumentWriter<'_>),
     ) -> Result<Vec<u8>, Failure> {
         let mut tries = 0;
         loop {
@@ -207,7 +208,12 @@ impl Link {
 
 impl Reach {
     /// Adds a call of one of our procedures.
-    pub fn call(&self, requests: &mut Requests, verb: &str, write: impl FnOnce(&mut Args<'_>)) {
+    pub fn call(
+        &self,
+        requests: &mut Requests,
+        verb: &str,
+        write: impl FnOnce(&mut ArgumentWriter<'_>),
+    ) {
         requests.call(&self.library.function, |args| {
             write(args.text(&self.prefix).text(verb));
         });

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::TubeName;
-use taskyard_tarantool::{ANSWER_MAX, Failure, Word, decode_word};
+use taskyard_tarantool::{ANSWER_MAX, Failure, LuaValue, decode_value};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -136,7 +136,7 @@ async fn hear(shared: &Tarantool, link: &mut Link, seen: Option<u64>) -> Result<
     });
     let answers = connection.exchange(requests, WATCH + ANSWER_MAX).await?;
     let data = answers.into_iter().next().unwrap_or_else(|| Ok(Vec::new()));
-    let word = decode_word(&data.map_err(Failure::Refused)?);
+    let word = decode_value(&data.map_err(Failure::Refused)?);
     let word = word.map_err(|error| Failure::Lost(error.to_string()))?;
     let [last, tubes, events, anything] = word.list() else {
         return Err(Failure::Lost("it answered something else".into()));
@@ -144,7 +144,7 @@ async fn hear(shared: &Tarantool, link: &mut Link, seen: Option<u64>) -> Result<
     if anything.is_true() {
         shared.presence.look_around();
     }
-    for tube in tubes.list().iter().filter_map(Word::text) {
+    for tube in tubes.list().iter().filter_map(LuaValue::text) {
         if let Ok(tube) = TubeName::new(tube) {
             shared.presence.heard(RemoteChange::Tube(tube));
         }

@@ -10,7 +10,9 @@ use taskyard_core::{
     Body, Error, EventId, EventKind, Grant, Priority, Reply, SemaphoreKey, SemaphoreOptions, Span,
     TaskId, Timestamp, TubeName,
 };
-use taskyard_tarantool::{Args, Batch, Failure, Word, decode_batch, decode_word};
+use taskyard_tarantool::{
+    ArgumentWriter, BatchReply, Failure, LuaValue, decode_batch, decode_value,
+};
 
 use super::Tarantool;
 use super::link::error_of;
@@ -38,7 +40,7 @@ impl Tarantool {
                 tubes(&shown, &numbers)
             }
             Export::Tasks { tube, from, count, bytes } => {
-                let write = |args: &mut Args<'_>| {
+                let write = |args: &mut ArgumentWriter<'_>| {
                     args.uint(tube.into()).uint(from.0).uint(count as u64).uint(bytes as u64);
                 };
                 tasks(&self.ask("export_tasks", true, write).await?)
@@ -56,14 +58,14 @@ impl Tarantool {
         let (moment, replicas) = (self.moment(), self.reach.replicas);
         match part {
             Import::Tasks(tube, records) => {
-                let write = |args: &mut Args<'_>| {
+                let write = |args: &mut ArgumentWriter<'_>| {
                     args.optional(moment).uint(replicas).text(tube.as_str());
                     args.rows(&records, write_task);
                 };
                 self.ask("import_tasks", false, write).await?;
             }
             Import::End(ending) => {
-                let write = |args: &mut Args<'_>| {
+                let write = |args: &mut ArgumentWriter<'_>| {
                     args.optional(moment).uint(replicas);
                     write_ending(args, &ending);
                 };
@@ -79,7 +81,7 @@ impl Tarantool {
         &self,
         verb: &str,
         may_repeat: bool,
-        write: impl Fn(&mut Args<'_>),
+        write: impl Fn(&mut ArgumentWriter<'_>),
     ) -> Result<Vec<u8>, Error> {
         let mut link = self.link.lock().await;
         let answer = link.call(verb, CALL_MAX, may_repeat, write).await;
@@ -92,9 +94,9 @@ impl Tarantool {
 }
 
 fn tubes(shown: &[u8], numbers: &[u8]) -> Option<Exported> {
-    let Batch::Decided(mut decided) = decode_batch(shown).ok()? else { return None };
+    let BatchReply::Executed(mut decided) = decode_batch(shown).ok()? else { return None };
     let Ok(Reply::Tubes(infos)) = decided.replies.pop()? else { return None };
-    let numbers = decode_word(numbers).ok()?;
+    let numbers = decode_value(numbers).ok()?;
     let [ids, next_lease] = numbers.list() else { return None };
     let mut next_ids = HashMap::new();
     for row in ids.list() {
@@ -109,12 +111,12 @@ fn tubes(shown: &[u8], numbers: &[u8]) -> Option<Exported> {
     Some(Exported::Tubes(tubes, next_lease.uint()?))
 }
 
-fn moment(word: &Word) -> Option<Timestamp> {
+fn moment(word: &LuaValue) -> Option<Timestamp> {
     word.int().map(Timestamp::from_micros)
 }
 
 fn tasks(data: &[u8]) -> Option<Exported> {
-    let word = decode_word(data).ok()?;
+    let word = decode_value(data).ok()?;
     let [tasks, attempts_max] = word.list() else { return None };
     let attempts_max = attempts_max.uint().and_then(|most| u32::try_from(most).ok());
     let mut records = Vec::with_capacity(tasks.list().len() / 2);
@@ -130,13 +132,13 @@ fn tasks(data: &[u8]) -> Option<Exported> {
 }
 
 /// A task as it lies in its space.
-fn read_task(row: &[Word]) -> Option<Record> {
+fn read_task(row: &[LuaValue]) -> Option<Record> {
     let [id, state, pri, created, expires, ttr, attempts, _, body, rest @ ..] = row else {
         return None;
     };
     let [_, previous, due, subqueue, own, _, _, _, flag, ..] = rest else { return None };
     let body = match body {
-        Word::Bytes(payload) => Body::new(payload),
+        LuaValue::Bytes(payload) => Body::new(payload),
         both => match both.list() {
             [payload, meta] => Body::with_meta(payload.bytes()?, meta.bytes()?),
             _ => return None,
@@ -150,7 +152,7 @@ fn read_task(row: &[Word]) -> Option<Record> {
         _ => StoredState::Ready(moment(due).unwrap_or(moment(created)?)),
     };
     let own = match own {
-        Word::Nil => None,
+        LuaValue::Nil => None,
         own => Some(Priority::new(own.number()?).ok()?),
     };
     Some(Record {
@@ -169,12 +171,15 @@ fn read_task(row: &[Word]) -> Option<Record> {
     })
 }
 
-fn write_moment<'a, 'o>(args: &'a mut Args<'o>, at: Option<Timestamp>) -> &'a mut Args<'o> {
+fn write_moment<'a, 'o>(
+    args: &'a mut ArgumentWriter<'o>,
+    at: Option<Timestamp>,
+) -> &'a mut ArgumentWriter<'o> {
     args.optional(at.map(Timestamp::as_micros))
 }
 
 /// A task in the order of `import.lua`.
-fn write_task(args: &mut Args<'_>, record: &Record) {
+fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
     let (state, due, flag) = match record.standing {
         StoredState::Ready(since) => (0, (since != record.created).then_some(since), 0),
         StoredState::Delayed(due) | StoredState::Scheduled(due) => (DELAYED, Some(due), 0),
@@ -188,17 +193,17 @@ fn write_task(args: &mut Args<'_>, record: &Record) {
     args.optional(Some(record.ttr.as_micros())).uint(record.attempts.into());
     write_moment(args, due);
     write_moment(args, record.previous_start);
-    args.maybe(record.subqueue.as_deref(), Args::text);
-    args.maybe(record.semaphore_priority.map(Priority::value), Args::float).uint(flag);
+    args.maybe(record.subqueue.as_deref(), ArgumentWriter::text);
+    args.maybe(record.semaphore_priority.map(Priority::value), ArgumentWriter::float).uint(flag);
     let (payload, meta) = match &record.body {
         Some(body) => (body.payload(), body.meta()),
         None => (&[][..], None),
     };
-    args.bytes(payload).maybe(meta, Args::bytes);
+    args.bytes(payload).maybe(meta, ArgumentWriter::bytes);
 }
 
 /// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their places in these lists.
-fn write_ending(args: &mut Args<'_>, ending: &Ending) {
+fn write_ending(args: &mut ArgumentWriter<'_>, ending: &Ending) {
     let Ending { tubes, semaphores, next_lease } = ending;
     args.uint(*next_lease).rows(tubes, |row, (came, copy)| write_tube(row, came, copy));
     args.rows(semaphores, |row, semaphore| write_semaphore(row, &semaphore.record));
@@ -217,21 +222,24 @@ fn write_ending(args: &mut Args<'_>, ending: &Ending) {
     events.sort_by_key(|(_, copy)| copy.id);
     let tube_of = |tube: Option<u32>| tube.and_then(|tube| numbers.get(&tube).copied());
     args.rows(&places, |row, (at, copy)| {
-        write_place(row.uint(*at).maybe(tube_of(copy.tube), Args::uint), copy);
+        write_place(row.uint(*at).maybe(tube_of(copy.tube), ArgumentWriter::uint), copy);
     });
     args.rows(&events, |row, (at, copy)| {
-        row.uint(*at).uint(copy.id.0).maybe(tube_of(copy.tube), Args::uint).uint(copy.task.0);
+        row.uint(*at)
+            .uint(copy.id.0)
+            .maybe(tube_of(copy.tube), ArgumentWriter::uint)
+            .uint(copy.task.0);
         row.uint(copy.grant.0).text(copy.kind.name()).uint(copy.attempts.into());
         write_moment(row, Some(copy.next_at));
     });
 }
 
-fn write_tube(row: &mut Args<'_>, came: &TubeName, copy: &TubeCopy) {
+fn write_tube(row: &mut ArgumentWriter<'_>, came: &TubeName, copy: &TubeCopy) {
     let (record, options, calls) = (&copy.record, &copy.record.options, copy.stats.calls);
     row.text(came.as_str()).text(record.name.as_str()).flag(options.temporary);
-    row.maybe(options.capacity, Args::uint).flag(options.paused);
-    row.maybe(options.semaphore.as_ref().map(SemaphoreKey::as_str), Args::text);
-    row.maybe(options.queue_num.map(u64::from), Args::uint).uint(record.next_id);
+    row.maybe(options.capacity, ArgumentWriter::uint).flag(options.paused);
+    row.maybe(options.semaphore.as_ref().map(SemaphoreKey::as_str), ArgumentWriter::text);
+    row.maybe(options.queue_num.map(u64::from), ArgumentWriter::uint).uint(record.next_id);
     row.uint(copy.stats.tasks.done).list(|list| {
         for count in [calls.ack, calls.bury, calls.delete, calls.kick, calls.put, calls.release] {
             list.uint(count);
@@ -243,7 +251,7 @@ fn write_tube(row: &mut Args<'_>, came: &TubeName, copy: &TubeCopy) {
 }
 
 /// Its key, options as they lie in their space, last grant, and when to look again.
-fn write_semaphore(row: &mut Args<'_>, record: &SemaphoreRecord) {
+fn write_semaphore(row: &mut ArgumentWriter<'_>, record: &SemaphoreRecord) {
     let options = &record.options;
     let micros = |span: Span| span.as_micros().unsigned_abs();
     row.text(record.key.as_str()).list(|list| {
@@ -251,21 +259,21 @@ fn write_semaphore(row: &mut Args<'_>, record: &SemaphoreRecord) {
         list.float(options.margin.value()).uint(micros(options.min_hold));
         list.uint(micros(options.cool_down)).uint(micros(options.revoke_grace));
         list.flag(options.force).flag(options.shed).flag(options.drop_expired);
-        list.maybe(options.max_revoking.map(u64::from), Args::uint);
-        list.maybe(options.lease.map(micros), Args::uint);
-        list.maybe(options.ack_timeout.map(micros), Args::uint);
+        list.maybe(options.max_revoking.map(u64::from), ArgumentWriter::uint);
+        list.maybe(options.lease.map(micros), ArgumentWriter::uint);
+        list.maybe(options.ack_timeout.map(micros), ArgumentWriter::uint);
     });
     write_moment(row.uint(record.grant_seq), record.recheck_at);
 }
 
-fn write_place(row: &mut Args<'_>, copy: &PlaceCopy) {
+fn write_place(row: &mut ArgumentWriter<'_>, copy: &PlaceCopy) {
     let place = &copy.place;
     row.uint(copy.task.0).float(place.priority.value());
     write_moment(row, Some(place.enqueued));
     let not_before = if let Stand::Delayed(until) = &place.stand { Some(*until) } else { None };
     write_moment(row, not_before);
     let hold = place.hold();
-    row.maybe(hold.map(|hold| hold.grant.0), Args::uint);
+    row.maybe(hold.map(|hold| hold.grant.0), ArgumentWriter::uint);
     for at in [
         hold.map(|hold| hold.granted),
         hold.map(|hold| hold.lease_until),
@@ -278,7 +286,7 @@ fn write_place(row: &mut Args<'_>, copy: &PlaceCopy) {
 }
 
 fn semaphores(data: &[u8]) -> Option<Exported> {
-    let word = decode_word(data).ok()?;
+    let word = decode_value(data).ok()?;
     let mut copies = Vec::new();
     for found in word.list() {
         let [row, places, events] = found.list() else { return None };
@@ -291,7 +299,7 @@ fn semaphores(data: &[u8]) -> Option<Exported> {
     Some(Exported::Semaphores(copies))
 }
 
-fn read_semaphore(row: &Word) -> Option<SemaphoreRecord> {
+fn read_semaphore(row: &LuaValue) -> Option<SemaphoreRecord> {
     let [_, key, options, grant_seq, recheck, ..] = row.list() else { return None };
     let [
         active,
@@ -310,8 +318,8 @@ fn read_semaphore(row: &Word) -> Option<SemaphoreRecord> {
     else {
         return None;
     };
-    let small = |word: &Word| word.uint().and_then(|number| u32::try_from(number).ok());
-    let span = |word: &Word| word.int().map(Span::from_micros);
+    let small = |word: &LuaValue| word.uint().and_then(|number| u32::try_from(number).ok());
+    let span = |word: &LuaValue| word.int().map(Span::from_micros);
     let options = SemaphoreOptions {
         active: small(active)?,
         try_release: small(try_release)?,
@@ -343,7 +351,7 @@ fn apart(task: u64) -> (Option<u32>, TaskId) {
     (Some(tube), TaskId(task & ((1 << ID_BITS) - 1)))
 }
 
-fn read_place(row: &Word) -> Option<PlaceCopy> {
+fn read_place(row: &LuaValue) -> Option<PlaceCopy> {
     let [
         _,
         task,
@@ -382,7 +390,7 @@ fn read_place(row: &Word) -> Option<PlaceCopy> {
     Some(PlaceCopy { tube, task, place })
 }
 
-fn read_event(row: &Word) -> Option<EventCopy> {
+fn read_event(row: &LuaValue) -> Option<EventCopy> {
     let [id, _, task, grant, kind, attempts, next_at, ..] = row.list() else { return None };
     let (tube, task) = apart(task.uint()?);
     Some(EventCopy {

@@ -1,6 +1,6 @@
 //! A database for each case.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -39,7 +39,7 @@ pub struct Database {
     cluster: &'static Cluster,
     name: String,
     /// Whether another test may have it afterwards.
-    again: bool,
+    again: AtomicBool,
 }
 
 /// Databases that tests have left behind. To make one takes much longer than to empty it.
@@ -81,7 +81,7 @@ impl Database {
     pub fn new() -> Self {
         let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match idle {
-            Some(name) => Database { cluster: cluster(), name, again: true },
+            Some(name) => Database { cluster: cluster(), name, again: AtomicBool::new(true) },
             None => Self::copy(cluster(), true),
         }
     }
@@ -104,7 +104,7 @@ impl Database {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("case_{}", COUNT.fetch_add(1, Ordering::Relaxed));
         sql(&cluster.url("postgres"), &format!("CREATE DATABASE {name} {template}"));
-        Database { cluster, name, again }
+        Database { cluster, name, again: AtomicBool::new(again) }
     }
 
     /// Its URL.
@@ -120,7 +120,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        if self.again && !thread::panicking() {
+        if self.again.load(Ordering::Relaxed) && !thread::panicking() {
             let tubes = sql(&self.url(), "SELECT count(*) FROM taskyard.tube");
             if tubes.is_some_and(|tubes| tubes.parse().is_ok_and(|tubes: usize| tubes < TUBES_MAX))
             {
@@ -152,6 +152,7 @@ impl SharedDatabase for SharedPostgres {
     type Part = Database;
     type Server = OwnCluster;
     const LEASES_INCREASE: bool = true;
+    const TIMES_ARE_DOUBLES: bool = false;
 
     fn is_installed() -> bool {
         programs().is_some()
@@ -191,6 +192,7 @@ impl SharedDatabase for SharedPostgres {
     fn write_format(part: &Database, format: u32) {
         let update = format!("UPDATE taskyard.version SET tables = {format}, functions = {format}");
         sql(&part.url(), &update);
+        part.again.store(false, Ordering::Relaxed);
     }
 }
 

@@ -52,6 +52,7 @@ impl SharedDatabase for SharedTarantool {
     type Part = String;
     type Server = Instance;
     const LEASES_INCREASE: bool = false;
+    const TIMES_ARE_DOUBLES: bool = true;
 
     fn is_installed() -> bool {
         program().is_some()

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use taskyard_tarantool::{Address, Connection, Failure, Word, decode_word};
+use taskyard_tarantool::{Address, Connection, Failure, LuaValue, decode_value};
 use tempfile::{Builder, TempDir};
 
 /// Where Tarantool is, unless `TASKYARD_TARANTOOL` says otherwise.
@@ -119,7 +119,10 @@ impl Instance {
         server.stdin(Stdio::null()).stdout(log).stderr(errors);
         *self.server() = Some(server.spawn().expect("the server can be started"));
         // One that loads its data answers that it does.
-        while !matches!(self.try_talk("return rawget(_G, 'ready') == true"), Ok(Word::Bool(true))) {
+        while !matches!(
+            self.try_talk("return rawget(_G, 'ready') == true"),
+            Ok(LuaValue::Bool(true))
+        ) {
             let ended = self.server().as_mut().and_then(|child| child.try_wait().ok()?);
             assert!(ended.is_none(), "the server in {} ended: {ended:?}", self.folder.display());
         }
@@ -189,22 +192,22 @@ impl Instance {
     }
 
     /// Runs Lua and answers its first result.
-    pub fn talk(&self, lua: &str) -> Word {
+    pub fn talk(&self, lua: &str) -> LuaValue {
         self.try_talk(lua).unwrap_or_else(|failure| panic!("{lua}: {failure}"))
     }
 
     /// Panics unless the spaces of a store say the same as each other.
     pub fn audit(&self, prefix: &str) {
         let wrong = self.talk(&format!("local PREFIX = '{prefix}'\n{AUDIT}"));
-        assert_eq!(wrong, Word::List(Vec::new()), "what is kept contradicts itself");
+        assert_eq!(wrong, LuaValue::List(Vec::new()), "what is kept contradicts itself");
     }
 
-    fn try_talk(&self, lua: &str) -> Result<Word, Failure> {
+    fn try_talk(&self, lua: &str) -> Result<LuaValue, Failure> {
         // The caller may be on a runtime, where it must not wait for another.
         thread::scope(|scope| scope.spawn(|| self.talk_here(lua)).join().expect("it does not fail"))
     }
 
-    fn talk_here(&self, lua: &str) -> Result<Word, Failure> {
+    fn talk_here(&self, lua: &str) -> Result<LuaValue, Failure> {
         let address = Address { host: "127.0.0.1".into(), port: self.port };
         let user = ("admin".to_owned(), "boss".to_owned());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -213,7 +216,7 @@ impl Instance {
             let mut requests = connection.requests();
             requests.eval(lua, |_| {});
             let data = connection.ask(requests).await?;
-            decode_word(&data).map_err(|error| Failure::Lost(error.to_string()))
+            decode_value(&data).map_err(|error| Failure::Lost(error.to_string()))
         })
     }
 

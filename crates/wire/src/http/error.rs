@@ -1,24 +1,25 @@
-//! Refusals.
+//! The error answer.
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::{Error, Kind, SemaphoreKey, TaskId, TubeName};
-use utoipa::ToSchema;
 
 use crate::codes::Code;
 
-/// Why a request was refused. Nothing was done, unless the code is `outcome_unknown`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The error answer to a request. Nothing was done, unless the code is `outcome_unknown`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorAnswer {
-    /// What went wrong.
+    /// The error.
     pub error: ErrorDetail,
 }
 
-/// What went wrong, for programs and for people.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The error, for programs and for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorDetail {
     /// One of the documented codes.
     pub code: String,
-    /// What to do about it.
+    /// What happened, and what to do.
     pub message: String,
     /// The tube it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,16 +33,16 @@ pub struct ErrorDetail {
     /// The semaphore it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore: Option<String>,
-    /// The limit that was met.
+    /// The limit that was exceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// How large the thing is that met the limit.
+    /// The size that exceeded the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Which options of a semaphore that is there differ from those that were named.
+    /// The options of the existing semaphore that differ from those in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<String>,
-    /// The kind of tube that lacks the verb.
+    /// The kind of tube that does not have the verb.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
@@ -97,7 +98,7 @@ impl From<&Error> for ErrorAnswer {
 }
 
 impl ErrorAnswer {
-    /// A refusal by the server itself, outside the queue: a wrong token, an unknown address.
+    /// An error of the server itself, outside the queue: a wrong token, an unknown endpoint.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = message.into();
         ErrorAnswer {
@@ -110,8 +111,8 @@ impl ErrorAnswer {
         Code::from_name(&self.error.code)
     }
 
-    /// What the client's caller gets. `verb` is what was asked. Where the answer does not tell
-    /// enough to rebuild the refusal, its message is kept.
+    /// The error for the client's caller; `verb` is the verb of the request. If the answer has too
+    /// few fields to restore the error, its message is kept.
     pub fn into_error(self, verb: &'static str) -> Error {
         let code = self.code();
         if let Some(error) = self.error.rebuild(code, verb) {
@@ -129,7 +130,7 @@ impl ErrorAnswer {
 }
 
 impl ErrorDetail {
-    /// The refusal itself, where the fields suffice.
+    /// The error of the core, if the fields suffice.
     fn rebuild(&self, code: Option<Code>, verb: &'static str) -> Option<Error> {
         let tube = || self.tube.as_deref().and_then(|name| TubeName::new(name).ok());
         let key = || self.semaphore.as_deref().and_then(|key| SemaphoreKey::new(key).ok());

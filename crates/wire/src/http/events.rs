@@ -6,13 +6,13 @@ use taskyard_core::{
     Error, EventId, EventKind, Grant, Result, SemaphoreCommand, SemaphoreEvent, SemaphoreKey, Span,
     TaskId, TubeName,
 };
-use utoipa::ToSchema;
 
 use super::seconds::{seconds_of, span};
 use super::whole;
 
 /// Which events to fetch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EventsRequest {
     /// Of which semaphore; all when absent.
@@ -20,7 +20,7 @@ pub struct EventsRequest {
     pub semaphore: Option<String>,
     /// At most how many, 1 to 10000.
     #[serde(default = "hundred", deserialize_with = "whole::number")]
-    #[schema(minimum = 1, maximum = 10000)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
     pub count: u64,
     /// Seconds to wait for the first; 0 answers at once.
     #[serde(default)]
@@ -38,7 +38,7 @@ impl EventsRequest {
         EventsRequest { semaphore, count: count as u64, wait: seconds_of(wait) }
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self) -> Result<SemaphoreCommand> {
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         if !(1..=BATCH_TASKS_MAX).contains(&count) {
@@ -51,37 +51,41 @@ impl EventsRequest {
     }
 }
 
-/// Events that were fetched; each is to be acknowledged, or it comes again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Events; each must be acknowledged, or it is delivered again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EventsAnswer {
-    /// Perhaps none.
+    /// The events; perhaps none.
     pub events: Vec<EventAnswer>,
 }
 
 /// What happened to a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EventWord {
-    /// The task may go on: it holds a grant now.
+    /// The task holds a grant now.
     Acquired,
-    /// Better tasks wait: please release or yield.
+    /// Better tasks wait: the holder should release or yield.
     TryRelease,
-    /// No need to release any more.
+    /// The holder need not release any more.
     Keep,
-    /// The grant was taken away, because the grace was over.
+    /// The grant was revoked after the grace period.
     Revoked,
-    /// The grant has ended, because its lease was over or nobody acknowledged it.
+    /// The grant has ended, because its lease was over or it was not acknowledged.
     Expired,
 }
 
-/// One event. It may come more than once: (semaphore, task, grant, kind) tells repetitions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// One event. It may be delivered more than once: (semaphore, task, grant, kind) identifies
+/// repetitions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EventAnswer {
     /// Its number, to be acknowledged.
     pub id: u64,
     /// Of which semaphore.
     pub semaphore: String,
-    /// The tube of the task, where the semaphore stands before a tube.
+    /// The tube of the task, if the semaphore belongs to a tube.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tube: Option<String>,
     /// For which task.
@@ -90,12 +94,13 @@ pub struct EventAnswer {
     pub grant: u64,
     /// What happened.
     pub kind: EventWord,
-    /// The how-manieth delivery this is, from 1.
+    /// The number of this delivery, from 1.
     pub attempt: u32,
 }
 
 /// One message of a WebSocket with events.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SocketAnswer {
     /// Something happened; to be acknowledged.
@@ -124,7 +129,7 @@ impl EventAnswer {
         }
     }
 
-    /// What the client's caller gets.
+    /// The result for the client's caller.
     pub fn into_event(self) -> Result<SemaphoreEvent> {
         Ok(SemaphoreEvent {
             id: EventId(self.id),
@@ -145,7 +150,8 @@ impl EventAnswer {
 }
 
 /// Which events have arrived.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AcknowledgeRequest {
     /// Their numbers; those that are not there do no harm.
@@ -159,14 +165,15 @@ impl AcknowledgeRequest {
         AcknowledgeRequest { events: events.iter().map(|event| event.0).collect() }
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self) -> SemaphoreCommand {
         SemaphoreCommand::Acknowledge { events: self.events.into_iter().map(EventId).collect() }
     }
 }
 
 /// How many events were acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AcknowledgedAnswer {
     /// Those that were there.
     pub acknowledged: u64,

@@ -4,28 +4,30 @@ use serde::{Deserialize, Serialize};
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Lease, Outcome, Result, Span, TaskId, TubeName,
 };
-use utoipa::ToSchema;
 
 use super::is_false;
+use super::names::{FinishWord, OutcomeWord};
 use super::seconds::{optional_span, seconds_of, span};
 use super::task::{Form, TaskAnswer};
 use super::whole;
-use super::words::{FinishWord, OutcomeWord};
 
-/// Which delivery: the task and, to be sure that it is still the caller's, the lease number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// A delivery: the task and, to make sure that it is still the caller's, the lease number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Delivery {
     /// The task's number in the tube.
     #[serde(deserialize_with = "whole::number")]
     pub id: u64,
-    /// The number that take answered. Without it the current delivery is meant, whoever has it.
+    /// The lease number from the answer to take. Without it the current delivery is meant, of any
+    /// holder.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
 }
 
 /// Deliveries to ack or to bury: `tasks`, or `id` and `lease` of one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AckRequest {
     /// Several deliveries.
@@ -43,7 +45,8 @@ pub struct AckRequest {
 }
 
 /// Deliveries to give back: `tasks`, or `id` and `lease` of one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseRequest {
     /// Several deliveries.
@@ -67,7 +70,8 @@ pub struct ReleaseRequest {
 }
 
 /// Deliveries that need more time: `tasks`, or `id` and `lease` of one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TouchRequest {
     /// Several deliveries.
@@ -87,7 +91,8 @@ pub struct TouchRequest {
 }
 
 /// Deliveries that end in different ways, in one step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FinishRequest {
     /// What to do with which delivery.
@@ -98,15 +103,17 @@ pub struct FinishRequest {
 }
 
 /// One delivery and how it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FinishPart {
-    /// How it ends or goes on.
+    /// How it ends or is extended.
     pub verb: FinishWord,
     /// The task's number in the tube.
     #[serde(deserialize_with = "whole::number")]
     pub id: u64,
-    /// The number that take answered. Without it the current delivery is meant, whoever has it.
+    /// The lease number from the answer to take. Without it the current delivery is meant, of any
+    /// holder.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
     /// For `release`: seconds before the task becomes ready again.
@@ -120,8 +127,9 @@ pub struct FinishPart {
     pub seconds: Option<f64>,
 }
 
-/// What became of each item, in the order of the request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The outcome of each item, in the order of the request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FinishAnswer {
     /// How many were done.
     pub done: u64,
@@ -137,19 +145,19 @@ const fn yes() -> bool {
 }
 
 impl AckRequest {
-    /// What is asked, on the server's side, for an ack.
+    /// The command for an ack, on the server's side.
     pub fn into_ack(self, tube: TubeName) -> Result<Command> {
         finish(tube, self.tasks, self.id, self.lease, Finish::Ack, self.show)
     }
 
-    /// What is asked, on the server's side, for a bury.
+    /// The command for a bury, on the server's side.
     pub fn into_bury(self, tube: TubeName) -> Result<Command> {
         finish(tube, self.tasks, self.id, self.lease, Finish::Bury, self.show)
     }
 }
 
 impl ReleaseRequest {
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let delay = optional_span("delay", self.delay)?.unwrap_or(Span::ZERO);
         let release = Finish::Release { delay, counted: self.counted };
@@ -158,7 +166,7 @@ impl ReleaseRequest {
 }
 
 impl TouchRequest {
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let touch = Finish::Touch(span("seconds", self.seconds)?);
         finish(tube, self.tasks, self.id, self.lease, touch, self.show)
@@ -201,13 +209,13 @@ fn holder(lease: Option<u64>) -> Holder {
 }
 
 impl FinishRequest {
-    /// The request for these items, on the client's side. Sessions do not travel over HTTP.
+    /// The request for these items, on the client's side. HTTP requests have no sessions.
     pub fn new(items: &[FinishItem], show: bool) -> Result<Self> {
         let tasks = items.iter().map(FinishPart::new).collect::<Result<_>>()?;
         Ok(FinishRequest { tasks, show })
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let items = self.tasks.into_iter().map(FinishPart::into_item).collect::<Result<_>>()?;
         Ok(Command::Finish { tube, items, show: self.show })
@@ -284,9 +292,9 @@ impl FinishAnswer {
         }
     }
 
-    /// What the client's caller gets.
+    /// The result for the client's caller.
     pub fn into_outcomes(self) -> Result<Vec<Outcome>> {
-        let lacking = || Error::Store("the server's answer lacks the finished tasks".into());
+        let lacking = || Error::Store("the server's answer has no finished tasks".into());
         let shown = self.tasks.is_some();
         let tasks = self.tasks.unwrap_or_else(|| vec![None; self.outcomes.len()]);
         if tasks.len() != self.outcomes.len() {

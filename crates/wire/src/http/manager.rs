@@ -1,34 +1,33 @@
-//! What workers and the manager write to each other, and what the manager shows.
+//! The messages between workers and the manager, and the manager's status.
 //!
-//! Reports and plans are tasks of the tubes below, so they travel on every way to a queue and are shared by all
-//! servers of a store. A leader holds the seat, the latest report of each worker and the plan that holds: who
-//! wants to know looks at what is taken.
+//! Reports and plans are tasks of the tubes below, so they work over every connection to a queue
+//! and are shared by all servers of a store. The leader holds the leader task, the latest report of
+//! each worker and the current plan; the status is read from the taken tasks.
 
 use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use taskyard_core::{Body, Error, Result};
-use utoipa::ToSchema;
 
 use crate::payload::{json_to_msgpack, msgpack_to_json};
 
-/// One task, and who holds it leads.
-pub const SEAT_TUBE: &str = "taskyard.manager.seat";
-/// Where workers report.
+/// Has one task; its holder is the leader.
+pub const LEADER_TUBE: &str = "taskyard.manager.seat";
+/// The tube of the workers' reports.
 pub const REPORTS_TUBE: &str = "taskyard.manager.reports";
-/// Where the plan is.
+/// The tube of the plan.
 pub const PLANS_TUBE: &str = "taskyard.manager.plans";
 
 /// How many processors each queue gets, by the queue's number.
 pub type Shares = BTreeMap<u32, u32>;
 
-/// What a worker tells about itself.
+/// The report of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerReport {
-    /// Who it is: another one each time a worker begins.
+    /// Its identity: a new one each time a worker starts.
     pub worker: String,
-    /// How it is called.
+    /// Its name.
     pub name: String,
     /// How many processors it has.
     pub max_processors: u32,
@@ -38,8 +37,9 @@ pub struct WorkerReport {
     pub queues: Vec<QueueLoad>,
 }
 
-/// What a queue costs a worker.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The load of a queue in a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct QueueLoad {
     /// The queue's number in the contract.
     pub queue_num: u32,
@@ -48,29 +48,30 @@ pub struct QueueLoad {
     /// A moving average; absent before the first batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_per_task: Option<f64>,
-    /// How soon a task that is ready should be done, in seconds.
+    /// The target time from ready to done, in seconds.
     pub target_latency: f64,
-    /// Tasks and batches that went wrong since the worker began.
+    /// Failed tasks and batches since the worker started.
     pub errors: u64,
-    /// Processors that work on it now.
+    /// Processors that currently work on it.
     pub busy: u32,
 }
 
-/// What a manager tells all workers.
+/// The plan for all workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlanLetter {
-    /// Of two plans the one with the larger number holds.
+pub struct PlanMessage {
+    /// The version; a larger one replaces a smaller one.
     pub version: u64,
-    /// Whose plan it is.
+    /// The manager that made it.
     pub leader: String,
-    /// The processors of each worker. Who is not named goes on as it did.
+    /// The processors of each worker. A worker that is not listed keeps its last plan.
     pub workers: BTreeMap<String, Shares>,
 }
 
-/// Who leads, and who works on what.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The status of the manager and the workers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ManagerAnswer {
-    /// Whether a server of this store leads now.
+    /// Whether a server of this store is the leader now.
     pub led: bool,
     /// The server that made the plan; absent while there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,22 +79,23 @@ pub struct ManagerAnswer {
     /// The number of the plan; absent while there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
-    /// The workers that reported lately, by name.
+    /// The workers with a recent report, by name.
     pub workers: Vec<WorkerAnswer>,
 }
 
-/// A worker that reported lately.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// A worker with a recent report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkerAnswer {
-    /// Who it is: another one each time a worker begins.
+    /// Its identity: a new one each time a worker starts.
     pub worker: String,
-    /// How it is called.
+    /// Its name.
     pub name: String,
     /// How many processors it has.
     pub max_processors: u32,
     /// The version of the plan that it follows; 0 is none yet.
     pub version: u64,
-    /// What its queues cost it.
+    /// The load of its queues.
     pub queues: Vec<QueueLoad>,
     /// The processors that the plan gives to each queue, by the queue's number; absent while it has no plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,23 +103,23 @@ pub struct WorkerAnswer {
 }
 
 impl WorkerAnswer {
-    /// What a worker said, and what the plan says to it.
-    pub fn new(report: WorkerReport, plan: Option<&PlanLetter>) -> Self {
+    /// Combines the report of a worker with its part of the plan.
+    pub fn new(report: WorkerReport, plan: Option<&PlanMessage>) -> Self {
         let planned = plan.and_then(|plan| plan.workers.get(&report.worker)).cloned();
         let WorkerReport { worker, name, max_processors, version, queues } = report;
         WorkerAnswer { worker, name, max_processors, version, queues, planned }
     }
 }
 
-/// A report or a plan as what a task carries.
-pub fn letter_to_body(letter: &impl Serialize) -> Result<Body> {
+/// Encodes a report or a plan as the body of a task.
+pub fn encode_message(letter: &impl Serialize) -> Result<Body> {
     let json = serde_json::to_string(letter)
-        .map_err(|error| Error::Invalid(format!("a letter cannot be written: {error}")))?;
+        .map_err(|error| Error::Invalid(format!("the message cannot be encoded: {error}")))?;
     Ok(Body::new(&json_to_msgpack(&json)?))
 }
 
-/// The report or plan that a task carries; `None` when it is something else.
-pub fn letter_of<T: DeserializeOwned>(body: &Body) -> Option<T> {
+/// Decodes the report or plan in a task; `None` if it is something else.
+pub fn decode_message<T: DeserializeOwned>(body: &Body) -> Option<T> {
     let json = msgpack_to_json(body.payload()).ok()?;
     serde_json::from_str(&json).ok()
 }
@@ -143,18 +145,18 @@ mod tests {
             version: u64::MAX,
             queues: vec![load.clone(), QueueLoad { seconds_per_task: None, ..load }],
         };
-        assert_eq!(letter_of(&letter_to_body(&report).unwrap()), Some(report));
+        assert_eq!(decode_message(&encode_message(&report).unwrap()), Some(report));
         let workers = BTreeMap::from([("1f".into(), Shares::from([(7, 4)]))]);
-        let plan = PlanLetter { version: 9, leader: "here".into(), workers };
-        assert_eq!(letter_of(&letter_to_body(&plan).unwrap()), Some(plan));
+        let plan = PlanMessage { version: 9, leader: "here".into(), workers };
+        assert_eq!(decode_message(&encode_message(&plan).unwrap()), Some(plan));
     }
 
-    /// Anybody may put anything into these tubes.
+    /// These tubes may contain any task.
     #[test]
     fn what_is_no_letter_is_passed_over() {
         for payload in [&b""[..], b"\xc1", b"\x80", b"\x91\x01", b"\xc4\x01\xff"] {
-            assert_eq!(letter_of::<PlanLetter>(&Body::new(payload)), None);
-            assert_eq!(letter_of::<WorkerReport>(&Body::new(payload)), None);
+            assert_eq!(decode_message::<PlanMessage>(&Body::new(payload)), None);
+            assert_eq!(decode_message::<WorkerReport>(&Body::new(payload)), None);
         }
     }
 }

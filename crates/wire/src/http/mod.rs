@@ -1,9 +1,9 @@
-//! The shapes of the HTTP interface: what each endpoint reads and answers.
+//! The JSON requests and answers of each HTTP endpoint.
 //!
-//! Requests refuse fields they do not know, so that a typing error is an answer and not a surprise.
-//! Answers may gain fields. Both directions are here, because the server and the Rust client use
-//! the same types: `into_command` and `new` on the server's side, `new` and `into_…` on the
-//! client's. Times are seconds, lengths and moments alike; moments count from the Unix epoch.
+//! Requests refuse unknown fields, so that a typing error is reported. Answers may gain fields.
+//! Both directions are here, because the server and the Rust client use the same types:
+//! `into_command` and `new` on the server's side, `new` and `into_…` on the client's. All times are
+//! seconds, durations and timestamps alike; timestamps count from the Unix epoch.
 //!
 //! | verb | request | answer |
 //! |---|---|---|
@@ -38,17 +38,20 @@
 mod error;
 mod events;
 mod finish;
-mod fitting;
-mod look;
+mod inspect;
 mod manager;
+mod names;
+mod options;
 mod put;
+mod put_request;
+#[cfg(feature = "openapi")]
+mod put_schema;
 mod seconds;
 mod semaphores;
 mod take;
 mod task;
 mod tubes;
 mod whole;
-mod words;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -62,15 +65,16 @@ pub use events::{
 pub use finish::{
     AckRequest, Delivery, FinishAnswer, FinishPart, FinishRequest, ReleaseRequest, TouchRequest,
 };
-pub use fitting::check_fitting;
-pub use look::{
+pub use inspect::{
     ConsumerAnswer, ConsumersAnswer, DeleteRequest, DeliveriesAnswer, DeliveryAnswer, KickAnswer,
     KickRequest, NothingAnswer, PeekRequest,
 };
 pub use manager::{
-    ManagerAnswer, PLANS_TUBE, PlanLetter, QueueLoad, REPORTS_TUBE, SEAT_TUBE, Shares,
-    WorkerAnswer, WorkerReport, letter_of, letter_to_body,
+    LEADER_TUBE, ManagerAnswer, PLANS_TUBE, PlanMessage, QueueLoad, REPORTS_TUBE, Shares,
+    WorkerAnswer, WorkerReport, decode_message, encode_message,
 };
+pub use names::{FinishWord, KindWord, OutcomeWord, StateWord};
+pub use options::check_options;
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use seconds::{moment_of, seconds_of};
 pub use semaphores::{
@@ -85,22 +89,21 @@ pub use tubes::{
     TubesAnswer,
 };
 pub use whole::parse_whole;
-pub use words::{FinishWord, KindWord, OutcomeWord, StateWord};
 
-/// Reads a request. No body at all is an empty object, so that `take` needs none.
+/// Parses a request. A missing body is an empty object, so that `take` needs none.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
     serde_json::from_slice(body)
         .map_err(|error| Error::Invalid(format!("the request cannot be read: {error}")))
 }
 
-/// Reads a server's answer, on the client's side.
+/// Parses a server's answer, on the client's side.
 pub fn parse_answer<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     serde_json::from_slice(body)
         .map_err(|error| Error::Store(format!("the server's answer cannot be read: {error}")))
 }
 
-/// For fields in which `null` is a value of its own and not the same as nothing.
+/// For fields in which `null` differs from an absent field.
 fn present<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: Deserialize<'de>,

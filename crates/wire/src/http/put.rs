@@ -1,78 +1,46 @@
-//! Adding tasks.
+//! Adding tasks: the request and its answer.
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::limits::META_BYTES_MAX;
 use taskyard_core::{
     Body, Command, Error, NewTask, Placed, Priority, Result, Span, TaskId, Timestamp, TubeName,
 };
-use utoipa::ToSchema;
 
+use super::names::StateWord;
 use super::present;
 use super::seconds::{optional_moment, optional_span, seconds_of};
 use super::whole;
-use super::words::StateWord;
 use crate::payload::{Packed, Payload};
 
 /// One task or several to add: the fields of a task, or `tasks`. All are added or none.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PutRequest {
     /// Several tasks. Without it the other fields are the one task.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<PutTask>>,
-    /// Seconds to wait for room when the tube is full; 0 answers at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Seconds to wait for free capacity when the tube is full; 0 answers at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<f64>,
-    /// The payload: any JSON value, `null` too.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    pub data: Option<Payload>,
-    /// The payload as MessagePack in base64, for what JSON cannot hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data_base64: Option<Packed>,
-    /// Priority: smaller goes first. The tube's when absent.
-    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
-    pub pri: Option<u64>,
-    /// Seconds after which the task is removed if nobody took it. The tube's when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttl: Option<f64>,
-    /// Seconds a delivery may last before the task is given back. The tube's when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttr: Option<f64>,
-    /// Seconds before the task becomes ready. The tube's when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delay: Option<f64>,
-    /// When the task becomes ready, in seconds since the epoch; refused together with `delay`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at: Option<f64>,
-    /// The sub-queue, in tubes that have them; `utube` is accepted too.
-    #[serde(default, alias = "utube", skip_serializing_if = "Option::is_none")]
-    pub subqueue: Option<String>,
-    /// How important the task is to the semaphore before the tube, instead of what `pri` says: larger goes first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub semaphore_priority: Option<f64>,
-    /// A small object that travels with the task, at most 1 KiB as MessagePack.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
-    pub meta: Option<Payload>,
-    /// The same as MessagePack in base64, for what JSON cannot hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub meta_base64: Option<Packed>,
+    /// The one task.
+    #[serde(flatten)]
+    pub task: PutTask,
 }
 
-/// One task of several to add.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+/// A task to add.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PutTask {
     /// The payload: any JSON value, `null` too.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub data: Option<Payload>,
-    /// The payload as MessagePack in base64, for what JSON cannot hold.
+    /// The payload as MessagePack in base64, for values that JSON cannot represent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_base64: Option<Packed>,
     /// Priority: smaller goes first. The tube's when absent.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub pri: Option<u64>,
-    /// Seconds after which the task is removed if nobody took it. The tube's when absent.
+    /// Seconds after which the task is removed if it was not taken. The tube's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<f64>,
     /// Seconds a delivery may last before the task is given back. The tube's when absent.
@@ -87,27 +55,29 @@ pub struct PutTask {
     /// The sub-queue, in tubes that have them; `utube` is accepted too.
     #[serde(default, alias = "utube", skip_serializing_if = "Option::is_none")]
     pub subqueue: Option<String>,
-    /// How important the task is to the semaphore before the tube, instead of what `pri` says: larger goes first.
+    /// The priority of the task in the semaphore of the tube, instead of `pri`: larger goes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore_priority: Option<f64>,
-    /// A small object that travels with the task, at most 1 KiB as MessagePack.
+    /// A small object that is stored with the task, at most 1 KiB as MessagePack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub meta: Option<Payload>,
-    /// The same as MessagePack in base64, for what JSON cannot hold.
+    /// The same as MessagePack in base64, for values that JSON cannot represent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta_base64: Option<Packed>,
 }
 
 /// The tasks that were added, in the order of the request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PutAnswer {
     /// One entry for each task.
     pub tasks: Vec<PlacedTask>,
 }
 
 /// A task that was added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PlacedTask {
     /// Its number in the tube.
     pub id: u64,
@@ -124,44 +94,24 @@ impl PutRequest {
         PutRequest { tasks, timeout, ..PutRequest::default() }
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let wait = optional_span("timeout", self.timeout)?.unwrap_or(Span::ZERO);
-        let (several, one) = self.split();
-        let tasks = match several {
-            None => vec![one.into_new_task()?],
-            Some(_) if one != PutTask::default() => {
+        let tasks = match self.tasks {
+            None => vec![self.task.into_new_task()?],
+            Some(_) if self.task != PutTask::default() => {
                 return Err(Error::Invalid(
                     "both 'tasks' and the fields of one task are given; use one of them".into(),
                 ));
             }
-            Some(several) => {
-                several.into_iter().map(PutTask::into_new_task).collect::<Result<_>>()?
-            }
+            Some(tasks) => tasks.into_iter().map(PutTask::into_new_task).collect::<Result<_>>()?,
         };
         Ok(Command::Put { tube, tasks, wait })
-    }
-
-    fn split(self) -> (Option<Vec<PutTask>>, PutTask) {
-        let one = PutTask {
-            data: self.data,
-            data_base64: self.data_base64,
-            pri: self.pri,
-            ttl: self.ttl,
-            ttr: self.ttr,
-            delay: self.delay,
-            at: self.at,
-            subqueue: self.subqueue,
-            semaphore_priority: self.semaphore_priority,
-            meta: self.meta,
-            meta_base64: self.meta_base64,
-        };
-        (self.tasks, one)
     }
 }
 
 impl PutTask {
-    /// The shape of this task, on the client's side.
+    /// The JSON form of this task, on the client's side.
     pub fn new(task: &NewTask) -> Self {
         PutTask {
             data: None,
@@ -200,7 +150,7 @@ impl PutTask {
     }
 }
 
-/// The bytes of whichever form was given; both is an error.
+/// The bytes of the form that was given; both is an error.
 pub(super) fn one_of(
     name: &str,
     json: Option<Payload>,
@@ -239,7 +189,7 @@ impl PutAnswer {
         PutAnswer { tasks: tasks.collect() }
     }
 
-    /// What the client's caller gets.
+    /// The result for the client's caller.
     pub fn into_placed(self) -> Vec<Placed> {
         let tasks = self.tasks.into_iter();
         tasks.map(|task| Placed { id: TaskId(task.id), state: task.state.into() }).collect()

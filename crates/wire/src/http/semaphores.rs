@@ -1,4 +1,4 @@
-//! Semaphores: making and showing them, standing in line, ending grants.
+//! Semaphores: creating and showing them, enqueueing tasks, finishing grants.
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::{
@@ -6,17 +6,17 @@ use taskyard_core::{
     SemaphoreChange, SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Standing,
     Status, TaskId, TubeName, Wish,
 };
-use utoipa::ToSchema;
 
 use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of, span};
 use super::{is_false, present, whole};
 
-/// What a semaphore does. What is absent stays as it is or, in a new one, has its default; `null` takes a thing
-/// away. Times are seconds and may have a fraction.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The options of a semaphore. An absent option stays as it is or, in a new semaphore, has its
+/// default; `null` removes it. Times are seconds and may have a fraction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SemaphoreRequest {
-    /// How many may hold a grant at the same time; 1000 in a new one, 0 lets nobody in.
+    /// How many tasks may hold a grant at the same time; 1000 in a new one, 0 admits none.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub active: Option<i64>,
     /// How many of the holders, from the worst on, may be asked to release for better ones; not more than
@@ -26,37 +26,38 @@ pub struct SemaphoreRequest {
     /// How much better than a holder a task must be for that holder to be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
-    /// Seconds for which a new grant is left alone.
+    /// Seconds for which a new grant is not asked to release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_hold: Option<f64>,
-    /// Seconds for which a task that yielded stays out of the line.
+    /// Seconds after which a task that yielded waits again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cool_down: Option<f64>,
     /// How many may be asked to release at the same time; `null` is the smaller of 16 and `try_release`.
     #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<i64>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<i64>))]
     pub max_revoking: Option<Option<i64>>,
     /// Seconds after which a holder that was asked is asked again, or loses its grant (`force`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoke_grace: Option<f64>,
-    /// Take the grant away when the grace is over.
+    /// Revoke the grant when the grace period is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub force: Option<bool>,
     /// Seconds a grant lasts unless it is extended; `null` is until it is released.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub lease: Option<Option<f64>>,
     /// Seconds in which the event of a grant must be acknowledged; `null` is no limit.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub ack_timeout: Option<Option<f64>>,
-    /// When `active` was lowered: ask the holders that are too many to release.
+    /// When `active` was lowered: ask the excess holders to release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shed: Option<bool>,
-    /// Whose lease is over leaves, instead of standing in line again.
+    /// A task whose lease is over leaves, instead of waiting again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_expired: Option<bool>,
-    /// Leave a semaphore that is there as it is; refused where an option that is named here differs from it.
+    /// Leave an existing semaphore as it is; refused if an option that is named here differs from
+    /// it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub only_new: bool,
 }
@@ -81,7 +82,7 @@ impl SemaphoreRequest {
         }
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, key: SemaphoreKey) -> Result<SemaphoreCommand> {
         let settable = |name: &str, seconds: Option<Option<f64>>| {
             seconds.map(|seconds| optional_span(name, seconds)).transpose()
@@ -105,15 +106,17 @@ impl SemaphoreRequest {
     }
 }
 
-/// Semaphores with what they do and have.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// Semaphores with their options and counts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SemaphoresAnswer {
     /// By key.
     pub semaphores: Vec<SemaphoreAnswer>,
 }
 
-/// One semaphore with what it does and has.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// One semaphore with its options and counts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SemaphoreAnswer {
     /// Its key.
     pub key: String,
@@ -123,9 +126,9 @@ pub struct SemaphoreAnswer {
     pub try_release: u32,
     /// How much better a task must be.
     pub margin: f64,
-    /// Seconds for which a new grant is left alone.
+    /// Seconds for which a new grant is not asked to release.
     pub min_hold: f64,
-    /// Seconds for which a task that yielded stays out of the line.
+    /// Seconds after which a task that yielded waits again.
     pub cool_down: f64,
     /// How many may be asked at the same time, if that was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,13 +143,13 @@ pub struct SemaphoreAnswer {
     /// Seconds in which a grant must be acknowledged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ack_timeout: Option<f64>,
-    /// Whether holders that are too many are asked to release.
+    /// Whether excess holders are asked to release.
     pub shed: bool,
-    /// Whether whose lease is over leaves.
+    /// Whether a task whose lease is over leaves.
     pub drop_expired: bool,
-    /// How many stand in line.
+    /// How many tasks wait.
     pub waiting: u64,
-    /// How many yielded and will stand in line again.
+    /// How many tasks yielded and will wait again.
     pub delayed: u64,
     /// How many hold a grant and were not asked to release.
     pub acquired: u64,
@@ -154,7 +157,7 @@ pub struct SemaphoreAnswer {
     pub revoking: u64,
     /// How many events are not acknowledged.
     pub events: u64,
-    /// When the next of them is handed out, or could have been since, in seconds since the epoch.
+    /// When the next of them is delivered, or could have been, in seconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_event: Option<f64>,
 }
@@ -186,7 +189,7 @@ impl SemaphoreAnswer {
         }
     }
 
-    /// What the client's caller gets.
+    /// The result for the client's caller.
     pub fn into_info(self) -> Result<SemaphoreInfo> {
         Ok(SemaphoreInfo {
             key: SemaphoreKey::new(&self.key)?,
@@ -214,16 +217,18 @@ impl SemaphoreAnswer {
     }
 }
 
-/// Who wants to stand in line.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+/// Tasks to enqueue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EnqueueRequest {
     /// The tasks, in the order of their arrival.
     pub tasks: Vec<WishRequest>,
 }
 
-/// One task and how important it is.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// One task and its priority.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WishRequest {
     /// Any number that the caller gives its task.
@@ -240,15 +245,16 @@ impl EnqueueRequest {
         EnqueueRequest { tasks: wishes.iter().map(wish).collect() }
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, key: SemaphoreKey) -> SemaphoreCommand {
         let wish = |wish: WishRequest| Wish { task: TaskId(wish.task), priority: wish.priority };
         SemaphoreCommand::Enqueue { key, wishes: self.tasks.into_iter().map(wish).collect() }
     }
 }
 
-/// Which tasks to look at.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The tasks to show.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LookRequest {
     /// Their numbers.
@@ -256,39 +262,43 @@ pub struct LookRequest {
     pub tasks: Vec<u64>,
 }
 
-/// Where tasks stand.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The status of tasks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StandingsAnswer {
-    /// The tasks; those that are not there are left out.
+    /// The tasks; those that do not exist are left out.
     pub tasks: Vec<StandingAnswer>,
 }
 
-/// Where a task stands in a semaphore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The status of a task in a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StatusWord {
     /// Waits for a grant.
     Waiting,
     /// Yielded, and does not wait again yet.
     Delayed,
-    /// Holds a grant, which may still move until the event `acquired` tells of it.
+    /// Holds a grant, which may still be given to another task until the event `acquired` is
+    /// delivered.
     Granted,
     /// Holds a grant and was asked to release it.
     TryRelease,
 }
 
-/// Where one task stands.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The status of one task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StandingAnswer {
     /// Which task.
     pub task: u64,
-    /// In line, or holding a grant.
+    /// Whether it waits or holds a grant.
     pub status: StatusWord,
     /// Larger goes first.
     pub priority: f64,
-    /// When it came.
+    /// When it was enqueued.
     pub enqueued: f64,
-    /// When it stands in line again.
+    /// When it waits again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<f64>,
     /// The number of its grant.
@@ -300,7 +310,7 @@ pub struct StandingAnswer {
     /// When the grant ends by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_until: Option<f64>,
-    /// It declined to release, and is not asked again as long as that request would stand.
+    /// It declined to release, and is not asked again as long as the same request would be made.
     #[serde(default, skip_serializing_if = "is_false")]
     pub pinned: bool,
 }
@@ -326,7 +336,7 @@ impl StandingAnswer {
         }
     }
 
-    /// What the client's caller gets.
+    /// The result for the client's caller.
     pub fn into_standing(self) -> Result<Standing> {
         Ok(Standing {
             task: TaskId(self.task),
@@ -348,7 +358,8 @@ impl StandingAnswer {
 }
 
 /// Tasks that hold grants of a semaphore or wait for them, the best first.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MembersAnswer {
     /// The tasks.
     pub tasks: Vec<MemberAnswer>,
@@ -357,13 +368,14 @@ pub struct MembersAnswer {
     pub next: Option<String>,
 }
 
-/// One of them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// One task of a semaphore.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemberAnswer {
-    /// The tube of the task, where the semaphore is before a tube.
+    /// The tube of the task, if the semaphore belongs to a tube.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tube: Option<String>,
-    /// Where it stands.
+    /// Its status.
     #[serde(flatten)]
     pub standing: StandingAnswer,
 }
@@ -379,7 +391,7 @@ impl MembersAnswer {
         MembersAnswer { tasks: page.members.iter().map(member).collect(), next }
     }
 
-    /// What the client's caller gets.
+    /// The result for the client's caller.
     pub fn into_page(self) -> Result<MembersPage> {
         let member = |member: MemberAnswer| {
             let tube = member.tube.as_deref().map(TubeName::new).transpose()?;
@@ -391,35 +403,39 @@ impl MembersAnswer {
 }
 
 /// What to do with grants.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GrantsRequest {
-    /// One after the other.
+    /// The items, in this order.
     pub items: Vec<GrantRequest>,
 }
 
 /// What to do with a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum GrantWord {
-    /// Done with it, or no longer interested: leave.
+    /// Release it, or leave the queue.
     Release,
-    /// Let others go first: back into the line.
+    /// Yield it to other tasks and wait again.
     Yield,
-    /// Cannot release now: keep it. Not asked again as long as this request would stand.
+    /// Keep it although a release was requested. Not asked again as long as the same request would
+    /// be made.
     Decline,
-    /// Let the grant last longer.
+    /// Extend it.
     Extend,
 }
 
 /// What to do with one grant.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GrantRequest {
     /// Which task.
     #[serde(deserialize_with = "whole::number")]
     pub task: u64,
-    /// Which of its grants; the current one, or its place in line, when absent.
+    /// Which of its grants; when absent the current one, or its place in the queue.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub grant: Option<u64>,
     /// What to do.
@@ -449,7 +465,7 @@ impl GrantsRequest {
         GrantsRequest { items: items.iter().map(item).collect() }
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, key: SemaphoreKey) -> Result<SemaphoreCommand> {
         let items: Result<_> = self.items.into_iter().map(GrantRequest::into_item).collect();
         Ok(SemaphoreCommand::Finish { key, items: items? })
@@ -474,20 +490,22 @@ impl GrantRequest {
     }
 }
 
-/// What became of grants.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The outcomes of grants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GrantsAnswer {
     /// In the order of the request.
     pub outcomes: Vec<GrantOutcomeWord>,
 }
 
-/// What became of one grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The outcome of one grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GrantOutcomeWord {
     /// It was done.
     Done,
-    /// The task is there, but the grant is not its current one.
+    /// The task exists, but the grant is not its current one.
     Stale,
     /// No such task in this semaphore.
     Missing,
@@ -507,7 +525,7 @@ impl GrantsAnswer {
         GrantsAnswer { outcomes: outcomes.iter().map(word).collect() }
     }
 
-    /// What the client's caller gets.
+    /// The result for the client's caller.
     pub fn into_outcomes(self) -> Vec<GrantOutcome> {
         let outcome = |word| match word {
             GrantOutcomeWord::Done => GrantOutcome::Done,

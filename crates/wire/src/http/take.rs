@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{Command, Error, Result, Span, Take, Task, TubeName};
-use utoipa::ToSchema;
 
 use super::is_false;
 use super::seconds::{optional_span, seconds_of, span};
@@ -14,12 +13,13 @@ use super::whole;
 pub const LEASE_SECONDS_DEFAULT: f64 = 60.0;
 
 /// How many tasks to take and how long to wait for them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TakeRequest {
     /// At most how many tasks, 1 to 10000; in tubes with sub-queues at most one of each.
     #[serde(default = "one", deserialize_with = "whole::number")]
-    #[schema(minimum = 1, maximum = 10000)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
     pub count: u64,
     /// Seconds to wait for the first task; 0 answers at once.
     #[serde(default)]
@@ -32,8 +32,9 @@ pub struct TakeRequest {
     pub base64: bool,
 }
 
-/// Tasks that were taken or looked at.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// Tasks that were taken or peeked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TasksAnswer {
     /// The tasks; perhaps none.
     pub tasks: Vec<TaskAnswer>,
@@ -54,7 +55,7 @@ impl Default for TakeRequest {
 }
 
 impl TakeRequest {
-    /// The request for this take, on the client's side. Sessions do not travel over HTTP.
+    /// The request for this take, on the client's side. HTTP requests have no sessions.
     pub fn new(take: &Take) -> Result<Self> {
         if take.session.is_some() {
             return Err(Error::Invalid(
@@ -69,7 +70,7 @@ impl TakeRequest {
         })
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         if !(1..=BATCH_TASKS_MAX).contains(&count) {
@@ -87,7 +88,7 @@ impl TakeRequest {
         Ok(Command::Take(Take { tube, count, session: None, lease, wait }))
     }
 
-    /// How the answer shall carry payloads.
+    /// How the answer contains payloads.
     pub const fn form(&self) -> Form {
         Form::of(self.base64)
     }
@@ -99,14 +100,14 @@ impl TasksAnswer {
         TasksAnswer { tasks: tasks.iter().map(|task| TaskAnswer::new(task, form)).collect() }
     }
 
-    /// The same, each with the reason why it does not run: the answer to a peek.
+    /// The answer to a peek: each task with the reason why it does not run.
     pub fn with_reasons(tasks: &[Task], form: Form) -> Self {
         TasksAnswer {
             tasks: tasks.iter().map(|task| TaskAnswer::with_reason(task, form)).collect(),
         }
     }
 
-    /// What the client's caller gets.
+    /// The result for the client's caller.
     pub fn into_tasks(self) -> Result<Vec<Task>> {
         self.tasks.into_iter().map(TaskAnswer::into_task).collect()
     }

@@ -4,20 +4,20 @@ use serde::{Deserialize, Serialize};
 use taskyard_core::{
     Body, Error, Lease, Priority, Reason, Result, Span, State, Task, TaskId, Timestamp,
 };
-use utoipa::ToSchema;
 
+use super::names::StateWord;
 use super::present;
 use super::put::one_of;
 use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of};
-use super::words::StateWord;
 use crate::payload::{Packed, Payload};
 
-/// A task. Moments are seconds since the epoch; what does not apply is left out.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// A task. Timestamps are seconds since the epoch; fields that do not apply are left out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TaskAnswer {
     /// Its number in the tube.
     pub id: u64,
-    /// The number of the current delivery: show it to ack, release, bury or touch.
+    /// The number of the current delivery, for ack, release, bury and touch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
     /// When the current delivery ends by itself.
@@ -25,7 +25,7 @@ pub struct TaskAnswer {
     pub lease_until: Option<f64>,
     /// Earlier deliveries that ended without ack or bury.
     pub attempts: u32,
-    /// Where it stands.
+    /// Its state.
     pub state: StateWord,
     /// Smaller goes first.
     pub pri: u64,
@@ -34,7 +34,7 @@ pub struct TaskAnswer {
     /// When it becomes ready, while it is delayed; of a taken task since when it was ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<f64>,
-    /// When it dies if nobody takes it.
+    /// When it is removed if it is not taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<f64>,
     /// How many seconds a delivery may last.
@@ -49,42 +49,44 @@ pub struct TaskAnswer {
     /// Its sub-queue, in tubes that have them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subqueue: Option<String>,
-    /// How important it is to the semaphore before its tube, if its put said so; told by a peek.
+    /// Its priority in the semaphore of its tube, if its put named one; only in the answer to a
+    /// peek.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore_priority: Option<f64>,
     /// Why it does not run now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<ReasonAnswer>,
-    /// The small object that travels with it.
+    /// The small object that is stored with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta: Option<Payload>,
-    /// The same as MessagePack in base64, when JSON cannot hold it.
+    /// The same as MessagePack in base64, if JSON cannot represent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta_base64: Option<Packed>,
     /// The payload.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub data: Option<Payload>,
-    /// The payload as MessagePack in base64, when JSON cannot hold it.
+    /// The payload as MessagePack in base64, if JSON cannot represent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_base64: Option<Packed>,
 }
 
 /// Why a task does not run now.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReasonAnswer {
     /// The reason, for programs.
     pub name: String,
     /// The reason, for people.
     pub text: String,
-    /// The moment it ends, where that is known.
+    /// When the reason ends, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<f64>,
 }
 
-/// How an answer carries payloads.
+/// How an answer contains payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As JSON where JSON can hold it, as base64 otherwise.
+    /// As JSON if JSON can represent it, otherwise as base64.
     Json,
     /// As base64, byte for byte.
     Exact,
@@ -114,11 +116,11 @@ impl TaskAnswer {
         TaskAnswer { reason, ..TaskAnswer::new(task, form) }
     }
 
-    /// The task; a reason that its state does not tell already is there too.
+    /// The task; a reason that does not follow from its state is included.
     pub fn new(task: &Task, form: Form) -> Self {
         let (data, data_base64) = form.split(task.body.as_ref().map(Body::payload));
         let (meta, meta_base64) = form.split(task.body.as_ref().and_then(Body::meta));
-        let told = reason_told_by(task.state, task.due);
+        let usual = usual_reason(task.state, task.due);
         TaskAnswer {
             id: task.id.0,
             lease: task.lease.map(|lease| lease.0),
@@ -134,7 +136,7 @@ impl TaskAnswer {
             previous_start: task.previous_start.and_then(moment_of),
             subqueue: task.subqueue.as_deref().map(str::to_owned),
             semaphore_priority: task.semaphore_priority.map(Priority::value),
-            reason: (task.reason != told).then(|| ReasonAnswer::new(task.reason)),
+            reason: (task.reason != usual).then(|| ReasonAnswer::new(task.reason)),
             meta,
             meta_base64,
             data,
@@ -142,17 +144,17 @@ impl TaskAnswer {
         }
     }
 
-    /// What the client's caller gets. Who holds it is told by deliveries only.
+    /// The result for the client's caller. The holder is only in deliveries.
     pub fn into_task(self) -> Result<Task> {
         let state = State::from(self.state);
         let lease = self.lease.map(Lease);
         let never = |applies: bool| applies.then_some(Timestamp::NEVER);
         let named = self.reason.map(ReasonAnswer::into_reason).transpose()?;
-        // What waits for a semaphore has no time of its own.
+        // A task that waits for a semaphore has no time of its own.
         let is_gated = matches!(named, Some(Reason::Semaphore | Reason::Expired));
         let waits = state == State::Delayed && !is_gated;
         let due = optional_moment("due", self.due)?.or(never(waits));
-        let reason = named.unwrap_or_else(|| reason_told_by(state, due));
+        let reason = named.unwrap_or_else(|| usual_reason(state, due));
         let data = one_of("data", self.data, self.data_base64)?;
         let meta = one_of("meta", self.meta, self.meta_base64)?.unwrap_or_default();
         Ok(Task {
@@ -178,8 +180,8 @@ impl TaskAnswer {
     }
 }
 
-/// The reason that needs no mention: the usual one of a task in this state.
-fn reason_told_by(state: State, due: Option<Timestamp>) -> Reason {
+/// The usual reason of a task in this state, which is not shown.
+fn usual_reason(state: State, due: Option<Timestamp>) -> Reason {
     match state {
         State::Ready => Reason::WaitsForConsumer,
         State::Taken => Reason::Running,
@@ -199,7 +201,7 @@ impl ReasonAnswer {
         ReasonAnswer { name: reason.name().into(), text: reason.to_string(), until }
     }
 
-    /// What the client's caller gets.
+    /// The result for the client's caller.
     pub fn into_reason(self) -> Result<Reason> {
         let until = optional_moment("until", self.until)?.unwrap_or(Timestamp::NEVER);
         let known = [

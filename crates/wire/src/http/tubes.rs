@@ -1,4 +1,4 @@
-//! Making, changing and showing tubes.
+//! Creating, changing and showing tubes.
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::command::TubeInfo;
@@ -6,22 +6,23 @@ use taskyard_core::{
     Calls, Command, Counts, Result, SemaphoreKey, Span, TubeChange, TubeName, TubeOptions,
     TubeStats,
 };
-use utoipa::ToSchema;
 
-use super::fitting::check_fitting;
+use super::names::KindWord;
+use super::options::check_options;
 use super::seconds::{moment_of, optional_moment, optional_span, seconds_of};
 use super::whole;
-use super::words::KindWord;
 use super::{is_false, present};
 
-/// What a new tube does. Everything has a default; times are seconds and may have a fraction.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The options of a new tube. Every option has a default; times are seconds and may have a
+/// fraction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CreateRequest {
     /// The preset; `fifottl` when absent.
     #[serde(default)]
     pub kind: KindWord,
-    /// Whether its tasks may be forgotten at a restart, for speed.
+    /// Whether its tasks may be lost at a restart, for speed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub temporary: bool,
     /// Most tasks of any state; no limit when absent. A `limfifottl` tube needs one.
@@ -51,9 +52,9 @@ pub struct CreateRequest {
     pub paused: bool,
     /// The key of a semaphore: tasks are ready only while they hold a grant of it. Not for kinds with sub-queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 128)]
+    #[cfg_attr(feature = "openapi", schema(max_length = 128))]
     pub semaphore: Option<String>,
-    /// The permanent number of the queue of a contract that it is; no other tube has it.
+    /// The permanent number of its queue in a contract; no other tube has it.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub queue_num: Option<u32>,
     /// Leave an existing tube of that name as it is instead of refusing.
@@ -64,8 +65,9 @@ pub struct CreateRequest {
     pub lenient: bool,
 }
 
-/// What to change about a tube. What is absent stays; `null` takes a limit away.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+/// What to change about a tube. An absent option stays; `null` removes a limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AlterRequest {
     /// Stop deliveries (`true`) or resume them (`false`).
@@ -73,34 +75,35 @@ pub struct AlterRequest {
     pub paused: Option<bool>,
     /// Most tasks of any state; `null` is no limit.
     #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u64>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub capacity: Option<Option<u64>>,
     /// Default time to live in seconds; `null` is none.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub ttl: Option<Option<f64>>,
     /// Default time to run in seconds; `null` is none.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub ttr: Option<Option<f64>>,
     /// Default delay in seconds; `null` is none.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub delay: Option<Option<f64>>,
     /// Default priority; smaller goes first.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub pri: Option<u64>,
     /// Deliveries before a task is buried; `null` is no limit.
     #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u32>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>))]
     pub attempts_max: Option<Option<u32>>,
 }
 
-/// What a tube is called from now on. Its tasks stay, taken ones too.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// The new name of a tube. Its tasks stay, taken ones too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NameRequest {
-    /// The name; the one it has already is fine.
+    /// The name; the current one is accepted.
     pub name: String,
     /// Its permanent number, if it has none yet.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
@@ -108,29 +111,32 @@ pub struct NameRequest {
 }
 
 /// Whether the tube is new.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateAnswer {
-    /// `false` when it was there already.
+    /// `false` if it existed already.
     pub created: bool,
 }
 
-/// Tubes with what they do, have and did.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// Tubes with their options, counts and statistics.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TubesAnswer {
     /// By name.
     pub tubes: Vec<TubeAnswer>,
 }
 
-/// One tube with what it does, has and did.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// One tube with its options, counts and statistics.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TubeAnswer {
     /// Its name.
     pub name: String,
     /// Its number in the store.
     pub number: u32,
-    /// The preset it was made from.
+    /// The preset it was created from.
     pub kind: KindWord,
-    /// Whether its tasks may be forgotten at a restart.
+    /// Whether its tasks may be lost at a restart.
     pub temporary: bool,
     /// Most tasks of any state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -153,10 +159,10 @@ pub struct TubeAnswer {
     pub ttl_kills_taken: bool,
     /// Whether deliveries are stopped.
     pub paused: bool,
-    /// The key of the semaphore before it.
+    /// The key of its semaphore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore: Option<String>,
-    /// The permanent number of the queue of a contract that it is.
+    /// The permanent number of its queue in a contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_num: Option<u32>,
     /// Ready tasks that could be delivered right now.
@@ -166,43 +172,45 @@ pub struct TubeAnswer {
     /// When time alone next changes something in it, in seconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_wakeup: Option<f64>,
-    /// Since when the task waits that has been ready for longest, in seconds since the epoch; absent when none is. Tasks
-    /// behind one of their sub-queue that runs do not count.
+    /// Since when the longest waiting ready task waits, in seconds since the epoch; absent when
+    /// none does. Tasks behind a running one of their sub-queue do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ready: Option<f64>,
     /// Tasks by state.
     pub tasks: TaskCounts,
-    /// How often each thing took effect since the store was opened.
+    /// How often each operation took effect since the store was opened.
     pub calls: CallCounts,
 }
 
-/// How many tasks stand where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The number of tasks in each state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TaskCounts {
-    /// May be taken.
+    /// Can be taken.
     pub ready: u64,
     /// Delivered.
     pub taken: u64,
-    /// Put aside.
+    /// Buried.
     pub buried: u64,
-    /// Wait for their time.
+    /// Delayed.
     pub delayed: u64,
     /// Finished since the store was opened.
     pub done: u64,
-    /// Every task the tube holds now.
+    /// All tasks of the tube.
     pub total: u64,
 }
 
-/// How often each thing took effect since the store was opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// How often each operation took effect since the store was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CallCounts {
     /// Tasks finished by their holder.
     pub ack: u64,
-    /// Tasks put aside.
+    /// Tasks buried.
     pub bury: u64,
-    /// Tasks removed, by somebody or by their ttl.
+    /// Tasks deleted, by a request or by their ttl.
     pub delete: u64,
-    /// Tasks brought back from the buried.
+    /// Buried tasks brought back.
     pub kick: u64,
     /// Tasks put.
     pub put: u64,
@@ -210,11 +218,11 @@ pub struct CallCounts {
     pub release: u64,
     /// Deliveries.
     pub take: u64,
-    /// Deliveries prolonged.
+    /// Deliveries extended.
     pub touch: u64,
-    /// Tasks that died of their ttl.
+    /// Tasks removed by their ttl.
     pub ttl: u64,
-    /// Deliveries that ran out.
+    /// Deliveries whose time was over.
     pub ttr: u64,
     /// Delays that ended.
     pub delay: u64,
@@ -222,7 +230,7 @@ pub struct CallCounts {
 
 impl CreateRequest {
     /// The request for such a tube, on the client's side. A program must not behave differently
-    /// when its tubes move from its own process to a server, so this is as lenient as the core.
+    /// when its tubes move from its own process to a server, so this accepts what the core accepts.
     pub fn new(options: &TubeOptions, if_not_exists: bool) -> Self {
         CreateRequest {
             kind: options.kind.into(),
@@ -242,7 +250,7 @@ impl CreateRequest {
         }
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let options = TubeOptions {
             kind: self.kind.into(),
@@ -259,7 +267,7 @@ impl CreateRequest {
             queue_num: self.queue_num,
         };
         if !self.lenient {
-            check_fitting(&options)?;
+            check_options(&options)?;
         }
         Ok(Command::CreateTube { tube, options, if_not_exists: self.if_not_exists })
     }
@@ -280,7 +288,7 @@ impl AlterRequest {
         }
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let span = |name, seconds: Option<Option<f64>>| {
             seconds.map(|seconds| optional_span(name, seconds)).transpose()
@@ -304,7 +312,7 @@ impl NameRequest {
         NameRequest { name: name.to_string(), queue_num }
     }
 
-    /// What is asked, on the server's side.
+    /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let name = TubeName::new(&self.name)?;
         Ok(Command::NameTube { tube, name, queue_num: self.queue_num })
@@ -339,7 +347,7 @@ impl TubeAnswer {
         }
     }
 
-    /// What the client's caller gets.
+    /// The result for the client's caller.
     pub fn into_info(self) -> Result<TubeInfo> {
         Ok(TubeInfo {
             name: TubeName::new(&self.name)?,

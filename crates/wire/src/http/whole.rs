@@ -1,7 +1,7 @@
-//! Whole numbers in requests, however JSON writes them: `3`, `3.0` and `3e0` are the same integer.
+//! Parses whole numbers in requests: `3`, `3.0` and `3e0` are the same integer.
 //!
-//! A number with a fraction or an exponent arrives as a float, which is exact up to 2^53 only. Beyond
-//! that it could name another task than the one meant, so it is refused.
+//! A number with a fraction or an exponent is parsed as a float, which is exact only up to 2^53.
+//! Beyond that it could name another task than the intended one, so it is refused.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -25,7 +25,7 @@ impl Integer for u64 {
     const MAX: u64 = u64::MAX;
 }
 
-/// A count that the core keeps with a sign; on the wire none is below zero.
+/// A count that the core stores with a sign; in JSON none is below zero.
 impl Integer for i64 {
     const MAX: u64 = i64::MAX as u64;
 }
@@ -34,10 +34,10 @@ impl Integer for u32 {
     const MAX: u64 = u32::MAX as u64;
 }
 
-/// The whole number that a text such as a query parameter gives.
+/// Parses a whole number in a text such as a query parameter.
 pub fn parse_whole(text: &str) -> Result<u64, String> {
     match text.parse() {
-        // The parser would also take a plus sign, which no other face of Taskyard does.
+        // The parser would also accept a plus sign, which no other interface of Taskyard does.
         Ok(number) if !text.starts_with('+') => Ok(number),
         _ => serde_json::from_str::<Whole<u64>>(text).map(|whole| whole.0).map_err(|_| {
             let beginning: String = text.chars().take(40).collect();
@@ -46,7 +46,7 @@ pub fn parse_whole(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads a field that must be there or has a default.
+/// Reads a field that is required or has a default.
 pub(super) fn number<'de, T: Integer, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     Whole::deserialize(from).map(|whole| whole.0)
 }
@@ -56,7 +56,7 @@ pub(super) fn maybe<'de, T: Integer, D: Deserializer<'de>>(from: D) -> Result<Op
     Ok(Option::<Whole<T>>::deserialize(from)?.map(|whole| whole.0))
 }
 
-/// Reads a field in which `null` is a value of its own and not the same as nothing.
+/// Reads a field in which `null` differs from an absent field.
 pub(super) fn present<'de, T: Integer, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {
@@ -71,7 +71,7 @@ pub(super) fn list<'de, T: Integer, D: Deserializer<'de>>(from: D) -> Result<Vec
 
 impl<'de, T: Integer> Deserialize<'de> for Whole<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        // Answers with whatever stands there, also with a float.
+        // The visitor is called with the value that is there, also with a float.
         from.deserialize_u64(Reading(PhantomData))
     }
 }

@@ -1,21 +1,22 @@
-//! JSON text to MessagePack bytes, written while the text is read.
+//! Converts JSON text to MessagePack bytes while it is parsed.
 
 use std::fmt;
 
 use rmp::encode;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use taskyard_core::limits::NESTING_MAX;
+use taskyard_iproto::MsgpackError;
 
 use super::PayloadError;
 
 /// The MessagePack form of one JSON value: shortest headers, floats as `f64`, keys in their order,
-/// a key that stands twice stands twice.
+/// duplicate keys kept.
 pub fn json_to_msgpack(text: &str) -> Result<Vec<u8>, PayloadError> {
     let mut writer = Writer::new(text.len());
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let read = Value { writer: &mut writer, depth: 0 }.deserialize(&mut deserializer);
+    let read = JsonValue { writer: &mut writer, depth: 0 }.deserialize(&mut deserializer);
     if writer.too_deep {
-        return Err(PayloadError::TooDeep);
+        return Err(MsgpackError::TooDeep.into());
     }
     let read = read.and_then(|()| deserializer.end());
     read.map_err(|error| PayloadError::Json(error.to_string()))?;
@@ -25,7 +26,7 @@ pub fn json_to_msgpack(text: &str) -> Result<Vec<u8>, PayloadError> {
     Ok(writer.out)
 }
 
-/// The bytes so far, and what was noticed on the way.
+/// The bytes so far, and what was noticed while parsing.
 struct Writer {
     out: Vec<u8>,
     too_deep: bool,
@@ -38,10 +39,10 @@ impl Writer {
         Writer { out: Vec::with_capacity(text_bytes), too_deep: false, huge_number: false }
     }
 
-    /// Writes the header of `count` values where `open` left room for the shortest one.
-    /// Longer headers move the content: rare, and cheaper than to count before reading.
-    fn close(&mut self, at: usize, count: usize, headers: &Headers) -> Result<(), PayloadError> {
-        let length = u32::try_from(count).map_err(|_| PayloadError::CutShort)?;
+    /// Writes the header of `count` values into the byte that `open` reserved for the shortest one.
+    /// Longer headers move the content: rare, and cheaper than counting before parsing.
+    fn close(&mut self, at: usize, count: usize, headers: &Headers) -> Result<(), MsgpackError> {
+        let length = u32::try_from(count).map_err(|_| MsgpackError::CutShort)?;
         if count < 16 {
             self.out[at] = headers.short | count as u8;
             return Ok(());
@@ -68,29 +69,29 @@ const ARRAY: Headers = Headers { short: 0x90, wide16: 0xdc, wide32: 0xdd };
 const MAP: Headers = Headers { short: 0x80, wide16: 0xde, wide32: 0xdf };
 
 /// Reads one value and appends it.
-struct Value<'w> {
+struct JsonValue<'w> {
     writer: &'w mut Writer,
     depth: usize,
 }
 
-impl Value<'_> {
-    /// Goes one level down, leaving a byte for the header; answers where that is.
+impl JsonValue<'_> {
+    /// Enters a list or map and reserves a byte for the header; returns the position of that byte.
     fn open<E: Error>(&mut self) -> Result<usize, E> {
         if self.depth == NESTING_MAX {
             self.writer.too_deep = true;
-            return Err(E::custom(PayloadError::TooDeep));
+            return Err(E::custom(MsgpackError::TooDeep));
         }
         self.depth += 1;
         self.writer.out.push(0);
         Ok(self.writer.out.len() - 1)
     }
 
-    fn inner(&mut self) -> Value<'_> {
-        Value { writer: self.writer, depth: self.depth }
+    fn inner(&mut self) -> JsonValue<'_> {
+        JsonValue { writer: self.writer, depth: self.depth }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Value<'_> {
+impl<'de> DeserializeSeed<'de> for JsonValue<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -98,7 +99,7 @@ impl<'de> DeserializeSeed<'de> for Value<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Value<'_> {
+impl<'de> Visitor<'de> for JsonValue<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,7 +123,7 @@ impl<'de> Visitor<'de> for Value<'_> {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        // The parser hands out an integer beyond 64 bits as a rounded float.
+        // The parser returns an integer beyond 64 bits as a rounded float.
         self.writer.huge_number |= value.abs() >= i64::MAX as f64;
         encode::write_f64(&mut self.writer.out, value).map_err(E::custom)
     }
@@ -151,7 +152,7 @@ impl<'de> Visitor<'de> for Value<'_> {
     }
 }
 
-/// Looks through valid JSON text for an integer that does not fit in 64 bits.
+/// Searches valid JSON text for an integer that does not fit in 64 bits.
 fn refuse_huge_integers(text: &str) -> Result<(), PayloadError> {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -169,7 +170,7 @@ fn refuse_huge_integers(text: &str) -> Result<(), PayloadError> {
     Ok(())
 }
 
-/// Where the string that begins at `at` is over.
+/// The end of the string that begins at `at`.
 fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
     at += 1;
     while at < bytes.len() && bytes[at] != b'"' {

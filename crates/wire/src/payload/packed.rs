@@ -7,20 +7,21 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::Error as _;
 use serde::ser::{Serialize, Serializer};
 use serde::{Deserialize, Deserializer};
+use taskyard_iproto::check_msgpack;
 
-use super::{PayloadError, check_msgpack};
+use super::PayloadError;
 
-/// Any MessagePack value, byte for byte; on the wire standard base64 with padding.
+/// Any MessagePack value, byte for byte; in JSON standard base64 with padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed(Vec<u8>);
 
 impl Packed {
-    /// These bytes as they are. Bytes that are no MessagePack value are refused by who reads them.
+    /// These bytes, unchecked. The receiver refuses bytes that are no MessagePack value.
     pub fn new(bytes: &[u8]) -> Self {
         Packed(bytes.to_vec())
     }
 
-    /// The bytes behind this base64 text, if they are exactly one MessagePack value.
+    /// Decodes this base64 text, if it is exactly one MessagePack value.
     pub fn from_base64(text: &str) -> Result<Self, PayloadError> {
         let decoded = STANDARD.decode(text);
         let bytes = decoded.map_err(|error| PayloadError::Base64(error.to_string()))?;
@@ -52,6 +53,6 @@ impl<'de> Deserialize<'de> for Packed {
     }
 }
 
-/// Text that is borrowed from the request where it has no escapes.
+/// Text that is borrowed from the request if it has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);

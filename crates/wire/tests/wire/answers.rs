@@ -1,4 +1,4 @@
-//! Answers as text.
+//! The JSON text of answers.
 
 use serde::Serialize;
 use taskyard_core::command::TubeInfo;
@@ -70,7 +70,7 @@ fn take_shows_the_task() {
 }
 
 #[test]
-fn what_json_cannot_hold_is_base64() {
+fn values_that_json_cannot_represent_are_base64() {
     for (payload, form, expected) in [
         (&b"\xc4\x01x"[..], Form::Json, r#""data_base64":"xAF4"}"#),
         (b"\xc0", Form::Json, r#""data":null}"#),
@@ -83,7 +83,7 @@ fn what_json_cannot_hold_is_base64() {
 }
 
 #[test]
-fn peek_tells_why_not_now() {
+fn a_peek_shows_the_reason() {
     let due = Timestamp::from_micros(1_700_000_100_000_000);
     let task = Task {
         state: State::Delayed,
@@ -160,7 +160,7 @@ fn the_small_answers() {
 }
 
 #[test]
-fn refusals_have_a_code_and_say_what_to_do() {
+fn errors_have_a_code_and_an_advice() {
     let full = Error::TubeFull { tube: tube(), capacity: 3 };
     assert_eq!(
         text(&ErrorAnswer::from(&full)),

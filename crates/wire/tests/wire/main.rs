@@ -1,10 +1,11 @@
-//! What travels: bytes in, bytes out.
+//! The HTTP/JSON requests and answers.
 
 mod answers;
-mod fitting;
+mod options;
 mod payload;
 mod properties;
 mod requests;
 mod roundtrips;
+#[cfg(feature = "openapi")]
 mod schemas;
 mod whole;

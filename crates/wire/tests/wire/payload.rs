@@ -1,7 +1,8 @@
-//! JSON text and MessagePack bytes, example by example.
+//! Examples of JSON text and MessagePack bytes.
 
 use taskyard_core::limits::NESTING_MAX;
-use taskyard_wire::{PayloadError, check_msgpack, json_to_msgpack, msgpack_to_json};
+use taskyard_iproto::{MsgpackError, check_msgpack};
+use taskyard_wire::{PayloadError, json_to_msgpack, msgpack_to_json};
 
 #[test]
 fn json_becomes_the_shortest_messagepack() {
@@ -68,7 +69,7 @@ fn long_lists_and_maps_get_wide_headers() {
 }
 
 #[test]
-fn what_json_cannot_hold_is_said_so() {
+fn values_that_json_cannot_represent_are_an_error() {
     let cases: [(&[u8], &str); 8] = [
         (b"\xc4\x01x", "binary data"),
         (b"\x91\xd4\x01x", "a MessagePack extension"),
@@ -86,26 +87,26 @@ fn what_json_cannot_hold_is_said_so() {
 }
 
 #[test]
-fn what_is_not_one_value_is_refused() {
-    let cases: [(&[u8], PayloadError); 9] = [
-        (b"", PayloadError::CutShort),
-        (b"\xc1", PayloadError::Reserved),
-        (b"\xc0\xc0", PayloadError::Trailing(1)),
-        (b"\x92\x01", PayloadError::CutShort),
-        (b"\x81\xa1a", PayloadError::CutShort),
-        (b"\xa5hi", PayloadError::CutShort),
-        (b"\xdb\xff\xff\xff\xff", PayloadError::CutShort),
-        (b"\xdd\xff\xff\xff\xff\x01", PayloadError::CutShort),
-        (b"\xc9\xff\xff\xff\xff\x01", PayloadError::CutShort),
+fn bytes_that_are_not_one_value_are_refused() {
+    let cases: [(&[u8], MsgpackError); 9] = [
+        (b"", MsgpackError::CutShort),
+        (b"\xc1", MsgpackError::Reserved),
+        (b"\xc0\xc0", MsgpackError::Trailing(1)),
+        (b"\x92\x01", MsgpackError::CutShort),
+        (b"\x81\xa1a", MsgpackError::CutShort),
+        (b"\xa5hi", MsgpackError::CutShort),
+        (b"\xdb\xff\xff\xff\xff", MsgpackError::CutShort),
+        (b"\xdd\xff\xff\xff\xff\x01", MsgpackError::CutShort),
+        (b"\xc9\xff\xff\xff\xff\x01", MsgpackError::CutShort),
     ];
     for (msgpack, why) in cases {
         assert_eq!(check_msgpack(msgpack), Err(why.clone()), "{msgpack:x?}");
-        assert_eq!(msgpack_to_json(msgpack), Err(why), "{msgpack:x?}");
+        assert_eq!(msgpack_to_json(msgpack), Err(why.into()), "{msgpack:x?}");
     }
 }
 
 #[test]
-fn nesting_has_a_limit_on_both_sides() {
+fn nesting_is_limited_in_both_directions() {
     let json = |depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let maps = |depth| format!("{}1{}", r#"{"a":"#.repeat(depth), "}".repeat(depth));
     let packed = |depth| [vec![0x91; depth - 1], vec![0x90]].concat();
@@ -116,10 +117,11 @@ fn nesting_has_a_limit_on_both_sides() {
     assert_eq!(msgpack_to_json(&deep_maps), Ok(maps(NESTING_MAX)));
 
     for depth in [NESTING_MAX + 1, 127, 128, 129, 1_000_000] {
-        assert_eq!(json_to_msgpack(&json(depth)), Err(PayloadError::TooDeep), "{depth}");
-        assert_eq!(json_to_msgpack(&maps(depth)), Err(PayloadError::TooDeep), "{depth}");
-        assert_eq!(check_msgpack(&packed(depth)), Err(PayloadError::TooDeep), "{depth}");
-        assert_eq!(msgpack_to_json(&packed(depth)), Err(PayloadError::TooDeep), "{depth}");
+        let too_deep = PayloadError::Msgpack(MsgpackError::TooDeep);
+        assert_eq!(json_to_msgpack(&json(depth)).as_ref(), Err(&too_deep), "{depth}");
+        assert_eq!(json_to_msgpack(&maps(depth)).as_ref(), Err(&too_deep), "{depth}");
+        assert_eq!(check_msgpack(&packed(depth)), Err(MsgpackError::TooDeep), "{depth}");
+        assert_eq!(msgpack_to_json(&packed(depth)), Err(too_deep), "{depth}");
     }
 }
 
@@ -147,7 +149,7 @@ fn an_integer_beyond_64_bits_is_an_error_and_never_rounded() {
 }
 
 #[test]
-fn what_is_not_json_is_refused() {
+fn text_that_is_not_json_is_refused() {
     for text in [
         "",
         " ",

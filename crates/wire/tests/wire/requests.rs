@@ -1,4 +1,4 @@
-//! Requests as text, and what they ask.
+//! The JSON text of requests, and their commands.
 
 use serde::de::DeserializeOwned;
 use taskyard_core::limits::META_BYTES_MAX;
@@ -15,8 +15,8 @@ fn tube() -> TubeName {
     TubeName::new("mail").unwrap()
 }
 
-/// Reads the request and turns it into a command.
-fn ask<T: DeserializeOwned>(
+/// Parses the request and converts it to a command.
+fn command_of<T: DeserializeOwned>(
     json: &str,
     into: impl FnOnce(T, TubeName) -> Result<Command, Error>,
 ) -> Result<Command, Error> {
@@ -24,14 +24,14 @@ fn ask<T: DeserializeOwned>(
 }
 
 fn put(json: &str) -> Result<Command, Error> {
-    ask(json, PutRequest::into_command)
+    command_of(json, PutRequest::into_command)
 }
 
 fn take(json: &str) -> Result<Command, Error> {
-    ask(json, TakeRequest::into_command)
+    command_of(json, TakeRequest::into_command)
 }
 
-/// The request is refused as the caller's mistake, with these words.
+/// The request is refused as the caller's error, with these words.
 #[track_caller]
 fn refused(answer: Result<Command, Error>, words: &str) {
     match answer {
@@ -85,11 +85,15 @@ fn put_needs_exactly_one_payload() {
     refused(put(r#"{"data": 1, "tasks": []}"#), "both 'tasks' and");
     refused(put(r#"{"pri": 1, "tasks": [{"data": 1}]}"#), "both 'tasks' and");
     refused(put(r#"{"data": 1, "data": 2}"#), "duplicate field");
+    refused(put(r#"{"tasks": [], "tasks": []}"#), "duplicate field `tasks`");
+    assert_eq!(put(r#"{"d\u0061ta": 1, "tim\u0065out": 0}"#), put(r#"{"data": 1}"#));
 }
 
 #[test]
-fn put_refuses_what_it_does_not_know() {
+fn put_refuses_unknown_fields() {
     refused(put(r#"{"data": 1, "priority": 1}"#), "unknown field `priority`");
+    let known = "unknown field `taks`, expected one of `tasks`, `timeout`, `data`, `data_base64`";
+    refused(put(r#"{"taks": []}"#), known);
     refused(put(r#"{"tasks": [{"data": 1, "dealy": 1}]}"#), "unknown field `dealy`");
     refused(put(r#"{"data": 1, "pri": -1}"#), "-1 is not a whole number");
     refused(put(r#"{"data": 1, "pri": 1.5}"#), "1.5 is not a whole number");
@@ -97,7 +101,7 @@ fn put_refuses_what_it_does_not_know() {
     refused(put(r#"[1]"#), "cannot be read");
     refused(put(r#"{"data": }"#), "line 1 column");
     refused(put("{\"data\": \"\u{fffd}\"} trailing"), "trailing characters");
-    refused(ask("\u{feff}{}", PutRequest::into_command), "cannot be read");
+    refused(command_of("\u{feff}{}", PutRequest::into_command), "cannot be read");
 }
 
 #[test]
@@ -133,9 +137,9 @@ fn meta_is_a_small_object() {
     refused(put(r#"{"data": 1, "meta_base64": "AQ=="}"#), "'meta' must be an object");
     let meta =
         |length| put(&format!(r#"{{"data": 1, "meta": {{"a": "{}"}}}}"#, "x".repeat(length)));
-    let room = META_BYTES_MAX - 6;
-    assert_eq!(tasks_of(meta(room).unwrap())[0].body.meta().unwrap().len(), META_BYTES_MAX);
-    assert!(matches!(meta(room + 1), Err(Error::TooLarge { what: "meta", .. })));
+    let most = META_BYTES_MAX - 6;
+    assert_eq!(tasks_of(meta(most).unwrap())[0].body.meta().unwrap().len(), META_BYTES_MAX);
+    assert!(matches!(meta(most + 1), Err(Error::TooLarge { what: "meta", .. })));
     let none = tasks_of(put(r#"{"data": 1, "meta": null}"#).unwrap()).remove(0);
     assert_eq!(none.body.meta(), None);
 }
@@ -181,37 +185,40 @@ fn finish_one_or_several() {
     let one = r#"{"id": 7, "lease": 9}"#;
     let several = r#"{"tasks": [{"id": 7, "lease": 9}, {"id": 8}]}"#;
     let pair = |finish| items(&[item(7, Some(9), finish), item(8, None, finish)]);
-    assert_eq!(ask(one, AckRequest::into_ack), items(&[item(7, Some(9), Finish::Ack)]));
-    assert_eq!(ask(several, AckRequest::into_ack), pair(Finish::Ack));
-    assert_eq!(ask(several, AckRequest::into_bury), pair(Finish::Bury));
+    assert_eq!(command_of(one, AckRequest::into_ack), items(&[item(7, Some(9), Finish::Ack)]));
+    assert_eq!(command_of(several, AckRequest::into_ack), pair(Finish::Ack));
+    assert_eq!(command_of(several, AckRequest::into_bury), pair(Finish::Bury));
     let release = Finish::Release { delay: Span::ZERO, counted: true };
-    assert_eq!(ask(several, ReleaseRequest::into_command), pair(release));
+    assert_eq!(command_of(several, ReleaseRequest::into_command), pair(release));
     let later = Finish::Release { delay: Span::from_secs(5), counted: false };
     let json = r#"{"id": 1, "delay": 5, "counted": false}"#;
-    assert_eq!(ask(json, ReleaseRequest::into_command), items(&[item(1, None, later)]));
+    assert_eq!(command_of(json, ReleaseRequest::into_command), items(&[item(1, None, later)]));
     let touch = Finish::Touch(Span::from_secs(30));
     let json = r#"{"id": 1, "lease": 2, "seconds": 30}"#;
-    assert_eq!(ask(json, TouchRequest::into_command), items(&[item(1, Some(2), touch)]));
-    assert_eq!(ask(r#"{"tasks": []}"#, AckRequest::into_ack), items(&[]));
+    assert_eq!(command_of(json, TouchRequest::into_command), items(&[item(1, Some(2), touch)]));
+    assert_eq!(command_of(r#"{"tasks": []}"#, AckRequest::into_ack), items(&[]));
 }
 
 #[test]
 fn finish_refuses() {
-    let ack = |json| ask(json, AckRequest::into_ack);
+    let ack = |json| command_of(json, AckRequest::into_ack);
     refused(ack(""), "no task is named");
     refused(ack(r#"{"lease": 1}"#), "no task is named");
     refused(ack(r#"{"id": 1, "tasks": []}"#), "both 'tasks' and one task");
     refused(ack(r#"{"lease": 1, "tasks": []}"#), "both 'tasks' and one task");
     refused(ack(r#"{"ids": [1]}"#), "unknown field `ids`");
     refused(ack(r#"{"id": "1"}"#), "expected a whole number");
-    refused(ask(r#"{"id": 1}"#, TouchRequest::into_command), "missing field `seconds`");
-    refused(ask(r#"{"id": 1, "seconds": -1}"#, TouchRequest::into_command), "'seconds' is -1");
-    refused(ask(r#"{"id": 1, "delay": -1}"#, ReleaseRequest::into_command), "'delay' is -1");
+    refused(command_of(r#"{"id": 1}"#, TouchRequest::into_command), "missing field `seconds`");
+    refused(
+        command_of(r#"{"id": 1, "seconds": -1}"#, TouchRequest::into_command),
+        "'seconds' is -1",
+    );
+    refused(command_of(r#"{"id": 1, "delay": -1}"#, ReleaseRequest::into_command), "'delay' is -1");
 }
 
 #[test]
 fn finish_in_different_ways_at_once() {
-    let finish = |json| ask(json, FinishRequest::into_command);
+    let finish = |json| command_of(json, FinishRequest::into_command);
     let json = r#"{"tasks": [{"verb": "ack", "id": 1, "lease": 4}, {"verb": "bury", "id": 2},
         {"verb": "release", "id": 3, "delay": 1}, {"verb": "touch", "id": 4, "seconds": 9}]}"#;
     let expected = [
@@ -227,8 +234,8 @@ fn finish_in_different_ways_at_once() {
 }
 
 #[test]
-fn tubes_are_made() {
-    let create = |json: &str| ask(json, CreateRequest::into_command);
+fn tubes_are_created() {
+    let create = |json: &str| command_of(json, CreateRequest::into_command);
     let made =
         |options, if_not_exists| Ok(Command::CreateTube { tube: tube(), options, if_not_exists });
     assert_eq!(create(""), made(TubeOptions::new(Kind::FifoTtl), false));
@@ -253,8 +260,8 @@ fn tubes_are_made() {
 }
 
 #[test]
-fn tubes_are_changed_and_null_is_not_nothing() {
-    let alter = |json| ask(json, AlterRequest::into_command);
+fn tubes_are_changed_and_null_differs_from_absent() {
+    let alter = |json| command_of(json, AlterRequest::into_command);
     let changed = |change| Ok(Command::AlterTube { tube: tube(), change });
     assert_eq!(alter("{}"), changed(TubeChange::default()));
     let json = r#"{"paused": true, "capacity": null, "ttl": 5, "ttr": null, "attempts_max": null}"#;
@@ -274,18 +281,21 @@ fn tubes_are_changed_and_null_is_not_nothing() {
 #[test]
 fn the_small_verbs() {
     let plain = |command| Ok::<_, Error>(command);
-    let kick = |json| ask(json, |request: KickRequest, tube| plain(request.into_command(tube)));
+    let kick =
+        |json| command_of(json, |request: KickRequest, tube| plain(request.into_command(tube)));
     assert_eq!(kick(""), Ok(Command::Kick { tube: tube(), count: 1 }));
     assert_eq!(kick(r#"{"count": 5}"#), Ok(Command::Kick { tube: tube(), count: 5 }));
     refused(kick(r#"{"count": -1}"#), "-1 is not a whole number");
 
     let ids = vec![TaskId(1), TaskId(2)];
-    let delete = |json| ask(json, |request: DeleteRequest, tube| plain(request.into_command(tube)));
+    let delete =
+        |json| command_of(json, |request: DeleteRequest, tube| plain(request.into_command(tube)));
     assert_eq!(
         delete(r#"{"ids": [1, 2]}"#),
         Ok(Command::Delete { tube: tube(), ids: ids.clone(), show: false })
     );
     refused(delete("{}"), "missing field `ids`");
-    let peek = |json| ask(json, |request: PeekRequest, tube| plain(request.into_command(tube)));
+    let peek =
+        |json| command_of(json, |request: PeekRequest, tube| plain(request.into_command(tube)));
     assert_eq!(peek(r#"{"ids": [1, 2]}"#), Ok(Command::Peek { tube: tube(), ids }));
 }

@@ -1,4 +1,4 @@
-//! The client's way: from the core's types to text and back, with nothing lost.
+//! The client's side: from the core's types to text and back, without a loss.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,7 +16,7 @@ use taskyard_wire::http::{
 
 use crate::answers::{taken_task, tube};
 
-/// Through the text and back.
+/// Serializes and parses again.
 fn sent<T: Serialize + DeserializeOwned>(shape: T) -> T {
     http::parse_answer(&serde_json::to_vec(&shape).unwrap()).unwrap()
 }
@@ -25,7 +25,7 @@ fn sent<T: Serialize + DeserializeOwned>(shape: T) -> T {
 const ODD: [&[u8]; 4] = [b"\xcd\x00\x01", b"\xca\x3f\xc0\0\0", b"\xc4\x01x", b"\xc0"];
 
 #[test]
-fn a_put_arrives_byte_for_byte() {
+fn a_put_is_sent_byte_for_byte() {
     let tasks = ODD.map(|payload| NewTask {
         pri: Some(u64::MAX),
         ttl: Some(Span::from_micros(1_001_000)),
@@ -51,7 +51,7 @@ fn a_put_arrives_byte_for_byte() {
 }
 
 #[test]
-fn a_take_arrives_whole() {
+fn a_take_is_sent_completely() {
     for lease in [None, Some(Span::from_micros(1_001_000)), Some(Span::FOREVER)] {
         let wait = Span::from_micros(290_000);
         let take = Take { tube: tube(), count: 17, session: None, lease, wait };
@@ -62,7 +62,7 @@ fn a_take_arrives_whole() {
 }
 
 #[test]
-fn a_task_comes_back_whole() {
+fn a_task_is_returned_completely() {
     let due = Timestamp::from_micros(1_700_000_100_000_003);
     let states = [
         (State::Taken, Reason::Running),
@@ -115,7 +115,7 @@ fn a_delivery_names_its_session() {
 }
 
 #[test]
-fn a_finish_arrives_whole() {
+fn a_finish_is_sent_completely() {
     let finishes = [
         Finish::Ack,
         Finish::Bury,
@@ -144,7 +144,7 @@ fn a_finish_arrives_whole() {
 }
 
 #[test]
-fn sessions_stay_home() {
+fn sessions_are_not_sent() {
     let session = SessionId([1; 16]);
     let take =
         Take { tube: tube(), count: 1, session: Some(session), lease: None, wait: Span::ZERO };
@@ -154,7 +154,7 @@ fn sessions_stay_home() {
 }
 
 #[test]
-fn tubes_arrive_whole() {
+fn tubes_are_sent_completely() {
     let options = TubeOptions {
         temporary: true,
         capacity: Some(u64::MAX),
@@ -200,7 +200,7 @@ fn tubes_arrive_whole() {
 }
 
 #[test]
-fn names_arrive_whole() {
+fn names_are_sent_completely() {
     let name = TubeName::new("letters").unwrap();
     for queue_num in [None, Some(1), Some(u32::MAX)] {
         let command = Command::NameTube { tube: tube(), name: name.clone(), queue_num };
@@ -211,7 +211,7 @@ fn names_arrive_whole() {
 }
 
 #[test]
-fn lists_of_ids_arrive_whole() {
+fn lists_of_ids_are_sent_completely() {
     let ids = vec![TaskId(0), TaskId(u64::MAX)];
     let delete = sent(DeleteRequest::new(&ids, true)).into_command(tube());
     assert_eq!(delete, Command::Delete { tube: tube(), ids: ids.clone(), show: true });
@@ -220,7 +220,7 @@ fn lists_of_ids_arrive_whole() {
 }
 
 #[test]
-fn refusals_come_back_as_what_they_were() {
+fn errors_are_restored() {
     let whole = [
         Error::TubeNotFound(tube()),
         Error::TubeExists(tube()),

@@ -1,6 +1,8 @@
-//! The shapes as OpenAPI shows them.
+//! The OpenAPI schemas.
 
-use taskyard_wire::http::{AlterRequest, PutRequest, TakeRequest, TaskAnswer, TubesAnswer};
+use taskyard_wire::http::{
+    AckRequest, AlterRequest, PutRequest, PutTask, TakeRequest, TaskAnswer, TubesAnswer,
+};
 use taskyard_wire::{Packed, Payload};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -9,7 +11,7 @@ fn schema<T: PartialSchema>() -> serde_json::Value {
 }
 
 #[test]
-fn a_payload_may_be_anything() {
+fn a_payload_may_be_any_value() {
     assert_eq!(Payload::name(), "Payload");
     assert_eq!(schema::<Payload>().get("type"), None);
     assert_eq!(schema::<Packed>()["type"], "string");
@@ -30,4 +32,31 @@ fn fields_are_described() {
         }
     }
     assert_eq!(schema::<TakeRequest>().get("required"), None);
+}
+
+// The schema of the request is written by hand; its own fields must look like derived ones.
+#[test]
+fn a_put_request_has_the_fields_of_a_task_and_two_more() {
+    let (request, task) = (schema::<PutRequest>(), schema::<PutTask>());
+    let mut fields = request["properties"].as_object().unwrap().clone();
+    let mut tasks = fields.remove("tasks").unwrap();
+    let mut timeout = fields.remove("timeout").unwrap();
+    assert_eq!(serde_json::Value::Object(fields), task["properties"]);
+    assert_eq!(request["additionalProperties"], task["additionalProperties"]);
+    assert_eq!(request["type"], task["type"]);
+
+    let mut derived = schema::<AckRequest>()["properties"]["tasks"].clone();
+    derived["items"]["$ref"] = "#/components/schemas/PutTask".into();
+    derived["description"] = tasks["description"].take();
+    tasks["description"] = derived["description"].clone();
+    assert_eq!(tasks, derived);
+    let mut derived = task["properties"]["ttl"].clone();
+    derived["description"] = timeout["description"].take();
+    timeout["description"] = derived["description"].clone();
+    assert_eq!(timeout, derived);
+
+    let mut shapes = Vec::new();
+    PutRequest::schemas(&mut shapes);
+    assert!(shapes.iter().any(|(name, _)| name == "PutTask"));
+    assert_eq!(PutRequest::name(), "PutRequest");
 }

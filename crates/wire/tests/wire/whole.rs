@@ -25,8 +25,8 @@ fn check<T: DeserializeOwned + PartialEq + std::fmt::Debug>(json: &str) {
     }
 }
 
-// A whole float is an integer for JSON Schema, and some languages write every number so; they were
-// refused although the document allows it.
+// A whole float is an integer in JSON Schema, and some languages write every number that way; they
+// were refused although the schema allows it.
 #[test]
 fn every_integer_may_be_written_as_a_whole_float() {
     check::<PutRequest>(r#"{"data": 1, "pri": #}"#);
@@ -55,18 +55,18 @@ fn null_is_still_null() {
     let alter: AlterRequest = http::parse(br#"{"capacity": null}"#).unwrap();
     assert_eq!((alter.capacity, alter.attempts_max), (Some(None), None));
     let put: PutRequest = http::parse(br#"{"data": 1, "pri": null}"#).unwrap();
-    assert_eq!(put.pri, None);
+    assert_eq!(put.task.pri, None);
 }
 
 #[test]
 fn a_payload_keeps_its_floats() {
     let put: PutRequest = http::parse(br#"{"data": 3.0}"#).unwrap();
-    let data: Value = serde_json::to_value(put.data).unwrap();
+    let data: Value = serde_json::to_value(put.task.data).unwrap();
     assert!(data.is_f64());
 }
 
 #[test]
-fn texts_are_read_in_the_same_way() {
+fn texts_are_parsed_the_same_way() {
     for text in ["3", "3.0", "3e0"] {
         assert_eq!(http::parse_whole(text), Ok(3));
     }

@@ -1,4 +1,4 @@
-//! One task: makes its folder, runs its program, watches it, reads its result.
+//! Runs one task: starts its program, forwards output, enforces the time limit, and reads the result.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -12,72 +12,72 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::account::{Account, Fate};
-use super::group::Group;
-use super::output::Output;
-use super::ready::{Busy, fresh};
-use super::room::Room;
+use super::init_channel::{InitChannel, ProgramExit};
+use super::output::OutputReader;
+use super::process_group::ProcessGroup;
+use super::resource_monitor::{MonitorGuard, MonitoredTask};
+use super::sandbox::{SandboxSpec, StartedProgram};
+use super::sandbox_pool::{ActiveTask, start_new};
 use super::stopwatch::Stopwatch;
-use super::wall::{Shape, Started};
-use super::warden::{Place, Watching};
-use super::{Host, Plan};
-use crate::protocol::{Outgoing, Stream};
-use crate::scheduler::{Allocation, Control, Ended};
+use super::workspace::Workspace;
+use super::{RunnerShared, TaskSpec};
+use crate::protocol::{OutgoingFrame, Stream};
+use crate::scheduler::{Allocation, Control, RunOutcome};
 use crate::units::seconds;
 
-/// How long a killed program may take to be gone; then its backend is given up and does not come back. A machine that has
-/// no time for us for a while is not to cost one.
+/// How long a killed program may take to end; then its backend is taken out of service for good. A machine that is
+/// overloaded for a while must not cost a backend.
 const KILL_MAX: Duration = Duration::from_secs(15);
-/// How long output may still come from a program that has ended.
+/// How long output of an ended program is still read.
 const DRAIN_MAX: Duration = Duration::from_millis(200);
-/// The signals that somebody else than the pool may have sent to end a program.
-const KILLED: [i32; 2] = [9, 15];
-/// What bubblewrap adds to the number of the signal that ended a program.
-const BY_SIGNAL: i32 = 128;
-/// The signal that the processor time of a process is used up.
-const CPU_USED_UP: i32 = 24;
+/// Signals with which another process may have killed the program.
+const KILL_SIGNALS: [i32; 2] = [9, 15];
+/// Bubblewrap reports a program killed by a signal with this plus the signal number.
+const SIGNAL_STATUS_BASE: i32 = 128;
+/// The signal for used up processor time.
+const CPU_LIMIT_SIGNAL: i32 = 24;
 
-/// What the client of a program is told that never began.
+/// The error for a program that never started.
 const NOT_STARTED: &str = "the program could not be started";
 
 /// Why a program was stopped.
 #[derive(Clone, Debug, PartialEq)]
-enum Stop {
+enum StopReason {
     Time(Duration),
-    /// It has not begun for too long.
-    Start,
+    /// It has not started in time.
+    StartTimeout,
     Halt(String),
-    /// It used more than it may.
+    /// It exceeded a resource limit.
     Limit(String),
     ClientLeft,
 }
 
 /// How a program ended.
-struct End {
-    /// The status of the process that was started: the program, or bubblewrap around it.
+struct ProgramEnd {
+    /// The status of the started process: the program, or bubblewrap around it.
     status: io::Result<ExitStatus>,
-    /// What is known of the program inside bubblewrap.
-    fate: Option<Fate>,
-    stop: Option<Stop>,
+    /// The exit that the init process of the sandbox reported.
+    exit: Option<ProgramExit>,
+    stop: Option<StopReason>,
     output_exceeded: bool,
-    /// Output that the client has not got yet.
-    rest: Vec<Outgoing>,
+    /// Output that was not sent to the client yet.
+    rest: Vec<OutgoingFrame>,
 }
 
 /// Runs a task to its end. The backend is free before the client has read everything.
 pub(super) async fn run(
-    host: Arc<Host>,
-    plan: Arc<Plan>,
+    shared: Arc<RunnerShared>,
+    spec: Arc<TaskSpec>,
     mut allocation: Allocation,
-    frames: mpsc::Sender<Outgoing>,
+    frames: mpsc::Sender<OutgoingFrame>,
     mut stdin: mpsc::Receiver<Vec<u8>>,
 ) {
-    let busy = Busy::new(host.clone(), Shape::of(&plan.program));
-    let mut walls = Wanted::Any;
-    // When its client or the pool lowered its time.
+    let active = ActiveTask::new(shared.clone(), SandboxSpec::of(&spec.program));
+    let mut choice = SandboxChoice::ReadyOrNew;
+    // When the time limit was lowered by the client or the pool.
     let mut lowered = None;
-    let (mut end, room) = loop {
-        let start = match start(&busy, &host, &plan, allocation.limit, walls).await {
+    let (mut end, workspace) = loop {
+        let start = match start(&active, &shared, &spec, allocation.limit, choice).await {
             Some(Ok(start)) => start,
             Some(Err(error)) => {
                 return fail(allocation, &frames, "cannot start the program", &error).await;
@@ -85,26 +85,28 @@ pub(super) async fn run(
             None => return,
         };
         let ready = start.ready;
-        let mut watch = Watch::new(&host, &plan, start.program, stdin, frames.clone());
+        let mut watch = ProgramRun::new(&shared, &spec, start.program, stdin, frames.clone());
         let Some(end) = watch.run(&mut allocation, &mut lowered).await else {
-            return allocation.end(Ended::Stuck);
+            return allocation.finish(RunOutcome::Stuck);
         };
-        let (room, unheard) = (watch.room.clone(), watch.unheard());
-        match unheard {
-            // Walls may die while they wait, which is nobody's fault and no news for the client.
-            Some(words) if ready && end.never_began() => (stdin, walls) = (words, Wanted::Fresh),
-            _ => break (end, room),
+        let (workspace, unread_input) = (watch.workspace.clone(), watch.unread_input());
+        match unread_input {
+            // A ready sandbox may have died while it waited; the client need not know.
+            Some(client_input) if ready && end.never_started() => {
+                (stdin, choice) = (client_input, SandboxChoice::New)
+            }
+            _ => break (end, workspace),
         }
     };
     let rest = std::mem::take(&mut end.rest);
-    // Once nothing more can be done about it, the client is told how it ended, with what there is.
-    if end.is_worth_another_try() && allocation.may_run_again() {
-        return allocation.end(Ended::Lost);
+    // If it may not run again, the client learns how it ended.
+    if end.may_retry() && allocation.may_rerun() {
+        return allocation.finish(RunOutcome::Lost);
     }
-    let last = last_frames(&host, &plan, &room, &end).await;
-    drop(room);
-    drop(busy);
-    allocation.end(Ended::Done);
+    let last = last_frames(&shared, &spec, &workspace, &end).await;
+    drop(workspace);
+    drop(active);
+    allocation.finish(RunOutcome::Done);
     for frame in rest.into_iter().chain(last) {
         if frames.send(frame).await.is_err() {
             return;
@@ -112,143 +114,145 @@ pub(super) async fn run(
     }
 }
 
-/// Which walls a task gets.
+/// Which sandbox a task gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    /// Those that stand, if there are some.
-    Any,
-    /// Those that nobody has put up before.
-    Fresh,
+enum SandboxChoice {
+    /// A ready one, if there is one.
+    ReadyOrNew,
+    /// A newly started one.
+    New,
 }
 
-/// A start, and whether its walls had been put up before.
-struct Start {
-    program: Started,
+/// A started program, and whether its sandbox was started ahead.
+struct JobStart {
+    program: StartedProgram,
     ready: bool,
 }
 
-/// Starts the program of a task, or is about to; nothing when the pool is ending.
+/// Starts the program of a task; `None` if the pool is stopping.
 async fn start(
-    busy: &Busy,
-    host: &Arc<Host>,
-    plan: &Arc<Plan>,
+    active: &ActiveTask,
+    shared: &Arc<RunnerShared>,
+    spec: &Arc<TaskSpec>,
     limit: Option<Duration>,
-    walls: Wanted,
-) -> Option<io::Result<Start>> {
+    choice: SandboxChoice,
+) -> Option<io::Result<JobStart>> {
     let seconds_max = limit.map(|limit| limit.as_secs() + 1);
-    if !host.isolation.has_bubblewrap() {
-        let lane = host.lanes.take().await?;
-        let program = Started::bare(host, plan, seconds_max, lane).await;
-        return Some(program.map(|program| Start { program, ready: false }));
+    if !shared.isolation.has_bubblewrap() {
+        let slot = shared.users.take().await?;
+        let program = StartedProgram::unsandboxed(shared, spec, seconds_max, slot).await;
+        return Some(program.map(|program| JobStart { program, ready: false }));
     }
-    if walls == Wanted::Any
-        && let Some(wall) = host.ready.take(&busy.shape).await
-        && wall.is_current()
+    if choice == SandboxChoice::ReadyOrNew
+        && let Some(sandbox) = shared.sandboxes.take(&active.spec).await
+        && sandbox.is_current()
     {
-        match wall.begin(host, plan, seconds_max).await {
-            Ok(program) => return Some(Ok(Start { program, ready: true })),
-            Err(error) => tracing::debug!(%error, "walls that stood ready cannot be used"),
+        match sandbox.run(shared, spec, seconds_max).await {
+            Ok(program) => return Some(Ok(JobStart { program, ready: true })),
+            Err(error) => tracing::debug!(%error, "a ready sandbox cannot be used"),
         }
     }
-    let program = match fresh(host, &busy.shape).await? {
-        Ok(wall) => wall.begin(host, plan, seconds_max).await,
+    let program = match start_new(shared, &active.spec).await? {
+        Ok(sandbox) => sandbox.run(shared, spec, seconds_max).await,
         Err(error) => Err(error),
     };
-    Some(program.map(|program| Start { program, ready: false }))
+    Some(program.map(|program| JobStart { program, ready: false }))
 }
 
 async fn fail(
     allocation: Allocation,
-    frames: &mpsc::Sender<Outgoing>,
+    frames: &mpsc::Sender<OutgoingFrame>,
     what: &str,
     error: &io::Error,
 ) {
     tracing::error!(%error, "{what}");
-    allocation.end(Ended::Done);
-    let _ = frames.send(Outgoing::Complete(Some(format!("{what}: {error}")))).await;
+    allocation.finish(RunOutcome::Done);
+    let _ = frames.send(OutgoingFrame::Complete(Some(format!("{what}: {error}")))).await;
 }
 
-/// A program that is watched.
-struct Watch {
-    group: Group,
-    /// What is told of the program inside bubblewrap.
-    account: Option<Account>,
-    /// Since when the program runs, as far as that can be known.
+/// A program under supervision.
+struct ProgramRun {
+    group: ProcessGroup,
+    /// The channel to the init process of its sandbox.
+    init: Option<InitChannel>,
+    /// Since when the program runs, as far as that is known.
     time: Stopwatch,
-    stdout: Output<pipe::Receiver>,
-    stderr: Output<pipe::Receiver>,
+    stdout: OutputReader<pipe::Receiver>,
+    stderr: OutputReader<pipe::Receiver>,
     /// A frame that the client has not taken yet; until then nothing more is read.
-    pending: Option<Outgoing>,
-    frames: mpsc::Sender<Outgoing>,
-    /// What the client says, until somebody passes it on.
-    words: Option<mpsc::Receiver<Vec<u8>>>,
-    /// What it said before the start, and the way to the program, until it has begun.
-    input: Option<(Vec<u8>, pipe::Sender)>,
-    feeding: Option<AbortHandle>,
+    pending: Option<OutgoingFrame>,
+    frames: mpsc::Sender<OutgoingFrame>,
+    /// Input of the client, until a task forwards it.
+    client_input: Option<mpsc::Receiver<Vec<u8>>>,
+    /// Input sent before the start, and the standard input of the program, until it has started.
+    program_stdin: Option<(Vec<u8>, pipe::Sender)>,
+    stdin_task: Option<AbortHandle>,
     kill_after: Duration,
-    watching: Watching,
-    room: Room,
+    resources: MonitorGuard,
+    workspace: Workspace,
 }
 
-impl Watch {
+impl ProgramRun {
     fn new(
-        host: &Host,
-        plan: &Plan,
-        program: Started,
-        words: mpsc::Receiver<Vec<u8>>,
-        frames: mpsc::Sender<Outgoing>,
+        shared: &RunnerShared,
+        spec: &TaskSpec,
+        program: StartedProgram,
+        client_input: mpsc::Receiver<Vec<u8>>,
+        frames: mpsc::Sender<OutgoingFrame>,
     ) -> Self {
-        let Started { group, account, stdin, stdout, stderr, room } = program;
-        let site = room.site();
-        let place = Place { folder: site.folder.into(), uid: site.uid, leader: group.id() };
-        let bytes_max = host.limits.output_bytes_max;
-        let errors = if plan.stderr_redir { Stream::Stdout } else { Stream::Stderr };
+        let StartedProgram { group, init, stdin, stdout, stderr, workspace } = program;
+        let context = workspace.context();
+        let monitored =
+            MonitoredTask { folder: context.folder.into(), uid: context.uid, leader: group.id() };
+        let bytes_max = shared.limits.output_bytes_max;
+        let errors = if spec.stderr_redir { Stream::Stdout } else { Stream::Stderr };
         let mut time = Stopwatch::new(Instant::now());
-        if account.is_none() {
-            time.begin(Instant::now());
+        if init.is_none() {
+            time.start(Instant::now());
         }
-        Watch {
-            stdout: Output::new(Some(stdout), Stream::Stdout, bytes_max),
-            stderr: Output::new(Some(stderr), errors, bytes_max),
+        ProgramRun {
+            stdout: OutputReader::new(Some(stdout), Stream::Stdout, bytes_max),
+            stderr: OutputReader::new(Some(stderr), errors, bytes_max),
             time,
-            pending: account.is_none().then(runs),
-            words: Some(words),
-            input: stdin.map(|pipe| (plan.words.clone(), pipe)),
-            kill_after: host.kill_after,
-            watching: host.warden.watch(place),
-            feeding: None,
-            account,
+            pending: init.is_none().then(started_frame),
+            client_input: Some(client_input),
+            program_stdin: stdin.map(|pipe| (spec.stdin.clone(), pipe)),
+            kill_after: shared.kill_after,
+            resources: shared.monitor.watch(monitored),
+            stdin_task: None,
+            init,
             group,
             frames,
-            room,
+            workspace,
         }
     }
 
-    /// Lets a session hear its client. Before it has begun nothing is taken that another one would have to hear.
-    fn listen(&mut self) {
-        if let Some((first, pipe)) = self.input.take()
-            && let Some(words) = self.words.take()
+    /// Connects the client to the standard input. Nothing is taken before the start, because another run may need it.
+    fn start_stdin(&mut self) {
+        if let Some((first, pipe)) = self.program_stdin.take()
+            && let Some(client_input) = self.client_input.take()
         {
-            self.feeding = Some(tokio::spawn(feed(pipe, first, words)).abort_handle());
+            self.stdin_task =
+                Some(tokio::spawn(write_stdin(pipe, first, client_input)).abort_handle());
         }
     }
 
-    /// What the client says, if nobody has heard any of it.
-    fn unheard(mut self) -> Option<mpsc::Receiver<Vec<u8>>> {
-        self.words.take()
+    /// The input of the client, if none of it was taken.
+    fn unread_input(mut self) -> Option<mpsc::Receiver<Vec<u8>>> {
+        self.client_input.take()
     }
 
-    /// Watches the program to its end; nothing when it cannot be killed.
+    /// Supervises the program to its end; `None` if it cannot be killed.
     async fn run(
         &mut self,
         allocation: &mut Allocation,
         lowered: &mut Option<Instant>,
-    ) -> Option<End> {
+    ) -> Option<ProgramEnd> {
         let stop = self.until_end_or_stop(allocation, lowered).await;
         if stop.is_some() {
-            match self.time.has_begun() {
+            match self.time.has_started() {
                 true => self.group.terminate(),
-                // The first process hears no such signal, and would start the program all the same.
+                // The init process does not handle SIGTERM and would still start the program.
                 false => self.group.kill(),
             }
             if timeout(self.kill_after, self.group.ended()).await.is_err() {
@@ -259,80 +263,82 @@ impl Watch {
             }
         }
         let status = self.group.reap().await;
-        let fate = match self.account.take() {
-            Some(account) => Some(account.fate().await),
+        let exit = match self.init.take() {
+            Some(init) => Some(init.exit().await),
             None => None,
         };
-        if !self.time.has_begun()
-            && fate.is_some_and(|fate| !matches!(fate, Fate::NotBegun | Fate::Refused))
+        if !self.time.has_started()
+            && exit
+                .is_some_and(|exit| !matches!(exit, ProgramExit::NotStarted | ProgramExit::Refused))
         {
-            self.pending = Some(runs());
+            self.pending = Some(started_frame());
         }
-        // Bubblewrap ends by itself when it has waited for its first process, with which all others inside end.
-        let told = matches!(fate, Some(Fate::Exited(_) | Fate::Killed(_)));
-        if told && status.as_ref().is_ok_and(|status| status.code().is_some()) {
-            self.room.leave();
+        // Bubblewrap exits by itself after its init process, with which all other processes of the sandbox end.
+        let exit_known = matches!(exit, Some(ProgramExit::Exited(_) | ProgramExit::Killed(_)));
+        if exit_known && status.as_ref().is_ok_and(|status| status.code().is_some()) {
+            self.workspace.note_processes_gone();
         }
         let rest = self.drain().await;
         let output_exceeded = self.stdout.exceeded() || self.stderr.exceeded();
-        // What never began is told as such.
-        let stop = stop.filter(|stop| *stop != Stop::Start);
-        Some(End { status, fate, stop, output_exceeded, rest })
+        // A program that never started is reported as such.
+        let stop = stop.filter(|stop| *stop != StopReason::StartTimeout);
+        Some(ProgramEnd { status, exit, stop, output_exceeded, rest })
     }
 
-    /// Passes output on until the program ends by itself or has to be stopped.
+    /// Forwards output until the program ends by itself or has to be stopped.
     async fn until_end_or_stop(
         &mut self,
         allocation: &mut Allocation,
         lowered: &mut Option<Instant>,
-    ) -> Option<Stop> {
+    ) -> Option<StopReason> {
         loop {
-            allocation.note_standstill(self.time.look(Instant::now()));
-            let begun = self.time.has_begun();
-            if begun {
-                self.listen();
+            allocation.note_pause(self.time.tick(Instant::now()));
+            let started = self.time.has_started();
+            if started {
+                self.start_stdin();
             }
             if self.pending.is_none() {
                 self.pending = self.stdout.take_full().or_else(|| self.stderr.take_full());
             }
             let due = [self.stdout.due(), self.stderr.due()].into_iter().flatten().min();
-            // What is written before the program begins is not the program's: it waits for the end.
-            let idle = begun && self.pending.is_none();
+            // What is written before the program starts is not output of the program: it is read at the end.
+            let idle = started && self.pending.is_none();
             let (end, start_end) = (self.time.end(allocation.limit), self.time.start_end());
             tokio::select! {
                 biased;
-                () = self.frames.closed() => return Some(Stop::ClientLeft),
+                () = self.frames.closed() => return Some(StopReason::ClientLeft),
                 control = allocation.control.recv() => match control {
                     Some(Control::Limit(lower)) => {
-                        // In other walls too, should these be dead.
+                        // It also applies if the task has to continue in another sandbox.
                         allocation.limit = Some(lower);
                         *lowered = Some(Instant::now());
                     }
-                    Some(Control::Halt(why)) => return Some(Stop::Halt(why)),
-                    None => return Some(Stop::Halt("the pool is stopping".into())),
+                    Some(Control::Halt(why)) => return Some(StopReason::Halt(why)),
+                    None => return Some(StopReason::Halt("the pool is stopping".into())),
                 },
-                // Before the time: a program that has ended was not stopped, however late that is seen.
+                // Checked before the time limit: a program that has ended was not stopped, however late that is
+                // noticed.
                 _ = self.group.ended() => {
-                    allocation.note_standstill(self.time.look(Instant::now()));
+                    allocation.note_pause(self.time.tick(Instant::now()));
                     return None;
                 }
-                // Before the time, too: it does not count while the pool stands still.
-                () = sleep_until(self.time.next_look()) => {}
+                // Checked before the time limit, too: time does not count while the pool is paused.
+                () = sleep_until(self.time.next_tick()) => {}
                 () = at(end) => {
                     let limit = allocation.limit.unwrap_or_default();
-                    allocation.over(limit, *lowered);
-                    return Some(Stop::Time(limit));
+                    allocation.note_time_limit(limit, *lowered);
+                    return Some(StopReason::Time(limit));
                 }
-                () = at(start_end) => return Some(Stop::Start),
-                why = self.watching.verdict() => return Some(Stop::Limit(why)),
-                () = begins(&mut self.account), if !begun => {
-                    self.time.begin(Instant::now());
-                    self.pending = Some(runs());
+                () = at(start_end) => return Some(StopReason::StartTimeout),
+                why = self.resources.limit_exceeded() => return Some(StopReason::Limit(why)),
+                () = program_started(&mut self.init), if !started => {
+                    self.time.start(Instant::now());
+                    self.pending = Some(started_frame());
                 }
                 permit = self.frames.reserve(), if self.pending.is_some() => {
                     if let (Ok(permit), Some(frame)) = (permit, self.pending.take()) {
                         if frame.is_visible() {
-                            allocation.show();
+                            allocation.mark_seen();
                         }
                         permit.send(frame);
                     }
@@ -347,8 +353,8 @@ impl Watch {
         }
     }
 
-    /// What a program wrote before it ended still goes to the client.
-    async fn drain(&mut self) -> Vec<Outgoing> {
+    /// Reads what the program wrote before it ended.
+    async fn drain(&mut self) -> Vec<OutgoingFrame> {
         let reading = async {
             while !(self.stdout.is_closed() && self.stderr.is_closed()) {
                 tokio::select! {
@@ -357,112 +363,119 @@ impl Watch {
                 }
             }
         };
-        // A process that got away may hold the pipe open for ever.
+        // A process that escaped may keep the pipe open forever.
         let _ = timeout(DRAIN_MAX, reading).await;
         let rest = [self.pending.take(), self.stdout.take(), self.stderr.take()];
         rest.into_iter().flatten().collect()
     }
 }
 
-impl Drop for Watch {
+impl Drop for ProgramRun {
     fn drop(&mut self) {
-        if let Some(feeding) = &self.feeding {
-            feeding.abort();
+        if let Some(stdin_task) = &self.stdin_task {
+            stdin_task.abort();
         }
     }
 }
 
-impl End {
-    /// Whether nothing has happened that anybody could have seen.
-    fn never_began(&self) -> bool {
-        self.stop.is_none() && self.fate == Some(Fate::NotBegun)
+impl ProgramEnd {
+    /// Whether nothing happened that a client could have seen.
+    fn never_started(&self) -> bool {
+        self.stop.is_none() && self.exit == Some(ProgramExit::NotStarted)
     }
 
-    /// Whether the program never began, or somebody else than the pool killed it.
-    fn is_worth_another_try(&self) -> bool {
-        let killed = |signal| KILLED.contains(&signal);
+    /// Whether the program never started, or was killed by another process.
+    fn may_retry(&self) -> bool {
+        let killed = |signal| KILL_SIGNALS.contains(&signal);
         self.stop.is_none()
-            && match (&self.status, self.fate) {
+            && match (&self.status, self.exit) {
                 (Err(_), _) => false,
-                (_, Some(Fate::NotBegun)) => true,
-                (_, Some(Fate::Exited(_) | Fate::Refused)) => false,
-                (_, Some(Fate::Killed(signal))) => killed(signal),
-                (Ok(status), Some(Fate::Untold)) => status
+                (_, Some(ProgramExit::NotStarted)) => true,
+                (_, Some(ProgramExit::Exited(_) | ProgramExit::Refused)) => false,
+                (_, Some(ProgramExit::Killed(signal))) => killed(signal),
+                (Ok(status), Some(ProgramExit::Unknown)) => status
                     .signal()
-                    .or(status.code().map(|code| code - BY_SIGNAL))
+                    .or(status.code().map(|code| code - SIGNAL_STATUS_BASE))
                     .is_some_and(killed),
                 (Ok(status), None) => status.signal().is_some_and(killed),
             }
     }
 
-    /// What went wrong, if anything did.
+    /// The error for the client, if there is one.
     fn error(&self) -> Option<String> {
         match &self.stop {
-            Some(Stop::Time(limit)) => return Some(format!("time limit ({})", seconds(*limit))),
-            Some(Stop::Start) => return Some(NOT_STARTED.into()),
-            Some(Stop::Halt(why) | Stop::Limit(why)) => return Some(why.clone()),
-            Some(Stop::ClientLeft) => return Some("the client left".into()),
+            Some(StopReason::Time(limit)) => {
+                return Some(format!("time limit ({})", seconds(*limit)));
+            }
+            Some(StopReason::StartTimeout) => return Some(NOT_STARTED.into()),
+            Some(StopReason::Halt(why) | StopReason::Limit(why)) => return Some(why.clone()),
+            Some(StopReason::ClientLeft) => return Some("the client left".into()),
             None => {}
         }
         let status = match &self.status {
             Ok(status) => status,
-            Err(error) => return Some(format!("cannot tell how the program ended: {error}")),
+            Err(error) => return Some(format!("cannot determine how the program ended: {error}")),
         };
         if self.output_exceeded {
             return Some("output limit".into());
         }
-        let (signal, code) = match self.fate {
-            Some(Fate::NotBegun | Fate::Refused) => {
+        let (signal, code) = match self.exit {
+            Some(ProgramExit::NotStarted | ProgramExit::Refused) => {
                 return Some(NOT_STARTED.into());
             }
-            Some(Fate::Exited(code)) => (None, Some(code)),
-            Some(Fate::Killed(signal)) => (Some(signal), None),
-            // Without bubblewrap, or where its first process is gone, the system tells.
-            Some(Fate::Untold) | None => (status.signal(), status.code()),
+            Some(ProgramExit::Exited(code)) => (None, Some(code)),
+            Some(ProgramExit::Killed(signal)) => (Some(signal), None),
+            // Without bubblewrap, or if the init process was killed, the exit status decides.
+            Some(ProgramExit::Unknown) | None => (status.signal(), status.code()),
         };
         match (signal, code) {
-            (Some(CPU_USED_UP), _) => Some("processor time limit".into()),
-            (Some(signal), _) => Some(format!("the program was ended by signal {signal}")),
+            (Some(CPU_LIMIT_SIGNAL), _) => Some("processor time limit".into()),
+            (Some(signal), _) => Some(format!("the program was killed by signal {signal}")),
             (None, Some(0)) => None,
-            (None, Some(code)) => Some(format!("the program ended with status {code}")),
-            (None, None) => Some("the program ended in an unknown way".into()),
+            (None, Some(code)) => Some(format!("the program exited with status {code}")),
+            (None, None) => Some("the program ended for an unknown reason".into()),
         }
     }
 }
 
-/// An empty output says that the program runs.
-fn runs() -> Outgoing {
-    Outgoing::Output(Stream::Stdout, Vec::new())
+/// An empty output frame means that the program runs.
+fn started_frame() -> OutgoingFrame {
+    OutgoingFrame::Output(Stream::Stdout, Vec::new())
 }
 
-/// Ready when the program begins.
-async fn begins(account: &mut Option<Account>) {
-    match account {
-        Some(account) => account.begun().await,
+/// Completes when the program starts.
+async fn program_started(init: &mut Option<InitChannel>) {
+    match init {
+        Some(init) => init.started().await,
         None => std::future::pending().await,
     }
 }
 
-/// The result and the end, as the client sees them. A partial result is sent too.
-async fn last_frames(host: &Host, plan: &Plan, room: &Room, end: &End) -> Vec<Outgoing> {
+/// The result and the last frame. A partial result is sent too.
+async fn last_frames(
+    shared: &RunnerShared,
+    spec: &TaskSpec,
+    workspace: &Workspace,
+    end: &ProgramEnd,
+) -> Vec<OutgoingFrame> {
     let mut frames = Vec::new();
     let mut error = end.error();
-    if let Some((file, format, media)) = &plan.result {
-        match room.read(file, host.limits.result_bytes_max).await {
+    if let Some((file, format, media)) = &spec.result {
+        match workspace.read(file, shared.limits.result_bytes_max).await {
             Ok(Some(bytes)) => {
                 let (format, media) = (format.clone(), media.clone());
-                frames.push(Outgoing::Result { format, media, bytes });
+                frames.push(OutgoingFrame::Result { format, media, bytes });
             }
-            Ok(None) => error = error.or_else(|| Some("there is no result".into())),
+            Ok(None) => error = error.or_else(|| Some("the program wrote no result".into())),
             Err(why) => error = error.or_else(|| Some(format!("cannot read the result: {why}"))),
         }
     }
-    frames.push(Outgoing::Complete(error));
+    frames.push(OutgoingFrame::Complete(error));
     frames
 }
 
-/// Passes a client's words on to the program, those first that it said before the start.
-async fn feed(mut pipe: pipe::Sender, first: Vec<u8>, mut stdin: mpsc::Receiver<Vec<u8>>) {
+/// Writes input of the client to the program, beginning with what was sent before the start.
+async fn write_stdin(mut pipe: pipe::Sender, first: Vec<u8>, mut stdin: mpsc::Receiver<Vec<u8>>) {
     if pipe.write_all(&first).await.is_err() {
         return;
     }
@@ -473,7 +486,7 @@ async fn feed(mut pipe: pipe::Sender, first: Vec<u8>, mut stdin: mpsc::Receiver<
     }
 }
 
-/// Ready at this moment, or never.
+/// Completes at this moment, or never.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
@@ -485,35 +498,42 @@ async fn at(moment: Option<Instant>) {
 mod tests {
     use super::*;
 
-    fn end(raw: i32, fate: Option<Fate>) -> End {
+    fn end(raw: i32, exit: Option<ProgramExit>) -> ProgramEnd {
         let status = Ok(ExitStatus::from_raw(raw));
-        End { status, fate, stop: None, output_exceeded: false, rest: Vec::new() }
+        ProgramEnd { status, exit, stop: None, output_exceeded: false, rest: Vec::new() }
     }
 
     #[test]
-    fn used_up_processor_time_is_told_and_no_kill() {
-        let told = BY_SIGNAL + CPU_USED_UP;
-        for end in [end(CPU_USED_UP, None), end(told << 8, Some(Fate::Killed(CPU_USED_UP)))] {
-            assert!(!end.is_worth_another_try());
+    fn used_up_processor_time_is_not_a_kill() {
+        let exit_known = SIGNAL_STATUS_BASE + CPU_LIMIT_SIGNAL;
+        for end in [
+            end(CPU_LIMIT_SIGNAL, None),
+            end(exit_known << 8, Some(ProgramExit::Killed(CPU_LIMIT_SIGNAL))),
+        ] {
+            assert!(!end.may_retry());
             assert_eq!(end.error().as_deref(), Some("processor time limit"));
         }
     }
 
     #[test]
-    fn what_never_began_or_was_killed_is_tried_again_and_an_exit_is_not() {
-        let again = [
+    fn a_program_that_never_started_or_was_killed_is_retried_and_an_exit_is_not() {
+        let may_rerun = [
             end(9, None),
-            end(1 << 8, Some(Fate::NotBegun)),
-            end(137 << 8, Some(Fate::Killed(9))),
-            end(137 << 8, Some(Fate::Untold)),
-            end(9, Some(Fate::Untold)),
+            end(1 << 8, Some(ProgramExit::NotStarted)),
+            end(137 << 8, Some(ProgramExit::Killed(9))),
+            end(137 << 8, Some(ProgramExit::Unknown)),
+            end(9, Some(ProgramExit::Unknown)),
         ];
-        assert!(again.iter().all(End::is_worth_another_try));
-        let refused = end(2 << 8, Some(Fate::Refused));
-        let not =
-            [end(137 << 8, None), end(137 << 8, Some(Fate::Exited(137))), end(0, None), refused];
-        assert!(!not.iter().any(End::is_worth_another_try));
-        assert_eq!(not[1].error().as_deref(), Some("the program ended with status 137"));
-        assert_eq!(again[1].error().as_deref(), Some("the program could not be started"));
+        assert!(may_rerun.iter().all(ProgramEnd::may_retry));
+        let refused = end(2 << 8, Some(ProgramExit::Refused));
+        let not = [
+            end(137 << 8, None),
+            end(137 << 8, Some(ProgramExit::Exited(137))),
+            end(0, None),
+            refused,
+        ];
+        assert!(!not.iter().any(ProgramEnd::may_retry));
+        assert_eq!(not[1].error().as_deref(), Some("the program exited with status 137"));
+        assert_eq!(may_rerun[1].error().as_deref(), Some("the program could not be started"));
     }
 }

@@ -1,30 +1,29 @@
-//! Runs programs: each task in a folder and a process group of its own, kept apart as well as the
-//! machine allows.
+//! Runs programs: each task in its own folder, process group and, where possible, sandbox.
 //!
-//! Start reading at `job` (one task from its folder to its result), then `wall` (what is around it), `first` (what
-//! starts it there) and `isolation`.
+//! Start reading at `job` (one task from its folder to its result), then `sandbox` (what surrounds it),
+//! `sandbox_init` (what starts it there) and `isolation`.
 
-mod account;
-mod first;
-mod folder;
-mod group;
+mod init_channel;
 mod isolation;
 mod job;
-mod lanes;
-mod orders;
+mod local_runner;
 mod output;
-mod ready;
+mod process_cleanup;
+mod process_group;
 mod removal;
+mod resource_monitor;
 mod rlimits;
-mod room;
+mod run_request;
+mod sandbox;
+mod sandbox_init;
+mod sandbox_pool;
 mod spawner;
-mod stage;
 mod stopwatch;
-mod sweep;
+mod task_folder;
+mod task_spec;
+mod user_slots;
 mod users;
-mod wall;
-mod warden;
-mod workshop;
+mod workspace;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,115 +31,116 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use crate::config::Config;
-use crate::protocol::Outgoing;
-use crate::scheduler::{Allocation, Scheduler, Stopping};
+use crate::protocol::OutgoingFrame;
+use crate::scheduler::{Allocation, PoolStopping, Scheduler};
 
-pub use first::{enter, stand_in};
 pub use isolation::Isolation;
-pub use stage::{Plan, Source, StageError, add_file, duration};
+pub use sandbox_init::{run_as_sandbox_init, set_sandbox_init_executable};
+pub use task_spec::{TaskSource, TaskSpec, TaskSpecError, add_file, duration};
 
-pub use workshop::{Runner, Stub, Walls, Workshop};
+pub use local_runner::{LocalRunner, Runner, SandboxCounts, StubRunner};
 
-use workshop::Host;
+use local_runner::RunnerShared;
 
 /// The backends of this process.
 #[derive(Debug)]
 pub struct Backends {
-    slots: Vec<Mutex<Slot>>,
+    backends: Vec<Mutex<LocalBackend>>,
     scheduler: Scheduler,
-    workshop: Workshop,
+    runner: LocalRunner,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct LocalBackend {
     alive: bool,
-    /// The jobs that were given to it: one, and perhaps a halted one that is still being killed.
+    /// The jobs assigned to it: one, and possibly halted ones that are still being killed.
     jobs: Vec<AbortHandle>,
 }
 
-/// A program that runs: what it says, and the way to its standard input.
+/// A running program: its frames and its standard input.
 #[derive(Debug)]
-pub struct Running {
-    /// What it says. Dropping this stops the program.
-    pub frames: mpsc::Receiver<Outgoing>,
-    /// Its standard input, if it is interactive. Dropping this ends the input.
+pub struct RunningProgram {
+    /// Its frames. Dropping this stops the program.
+    pub frames: mpsc::Receiver<OutgoingFrame>,
+    /// Its standard input, if it is interactive. Dropping this closes the input.
     pub input: mpsc::Sender<Vec<u8>>,
 }
 
-impl Running {
-    /// One that has nothing to say and hears nothing.
-    pub(crate) fn over() -> Self {
-        Running { frames: mpsc::channel(1).1, input: mpsc::channel(1).0 }
+impl RunningProgram {
+    /// A program that sends no frames and reads no input.
+    pub(crate) fn finished() -> Self {
+        RunningProgram { frames: mpsc::channel(1).1, input: mpsc::channel(1).0 }
     }
 }
 
 impl Backends {
-    /// Makes the backends and tells the scheduler of them.
+    /// Creates the backends and registers them with the scheduler.
     pub async fn start(config: &Config, scheduler: Scheduler) -> std::io::Result<Self> {
-        let workshop = Workshop::start(config).await?;
-        let slots = (0..config.backends).map(|_| Mutex::default()).collect();
-        let this = Backends { slots, scheduler, workshop };
-        for id in 0..this.slots.len() {
-            this.revive(id).await.map_err(std::io::Error::other)?;
+        let runner = LocalRunner::start(config).await?;
+        let backends = (0..config.backends).map(|_| Mutex::default()).collect();
+        let this = Backends { backends, scheduler, runner };
+        for id in 0..this.backends.len() {
+            this.restore_backend(id).await.map_err(std::io::Error::other)?;
         }
         Ok(this)
     }
 
-    /// How programs are kept apart.
+    /// How programs are isolated.
     pub fn isolation(&self) -> &Isolation {
-        self.workshop.isolation()
+        self.runner.isolation()
     }
 
-    /// How many folders of tasks there are: one for each program that runs or ends, and those that could not be
-    /// removed yet.
+    /// Number of folders of tasks: one for each program that runs or ends, and those that could not be removed yet.
     pub fn folders(&self) -> usize {
-        self.workshop.folders()
+        self.runner.folders()
     }
 
-    /// The walls that stand before their task has come.
-    pub fn walls(&self) -> Walls {
-        self.workshop.walls()
+    /// Counts of sandboxes that are started ahead of tasks.
+    pub fn sandboxes(&self) -> SandboxCounts {
+        self.runner.sandboxes()
     }
 
-    /// Keeps nothing ready any more.
+    /// Stops starting sandboxes ahead of tasks and removes the ready ones.
     pub(crate) fn close(&self) {
-        self.workshop.close();
+        self.runner.close();
     }
 
-    /// Whether nothing is left of any task, nor of what was there for the next one.
-    pub(crate) fn is_clear(&self) -> bool {
-        self.workshop.is_clear()
+    /// Whether nothing is left of any task or ready sandbox.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runner.is_empty()
     }
 
-    /// Where the folders of tasks are.
+    /// The folder that contains the folders of tasks.
     pub fn folder(&self) -> &Path {
-        self.workshop.folder()
+        self.runner.folder()
     }
 
-    /// Runs a task on the backend that is held for it.
-    pub fn run(&self, allocation: Allocation, plan: Arc<Plan>) -> Running {
-        let slot = self.slots.get(allocation.backend).map(lock);
-        // A backend that died meanwhile runs nothing, so the allocation is lost with it.
-        let Some(mut slot) = slot.filter(|slot| slot.alive) else { return Running::over() };
-        let (running, job) = self.workshop.run(allocation, plan);
-        slot.jobs.retain(|job| !job.is_finished());
-        slot.jobs.push(job);
+    /// Runs a task on its allocated backend.
+    pub fn run(&self, allocation: Allocation, spec: Arc<TaskSpec>) -> RunningProgram {
+        let backend = self.backends.get(allocation.backend).map(lock);
+        // A backend that has failed meanwhile runs nothing, so the allocation is dropped and counts as lost.
+        let Some(mut backend) = backend.filter(|backend| backend.alive) else {
+            return RunningProgram::finished();
+        };
+        let (running, job) = self.runner.run(allocation, spec);
+        backend.jobs.retain(|job| !job.is_finished());
+        backend.jobs.push(job);
         running
     }
 
-    /// A backend dies: what runs on it is killed, and its task is lost or takes its place again.
-    pub async fn lose(&self, id: usize) -> Result<(), Stopping> {
-        let Some(slot) = self.slots.get(id) else { return Ok(()) };
-        lock(slot).alive = false;
+    /// A backend fails: its program is killed, and its task is requeued or lost.
+    pub async fn fail_backend(&self, id: usize) -> Result<(), PoolStopping> {
+        let Some(backend) = self.backends.get(id) else { return Ok(()) };
+        lock(backend).alive = false;
         self.scheduler.set_backend(id, false).await?;
-        lock(slot).jobs.drain(..).for_each(|job| job.abort());
+        lock(backend).jobs.drain(..).for_each(|job| job.abort());
         Ok(())
     }
 
-    /// A backend comes, or comes back.
-    pub async fn revive(&self, id: usize) -> Result<(), Stopping> {
-        let Some(slot) = self.slots.get(id) else { return Ok(()) };
-        lock(slot).alive = true;
+    /// Adds a backend, or brings one back after a failure.
+    pub async fn restore_backend(&self, id: usize) -> Result<(), PoolStopping> {
+        let Some(backend) = self.backends.get(id) else { return Ok(()) };
+        lock(backend).alive = true;
         self.scheduler.set_backend(id, true).await
     }
 }
@@ -148,12 +148,12 @@ impl Backends {
 impl Drop for Backends {
     fn drop(&mut self) {
         self.close();
-        for slot in &self.slots {
-            lock(slot).jobs.drain(..).for_each(|job| job.abort());
+        for backend in &self.backends {
+            lock(backend).jobs.drain(..).for_each(|job| job.abort());
         }
     }
 }
 
-fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(backend: &Mutex<LocalBackend>) -> MutexGuard<'_, LocalBackend> {
+    backend.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,85 +1,85 @@
-//! Removes folders that programs have filled: however deep, however many, whatever their permissions.
+//! Removes folders that programs have filled, regardless of depth, size and permissions.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// How often a folder is gone through that fills again while it is emptied.
+/// How often a folder is emptied again that is refilled meanwhile.
 const PASSES_MAX: usize = 16;
 
-/// Removes a folder. Beside it, where only the pool may write, there is another one for the time being, and when this
-/// fails the rest of it: the next try goes on from there.
+/// Removes a folder. A second folder beside it, which only the pool can write, is used meanwhile and keeps the rest
+/// if this fails: the next attempt continues from there.
 ///
 /// Inner folders are moved up into that one before they are emptied, so neither the stack nor the number of open
-/// files grows with the depth, and a path is never too long.
+/// files grows with the depth, and paths never become too long.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
-    let rest = rest_of(path);
+    let rest = area_of(path);
     ignore(DirBuilder::new().mode(0o700).create(&rest), io::ErrorKind::AlreadyExists)?;
-    let mut heap = Heap::open(rest)?;
-    ignore(heap.take(path), io::ErrorKind::NotFound)?;
-    while let Some(folder) = heap.folders.pop() {
-        heap.remove(&folder)?;
+    let mut area = RemovalArea::open(rest)?;
+    ignore(area.move_in(path), io::ErrorKind::NotFound)?;
+    while let Some(folder) = area.folders.pop() {
+        area.remove(&folder)?;
     }
-    fs::remove_dir(&heap.path)
+    fs::remove_dir(&area.path)
 }
 
-/// Removes all such folders in this one, and then it.
+/// Removes all such folders in this one, and then the folder itself.
 pub(super) fn remove_all_in(base: &Path) -> io::Result<()> {
     for entry in fs::read_dir(base)? {
-        // The rest of one stands for it.
+        // The second folder is removed with the first.
         remove(&entry?.path().with_extension(""))?;
     }
     fs::remove_dir(base)
 }
 
-fn rest_of(path: &Path) -> PathBuf {
+fn area_of(path: &Path) -> PathBuf {
     path.with_extension("rest")
 }
 
-/// Folders side by side where no program can exchange them for something else.
-struct Heap {
+/// Folders side by side where no program can replace them.
+struct RemovalArea {
     path: PathBuf,
     folders: Vec<PathBuf>,
     next: u64,
 }
 
-impl Heap {
+impl RemovalArea {
     fn open(path: PathBuf) -> io::Result<Self> {
         let mut folders = Vec::new();
         for entry in fs::read_dir(&path)? {
             folders.push(entry?.path());
         }
-        Ok(Heap { path, folders, next: 0 })
+        Ok(RemovalArea { path, folders, next: 0 })
     }
 
     /// Moves a folder here.
-    fn take(&mut self, folder: &Path) -> io::Result<()> {
-        let mut place = self.path.join(self.next.to_string());
-        while fs::symlink_metadata(&place).is_ok() {
+    fn move_in(&mut self, folder: &Path) -> io::Result<()> {
+        let mut target = self.path.join(self.next.to_string());
+        while fs::symlink_metadata(&target).is_ok() {
             self.next += 1;
-            place = self.path.join(self.next.to_string());
+            target = self.path.join(self.next.to_string());
         }
         self.next += 1;
-        let mut moved = fs::rename(folder, &place);
+        let mut moved = fs::rename(folder, &target);
         if moved.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-            // Root needs no permission, and must not touch what a living program may have exchanged meanwhile.
+            // Root needs no permission, and must not change what a running program may have replaced meanwhile.
             && !rustix::process::geteuid().is_root()
         {
-            let _ = open_up(folder);
-            moved = fs::rename(folder, &place);
+            let _ = make_accessible(folder);
+            moved = fs::rename(folder, &target);
         }
         moved?;
-        self.folders.push(place);
+        self.folders.push(target);
         Ok(())
     }
 
     fn remove(&mut self, folder: &Path) -> io::Result<()> {
-        // What was a folder when it was looked at may have been a link when it was moved.
+        // It was a folder when it was listed, but may have been a link when it was moved.
         if !fs::symlink_metadata(folder)?.is_dir() {
             return fs::remove_file(folder);
         }
-        open_up(folder)?;
+        make_accessible(folder)?;
         for _ in 1..PASSES_MAX {
             self.empty(folder)?;
             if fs::remove_dir(folder).is_ok() {
@@ -89,14 +89,14 @@ impl Heap {
         fs::remove_dir(folder)
     }
 
-    /// Removes what is in a folder of the heap; inner folders with something in them are moved to the heap.
+    /// Empties a folder of the area; inner folders that are not empty are moved to the area.
     fn empty(&mut self, folder: &Path) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             let path = entry.path();
             let gone = match entry.file_type()?.is_dir() {
                 true if fs::remove_dir(&path).is_ok() => Ok(()),
-                true => self.take(&path),
+                true => self.move_in(&path),
                 false => fs::remove_file(&path),
             };
             ignore(gone, io::ErrorKind::NotFound)?;
@@ -105,8 +105,8 @@ impl Heap {
     }
 }
 
-/// A program may have forbidden everybody to look into its folder, itself included.
-fn open_up(folder: &Path) -> io::Result<()> {
+/// A program may have removed all permissions on its folder.
+fn make_accessible(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, Permissions::from_mode(0o700))
 }
 
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder in another one that belongs to the test.
+    /// A folder inside a temporary one.
     fn folder() -> (tempfile::TempDir, PathBuf) {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("7");
@@ -141,8 +141,8 @@ mod tests {
         fs::read_dir(base).unwrap().next().is_none()
     }
 
-    // A program that made one folder in the other for a few seconds ended the whole server: the removal went down
-    // into them on the stack of a worker.
+    // A program that created nested folders for a few seconds crashed the whole server: the removal recursed on the
+    // stack of a worker thread.
     #[test]
     fn the_depth_does_not_matter() {
         let (base, path) = folder();
@@ -152,14 +152,14 @@ mod tests {
             mkdirat(&at, "d", Mode::RWXU).unwrap();
             at = openat(&at, "d", flags, Mode::empty()).unwrap();
         }
-        // Some thirty bytes for each level, which is not enough for a call.
+        // About thirty bytes for each level, which is not enough for a recursive call.
         let small = thread::Builder::new().stack_size(64 << 10);
         small.spawn(move || remove(&path)).unwrap().join().unwrap().unwrap();
         assert!(is_empty(base.path()));
     }
 
     #[test]
-    fn links_are_removed_and_what_they_lead_to_stays() {
+    fn links_are_removed_and_their_targets_stay() {
         let (base, path) = folder();
         let (other, outside) = folder();
         fs::write(outside.join("file"), "x").unwrap();
@@ -174,9 +174,9 @@ mod tests {
         drop(other);
     }
 
-    // Where the pool is not root, `chmod 0` on a folder with something in it kept that on the disk for ever.
+    // If the pool was not root, `chmod 0` on a folder with files kept them on disk forever.
     #[test]
-    fn folders_that_nobody_may_look_into_are_removed_by_their_owner() {
+    fn folders_without_permissions_are_removed_by_their_owner() {
         let (base, path) = folder();
         fs::create_dir_all(path.join("closed/inner/empty")).unwrap();
         fs::write(path.join("closed/inner/file"), "x").unwrap();
@@ -186,9 +186,9 @@ mod tests {
             fs::set_permissions(path.join(inner), shut.clone()).unwrap();
         }
         let root = geteuid().is_root();
-        for place in owned.map(|inner| path.join(inner)).iter().chain([&base.path().to_owned()]) {
+        for target in owned.map(|inner| path.join(inner)).iter().chain([&base.path().to_owned()]) {
             if root {
-                chown(place, Some(61_234), Some(61_234)).unwrap();
+                chown(target, Some(61_234), Some(61_234)).unwrap();
             }
         }
         let removal = thread::spawn(move || {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_try_left_is_removed_by_the_next() {
+    fn the_rest_of_a_failed_attempt_is_removed_by_the_next() {
         let (base, path) = folder();
         fs::create_dir_all(base.path().join("7.rest/0/inner")).unwrap();
         fs::write(base.path().join("7.rest/3"), "x").unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn all_folders_of_a_pool_are_removed_with_it() {
+    fn all_folders_of_a_pool_are_removed() {
         let (base, path) = folder();
         fs::create_dir_all(path.join("a/b")).unwrap();
         for inner in ["7.rest/0/inner", "8", "9.rest"] {

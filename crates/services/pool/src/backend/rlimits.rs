@@ -1,4 +1,4 @@
-//! Limits that the system keeps for each process, and how they are set.
+//! Sets the kernel's limits for each process.
 
 use std::io;
 use std::path::Path;
@@ -12,16 +12,16 @@ const PRLIMIT: &str = "/usr/bin/prlimit";
 /// Files that a process may have open.
 const OPEN_MAX: u64 = 256;
 
-/// What one process of a program may use.
+/// Limits of one process of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rlimits {
     memory: u64,
     file: u64,
-    /// Processes of its user, where it has one of its own.
+    /// Number of processes of its user, if it has one of its own.
     processes: Option<u64>,
-    /// Seconds of processor time: a signal of its own at first, so that it is not taken for a kill from outside,
-    /// then the kill.
+    /// Seconds of processor time: the soft limit sends a signal of its own, so that it is not mistaken for a kill,
+    /// the hard limit kills.
     cpu: Option<(u64, u64)>,
 }
 
@@ -35,31 +35,31 @@ impl Rlimits {
         }
     }
 
-    /// Each with its soft and its hard value. Memory is the last: what is done behind it may have none.
-    fn all(&self) -> impl Iterator<Item = (Resource, u64, u64)> {
-        let both = |resource, most| (resource, most, most);
-        let some = [
+    /// Each limit with its soft and hard value. Memory is last: code that runs afterwards may have none.
+    fn limits(&self) -> impl Iterator<Item = (Resource, u64, u64)> {
+        let both = |resource, max| (resource, max, max);
+        let limits_set = [
             Some(both(Resource::Core, 0)),
             Some(both(Resource::Fsize, self.file)),
             Some(both(Resource::Nofile, OPEN_MAX)),
-            self.processes.map(|most| both(Resource::Nproc, most)),
+            self.processes.map(|max| both(Resource::Nproc, max)),
             self.cpu.map(|(soft, hard)| (Resource::Cpu, soft, hard)),
             Some(both(Resource::As, self.memory)),
         ];
-        some.into_iter().flatten()
+        limits_set.into_iter().flatten()
     }
 
-    /// Sets them for this process, and so for those that it starts.
+    /// Sets the limits for this process and its children.
     pub fn set(&self) -> io::Result<()> {
-        for (resource, soft, hard) in self.all() {
+        for (resource, soft, hard) in self.limits() {
             setrlimit(resource, Rlimit { current: Some(soft), maximum: Some(hard) })?;
         }
         Ok(())
     }
 
-    /// What must be written before a command for `prlimit` to run it.
+    /// The command prefix that runs a command with these limits through `prlimit`.
     pub fn prlimit(&self) -> Vec<String> {
-        let word = |(resource, soft, hard)| {
+        let option = |(resource, soft, hard)| {
             let name = match resource {
                 Resource::Core => "core",
                 Resource::Fsize => "fsize",
@@ -70,12 +70,12 @@ impl Rlimits {
             };
             format!("--{name}={soft}:{hard}")
         };
-        let words = [PRLIMIT.into()].into_iter().chain(self.all().map(word));
-        words.chain(["--".into()]).collect()
+        let args = [PRLIMIT.into()].into_iter().chain(self.limits().map(option));
+        args.chain(["--".into()]).collect()
     }
 }
 
-/// Whether `prlimit` is there to set them for programs that nobody of ours starts.
+/// Whether `prlimit` is available, for programs that are started without the init process.
 pub(super) fn has_prlimit() -> bool {
     Path::new(PRLIMIT).exists()
 }

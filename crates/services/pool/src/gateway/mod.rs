@@ -1,17 +1,17 @@
-//! The way in: WebSocket and plain HTTP for clients, status for operators, a small page for people.
+//! Accepts clients over WebSocket and plain HTTP, and serves the status and a small web page.
 //!
-//! It answers under `/pool`. Who may ask at all is decided outside, by the server that hosts it.
+//! All endpoints are under `/pool`. Authentication is done by the server that hosts the gateway.
 
-mod files;
-mod gate;
+mod client_limits;
+mod client_task;
+mod file_cache;
+mod handle;
 mod page;
 mod plain;
+mod shared;
 mod socket;
-mod turns;
+mod stdin_queue;
 mod upgrade;
-mod visit;
-mod words;
-mod yard;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,36 +23,36 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 
-pub use gate::{Gate, HeldError};
+pub use client_task::{ClientTask, NextFrame};
+pub use handle::{BoxFuture, PoolHandle, TaskHandle, Unavailable};
 pub use page::has as is_page;
-pub use visit::{News, Visit};
-pub use yard::{Away, Soon, Stay, Yard};
+pub use shared::{Gateway, InputBufferFull};
 
-/// Every address of the pool.
-pub fn router(gate: Gate) -> Router {
+/// All endpoints of the pool.
+pub fn router(gateway: Gateway) -> Router {
     let router = Router::new()
         .route("/pool/status", get(status))
         .route("/pool/programs", get(programs))
         .route("/pool/run/{program}", post(plain::run).get(socket::batch))
         .route("/pool/run/{program}/interactive", get(socket::interactive));
-    page::add(router).with_state(gate)
+    page::add(router).with_state(gateway)
 }
 
-async fn status(State(gate): State<Gate>) -> Response {
-    match gate.0.yard.status().await {
+async fn status(State(gateway): State<Gateway>) -> Response {
+    match gateway.0.pool.status().await {
         Ok(body) => Json(body).into_response(),
         Err(error) => refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     }
 }
 
-/// What the page needs to know about the programs.
-async fn programs(State(gate): State<Gate>) -> Response {
-    let programs = gate.0.programs.iter().map(|(name, program)| {
+/// The programs, as the page needs them.
+async fn programs(State(gateway): State<Gateway>) -> Response {
+    let programs = gateway.0.programs.iter().map(|(name, program)| {
         json!({
             "name": name,
             "input": program.input,
             "formats": program.formats.keys().collect::<Vec<_>>(),
-            "format": program.usual_format(),
+            "format": program.default_format(),
             "interactive": !program.interactive.is_empty(),
             "example": program.example,
         })
@@ -60,7 +60,7 @@ async fn programs(State(gate): State<Gate>) -> Response {
     Json(programs.collect::<Vec<_>>()).into_response()
 }
 
-/// Who asks, where the server tells it.
+/// The address of the client, if the server provides it.
 pub(crate) type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 
 fn address(peer: Peer) -> Option<IpAddr> {

@@ -1,7 +1,7 @@
-//! One JSON object in, one out.
+//! Runs a task that comes as one JSON object and answers with one JSON object.
 //!
-//! The request is read to its end before anything is answered, as far as it is not much too long: a connection that is
-//! closed with unread bytes is reset, and its client may lose the answer.
+//! The request is read to its end before it is answered, unless it is far too long: a connection that is closed with
+//! unread bytes is reset, and its client may lose the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,97 +17,96 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::gate::Gate;
-use super::visit::{News, Visit};
+use super::client_task::{ClientTask, NextFrame};
+use super::shared::Gateway;
 use super::{Peer, address, refusal};
-use crate::backend::{Plan, add_file};
+use crate::backend::{TaskSpec, add_file};
 use crate::config::{Limits, Program};
-use crate::protocol::{Outgoing, PlainAnswer, PlainFile, PlainOutput, PlainRequest, PlainResult};
+use crate::protocol::{
+    OutgoingFrame, PlainAnswer, PlainFile, PlainOutput, PlainRequest, PlainResult,
+};
 use crate::units::size;
 
-/// Most bytes that are read of a request that is too long, and how long they may take.
-const REST_BYTES_MAX: usize = 64 << 20;
-const REST_MAX: Duration = Duration::from_secs(10);
+/// How many bytes of a request that is too long are read and discarded, and how long that may take.
+const DISCARD_BYTES_MAX: usize = 64 << 20;
+const DISCARD_MAX: Duration = Duration::from_secs(10);
 
-/// Why a request was not read.
+/// Why the body of a request could not be read.
 #[derive(Debug, PartialEq, Eq)]
-enum Unread {
+enum BodyError {
     TooLong,
     Broken,
 }
 
-/// Runs a task and answers when it is done. A client that goes away takes its task with it.
+/// Runs a task and answers when it has ended. The task ends when its client disconnects.
 pub(super) async fn run(
-    State(gate): State<Gate>,
+    State(gateway): State<Gateway>,
     Path(name): Path<String>,
     peer: Peer,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let body = read(body, bytes_max(&gate.0.limits)).await;
-    // A form of another site's page cannot send this kind.
+    let body = read(body, bytes_max(&gateway.0.limits)).await;
+    // A form of another site's page cannot send this media type.
     if !is_json(&headers) {
         let why = "send JSON with the header 'Content-Type: application/json'";
         return refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
     }
-    let Some(program) = gate.0.programs.get(&name).cloned() else {
-        return refusal(
-            StatusCode::NOT_FOUND,
-            "there is no such program; GET /pool/programs lists them",
-        );
+    let Some(program) = gateway.0.programs.get(&name).cloned() else {
+        return refusal(StatusCode::NOT_FOUND, "no such program; GET /pool/programs lists them");
     };
     let body = match body {
         Ok(body) => body,
-        Err(Unread::TooLong) => {
-            let most = size(gate.0.limits.input_bytes_max as u64);
+        Err(BodyError::TooLong) => {
+            let most = size(gateway.0.limits.input_bytes_max as u64);
             let why = format!("the input is too large: send at most {most}");
             return refusal(StatusCode::PAYLOAD_TOO_LARGE, &why);
         }
-        Err(Unread::Broken) => {
-            return refusal(StatusCode::BAD_REQUEST, "the request ended before its input did");
+        Err(BodyError::Broken) => {
+            return refusal(StatusCode::BAD_REQUEST, "the request body is incomplete");
         }
     };
-    let _held = match gate.hold(body.len()) {
-        Ok(held) => held,
+    let _input_permit = match gateway.reserve_input(body.len()) {
+        Ok(permit) => permit,
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
-    let plan = match plan(&body, program, &gate.0.limits) {
-        Ok(plan) => plan,
+    let spec = match spec(&body, program, &gateway.0.limits) {
+        Ok(spec) => spec,
         Err(why) => return refusal(StatusCode::BAD_REQUEST, &why),
     };
-    let _turn = match gate.0.turns.take(address(peer)) {
-        Ok(turn) => turn,
-        Err(next) => next.take().await,
+    let _slot = match gateway.0.client_limits.take(address(peer)) {
+        Ok(slot) => slot,
+        Err(wait) => wait.take().await,
     };
-    let mut visit = match Visit::begin(&gate, plan).await {
-        Ok(visit) => visit,
+    let mut client_task = match ClientTask::submit(&gateway, spec).await {
+        Ok(client_task) => client_task,
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
-    let mut gathered = PlainResult::default();
+    let mut collected = PlainResult::default();
     loop {
-        match visit.next().await {
-            News::Frame(Outgoing::Complete(error)) => {
-                gathered.error = error;
-                return answer(gathered);
+        match client_task.next_frame().await {
+            NextFrame::Frame(OutgoingFrame::Complete(error)) => {
+                collected.error = error;
+                return answer(collected);
             }
-            News::Frame(Outgoing::Deny(why)) => {
+            NextFrame::Frame(OutgoingFrame::Deny(why)) => {
                 return refusal(StatusCode::SERVICE_UNAVAILABLE, &why);
             }
-            News::Frame(frame) => gather(&mut gathered, frame),
-            News::End => return answer(gathered),
+            NextFrame::Frame(frame) => collect(&mut collected, frame),
+            NextFrame::End => return answer(collected),
         }
     }
 }
 
-/// A request of so many bytes at most. What is longer is read on and thrown away.
-async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Unread> {
+/// Reads a body of at most `bytes_max` bytes. The rest of a longer one is read and discarded.
+async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, BodyError> {
     let mut pieces = body.into_data_stream();
     let mut read = Vec::new();
     while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|_| Unread::Broken)?;
+        let piece = piece.map_err(|_| BodyError::Broken)?;
         if read.len() + piece.len() > bytes_max {
             drop(read);
-            let mut left = REST_BYTES_MAX;
+            let mut left = DISCARD_BYTES_MAX;
             let rest = async {
                 while let Some(Ok(piece)) = pieces.next().await
                     && piece.len() < left
@@ -115,15 +114,15 @@ async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Unread> {
                     left -= piece.len();
                 }
             };
-            let _ = timeout(REST_MAX, rest).await;
-            return Err(Unread::TooLong);
+            let _ = timeout(DISCARD_MAX, rest).await;
+            return Err(BodyError::TooLong);
         }
         read.extend_from_slice(&piece);
     }
     Ok(read)
 }
 
-/// Most bytes of a request. Base64 takes four for three, and there is something around it.
+/// Longest accepted body. Base64 needs four bytes for three, and there are other fields.
 fn bytes_max(limits: &Limits) -> usize {
     limits.input_bytes_max.saturating_mul(2).saturating_add(64 << 10)
 }
@@ -134,15 +133,15 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind.trim().eq_ignore_ascii_case("application/json")
 }
 
-fn plan(body: &[u8], program: Arc<Program>, limits: &Limits) -> Result<Plan, String> {
+fn spec(body: &[u8], program: Arc<Program>, limits: &Limits) -> Result<TaskSpec, String> {
     let request: PlainRequest =
-        serde_json::from_slice(body).map_err(|error| format!("not the JSON wanted: {error}"))?;
+        serde_json::from_slice(body).map_err(|error| format!("invalid request: {error}"))?;
     let mut files = Vec::new();
     for file in request.input {
         let file = bytes(file)?;
         add_file(&mut files, &program, limits, file).map_err(|error| error.to_string())?;
     }
-    Plan::new(program, files, &request.options, &request.start, false)
+    TaskSpec::new(program, files, &request.options, &request.start, false)
         .map_err(|error| error.to_string())
 }
 
@@ -153,28 +152,28 @@ fn bytes(file: PlainFile) -> Result<(String, Vec<u8>), String> {
             let bytes = STANDARD.decode(encoded).map_err(|error| format!("base64: {error}"))?;
             Ok((file.filename, bytes))
         }
-        _ => Err("each file has either `text` or `base64`".into()),
+        _ => Err("each file needs either `text` or `base64`".into()),
     }
 }
 
-fn gather(gathered: &mut PlainResult, frame: Outgoing) {
+fn collect(collected: &mut PlainResult, frame: OutgoingFrame) {
     match frame {
-        Outgoing::Output(stream, bytes) if !bytes.is_empty() => {
+        OutgoingFrame::Output(stream, bytes) if !bytes.is_empty() => {
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            gathered.output.push(PlainOutput { stream, text });
+            collected.output.push(PlainOutput { stream, text });
         }
-        Outgoing::Result { format, bytes, .. } => {
-            gathered.format = Some(format);
-            gathered.result = Some(STANDARD.encode(bytes));
+        OutgoingFrame::Result { format, bytes, .. } => {
+            collected.format = Some(format);
+            collected.result = Some(STANDARD.encode(bytes));
         }
         _ => {}
     }
 }
 
-fn answer(gathered: PlainResult) -> Response {
-    let answer = match gathered.error {
-        None => PlainAnswer::Ok(gathered),
-        Some(_) => PlainAnswer::Error(gathered),
+fn answer(collected: PlainResult) -> Response {
+    let answer = match collected.error {
+        None => PlainAnswer::Ok(collected),
+        Some(_) => PlainAnswer::Error(collected),
     };
     Json(answer).into_response()
 }

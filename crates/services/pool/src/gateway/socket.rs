@@ -1,4 +1,4 @@
-//! A client on a WebSocket: first it brings its files, then it waits and watches.
+//! Serves one client on a WebSocket: receives its files, then forwards frames until its task has ended.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -13,25 +13,27 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::files::{Hash, hash, read_hash};
-use super::gate::Gate;
-use super::turns::Turn;
-use super::upgrade::{End, Socket, Upgrade};
-use super::visit::{News, Visit};
-use super::words::{Words, room};
+use super::client_limits::ClientSlot;
+use super::client_task::{ClientTask, NextFrame};
+use super::file_cache::{FileHash, hash, parse_hash};
+use super::shared::Gateway;
+use super::stdin_queue::{StdinQueue, stdin_permit};
+use super::upgrade::{ClientSocket, SocketError, Upgrade};
 use super::{Peer, address, refusal};
-use crate::backend::{Plan, StageError, add_file, duration};
+use crate::backend::{TaskSpec, TaskSpecError, add_file, duration};
 use crate::config::Program;
-use crate::protocol::{Frame, InputHead, MissingFile, Options, Outgoing, QueueNews, StartHead};
+use crate::protocol::{
+    IncomingFrame, InputHead, MissingFile, Options, OutgoingFrame, QueuePosition, StartHead,
+};
 
-/// How long a client may take between two frames while it brings its files.
-const BRING_MAX: Duration = Duration::from_secs(60);
-/// Room for a frame around the largest input, in bytes.
-const FRAME_SPARE: usize = 64 << 10;
+/// How long a client may take between two frames before it starts its task.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Size of a frame beyond the largest input, in bytes.
+const FRAME_OVERHEAD: usize = 64 << 10;
 
 /// A task with files.
 pub(super) async fn batch(
-    state: State<Gate>,
+    state: State<Gateway>,
     path: Path<String>,
     peer: Peer,
     upgrade: Upgrade,
@@ -41,7 +43,7 @@ pub(super) async fn batch(
 
 /// A session with standard input.
 pub(super) async fn interactive(
-    state: State<Gate>,
+    state: State<Gateway>,
     path: Path<String>,
     peer: Peer,
     upgrade: Upgrade,
@@ -50,289 +52,304 @@ pub(super) async fn interactive(
 }
 
 fn accept(
-    State(gate): State<Gate>,
+    State(gateway): State<Gateway>,
     Path(name): Path<String>,
     peer: Peer,
     upgrade: Upgrade,
     interactive: bool,
 ) -> Response {
-    let Some(program) = gate.0.programs.get(&name).cloned() else {
-        return refusal(
-            StatusCode::NOT_FOUND,
-            "there is no such program; GET /pool/programs lists them",
-        );
+    let Some(program) = gateway.0.programs.get(&name).cloned() else {
+        return refusal(StatusCode::NOT_FOUND, "no such program; GET /pool/programs lists them");
     };
-    let Ok(permit) = gate.0.room.clone().try_acquire_owned() else {
-        return refusal(StatusCode::SERVICE_UNAVAILABLE, "there are too many clients; try later");
+    let Ok(permit) = gateway.0.client_permits.clone().try_acquire_owned() else {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, "too many clients; try again later");
     };
-    let bytes_max = gate.0.limits.input_bytes_max + FRAME_SPARE;
+    let bytes_max = gateway.0.limits.input_bytes_max + FRAME_OVERHEAD;
     upgrade.serve(bytes_max, move |socket| async move {
-        let (held, address) = (Vec::new(), address(peer));
-        let mut client = Client { socket, gate, program, interactive, address, held };
-        // Nothing is kept when this ends, however it ends.
-        if let Err(Gone::Wrong(why)) = client.serve().await {
-            let _ = client.send(&Outgoing::Deny(why)).await;
+        let (input_permits, address) = (Vec::new(), address(peer));
+        let mut client =
+            SocketClient { socket, gateway, program, interactive, address, input_permits };
+        // All resources are released when this ends, for whatever reason.
+        if let Err(SessionEnd::Rejected(why)) = client.serve().await {
+            let _ = client.send(&OutgoingFrame::Deny(why)).await;
         }
-        let Client { socket, held, .. } = client;
-        drop(held);
+        let SocketClient { socket, input_permits, .. } = client;
+        drop(input_permits);
         socket.finish().await;
         drop(permit);
     })
 }
 
-/// A client that is connected.
-struct Client {
-    socket: Socket,
-    gate: Gate,
+/// A connected client.
+struct SocketClient {
+    socket: ClientSocket,
+    gateway: Gateway,
     program: Arc<Program>,
     interactive: bool,
     address: Option<IpAddr>,
-    /// The room that its files have.
-    held: Vec<OwnedSemaphorePermit>,
+    /// Permits for the memory of its files.
+    input_permits: Vec<OwnedSemaphorePermit>,
 }
 
-/// Why it is over before its time.
-pub(super) enum Gone {
-    /// The client left.
-    Left,
-    /// The client did something that is not allowed.
-    Wrong(String),
+/// Why a session ended early.
+pub(super) enum SessionEnd {
+    /// The client disconnected.
+    Disconnected,
+    /// The client violated the protocol or a limit.
+    Rejected(String),
 }
 
-pub(super) fn wrong(error: impl ToString) -> Gone {
-    Gone::Wrong(error.to_string())
+pub(super) fn rejected(error: impl ToString) -> SessionEnd {
+    SessionEnd::Rejected(error.to_string())
 }
 
-impl Client {
-    async fn serve(&mut self) -> Result<(), Gone> {
-        let plan = self.bring().await?;
-        let (_turn, wish) = self.take_turn().await?;
-        let mut visit = Visit::begin(&self.gate, plan).await.map_err(wrong)?;
-        if let Some(wish) = wish {
-            self.lower(&mut visit, wish).await?;
+impl SocketClient {
+    async fn serve(&mut self) -> Result<(), SessionEnd> {
+        let spec = self.receive_task().await?;
+        let (_slot, requested) = self.acquire_slot().await?;
+        let mut client_task = ClientTask::submit(&self.gateway, spec).await.map_err(rejected)?;
+        if let Some(requested) = requested {
+            self.lower(&mut client_task, requested).await?;
         }
         // Whether the next binary frame is for the standard input.
         let mut stdin = false;
-        let mut words = Words::new(self.gate.0.limits.input_bytes_max);
+        let mut pending = StdinQueue::new(self.gateway.0.limits.input_bytes_max);
         loop {
-            let room = room(visit.input(), words.is_empty());
+            let stdin_permit = stdin_permit(client_task.input(), pending.is_empty());
             tokio::select! {
-                news = visit.next() => match news {
-                    News::Frame(frame) => {
+                next = client_task.next_frame() => match next {
+                    NextFrame::Frame(frame) => {
                         self.send(&frame).await?;
                         if frame.is_last() {
                             return Ok(());
                         }
                     }
-                    News::End => return Ok(()),
+                    NextFrame::End => return Ok(()),
                 },
-                permit = room => words.pass(permit),
+                permit = stdin_permit => pending.send_next(permit),
                 message = self.socket.next() => match self.read(message)? {
-                    Said::Text(text) => stdin = self.hear(&mut visit, &text).await?,
-                    Said::Bytes(bytes) if stdin => {
+                    ClientMessage::Text(text) => stdin = self.handle_text(&mut client_task, &text).await?,
+                    ClientMessage::Bytes(bytes) if stdin => {
                         stdin = false;
-                        words.add(bytes)?;
+                        pending.push(bytes)?;
                     }
-                    Said::Bytes(_) => return Err(wrong("these bytes belong to nothing")),
-                    Said::Nothing => {}
+                    ClientMessage::Bytes(_) => return Err(rejected("unexpected binary frame")),
+                    ClientMessage::Control => {}
                 },
             }
         }
     }
 
-    /// Waits outside the queue until the client has no more tasks in it than it may; an interactive one
-    /// does not wait. Answers also the time the client wants meanwhile, if it wants less.
-    async fn take_turn(&mut self) -> Result<(Option<Turn>, Option<Span>), Gone> {
-        let next = match self.gate.0.turns.take(self.address) {
-            Ok(turn) => return Ok((turn, None)),
+    /// Waits outside the queue until the client is below its limit of tasks; an interactive task is denied instead.
+    /// Also returns the lower duration that the client asked for meanwhile.
+    async fn acquire_slot(&mut self) -> Result<(Option<ClientSlot>, Option<Span>), SessionEnd> {
+        let wait = match self.gateway.0.client_limits.take(self.address) {
+            Ok(slot) => return Ok((slot, None)),
             Err(_) if self.interactive => {
-                return Err(wrong("this client has as many tasks as it may; try again later"));
+                return Err(rejected("client limit reached; try again later"));
             }
-            Err(next) => next,
+            Err(wait) => wait,
         };
-        self.send(&Outgoing::Queue(QueueNews::outside())).await?;
-        let mut turn = pin!(next.take());
-        let mut wish: Option<Span> = None;
+        self.send(&OutgoingFrame::Queue(QueuePosition::client_limit())).await?;
+        let mut slot = pin!(wait.take());
+        let mut requested: Option<Span> = None;
         loop {
             tokio::select! {
-                turn = &mut turn => return Ok((turn, wish)),
+                slot = &mut slot => return Ok((slot, requested)),
                 message = self.socket.next() => match self.read(message)? {
-                    Said::Text(text) => {
-                        let less = less_time(&text)?;
-                        wish = wish.into_iter().chain(less).min();
+                    ClientMessage::Text(text) => {
+                        let less = lowered_duration(&text)?;
+                        requested = requested.into_iter().chain(less).min();
                     }
-                    Said::Bytes(_) => return Err(wrong("these bytes belong to nothing")),
-                    Said::Nothing => {}
+                    ClientMessage::Bytes(_) => return Err(rejected("unexpected binary frame")),
+                    ClientMessage::Control => {}
                 },
             }
         }
     }
 
-    /// Hears a client whose task is under way; says whether bytes for the standard input follow.
-    async fn hear(&mut self, visit: &mut Visit, text: &str) -> Result<bool, Gone> {
+    /// Handles a text frame of a running task; returns whether bytes for the standard input follow.
+    async fn handle_text(
+        &mut self,
+        client_task: &mut ClientTask,
+        text: &str,
+    ) -> Result<bool, SessionEnd> {
         let stdin = |head: &InputHead| head.stream.as_deref() == Some("stdin");
-        match Frame::read(text).map_err(wrong)? {
-            Frame::Input(head) if self.interactive && stdin(&head) => return Ok(true),
+        match IncomingFrame::read(text).map_err(rejected)? {
+            IncomingFrame::Input(head) if self.interactive && stdin(&head) => return Ok(true),
             _ => {}
         }
-        if let Some(wish) = less_time(text)? {
-            self.lower(visit, wish).await?;
+        if let Some(requested) = lowered_duration(text)? {
+            self.lower(client_task, requested).await?;
         }
         Ok(false)
     }
 
-    async fn lower(&mut self, visit: &mut Visit, wish: Span) -> Result<(), Gone> {
-        match visit.lower(wish).await {
+    async fn lower(
+        &mut self,
+        client_task: &mut ClientTask,
+        requested: Span,
+    ) -> Result<(), SessionEnd> {
+        match client_task.lower(requested).await {
             Ok(()) => Ok(()),
-            Err(why) => self.send(&Outgoing::Status(why)).await,
+            Err(why) => self.send(&OutgoingFrame::Status(why)).await,
         }
     }
 
-    /// Hears files and options until the client says start.
-    async fn bring(&mut self) -> Result<Plan, Gone> {
+    /// Receives files and options until `start`.
+    async fn receive_task(&mut self) -> Result<TaskSpec, SessionEnd> {
         let (mut files, mut options) = (Vec::new(), Options::default());
         let mut missing = Vec::new();
         let mut asked = false;
-        let mut words = Vec::new();
+        let mut pending = Vec::new();
         loop {
-            let Said::Text(text) = self.hear_next().await? else {
-                return Err(wrong("bytes without an `input` before them"));
+            let ClientMessage::Text(text) = self.next_message().await? else {
+                return Err(rejected("unexpected binary frame: send `input` first"));
             };
-            match Frame::read(&text).map_err(wrong)? {
-                Frame::Options(new) => options = options.then(new),
-                Frame::Input(InputHead { stream: Some(stream), .. })
+            match IncomingFrame::read(&text).map_err(rejected)? {
+                IncomingFrame::Options(new) => options = options.then(new),
+                IncomingFrame::Input(InputHead { stream: Some(stream), .. })
                     if self.interactive && stream == "stdin" =>
                 {
-                    self.bring_words(&mut words).await?;
+                    self.receive_stdin(&mut pending).await?;
                 }
-                Frame::Input(head) => self.bring_file(head, &mut files, &mut missing).await?,
-                Frame::Start(_) if !missing.is_empty() => {
+                IncomingFrame::Input(head) => {
+                    self.receive_file(head, &mut files, &mut missing).await?
+                }
+                IncomingFrame::Start(_) if !missing.is_empty() => {
                     if std::mem::replace(&mut asked, true) {
-                        return Err(wrong("files are still missing"));
+                        return Err(rejected("missing files were not sent"));
                     }
                     let files = std::mem::take(&mut missing);
-                    self.send(&Outgoing::Missing(files)).await?;
+                    self.send(&OutgoingFrame::Missing(files)).await?;
                 }
-                Frame::Start(start) => {
-                    let plan = self.plan(files, &options, &start)?;
-                    return Ok(Plan { words, ..plan });
+                IncomingFrame::Start(start) => {
+                    let spec = self.spec(files, &options, &start)?;
+                    return Ok(TaskSpec { stdin: pending, ..spec });
                 }
             }
         }
     }
 
-    async fn bring_file(
+    async fn receive_file(
         &mut self,
         head: InputHead,
         files: &mut Vec<(String, Vec<u8>)>,
         missing: &mut Vec<MissingFile>,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), SessionEnd> {
         let Some(name) = head.filename else {
-            return Err(wrong("`input` needs a filename"));
+            return Err(rejected("`input` needs `filename`"));
         };
         let hash = head.hash.as_deref().map(|text| {
-            read_hash(text).ok_or_else(|| wrong("`hash` is a SHA-256 of 64 hexadecimal digits"))
+            parse_hash(text)
+                .ok_or_else(|| rejected("`hash` must be a SHA-256 of 64 hexadecimal digits"))
         });
         let hash = hash.transpose()?;
         let bytes = if head.restore {
-            let Some(bytes) = hash.and_then(|hash| self.gate.0.files.get(&hash)) else {
-                if missing.len() >= self.gate.0.limits.input_files_max {
-                    return Err(wrong("there are too many files"));
+            let Some(bytes) = hash.and_then(|hash| self.gateway.0.file_cache.get(&hash)) else {
+                if missing.len() >= self.gateway.0.limits.input_files_max {
+                    return Err(rejected("too many files"));
                 }
                 missing.push(MissingFile { filename: name, hash: head.hash });
                 return Ok(());
             };
             bytes.to_vec()
         } else {
-            self.bring_bytes(hash).await?
+            self.receive_bytes(hash).await?
         };
-        self.held.push(self.gate.hold(bytes.len()).map_err(wrong)?);
-        let limits = &self.gate.0.limits;
-        add_file(files, &self.program, limits, (name, bytes)).map_err(wrong)
+        self.input_permits.push(self.gateway.reserve_input(bytes.len()).map_err(rejected)?);
+        let limits = &self.gateway.0.limits;
+        add_file(files, &self.program, limits, (name, bytes)).map_err(rejected)
     }
 
-    async fn bring_bytes(&mut self, wanted: Option<Hash>) -> Result<Vec<u8>, Gone> {
-        let Said::Bytes(bytes) = self.hear_next().await? else {
-            return Err(wrong("`input` is followed by the bytes of the file"));
+    async fn receive_bytes(&mut self, wanted: Option<FileHash>) -> Result<Vec<u8>, SessionEnd> {
+        let ClientMessage::Bytes(bytes) = self.next_message().await? else {
+            return Err(rejected("`input` must be followed by the bytes of the file"));
         };
         if wanted.is_some_and(|wanted| wanted != hash(&bytes)) {
-            return Err(wrong("these bytes have another `hash`"));
+            return Err(rejected("the bytes do not match `hash`"));
         }
-        if self.gate.0.files.is_on() && bytes.len() <= self.gate.0.limits.input_bytes_max {
-            self.gate.0.files.keep(&bytes);
+        if self.gateway.0.file_cache.is_enabled()
+            && bytes.len() <= self.gateway.0.limits.input_bytes_max
+        {
+            self.gateway.0.file_cache.insert(&bytes);
         }
         Ok(bytes)
     }
 
-    /// Hears what a session is to be told as soon as it runs.
-    async fn bring_words(&mut self, words: &mut Vec<u8>) -> Result<(), Gone> {
-        let Said::Bytes(bytes) = self.hear_next().await? else {
-            return Err(wrong("`input` is followed by the bytes for the standard input"));
+    /// Receives input that a session gets as soon as it runs.
+    async fn receive_stdin(&mut self, pending: &mut Vec<u8>) -> Result<(), SessionEnd> {
+        let ClientMessage::Bytes(bytes) = self.next_message().await? else {
+            return Err(rejected("`input` must be followed by the bytes for the standard input"));
         };
-        let bytes_max = self.gate.0.limits.input_bytes_max;
-        if words.len() + bytes.len() > bytes_max {
-            return Err(wrong(StageError::TooLarge(bytes_max)));
+        let bytes_max = self.gateway.0.limits.input_bytes_max;
+        if pending.len() + bytes.len() > bytes_max {
+            return Err(rejected(TaskSpecError::TooLarge(bytes_max)));
         }
-        self.held.push(self.gate.hold(bytes.len()).map_err(wrong)?);
-        words.extend(bytes);
+        self.input_permits.push(self.gateway.reserve_input(bytes.len()).map_err(rejected)?);
+        pending.extend(bytes);
         Ok(())
     }
 
-    fn plan(
+    fn spec(
         &self,
         files: Vec<(String, Vec<u8>)>,
         options: &Options,
         start: &StartHead,
-    ) -> Result<Plan, Gone> {
-        Plan::new(self.program.clone(), files, options, start, self.interactive).map_err(wrong)
+    ) -> Result<TaskSpec, SessionEnd> {
+        TaskSpec::new(self.program.clone(), files, options, start, self.interactive)
+            .map_err(rejected)
     }
 
-    async fn hear_next(&mut self) -> Result<Said, Gone> {
+    async fn next_message(&mut self) -> Result<ClientMessage, SessionEnd> {
         loop {
-            let message = timeout(BRING_MAX, self.socket.next()).await;
-            let late =
-                || format!("nothing came for {} s: send input, then start", BRING_MAX.as_secs());
-            let message = message.map_err(|_| wrong(late()))?;
+            let message = timeout(IDLE_MAX, self.socket.next()).await;
+            let late = || format!("no frame for {} s: send input, then start", IDLE_MAX.as_secs());
+            let message = message.map_err(|_| rejected(late()))?;
             match self.read(message)? {
-                Said::Nothing => {}
-                said => return Ok(said),
+                ClientMessage::Control => {}
+                message => return Ok(message),
             }
         }
     }
 
-    async fn send(&mut self, frame: &Outgoing) -> Result<(), Gone> {
+    async fn send(&mut self, frame: &OutgoingFrame) -> Result<(), SessionEnd> {
         let bytes = frame.bytes().map(|bytes| Message::Binary(bytes.to_vec().into()));
         for message in [Some(Message::Text(frame.text().into())), bytes].into_iter().flatten() {
-            self.socket.send(message).await.map_err(|_| Gone::Left)?;
+            self.socket.send(message).await.map_err(|_| SessionEnd::Disconnected)?;
         }
         Ok(())
     }
 
-    fn read(&self, message: Result<Message, End>) -> Result<Said, Gone> {
+    fn read(&self, message: Result<Message, SocketError>) -> Result<ClientMessage, SessionEnd> {
         match message {
-            Ok(Message::Text(text)) => Ok(Said::Text(text.as_str().into())),
-            Ok(Message::Binary(bytes)) => Ok(Said::Bytes(bytes.into())),
-            Ok(_) => Ok(Said::Nothing),
-            Err(End::Left) => Err(Gone::Left),
-            Err(End::TooLong) => {
-                Err(wrong(StageError::TooLarge(self.gate.0.limits.input_bytes_max)))
+            Ok(Message::Text(text)) => Ok(ClientMessage::Text(text.as_str().into())),
+            Ok(Message::Binary(bytes)) => Ok(ClientMessage::Bytes(bytes.into())),
+            Ok(_) => Ok(ClientMessage::Control),
+            Err(SocketError::Closed) => Err(SessionEnd::Disconnected),
+            Err(SocketError::TooLong) => {
+                Err(rejected(TaskSpecError::TooLarge(self.gateway.0.limits.input_bytes_max)))
             }
-            Err(End::Wrong(why)) => Err(wrong(format!("not a WebSocket frame: {why}"))),
+            Err(SocketError::Protocol(why)) => {
+                Err(rejected(format!("invalid WebSocket frame: {why}")))
+            }
         }
     }
 }
 
-/// The time that a client wants from now on; it may say nothing else once it has said start.
-fn less_time(text: &str) -> Result<Option<Span>, Gone> {
-    match Frame::read(text).map_err(wrong)? {
-        Frame::Options(options) => options.duration.map(duration).transpose().map_err(wrong),
-        _ => Err(wrong("the task has started; only the duration can be changed")),
+/// The lower duration in a frame; after `start` a client may send nothing else.
+fn lowered_duration(text: &str) -> Result<Option<Span>, SessionEnd> {
+    match IncomingFrame::read(text).map_err(rejected)? {
+        IncomingFrame::Options(options) => {
+            options.duration.map(duration).transpose().map_err(rejected)
+        }
+        _ => Err(rejected("the task has started; only the duration can be changed")),
     }
 }
 
-/// What a client said.
-enum Said {
+/// A message of a client.
+enum ClientMessage {
     Text(String),
     Bytes(Vec<u8>),
-    Nothing,
+    Control,
 }

@@ -1,9 +1,9 @@
-//! A WebSocket of a client: how it begins, and how it ends so that the client hears the last frame.
+//! Upgrades a request to a WebSocket and closes the connection so that the client receives the last frame.
 //!
-//! A connection that is closed while bytes of the client are unread is reset by the system, and the client loses what it
-//! has not read yet. So everything the client still sends is read, up to a limit, before the connection is closed. Input
-//! that is longer than a message may be has to be read past the protocol, which the WebSocket of the HTTP library does
-//! not allow; hence this one.
+//! The system resets a connection that is closed while bytes of the client are unread, and the client then loses what
+//! it has not read yet. So everything the client still sends is read, up to a limit, before the connection is closed.
+//! Input that is longer than a message may be has to be read past the protocol, which the WebSocket of the HTTP
+//! library does not support; hence this implementation.
 
 use std::time::Duration;
 
@@ -28,14 +28,14 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::refusal;
 
-/// The names of the protocol that a client may ask for.
+/// The sub-protocols that a client may ask for.
 const PROTOCOLS: [&str; 2] = ["taskyard.pool", "asyonline.asy"];
 /// How long a client may take to accept a frame.
 const SEND_MAX: Duration = Duration::from_secs(30);
-/// What a client may still send after the last frame, and how long that may take.
-const REST_BYTES_MAX: usize = 64 << 20;
-const REST_MAX: Duration = Duration::from_secs(10);
-/// How much of it is read at once.
+/// How many bytes a client may still send after the last frame, and for how long.
+const DISCARD_BYTES_MAX: usize = 64 << 20;
+const DISCARD_MAX: Duration = Duration::from_secs(10);
+/// How many bytes are read at once.
 const PIECE: usize = 16 << 10;
 
 /// A request for a WebSocket.
@@ -46,16 +46,16 @@ pub(super) struct Upgrade {
 }
 
 /// A WebSocket with a client.
-pub(super) struct Socket(WebSocketStream<TokioIo<Upgraded>>);
+pub(super) struct ClientSocket(WebSocketStream<TokioIo<Upgraded>>);
 
-/// Why nothing more comes from a client.
-pub(super) enum End {
-    /// It left.
-    Left,
-    /// It sent a message that is longer than one may be.
+/// Why no further message comes from a client.
+pub(super) enum SocketError {
+    /// The connection is closed.
+    Closed,
+    /// A message is too long.
     TooLong,
-    /// It sent what is no WebSocket frame.
-    Wrong(String),
+    /// A frame is invalid.
+    Protocol(String),
 }
 
 impl<S: Sync> FromRequestParts<S> for Upgrade {
@@ -64,16 +64,16 @@ impl<S: Sync> FromRequestParts<S> for Upgrade {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         let headers = &parts.headers;
         let key = headers.get(SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes);
-        let wanted = has(headers, &CONNECTION, "upgrade")
-            && has(headers, &UPGRADE, "websocket")
-            && has(headers, &SEC_WEBSOCKET_VERSION, "13");
+        let wanted = header_contains(headers, &CONNECTION, "upgrade")
+            && header_contains(headers, &UPGRADE, "websocket")
+            && header_contains(headers, &SEC_WEBSOCKET_VERSION, "13");
         let (Some(key), true) = (key, wanted) else {
             let why = "connect with a WebSocket (version 13), or send the whole task with POST";
             return Err(refusal(StatusCode::BAD_REQUEST, why));
         };
         let accept = HeaderValue::try_from(derive_accept_key(key));
         let accept = accept.map_err(|error| error_response(&error))?;
-        let asked = |name: &&str| has(headers, &SEC_WEBSOCKET_PROTOCOL, name);
+        let asked = |name: &&str| header_contains(headers, &SEC_WEBSOCKET_PROTOCOL, name);
         let protocol = PROTOCOLS.into_iter().find(asked);
         let Some(upgrade) = parts.extensions.remove::<OnUpgrade>() else {
             let why = "this connection cannot become a WebSocket; use HTTP/1.1";
@@ -87,31 +87,31 @@ fn error_response(error: &dyn std::error::Error) -> Response {
     refusal(StatusCode::BAD_REQUEST, &error.to_string())
 }
 
-/// Whether one of the words in this header, with commas between them, is this one.
-fn has(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+/// Whether a header with comma-separated values contains this value.
+fn header_contains(headers: &HeaderMap, name: &HeaderName, value: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|one| one.trim().eq_ignore_ascii_case(word))
+    values.flat_map(|line| line.split(',')).any(|one| one.trim().eq_ignore_ascii_case(value))
 }
 
 impl Upgrade {
-    /// Accepts it; messages have so many bytes at most. The client is served by a task of its own.
+    /// Accepts the upgrade; a message may have at most `bytes_max` bytes. The client is served by a task of its own.
     pub fn serve<F: Future<Output = ()> + Send>(
         self,
         bytes_max: usize,
-        serve: impl FnOnce(Socket) -> F + Send + 'static,
+        serve: impl FnOnce(ClientSocket) -> F + Send + 'static,
     ) -> Response {
         let Upgrade { upgrade, accept, protocol } = self;
         tokio::spawn(async move {
             let upgraded = match upgrade.await {
                 Ok(upgraded) => TokioIo::new(upgraded),
-                // The client has gone before it had the answer.
-                Err(error) => return tracing::debug!(%error, "no WebSocket came of a request"),
+                // The client disconnected before it received the response.
+                Err(error) => return tracing::debug!(%error, "a WebSocket upgrade failed"),
             };
             let config = WebSocketConfig::default();
             let config = config.max_message_size(Some(bytes_max)).max_frame_size(Some(bytes_max));
             let role = Role::Server;
             let socket = WebSocketStream::from_raw_socket(upgraded, role, Some(config)).await;
-            serve(Socket(socket)).await;
+            serve(ClientSocket(socket)).await;
         });
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -126,47 +126,47 @@ impl Upgrade {
     }
 }
 
-impl Socket {
-    /// The next message. It may be dropped and asked again without losing anything.
-    pub async fn next(&mut self) -> Result<Message, End> {
+impl ClientSocket {
+    /// The next message. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Message, SocketError> {
         match self.0.next().await {
-            Some(Ok(Message::Close(_))) | None => Err(End::Left),
+            Some(Ok(Message::Close(_))) | None => Err(SocketError::Closed),
             Some(Ok(message)) => Ok(message),
-            Some(Err(Error::Capacity(_))) => Err(End::TooLong),
+            Some(Err(Error::Capacity(_))) => Err(SocketError::TooLong),
             Some(Err(error @ (Error::Protocol(_) | Error::Utf8(_)))) => {
-                Err(End::Wrong(error.to_string()))
+                Err(SocketError::Protocol(error.to_string()))
             }
-            Some(Err(_)) => Err(End::Left),
+            Some(Err(_)) => Err(SocketError::Closed),
         }
     }
 
-    /// Sends a message; a client that does not read is as good as gone.
-    pub async fn send(&mut self, message: Message) -> Result<(), End> {
+    /// Sends a message; a client that does not read it in time counts as disconnected.
+    pub async fn send(&mut self, message: Message) -> Result<(), SocketError> {
         let sent = timeout(SEND_MAX, self.0.send(message)).await;
-        sent.map_err(|_| End::Left)?.map_err(|_| End::Left)
+        sent.map_err(|_| SocketError::Closed)?.map_err(|_| SocketError::Closed)
     }
 
-    /// Ends the connection in order: the client is told, what it still sends is read and thrown away, and only then, or
-    /// when that becomes too much, the connection is closed.
+    /// Closes the connection in order: sends a close frame, reads and discards what the client still sends up to the
+    /// limits, then closes the connection.
     pub async fn finish(mut self) {
         let rest = async {
-            // One that has said so first is answered by the flush.
+            // A close frame of the client is answered by the flush.
             let _ = self.0.send(Message::Close(None)).await;
             let _ = self.0.flush().await;
             let stream = self.0.get_mut();
             let _ = stream.shutdown().await;
-            throw_away(stream).await;
+            discard(stream).await;
         };
-        // A client that is gone, or does not read, has heard what it could.
-        let _ = timeout(REST_MAX, rest).await;
+        // A client that is gone or does not read has received what it could.
+        let _ = timeout(DISCARD_MAX, rest).await;
     }
 }
 
-/// Reads to the end, or until it becomes too much.
-async fn throw_away(stream: &mut (impl AsyncReadExt + Unpin)) {
+/// Reads to the end or to the limit.
+async fn discard(stream: &mut (impl AsyncReadExt + Unpin)) {
     let mut piece = [0; PIECE];
     let mut size = 0;
-    while size < REST_BYTES_MAX {
+    while size < DISCARD_BYTES_MAX {
         match stream.read(&mut piece).await {
             Ok(0) | Err(_) => return,
             Ok(more) => size += more,

@@ -1,20 +1,20 @@
-//! What a client says.
+//! Parses the frames that clients send.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// A text frame of a client.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Frame {
-    /// A file, or bytes for the standard input; the next frame has them unless they are to be restored.
+pub enum IncomingFrame {
+    /// A file, or bytes for the standard input; they follow in the next frame unless the file is to be restored.
     Input(InputHead),
-    /// How the program is to run.
+    /// How to run the program.
     Options(Options),
-    /// Everything is here.
+    /// The input is complete.
     Start(StartHead),
 }
 
-/// What comes in the binary frame after it.
+/// Describes the binary frame that follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputHead {
@@ -24,41 +24,41 @@ pub struct InputHead {
     pub stream: Option<String>,
     /// The SHA-256 of a file that was sent before, in hexadecimal.
     pub hash: Option<String>,
-    /// Whether the file was sent before and does not follow.
+    /// Whether the file was sent before and is taken from the cache; no bytes follow then.
     #[serde(default)]
     pub restore: bool,
 }
 
-/// How the program is to run.
+/// How to run the program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// The longest it may run, in seconds. Without it the pool decides.
+    /// Time limit in seconds. Without it the pool decides.
     pub duration: Option<f64>,
     /// The format of the result.
     pub format: Option<String>,
-    /// Whether what it writes to standard error comes as standard output; that is the usual way.
+    /// Whether standard error is merged into standard output; the default is true.
     #[serde(rename = "stderrRedir")]
     pub stderr_redir: Option<bool>,
-    /// How much it tells, from 0.
+    /// Verbosity level, from 0.
     pub verbosity: Option<usize>,
 }
 
-/// Which file to begin with.
+/// Names the main file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartHead {
-    /// The name of the main file; the only one if there is just one.
+    /// The main file; optional if there is only one file.
     pub main: Option<String>,
 }
 
-/// Why a frame is not understood.
+/// Why a frame is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// No such verb.
-    #[error("{0:?} is no verb; there are input, options and start")]
+    /// Unknown verb.
+    #[error("unknown verb {0:?}: use input, options or start")]
     Verb(String),
-    /// What follows the verb is wrong.
+    /// The JSON object after the verb is invalid.
     #[error("{verb}: {why}")]
     Body {
         /// The verb.
@@ -69,7 +69,7 @@ pub enum FrameError {
 }
 
 impl Options {
-    /// What holds after the client said more: the latest word on everything, but the least time.
+    /// Merges later options: the latest value of each option counts, but a duration can only be lowered.
     pub fn then(self, later: Options) -> Self {
         let duration = match (self.duration, later.duration) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -84,15 +84,15 @@ impl Options {
     }
 }
 
-impl Frame {
-    /// Reads a text frame.
+impl IncomingFrame {
+    /// Parses a text frame.
     pub fn read(text: &str) -> Result<Self, FrameError> {
         let (verb, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         match verb {
-            // The first clients of this protocol said `add`.
-            "input" | "add" => Ok(Frame::Input(body("input", rest)?)),
-            "options" => Ok(Frame::Options(body("options", rest)?)),
-            "start" => Ok(Frame::Start(body("start", rest)?)),
+            // The first clients of this protocol sent `add` instead of `input`.
+            "input" | "add" => Ok(IncomingFrame::Input(body("input", rest)?)),
+            "options" => Ok(IncomingFrame::Options(body("options", rest)?)),
+            "start" => Ok(IncomingFrame::Start(body("start", rest)?)),
             other => Err(FrameError::Verb(other.chars().take(40).collect())),
         }
     }
@@ -110,20 +110,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_verbs_and_objects() {
+    fn frames_consist_of_a_verb_and_an_object() {
         let options = Options { duration: Some(3.0), ..Options::default() };
-        assert_eq!(Frame::read(r#"options {"duration": 3}"#), Ok(Frame::Options(options)));
-        assert_eq!(Frame::read("start"), Ok(Frame::Start(StartHead::default())));
+        assert_eq!(
+            IncomingFrame::read(r#"options {"duration": 3}"#),
+            Ok(IncomingFrame::Options(options))
+        );
+        assert_eq!(IncomingFrame::read("start"), Ok(IncomingFrame::Start(StartHead::default())));
         let head = InputHead { filename: Some("a.asy".into()), ..InputHead::default() };
         for verb in ["input", "add"] {
-            let read = Frame::read(&format!(r#"{verb} {{"filename": "a.asy"}}"#));
-            assert_eq!(read, Ok(Frame::Input(head.clone())));
+            let read = IncomingFrame::read(&format!(r#"{verb} {{"filename": "a.asy"}}"#));
+            assert_eq!(read, Ok(IncomingFrame::Input(head.clone())));
         }
     }
 
-    // A second word made the first one undone: three seconds and then a format were a task without a duration.
+    // A second `options` frame reset the first: a duration followed by a format left a task without a duration.
     #[test]
-    fn a_later_word_changes_only_what_it_says_and_lowers_the_time() {
+    fn later_options_change_only_their_own_fields_and_lower_the_duration() {
         let read = |text: &str| serde_json::from_str::<Options>(text).unwrap();
         let first = read(r#"{"duration": 3, "verbosity": 2, "format": "svg"}"#);
         let both = first.clone().then(read(r#"{"format": "pdf", "stderrRedir": false}"#));
@@ -135,11 +138,11 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_a_word_about_it() {
-        assert_eq!(Frame::read("dance {}"), Err(FrameError::Verb("dance".into())));
-        assert_eq!(Frame::read(""), Err(FrameError::Verb(String::new())));
+    fn invalid_frames_are_refused_with_a_reason() {
+        assert_eq!(IncomingFrame::read("dance {}"), Err(FrameError::Verb("dance".into())));
+        assert_eq!(IncomingFrame::read(""), Err(FrameError::Verb(String::new())));
         for text in ["start {\"main\": 1}", "options []", "input {\"x\": 1}", "options {"] {
-            assert!(matches!(Frame::read(text), Err(FrameError::Body { .. })), "{text}");
+            assert!(matches!(IncomingFrame::read(text), Err(FrameError::Body { .. })), "{text}");
         }
     }
 }

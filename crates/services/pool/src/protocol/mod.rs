@@ -1,14 +1,14 @@
-//! What clients and the gateway say to each other.
+//! The frames that clients and the gateway exchange.
 //!
 //! A text frame is a verb, a space and a JSON object; `input`, `output` and `result` are followed by
-//! one binary frame. The plain variant has everything in one JSON object and one answer.
+//! one binary frame. The plain HTTP variant has one JSON object as request and one as response.
 
 mod incoming;
 mod names;
 mod outgoing;
 mod plain;
 
-pub use incoming::{Frame, FrameError, InputHead, Options, StartHead};
+pub use incoming::{FrameError, IncomingFrame, InputHead, Options, StartHead};
 pub use names::{NameError, check_name};
-pub use outgoing::{MissingFile, Outgoing, QueueNews, Stream};
+pub use outgoing::{MissingFile, OutgoingFrame, QueuePosition, Stream};
 pub use plain::{PlainAnswer, PlainFile, PlainOutput, PlainRequest, PlainResult};

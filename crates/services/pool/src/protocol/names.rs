@@ -1,29 +1,29 @@
-//! Which names files of clients may have.
+//! Checks the names of input files.
 
 /// Longest file name, in bytes.
 const NAME_BYTES_MAX: usize = 100;
 
-/// Why a name is refused.
+/// Why a file name is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// It would not be a plain name of a file in the task's own folder.
+    /// It is not a plain file name.
     #[error(
-        "{0:?} is no file name; use up to {NAME_BYTES_MAX} letters, digits, dots, - and _, \
+        "invalid file name {0:?}: use up to {NAME_BYTES_MAX} letters, digits, dots, - and _, \
          beginning with a letter, digit or _"
     )]
     Characters(String),
-    /// It does not end as the program wants it.
-    #[error("the name {name:?} must end in {ending:?}")]
+    /// It does not have the suffix that the program requires.
+    #[error("the file name {name:?} must end in {ending:?}")]
     Ending {
         /// The name.
         name: String,
-        /// What it must end in.
+        /// The required suffix.
         ending: String,
     },
 }
 
-/// Refuses what is not a plain file name that ends in `ending`. A name is also an argument of a
-/// program, so it never begins with a dash.
+/// Accepts only a plain file name that ends in `ending`. A name is also an argument of a program, so it never
+/// begins with a dash.
 pub fn check_name(name: &str, ending: &str) -> Result<(), NameError> {
     let first = name.chars().next();
     let begins = first.is_some_and(|char| char.is_ascii_alphanumeric() || char == '_');
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_names_pass() {
+    fn only_plain_names_are_accepted() {
         for name in ["a.asy", "_x-1.asy", "a..asy", "A.b.asy"] {
             assert_eq!(check_name(name, ".asy"), Ok(()), "{name}");
         }

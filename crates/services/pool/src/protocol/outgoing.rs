@@ -1,4 +1,4 @@
-//! What the gateway says.
+//! Encodes the frames that the gateway sends and parses those of backends.
 
 use std::borrow::Cow;
 
@@ -8,16 +8,16 @@ use taskyard_core::Reason;
 
 /// A frame to a client, with the binary frame that may follow it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outgoing {
-    /// These files were to be restored and are not known; send them and start again.
+pub enum OutgoingFrame {
+    /// These files were to be restored and are not cached; the client sends them and starts again.
     Missing(Vec<MissingFile>),
-    /// Where it stands in the queue.
-    Queue(QueueNews),
-    /// Something a person may want to know.
+    /// The position in the queue.
+    Queue(QueuePosition),
+    /// An announcement for the user.
     Status(String),
-    /// What the program wrote; the first is empty and says that it runs.
+    /// Output of the program; the first one is empty and means that the program runs.
     Output(Stream, Vec<u8>),
-    /// What came out.
+    /// The result of the program.
     Result {
         /// Its format.
         format: String,
@@ -26,23 +26,23 @@ pub enum Outgoing {
         /// The file.
         bytes: Vec<u8>,
     },
-    /// The end; with a text, what went wrong.
+    /// The task has ended; the text is the error, if there was one.
     Complete(Option<String>),
-    /// It was turned away.
+    /// The task was denied.
     Deny(String),
 }
 
-/// A file that was to be restored and is not known.
+/// A file that was to be restored and is not cached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MissingFile {
     /// Its name.
     pub filename: String,
-    /// What the client said it is known by.
+    /// The hash that the client sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
 }
 
-/// Which output of a program.
+/// An output stream of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stream {
@@ -52,102 +52,105 @@ pub enum Stream {
     Stderr,
 }
 
-/// Where a task stands in the queue.
+/// Position of a task in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct QueueNews {
-    /// It starts within so many seconds, whatever the tasks before it do; nothing if nobody knows.
+pub struct QueuePosition {
+    /// The task starts within this many seconds if all tasks ahead use their whole time; none if unknown.
     pub estimate: Option<f64>,
-    /// It probably starts then.
+    /// The expected time to its start, in seconds.
     pub expected: Option<f64>,
-    /// How many wait before it.
+    /// Number of tasks ahead.
     pub ahead: usize,
-    /// Why it does not run now.
+    /// Why it does not run now, as a code.
     pub reason: Cow<'static, str>,
-    /// The same for a person.
-    pub words: String,
+    /// The reason as text. The protocol calls this field `words`.
+    #[serde(rename = "words")]
+    pub text: String,
 }
 
-impl QueueNews {
-    /// Of a task that waits outside the queue, because its client has as many in it as it may.
-    pub fn outside() -> Self {
+impl QueuePosition {
+    /// Position of a task that waits outside the queue because its client has reached its limit of tasks.
+    pub fn client_limit() -> Self {
         let reason = Reason::ClientLimit;
         let (estimate, expected, ahead) = (None, None, 0);
-        QueueNews {
+        QueuePosition {
             estimate,
             expected,
             ahead,
             reason: reason.name().into(),
-            words: reason.to_string(),
+            text: reason.to_string(),
         }
     }
 }
 
-impl Outgoing {
+impl OutgoingFrame {
     /// The text frame.
     pub fn text(&self) -> String {
         let (verb, body) = match self {
-            Outgoing::Missing(files) => ("missing", json!(files)),
-            Outgoing::Queue(news) => ("queue", serde_json::to_value(news).unwrap_or_default()),
-            Outgoing::Status(text) => ("status", json!({ "announcement": text })),
-            Outgoing::Output(stream, _) => ("output", json!({ "stream": stream })),
-            Outgoing::Result { format, media, .. } => {
+            OutgoingFrame::Missing(files) => ("missing", json!(files)),
+            OutgoingFrame::Queue(position) => {
+                ("queue", serde_json::to_value(position).unwrap_or_default())
+            }
+            OutgoingFrame::Status(text) => ("status", json!({ "announcement": text })),
+            OutgoingFrame::Output(stream, _) => ("output", json!({ "stream": stream })),
+            OutgoingFrame::Result { format, media, .. } => {
                 ("result", json!({ "format": format, "media": media }))
             }
-            Outgoing::Complete(None) => ("complete", json!({})),
-            Outgoing::Complete(Some(error)) => ("complete", json!({ "error": error })),
-            Outgoing::Deny(error) => ("deny", json!({ "error": error })),
+            OutgoingFrame::Complete(None) => ("complete", json!({})),
+            OutgoingFrame::Complete(Some(error)) => ("complete", json!({ "error": error })),
+            OutgoingFrame::Deny(error) => ("deny", json!({ "error": error })),
         };
         format!("{verb} {body}")
     }
 
-    /// Reads a frame that a backend wrote; one with bytes gets them afterwards.
+    /// Parses a frame of a backend; the bytes of the binary frame are set afterwards.
     pub fn read(text: &str) -> Option<Self> {
         let (verb, body) = text.split_once(' ')?;
         let body: Value = serde_json::from_str(body).ok()?;
-        let word = |name: &str| body[name].as_str().map(str::to_owned);
+        let text_field = |name: &str| body[name].as_str().map(str::to_owned);
         match verb {
-            "status" => Some(Outgoing::Status(word("announcement")?)),
+            "status" => Some(OutgoingFrame::Status(text_field("announcement")?)),
             "output" => {
                 let stream = serde_json::from_value(body["stream"].clone()).ok()?;
-                Some(Outgoing::Output(stream, Vec::new()))
+                Some(OutgoingFrame::Output(stream, Vec::new()))
             }
             "result" => {
-                let (format, media) = (word("format")?, word("media")?);
-                Some(Outgoing::Result { format, media, bytes: Vec::new() })
+                let (format, media) = (text_field("format")?, text_field("media")?);
+                Some(OutgoingFrame::Result { format, media, bytes: Vec::new() })
             }
-            "complete" => Some(Outgoing::Complete(word("error"))),
-            // What concerns the queue is not a backend's to say.
+            "complete" => Some(OutgoingFrame::Complete(text_field("error"))),
+            // Backends do not send frames about the queue.
             _ => None,
         }
     }
 
-    /// Gives it the bytes that followed it.
+    /// Sets the bytes of the binary frame.
     pub fn set_bytes(&mut self, new: Vec<u8>) {
-        if let Outgoing::Output(_, bytes) | Outgoing::Result { bytes, .. } = self {
+        if let OutgoingFrame::Output(_, bytes) | OutgoingFrame::Result { bytes, .. } = self {
             *bytes = new;
         }
     }
 
-    /// The bytes that follow it, for those frames that have some.
+    /// The bytes of the binary frame, for frames that have one.
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
-            Outgoing::Output(_, bytes) | Outgoing::Result { bytes, .. } => Some(bytes),
+            OutgoingFrame::Output(_, bytes) | OutgoingFrame::Result { bytes, .. } => Some(bytes),
             _ => None,
         }
     }
 
-    /// Whether a client sees by it that the program did something.
+    /// Whether the client learns from it that the program did something.
     pub fn is_visible(&self) -> bool {
         match self {
-            Outgoing::Output(_, bytes) => !bytes.is_empty(),
-            Outgoing::Result { .. } => true,
+            OutgoingFrame::Output(_, bytes) => !bytes.is_empty(),
+            OutgoingFrame::Result { .. } => true,
             _ => false,
         }
     }
 
-    /// Whether nothing follows.
+    /// Whether it is the last frame of a task.
     pub fn is_last(&self) -> bool {
-        matches!(self, Outgoing::Complete(_) | Outgoing::Deny(_))
+        matches!(self, OutgoingFrame::Complete(_) | OutgoingFrame::Deny(_))
     }
 }
 
@@ -156,33 +159,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_look_as_written_down() {
-        let news = QueueNews {
+    fn frames_have_the_documented_form() {
+        let position = QueuePosition {
             estimate: Some(1.5),
             expected: None,
             ahead: 2,
             reason: "limit_reached".into(),
-            words: "busy".into(),
+            text: "busy".into(),
         };
         let queue = r#"queue {"ahead":2,"estimate":1.5,"expected":null,"reason":"limit_reached","words":"busy"}"#;
-        assert_eq!(Outgoing::Queue(news).text(), queue);
-        let output = Outgoing::Output(Stream::Stderr, b"x".to_vec());
+        assert_eq!(OutgoingFrame::Queue(position).text(), queue);
+        let output = OutgoingFrame::Output(Stream::Stderr, b"x".to_vec());
         assert_eq!(output.text(), r#"output {"stream":"stderr"}"#);
         assert_eq!(output.bytes(), Some(&b"x"[..]));
-        assert_eq!(Outgoing::Complete(None).text(), "complete {}");
-        assert_eq!(Outgoing::Deny("no".into()).text(), r#"deny {"error":"no"}"#);
-        for frame in [output, Outgoing::Complete(Some("x".into())), Outgoing::Status("y".into())] {
-            let mut read = Outgoing::read(&frame.text()).unwrap();
+        assert_eq!(OutgoingFrame::Complete(None).text(), "complete {}");
+        assert_eq!(OutgoingFrame::Deny("no".into()).text(), r#"deny {"error":"no"}"#);
+        for frame in
+            [output, OutgoingFrame::Complete(Some("x".into())), OutgoingFrame::Status("y".into())]
+        {
+            let mut read = OutgoingFrame::read(&frame.text()).unwrap();
             read.set_bytes(frame.bytes().unwrap_or_default().to_vec());
             assert_eq!(read, frame);
         }
         for wrong in
             ["", "output", "output {}", "deny {}", "queue {}", "output {", "result {\"format\": 1}"]
         {
-            assert_eq!(Outgoing::read(wrong), None, "{wrong}");
+            assert_eq!(OutgoingFrame::read(wrong), None, "{wrong}");
         }
         let file = MissingFile { filename: "a.asy".into(), hash: Some("00".into()) };
-        let missing = Outgoing::Missing(vec![file]).text();
+        let missing = OutgoingFrame::Missing(vec![file]).text();
         assert_eq!(missing, r#"missing [{"filename":"a.asy","hash":"00"}]"#);
     }
 }

@@ -1,19 +1,19 @@
-//! The same in one JSON object and one answer, over HTTP.
+//! The plain HTTP variant of the protocol: one JSON object as request, one as response.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Options, StartHead, Stream};
 
-/// A whole task.
+/// A complete task.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlainRequest {
     /// The files.
     pub input: Vec<PlainFile>,
-    /// How to run.
+    /// How to run it.
     #[serde(default)]
     pub options: Options,
-    /// Which file to begin with.
+    /// The main file.
     #[serde(default)]
     pub start: StartHead,
 }
@@ -24,29 +24,29 @@ pub struct PlainRequest {
 pub struct PlainFile {
     /// Its name.
     pub filename: String,
-    /// What is in it, if that is text.
+    /// Its content, if that is text.
     pub text: Option<String>,
-    /// What is in it.
+    /// Its content in base64.
     pub base64: Option<String>,
 }
 
-/// What came of it: exactly one of the two.
+/// The response: exactly one of the two.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlainAnswer {
-    /// It ran to its end.
+    /// The task ended without an error.
     Ok(PlainResult),
-    /// It did not.
+    /// The task failed.
     Error(PlainResult),
 }
 
-/// What a task left behind.
+/// Output and result of a task.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PlainResult {
-    /// What went wrong.
+    /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What it wrote.
+    /// The output of the program.
     pub output: Vec<PlainOutput>,
     /// The format of the result.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,11 +56,11 @@ pub struct PlainResult {
     pub result: Option<String>,
 }
 
-/// A piece of output; what is not text has replacement characters.
+/// A piece of output; bytes that are not UTF-8 become replacement characters.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlainOutput {
-    /// Where it was written.
+    /// The stream it was written to.
     pub stream: Stream,
-    /// What was written.
+    /// The text.
     pub text: String,
 }

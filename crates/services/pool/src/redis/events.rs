@@ -1,4 +1,4 @@
-//! What happened, as the scheduler that leads reads it from Redis.
+//! Parses the events that the leading scheduler reads from Redis.
 
 use std::time::Duration;
 
@@ -7,44 +7,44 @@ use taskyard_core::{Span, Timestamp};
 use taskyard_redis::Value;
 use tokio::time::Instant;
 
-use super::NO_WISH;
-use super::wire::texts;
-use crate::scheduler::Ended;
+use super::NO_DURATION;
+use super::client::texts;
+use crate::scheduler::RunOutcome;
 
-/// Everything that was gathered at once.
+/// The events of one call.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct CollectedEvents {
     pub backends: u32,
-    /// How long nothing may start yet, because backends may still have to say what they run.
-    pub unsettled: Duration,
-    /// The task after which to look on at those who wait; nothing when all were looked at.
+    /// How long nothing may start yet, because backends may still have to report their runs.
+    pub start_delay: Duration,
+    /// The task after which the scan of the queue continues; `0` at its end.
     pub cursor: String,
-    pub events: Vec<Event>,
-    /// Whether everybody who holds a backend was named.
-    pub swept: bool,
+    pub events: Vec<PoolEvent>,
+    /// Whether every task that holds a backend is listed.
+    pub lists_all: bool,
 }
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Event {
-    /// It waits: a newcomer, or one that is named in a look at everybody.
-    Waits {
+pub(super) enum PoolEvent {
+    /// A task waits: a new one, or one listed by a scan.
+    Waiting {
         ticket: Ticket,
         ask: Ask,
         arrived: Timestamp,
-        tries: u32,
-        wish: Option<Span>,
-        new: bool,
+        requeues: u32,
+        requested: Option<Span>,
+        is_new: bool,
     },
-    /// Its client wants less time.
-    Wish { ticket: Ticket, wish: Span },
+    /// Its client lowered the duration.
+    Lowered { ticket: Ticket, requested: Span },
     /// It holds a backend.
-    Runs { ticket: Ticket, attempt: String, task: Resumed, tries: u32 },
+    RunningProgram { ticket: Ticket, attempt: String, task: Resumed, requeues: u32 },
     /// Its run ended.
     Ended {
         ticket: Ticket,
         attempt: String,
-        ended: Ended,
+        outcome: RunOutcome,
         took: Duration,
         stopping: Option<Duration>,
     },
@@ -52,87 +52,89 @@ pub(super) enum Event {
     Lost { ticket: Ticket, attempt: String, seen: bool },
     /// Its client is gone and it holds no backend any more.
     Gone { ticket: Ticket, attempt: String },
-    /// It waits again: no backend was there to take it.
+    /// It waits again: no backend claimed it.
     Unclaimed { ticket: Ticket, attempt: String },
     /// Its client left the queue.
     Left { ticket: Ticket },
 }
 
-impl Gathered {
+impl CollectedEvents {
     /// Until when at least nothing may start.
-    pub fn unsettled_until(&self) -> Option<Instant> {
-        (!self.unsettled.is_zero()).then(|| Instant::now() + self.unsettled)
+    pub fn no_starts_until(&self) -> Option<Instant> {
+        (!self.start_delay.is_zero()).then(|| Instant::now() + self.start_delay)
     }
 
-    /// Reads an answer. What is not understood was written by another version, and is left out.
+    /// Parses a reply. Entries of another version that are not understood are skipped.
     pub fn read(answer: Value) -> Self {
         let parts = texts(answer);
-        let mut gathered = Gathered {
+        let mut collected = CollectedEvents {
             backends: parts.first().and_then(|text| text.parse().ok()).unwrap_or_default(),
-            unsettled: parts.get(1).and_then(|text| millis(text)).unwrap_or_default(),
+            start_delay: parts.get(1).and_then(|text| millis(text)).unwrap_or_default(),
             cursor: parts.get(2).cloned().unwrap_or_else(|| "0".into()),
-            ..Gathered::default()
+            ..CollectedEvents::default()
         };
         for text in parts.iter().skip(3) {
             match event(text) {
-                Some(event) => gathered.events.push(event),
-                None if text == "swept" => gathered.swept = true,
-                None => tracing::warn!(text, "not understood"),
+                Some(event) => collected.events.push(event),
+                None if text == "swept" => collected.lists_all = true,
+                None => tracing::warn!(text, "unknown event from Redis"),
             }
         }
-        gathered
+        collected
     }
 }
 
-fn event(text: &str) -> Option<Event> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let ticket = || Some(Ticket(words.get(1)?.parse().ok()?));
-    let attempt = || Some((*words.get(2)?).to_owned());
-    match *words.first()? {
-        "arrive" => waits(&words, true),
-        "waits" => waits(&words, false),
+fn event(text: &str) -> Option<PoolEvent> {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let ticket = || Some(Ticket(fields.get(1)?.parse().ok()?));
+    let attempt = || Some((*fields.get(2)?).to_owned());
+    match *fields.first()? {
+        "arrive" => waiting(&fields, true),
+        "waits" => waiting(&fields, false),
         "wish" => {
-            let Event::Waits { ticket, wish, .. } = waits(&words, false)? else { return None };
-            Some(Event::Wish { ticket, wish: wish? })
+            let PoolEvent::Waiting { ticket, requested, .. } = waiting(&fields, false)? else {
+                return None;
+            };
+            Some(PoolEvent::Lowered { ticket, requested: requested? })
         }
-        "runs" => runs(&words),
-        how @ ("done" | "stuck") => Some(Event::Ended {
+        "runs" => running(&fields),
+        how @ ("done" | "stuck") => Some(PoolEvent::Ended {
             ticket: ticket()?,
             attempt: attempt()?,
-            ended: if how == "done" { Ended::Done } else { Ended::Stuck },
-            took: micros(words.get(3)?)?,
-            stopping: words.get(4).and_then(|text| micros(text)),
+            outcome: if how == "done" { RunOutcome::Done } else { RunOutcome::Stuck },
+            took: micros(fields.get(3)?)?,
+            stopping: fields.get(4).and_then(|text| micros(text)),
         }),
         "lost" => {
-            let seen = *words.get(3)? == "1";
-            Some(Event::Lost { ticket: ticket()?, attempt: attempt()?, seen })
+            let seen = *fields.get(3)? == "1";
+            Some(PoolEvent::Lost { ticket: ticket()?, attempt: attempt()?, seen })
         }
-        "gone" => Some(Event::Gone { ticket: ticket()?, attempt: attempt()? }),
-        "unclaimed" => Some(Event::Unclaimed { ticket: ticket()?, attempt: attempt()? }),
-        "left" => Some(Event::Left { ticket: ticket()? }),
+        "gone" => Some(PoolEvent::Gone { ticket: ticket()?, attempt: attempt()? }),
+        "unclaimed" => Some(PoolEvent::Unclaimed { ticket: ticket()?, attempt: attempt()? }),
+        "left" => Some(PoolEvent::Left { ticket: ticket()? }),
         _ => None,
     }
 }
 
 /// `waits ID ASK DURATION ARRIVED TRIES`
-fn waits(words: &[&str], new: bool) -> Option<Event> {
-    let [_, id, ask, duration, arrived, tries] = words else { return None };
+fn waiting(fields: &[&str], is_new: bool) -> Option<PoolEvent> {
+    let [_, id, ask, duration, arrived, requeues] = fields else { return None };
     let duration: u64 = duration.parse().ok()?;
-    let wish = (duration < NO_WISH).then(|| span(duration));
+    let requested = (duration < NO_DURATION).then(|| span(duration));
     let ask = match *ask {
-        "timed" => Ask::Timed(wish?),
+        "timed" => Ask::Timed(requested?),
         "default" => Ask::Default,
         "interactive" => Ask::Interactive,
         _ => return None,
     };
     let ticket = Ticket(id.parse().ok()?);
-    let (arrived, tries) = (moment(arrived)?, tries.parse().ok()?);
-    Some(Event::Waits { ticket, ask, arrived, tries, wish, new })
+    let (arrived, requeues) = (moment(arrived)?, requeues.parse().ok()?);
+    Some(PoolEvent::Waiting { ticket, ask, arrived, requeues, requested, is_new })
 }
 
 /// `runs ID ATTEMPT CLASS KIND LIMIT STARTED AGAIN WISH TRIES`
-fn runs(words: &[&str]) -> Option<Event> {
-    let [_, id, attempt, class, kind, limit, started, _, wish, tries] = words else {
+fn running(fields: &[&str]) -> Option<PoolEvent> {
+    let [_, id, attempt, class, kind, limit, started, _, requested, requeues] = fields else {
         return None;
     };
     let kind = match *kind {
@@ -146,13 +148,13 @@ fn runs(words: &[&str]) -> Option<Event> {
         class: class.parse().unwrap_or(0),
         started: moment(started)?,
         limit: limit_of(limit)?.map_or(Span::FOREVER, Span::from),
-        wish: span(wish.parse().ok()?),
+        wish: span(requested.parse().ok()?),
     };
     let (ticket, attempt) = (Ticket(id.parse().ok()?), (*attempt).to_owned());
-    Some(Event::Runs { ticket, attempt, task, tries: tries.parse().ok()? })
+    Some(PoolEvent::RunningProgram { ticket, attempt, task, requeues: requeues.parse().ok()? })
 }
 
-/// A limit in microseconds; `-` is none.
+/// A limit in microseconds; `-` means none.
 pub(super) fn limit_of(text: &str) -> Option<Option<Duration>> {
     if text == "-" { Some(None) } else { micros(text).map(Some) }
 }
@@ -166,7 +168,7 @@ fn millis(text: &str) -> Option<Duration> {
 }
 
 fn span(micros: u64) -> Span {
-    if micros >= NO_WISH { Span::FOREVER } else { Span::from(Duration::from_micros(micros)) }
+    if micros >= NO_DURATION { Span::FOREVER } else { Span::from(Duration::from_micros(micros)) }
 }
 
 fn moment(millis: &str) -> Option<Timestamp> {
@@ -179,8 +181,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_redis_says_is_read_and_what_is_strange_is_left_out() {
-        let said = [
+    fn events_are_parsed_and_unknown_ones_are_skipped() {
+        let lines = [
             "2",
             "1500",
             "0",
@@ -198,19 +200,30 @@ mod tests {
             "runs 9",
             "arrive x timed 3 4 5",
         ];
-        let answer = Value::List(said.iter().map(|text| Value::Text((*text).into())).collect());
-        let gathered = Gathered::read(answer);
-        assert_eq!((gathered.backends, gathered.swept, gathered.events.len()), (2, true, 9));
-        assert_eq!(gathered.unsettled, Duration::from_millis(1_500));
+        let answer = Value::List(lines.iter().map(|text| Value::Text((*text).into())).collect());
+        let collected = CollectedEvents::read(answer);
+        assert_eq!((collected.backends, collected.lists_all, collected.events.len()), (2, true, 9));
+        assert_eq!(collected.start_delay, Duration::from_millis(1_500));
         let arrived = Timestamp::from_micros(1_700_000_000_000_000);
-        let wish = Some(Span::from_secs(3));
+        let requested = Some(Span::from_secs(3));
         let ask = Ask::Timed(Span::from_secs(3));
-        let waits = Event::Waits { ticket: Ticket(7), ask, arrived, tries: 1, wish, new: true };
-        assert_eq!(gathered.events[0], waits);
-        assert!(matches!(gathered.events[1], Event::Waits { ask: Ask::Default, wish: None, .. }));
+        let waiting = PoolEvent::Waiting {
+            ticket: Ticket(7),
+            ask,
+            arrived,
+            requeues: 1,
+            requested,
+            is_new: true,
+        };
+        assert_eq!(collected.events[0], waiting);
+        assert!(matches!(
+            collected.events[1],
+            PoolEvent::Waiting { ask: Ask::Default, requested: None, .. }
+        ));
         let took = Duration::from_millis(1_500);
         let (ticket, attempt) = (Ticket(9), "5-1".to_owned());
-        let done = Event::Ended { ticket, attempt, ended: Ended::Done, took, stopping: None };
-        assert_eq!(gathered.events[4], done);
+        let done =
+            PoolEvent::Ended { ticket, attempt, outcome: RunOutcome::Done, took, stopping: None };
+        assert_eq!(collected.events[4], done);
     }
 }

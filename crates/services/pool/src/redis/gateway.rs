@@ -1,4 +1,4 @@
-//! A gateway of a pool over Redis: brings tasks, keeps their leases, and hands on what they are told.
+//! A gateway of a pool over Redis: submits tasks, renews their leases and passes messages to them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,179 +12,185 @@ use taskyard_redis::Failure;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::dial::{Talk, Trust};
-use super::look::look;
-use super::stay::{RedisStay, Word, wish_of};
-use super::wire::{Heard, Wire, listen, texts};
-use super::{RedisError, Site, WORDS_IN_LEASE, millis, secret};
-use crate::backend::Plan;
+use super::backend_connection::{BackendConnection, BackendTrust};
+use super::client::{Notification, RedisClient, subscribe, texts};
+use super::status::read_status;
+use super::task::{RedisTask, TaskMessage, requested_micros};
+use super::{PoolAddress, REFRESHES_PER_LEASE, RedisError, millis, random_token};
+use crate::backend::TaskSpec;
 use crate::config::Config;
-use crate::gateway::{Away, Gate, Soon, Stay, Yard};
-use crate::protocol::Outgoing;
+use crate::gateway::{BoxFuture, Gateway, PoolHandle, TaskHandle, Unavailable};
+use crate::protocol::OutgoingFrame;
 use crate::scheduler::Status;
 use crate::service::metrics_of;
 
-/// Most tasks whose leases one call keeps.
-const REFRESHED_AT_ONCE: usize = 500;
-/// Most tasks for which words are kept before their number has come.
-const EARLY_MAX: usize = 10_000;
-/// Most bytes of a backend's words that are no output.
-const WORDS_BYTES_MAX: usize = 64 << 10;
-/// How long a backend may be silent about a run that is over: in its leases, and beyond them and the time in which a
-/// program is killed.
-const LAST_WORDS_LEASES: u32 = 4;
-const LAST_WORDS_SPARE: Duration = Duration::from_secs(3);
-/// How often the status is read for those who ask for metrics.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
-/// What a client is told while Redis cannot be reached.
+/// How many tasks one call renews.
+const TASKS_PER_REFRESH: usize = 500;
+/// For how many tasks messages are buffered before their number is known.
+const EARLY_TASKS_MAX: usize = 10_000;
+/// Longest frame of a backend without output or result, in bytes.
+const FRAME_HEAD_BYTES_MAX: usize = 64 << 10;
+/// How long a backend may be silent about a run that is over: this many of its leases, plus the time to kill a
+/// program and a margin.
+const END_REPORT_LEASES: u32 = 4;
+const END_REPORT_SPARE: Duration = Duration::from_secs(3);
+/// How often the status is read for the metrics.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// The error for clients while Redis cannot be reached.
 const UNREACHABLE: &str = "the pool cannot reach its database; try again later";
-/// How long clients may take to hear that the gateway stops.
+/// How long clients may take to receive their last frame when the gateway stops.
 const STOP_MAX: Duration = Duration::from_secs(3);
 
-/// A gateway.
+/// A gateway of a pool over Redis.
 #[derive(Clone, Debug)]
 pub struct RedisGateway {
-    shared: Arc<Shared>,
-    gate: Gate,
+    shared: Arc<GatewayShared>,
+    gateway: Gateway,
     status: Arc<Mutex<Option<Status>>>,
 }
 
-/// What all tasks of a gateway share.
+/// State shared by all tasks of a gateway.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub wire: Wire,
-    /// Which backends it goes to, and how many bytes they may send at once.
-    trust: Trust,
+pub(super) struct GatewayShared {
+    pub redis: RedisClient,
+    /// Which backends it trusts, and how long their messages may be.
+    trust: BackendTrust,
     message_bytes_max: usize,
     name: String,
     queue_max: usize,
-    /// How long tasks live without a word of ours.
+    /// Lease of tasks.
     lease: Duration,
-    /// How long a program that has ended may take to say its last words.
-    pub last_words_max: Duration,
-    tasks: Mutex<Tasks>,
-    /// Which memory of Redis is known.
-    life: Mutex<String>,
-    /// Redis may have lost everything.
-    doubt: Arc<Notify>,
+    /// How long an ended program may take to send its last frames.
+    pub end_report_max: Duration,
+    tasks: Mutex<GatewayTasks>,
+    /// The known incarnation of Redis.
+    incarnation: Mutex<String>,
+    /// Notified when Redis may have lost its data.
+    recheck: Arc<Notify>,
     stopping: AtomicBool,
 }
 
-/// The tasks of a gateway, by their numbers in Redis.
+/// The tasks of a gateway, by their ids in Redis.
 #[derive(Debug, Default)]
-struct Tasks {
-    here: HashMap<String, mpsc::UnboundedSender<Word>>,
-    /// What came for tasks whose number has not come yet: a backend may be quicker than Redis' answer to us.
-    early: HashMap<String, (Instant, Vec<Word>)>,
+struct GatewayTasks {
+    active: HashMap<String, mpsc::UnboundedSender<TaskMessage>>,
+    /// Messages for tasks whose id is not known yet: a backend may be faster than the reply of Redis.
+    early: HashMap<String, (Instant, Vec<TaskMessage>)>,
 }
 
 impl RedisGateway {
-    /// Starts a gateway on the runtime this is called on.
-    pub fn start(config: &Config, site: &Site) -> Result<Self, RedisError> {
-        Self::trusting(config, site, Trust::default())
+    /// Starts a gateway on the current runtime.
+    pub fn start(config: &Config, address: &PoolAddress) -> Result<Self, RedisError> {
+        Self::with_trust(config, address, BackendTrust::default())
     }
 
-    /// The same for one that goes to these backends only.
-    pub fn trusting(config: &Config, site: &Site, trust: Trust) -> Result<Self, RedisError> {
+    /// Starts a gateway that connects only to these backends.
+    pub fn with_trust(
+        config: &Config,
+        address: &PoolAddress,
+        trust: BackendTrust,
+    ) -> Result<Self, RedisError> {
         config.rules()?;
-        let name = secret();
-        let heard = listen(site, &format!("gateway:{name}"));
-        let shared = Arc::new(Shared {
-            wire: Wire::open(site),
+        let name = random_token();
+        let notifications = subscribe(address, &format!("gateway:{name}"));
+        let shared = Arc::new(GatewayShared {
+            redis: RedisClient::open(address),
             trust,
             message_bytes_max: message_bytes_max(config),
             name,
             queue_max: config.queue_max,
             lease: config.leases.task(),
-            last_words_max: config.leases.backend() * LAST_WORDS_LEASES
+            end_report_max: config.leases.backend() * END_REPORT_LEASES
                 + config.kill_after()
-                + LAST_WORDS_SPARE,
+                + END_REPORT_SPARE,
             tasks: Mutex::default(),
-            life: Mutex::default(),
-            doubt: Arc::default(),
+            incarnation: Mutex::default(),
+            recheck: Arc::default(),
             stopping: AtomicBool::new(false),
         });
-        let yard = RedisYard { shared: shared.clone() };
-        let gate = Gate::new(config, Arc::new(yard));
+        let handle = RedisPoolHandle { shared: shared.clone() };
+        let gateway = Gateway::new(config, Arc::new(handle));
         let status = Arc::new(Mutex::new(None));
-        tokio::spawn(keep(Arc::downgrade(&shared), shared.doubt.clone(), heard));
-        tokio::spawn(read_status(Arc::downgrade(&shared), Arc::downgrade(&status)));
-        Ok(RedisGateway { shared, gate, status })
+        tokio::spawn(maintain(Arc::downgrade(&shared), shared.recheck.clone(), notifications));
+        tokio::spawn(poll_status(Arc::downgrade(&shared), Arc::downgrade(&status)));
+        Ok(RedisGateway { shared, gateway, status })
     }
 
-    /// What clients come through.
-    pub fn gate(&self) -> &Gate {
-        &self.gate
+    /// The gateway for clients.
+    pub fn gateway(&self) -> &Gateway {
+        &self.gateway
     }
 }
 
 #[derive(Debug)]
-struct RedisYard {
-    shared: Arc<Shared>,
+struct RedisPoolHandle {
+    shared: Arc<GatewayShared>,
 }
 
-impl Yard for RedisYard {
-    fn arrive(&self, plan: Plan) -> Soon<'_, Result<Box<dyn Stay>, Away>> {
+impl PoolHandle for RedisPoolHandle {
+    fn submit(&self, spec: TaskSpec) -> BoxFuture<'_, Result<Box<dyn TaskHandle>, Unavailable>> {
         Box::pin(async move {
             if self.shared.stopping.load(Ordering::Acquire) {
-                return Err(Away("the pool is stopping".into()));
+                return Err(Unavailable("the pool is stopping".into()));
             }
-            let args = self.shared.arrival(&plan, "", true, false, wish_of(&plan.ask));
-            let said = self.shared.wire.call("arrive", args).await;
-            let said = said.map_err(|failure| Away(for_client(&failure).into()))?;
-            let said = texts(said);
-            let id = said.first().cloned().unwrap_or_default();
+            let args = self.shared.submit_args(&spec, "", true, false, requested_micros(&spec.ask));
+            let response = self.shared.redis.call("submit", args).await;
+            let response =
+                response.map_err(|failure| Unavailable(client_error(&failure).into()))?;
+            let response = texts(response);
+            let id = response.first().cloned().unwrap_or_default();
             if id == "full" {
-                return Err(Away("too many tasks wait already; try again later".into()));
+                return Err(Unavailable("the queue is full; try again later".into()));
             }
-            let life = said.get(1).cloned().unwrap_or_default();
+            let incarnation = response.get(1).cloned().unwrap_or_default();
             {
-                let mut known = self.shared.life();
+                let mut known = self.shared.incarnation();
                 if known.is_empty() {
-                    known.clone_from(&life);
+                    known.clone_from(&incarnation);
                 }
             }
-            let (sender, words) = mpsc::unbounded_channel();
-            self.shared.welcome(&id, sender);
-            let (stay, inside) = RedisStay::new(self.shared.clone(), id, life, plan, words);
-            tokio::spawn(inside.run());
-            Ok(Box::new(stay) as Box<dyn Stay>)
+            let (sender, messages) = mpsc::unbounded_channel();
+            self.shared.register(&id, sender);
+            let (task, driver) =
+                RedisTask::new(self.shared.clone(), id, incarnation, spec, messages);
+            tokio::spawn(driver.run());
+            Ok(Box::new(task) as Box<dyn TaskHandle>)
         })
     }
 
-    fn status(&self) -> Soon<'_, Result<Json, Away>> {
+    fn status(&self) -> BoxFuture<'_, Result<Json, Unavailable>> {
         let unreachable = |error: &RedisError| {
-            tracing::warn!(%error, "the status cannot be read");
+            tracing::warn!(%error, "cannot read the status");
             UNREACHABLE.to_owned()
         };
-        Box::pin(
-            async move { look(&self.shared.wire).await.map_err(|error| Away(unreachable(&error))) },
-        )
+        Box::pin(async move {
+            read_status(&self.shared.redis).await.map_err(|error| Unavailable(unreachable(&error)))
+        })
     }
 }
 
-impl Shared {
-    /// Goes to a backend.
-    pub async fn dial(&self, address: &str) -> Option<Talk> {
-        self.trust.dial(address, self.message_bytes_max).await
+impl GatewayShared {
+    /// Connects to a backend.
+    pub async fn connect(&self, address: &str) -> Option<BackendConnection> {
+        self.trust.connect(address, self.message_bytes_max).await
     }
 
-    /// What Redis is told of a task.
-    pub fn arrival(
+    /// The arguments of the function `submit`.
+    pub fn submit_args(
         &self,
-        plan: &Plan,
+        spec: &TaskSpec,
         id: &str,
         waits: bool,
         seen: bool,
-        wish: u64,
+        requested: u64,
     ) -> Vec<Vec<u8>> {
         let flag = |flag: bool| u8::from(flag).to_string();
-        let ask = match plan.ask {
+        let ask = match spec.ask {
             Ask::Timed(_) => "timed",
             Ask::Default => "default",
             Ask::Interactive => "interactive",
         };
-        let options = serde_json::to_string(&plan.source.options).unwrap_or_default();
+        let options = serde_json::to_string(&spec.source.options).unwrap_or_default();
         let texts = [
             self.name.clone(),
             millis(self.lease),
@@ -193,215 +199,222 @@ impl Shared {
             flag(seen),
             "0".into(),
             ask.into(),
-            wish.to_string(),
+            requested.to_string(),
             self.queue_max.max(1).to_string(),
-            plan.program.name.clone(),
+            spec.program.name.clone(),
             options,
-            plan.source.start.main.clone().unwrap_or_default(),
+            spec.source.start.main.clone().unwrap_or_default(),
         ];
         let mut args: Vec<Vec<u8>> = texts.into_iter().map(String::into_bytes).collect();
-        args.push(plan.words.clone());
-        for (name, bytes) in &plan.files {
+        args.push(spec.stdin.clone());
+        for (name, bytes) in &spec.files {
             args.push(name.clone().into_bytes());
             args.push(bytes.clone());
         }
         args
     }
 
-    /// The task is here; what came for it before it now gets.
-    fn welcome(&self, id: &str, sender: mpsc::UnboundedSender<Word>) {
+    /// Registers a task and delivers the messages that came early.
+    fn register(&self, id: &str, sender: mpsc::UnboundedSender<TaskMessage>) {
         let mut tasks = self.tasks();
         let (_, early) = tasks.early.remove(id).unzip();
-        early.into_iter().flatten().for_each(|word| _ = sender.send(word));
-        tasks.here.insert(id.to_owned(), sender);
+        early.into_iter().flatten().for_each(|message| _ = sender.send(message));
+        tasks.active.insert(id.to_owned(), sender);
     }
 
-    /// The task has ended.
-    pub fn forget(&self, id: &str) {
-        self.tasks().here.remove(id);
+    /// Removes an ended task.
+    pub fn unregister(&self, id: &str) {
+        self.tasks().active.remove(id);
     }
 
-    /// Looks what messages may have been missed.
-    async fn look(&self, ids: &[String]) {
-        for part in ids.chunks(REFRESHED_AT_ONCE) {
-            let Ok(said) = self.wire.call("peek", part.to_vec()).await else { return };
-            for one in said.list().unwrap_or_default() {
+    /// Checks for state whose messages may have been missed.
+    async fn check_missed(&self, ids: &[String]) {
+        for part in ids.chunks(TASKS_PER_REFRESH) {
+            let Ok(response) = self.redis.call("peek", part.to_vec()).await else { return };
+            for one in response.list().unwrap_or_default() {
                 let one = texts(one);
-                let [id, backend, end, _, control, over, known, held] = &one[..] else { continue };
-                let end = end.split_once(' ').and_then(|(how, why)| ending(how, why));
+                let [id, backend, end, _, control, over, known, holder] = &one[..] else {
+                    continue;
+                };
+                let end = end.split_once(' ').and_then(|(how, why)| final_frame(how, why));
                 let backend = backend.split_once(' ');
                 match (end, backend) {
                     _ if known.is_empty() => continue,
-                    (Some(last), _) => self.tell(id, Word::End(last)),
+                    (Some(last), _) => self.send(id, TaskMessage::End(last)),
                     (None, Some((attempt, address))) => {
-                        self.tell(id, Word::Backend(attempt.into(), address.into()));
+                        self.send(id, TaskMessage::Backend(attempt.into(), address.into()));
                         if attempt == over {
-                            self.tell(id, Word::Over(over.clone()));
+                            self.send(id, TaskMessage::RunOver(over.clone()));
                         }
                     }
-                    (None, None) if !over.is_empty() => self.tell(id, Word::Over(over.clone())),
-                    (None, None) if held.is_empty() => self.tell(id, Word::Unclaimed),
-                    // It is held by one whose address was lost, or that may still have to come back.
+                    (None, None) if !over.is_empty() => {
+                        self.send(id, TaskMessage::RunOver(over.clone()))
+                    }
+                    (None, None) if holder.is_empty() => self.send(id, TaskMessage::Unclaimed),
+                    // The address of its backend was lost, or the backend may still have to report.
                     (None, None) => {}
                 }
                 if let Some((attempt, text)) = control.split_once(' ') {
-                    self.tell(id, Word::Control(attempt.into(), text.into()));
+                    self.send(id, TaskMessage::Control(attempt.into(), text.into()));
                 }
             }
         }
     }
 
-    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+    fn tasks(&self) -> MutexGuard<'_, GatewayTasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn life(&self) -> MutexGuard<'_, String> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    fn incarnation(&self) -> MutexGuard<'_, String> {
+        self.incarnation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, id: &str, word: Word) {
+    fn send(&self, id: &str, message: TaskMessage) {
         let mut tasks = self.tasks();
-        match tasks.here.get(id) {
-            Some(task) => _ = task.send(word),
-            None if tasks.early.len() < EARLY_MAX => {
+        match tasks.active.get(id) {
+            Some(task) => _ = task.send(message),
+            None if tasks.early.len() < EARLY_TASKS_MAX => {
                 let early = tasks.early.entry(id.to_owned());
-                early.or_insert_with(|| (Instant::now(), Vec::new())).1.push(word);
+                early.or_insert_with(|| (Instant::now(), Vec::new())).1.push(message);
             }
-            // It is found by looking.
+            // The next check finds it.
             None => {}
         }
     }
 
-    fn tell_all(&self, word: &Word) {
-        self.tasks().here.values().for_each(|task| _ = task.send(word.clone()));
+    fn send_all(&self, message: &TaskMessage) {
+        self.tasks().active.values().for_each(|task| _ = task.send(message.clone()));
     }
 
-    /// Hands a message on to its task.
-    fn hear(&self, said: &str) {
-        let Some((verb, rest)) = said.split_once(' ') else { return };
+    /// Passes a message to its task.
+    fn handle_message(&self, response: &str) {
+        let Some((verb, rest)) = response.split_once(' ') else { return };
         let (id, rest) = rest.split_once(' ').unwrap_or((rest, ""));
-        let word = match verb {
+        let message = match verb {
             "backend" => rest
                 .split_once(' ')
-                .map(|(attempt, address)| Word::Backend(attempt.into(), address.into())),
-            "queue" => serde_json::from_str(rest).ok().map(Word::Queue),
-            "end" => rest.split_once(' ').and_then(|(how, why)| ending(how, why)).map(Word::End),
-            "waits" => Some(Word::Waits(rest.into())),
+                .map(|(attempt, address)| TaskMessage::Backend(attempt.into(), address.into())),
+            "queue" => serde_json::from_str(rest).ok().map(TaskMessage::Queue),
+            "end" => rest
+                .split_once(' ')
+                .and_then(|(how, why)| final_frame(how, why))
+                .map(TaskMessage::End),
+            "waits" => Some(TaskMessage::Requeued(rest.into())),
             "control" => rest
                 .split_once(' ')
-                .map(|(attempt, text)| Word::Control(attempt.into(), text.into())),
+                .map(|(attempt, text)| TaskMessage::Control(attempt.into(), text.into())),
             _ => None,
         };
-        match word {
-            Some(word) => self.tell(id, word),
-            None => tracing::warn!(verb, "not understood"),
+        match message {
+            Some(message) => self.send(id, message),
+            None => tracing::warn!(verb, "unknown message from Redis"),
         }
     }
 
-    /// Keeps the leases of all tasks. Answers whether Redis heard it.
+    /// Renews the leases of all tasks. Returns whether Redis received it.
     async fn refresh(&self) -> bool {
         let ids: Vec<String> = {
             let mut tasks = self.tasks();
             tasks.early.retain(|_, (since, _)| since.elapsed() < self.lease);
-            tasks.here.keys().cloned().collect()
+            tasks.active.keys().cloned().collect()
         };
-        let mut lives = Vec::new();
-        // Without tasks too, so that it is known which memory Redis has.
+        let mut incarnations = Vec::new();
+        // Also without tasks, to learn the incarnation of Redis.
         let parts: Vec<&[String]> = match ids.is_empty() {
             true => vec![&[]],
-            false => ids.chunks(REFRESHED_AT_ONCE).collect(),
+            false => ids.chunks(TASKS_PER_REFRESH).collect(),
         };
         for part in parts {
-            let mut args = vec![millis(self.lease), self.life().clone()];
+            let mut args = vec![millis(self.lease), self.incarnation().clone()];
             args.extend_from_slice(part);
-            let Ok(said) = self.wire.call("refresh", args).await else { return false };
-            let mut said = texts(said).into_iter();
-            let life = said.next().unwrap_or_default();
-            let known = self.life().clone();
-            if known.is_empty() || known == life {
-                said.for_each(|id| self.tell(&id, Word::Gone));
+            let Ok(response) = self.redis.call("refresh", args).await else { return false };
+            let mut response = texts(response).into_iter();
+            let incarnation = response.next().unwrap_or_default();
+            let known = self.incarnation().clone();
+            if known.is_empty() || known == incarnation {
+                response.for_each(|id| self.send(&id, TaskMessage::Gone));
             }
-            lives.push(life);
+            incarnations.push(incarnation);
         }
-        if let Some(life) = lives.pop() {
-            let known = std::mem::replace(&mut *self.life(), life.clone());
-            if !known.is_empty() && known != life {
-                tracing::warn!("Redis has lost everything; tasks are brought back");
-                self.tell_all(&Word::Reborn(life));
+        if let Some(incarnation) = incarnations.pop() {
+            let known = std::mem::replace(&mut *self.incarnation(), incarnation.clone());
+            if !known.is_empty() && known != incarnation {
+                tracing::warn!("Redis lost its data; submitting all tasks again");
+                self.send_all(&TaskMessage::DataLost(incarnation));
                 return true;
             }
         }
-        self.look(&ids).await;
+        self.check_missed(&ids).await;
         true
     }
 }
 
-/// A result or a piece of output, whichever may be longer, and something for words.
+/// The longer of a result and a piece of output, plus a frame head.
 fn message_bytes_max(config: &Config) -> usize {
     let result = usize::try_from(config.limits.result_bytes_max).unwrap_or(usize::MAX);
-    result.max(config.limits.output_bytes_max).saturating_add(WORDS_BYTES_MAX)
+    result.max(config.limits.output_bytes_max).saturating_add(FRAME_HEAD_BYTES_MAX)
 }
 
-/// What a client is told of a Redis that does not do what is asked. Where that is, and what it said, is for the log.
-pub(super) fn for_client(failure: &Failure) -> &'static str {
-    tracing::warn!(why = failure.text(), "Redis does not do what a client asked for");
+/// The error for the client when Redis fails. Details are logged only.
+pub(super) fn client_error(failure: &Failure) -> &'static str {
+    tracing::warn!(why = failure.text(), "a call to Redis failed");
     match failure {
-        Failure::Refused(_) => "the pool's database refused the task; tell the operator",
+        Failure::Refused(_) => "the database of the pool refused the task; contact the operator",
         _ => UNREACHABLE,
     }
 }
 
-fn ending(how: &str, why: &str) -> Option<Outgoing> {
+fn final_frame(how: &str, why: &str) -> Option<OutgoingFrame> {
     match how {
-        "deny" => Some(Outgoing::Deny(why.into())),
-        "lost" => Some(Outgoing::Complete(Some(why.into()))),
+        "deny" => Some(OutgoingFrame::Deny(why.into())),
+        "lost" => Some(OutgoingFrame::Complete(Some(why.into()))),
         _ => None,
     }
 }
 
-async fn keep(
-    shared: std::sync::Weak<Shared>,
-    doubt: Arc<Notify>,
-    mut heard: mpsc::Receiver<Heard>,
+async fn maintain(
+    shared: std::sync::Weak<GatewayShared>,
+    recheck: Arc<Notify>,
+    mut notifications: mpsc::Receiver<Notification>,
 ) {
     let mut next = Instant::now();
     loop {
         tokio::select! {
-            said = heard.recv() => match (said, shared.upgrade()) {
-                (Some(Heard::Said(said)), Some(shared)) => shared.hear(&said),
-                // Something may have been missed, all of it perhaps.
-                (Some(Heard::Again), Some(_)) => next = Instant::now(),
+            response = notifications.recv() => match (response, shared.upgrade()) {
+                (Some(Notification::Message(response)), Some(shared)) => shared.handle_message(&response),
+                // Messages may have been missed, possibly all.
+                (Some(Notification::Resubscribed), Some(_)) => next = Instant::now(),
                 _ => return,
             },
-            () = doubt.notified() => next = Instant::now(),
+            () = recheck.notified() => next = Instant::now(),
             () = sleep_until(next) => {
                 let Some(shared) = shared.upgrade() else { return };
-                let kept = shared.refresh().await;
-                let usual = shared.lease / WORDS_IN_LEASE;
-                next = Instant::now() + if kept { usual } else { STATUS_EVERY.min(usual) };
+                let renewed = shared.refresh().await;
+                let usual = shared.lease / REFRESHES_PER_LEASE;
+                next = Instant::now() + if renewed { usual } else { STATUS_INTERVAL.min(usual) };
             }
         }
     }
 }
 
-/// Reads the status again and again: whoever asks for metrics does not wait for Redis. It also shows, before any lease
-/// is to be kept, that Redis lost everything.
-async fn read_status(
-    shared: std::sync::Weak<Shared>,
+/// Reads the status periodically, so that metrics do not wait for Redis. It also detects a data loss of Redis before
+/// the next renewal.
+async fn poll_status(
+    shared: std::sync::Weak<GatewayShared>,
     status: std::sync::Weak<Mutex<Option<Status>>>,
 ) {
     loop {
-        let Some(wire) = shared.upgrade().map(|shared| shared.wire.clone()) else { return };
-        let read = look(&wire).await.ok();
+        let Some(redis) = shared.upgrade().map(|shared| shared.redis.clone()) else { return };
+        let read = read_status(&redis).await.ok();
         let (Some(shared), Some(status)) = (shared.upgrade(), status.upgrade()) else { return };
-        let life = read.as_ref().and_then(|read| read["in_redis"]["life"].as_str());
-        if life.is_some_and(|life| life != *shared.life()) {
-            shared.doubt.notify_one();
+        let incarnation = read.as_ref().and_then(|read| read["in_redis"]["incarnation"].as_str());
+        if incarnation.is_some_and(|incarnation| incarnation != *shared.incarnation()) {
+            shared.recheck.notify_one();
         }
         let read = read.and_then(|read| serde_json::from_value(read).ok());
         *status.lock().unwrap_or_else(PoisonError::into_inner) = read;
-        drop((shared, status, wire));
-        sleep(STATUS_EVERY).await;
+        drop((shared, status, redis));
+        sleep(STATUS_INTERVAL).await;
     }
 }
 
@@ -418,9 +431,9 @@ impl Service for RedisGateway {
 
     fn health(&self) -> Health {
         match self.status_now() {
-            None => Health::Troubled("no scheduler leads, or Redis cannot be reached".into()),
-            Some(status) => match status.wrong {
-                Some(wrong) => Health::Troubled(wrong),
+            None => Health::Troubled("no active scheduler, or Redis cannot be reached".into()),
+            Some(status) => match status.inconsistency {
+                Some(inconsistency) => Health::Troubled(inconsistency),
                 None if status.backends == 0 => Health::Troubled("no backend is alive".into()),
                 None => Health::Well,
             },
@@ -438,9 +451,9 @@ impl Service for RedisGateway {
     fn stop(&self) -> Stopping<'_> {
         Box::pin(async move {
             self.shared.stopping.store(true, Ordering::Release);
-            self.shared.tell_all(&Word::Stop);
+            self.shared.send_all(&TaskMessage::Stop);
             let gone = async {
-                while self.gate.clients() > 0 || !self.shared.tasks().here.is_empty() {
+                while self.gateway.clients() > 0 || !self.shared.tasks().active.is_empty() {
                     sleep(Duration::from_millis(20)).await;
                 }
             };

@@ -1,4 +1,4 @@
-//! A task at its backend, and the gateway that comes for it.
+//! Serves the gateway that connects for a claimed task: sends frames and receives commands and input.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,66 +7,66 @@ use axum::extract::ws::{Message, WebSocket};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::MEET_MAX;
-use super::door::Token;
+use super::GATEWAY_CONNECT_MAX;
 use super::events::limit_of;
-use crate::backend::Running;
-use crate::protocol::Outgoing;
-use crate::scheduler::{Control, Freed};
+use super::token_listener::OneTimeToken;
+use crate::backend::RunningProgram;
+use crate::protocol::OutgoingFrame;
+use crate::scheduler::{Control, FinishedRun};
 
-/// How long a gateway may take to accept a frame, and to come for a task that has ended.
+/// How long a gateway may take to accept a frame, and to connect for a task that has ended.
 const SEND_MAX: Duration = Duration::from_secs(30);
-/// Most bytes for a standard input that wait for a program; then its gateway waits.
-const WORDS_BYTES_MAX: usize = 1 << 20;
+/// Longest standard input that is buffered for a program, in bytes; then reading from the gateway pauses.
+const STDIN_BYTES_MAX: usize = 1 << 20;
 
-/// What a backend's own tasks tell it.
+/// An event of a job, for its backend.
 #[derive(Debug)]
-pub(super) enum Told {
-    Freed {
+pub(super) enum JobEvent {
+    Finished {
         id: String,
         attempt: String,
-        freed: Freed,
+        finished: FinishedRun,
     },
-    /// No gateway came for it, so that nobody has heard its end.
-    Unmet {
+    /// No gateway connected, so the client does not know how it ended.
+    NoGateway {
         id: String,
         attempt: String,
     },
-    /// It was halted: the next task may come while its program is still being killed.
+    /// It was halted: the next task may start while its program is still being killed.
     Halted {
         id: String,
         attempt: String,
     },
 }
 
-/// A task and the gateway that has come for it.
-pub(super) struct Session {
-    pub running: Running,
+/// A running program and the connection of its gateway.
+pub(super) struct GatewaySession {
+    pub running: RunningProgram,
     pub control: mpsc::UnboundedSender<Control>,
-    pub tell: mpsc::UnboundedSender<Told>,
+    pub events: mpsc::UnboundedSender<JobEvent>,
 }
 
-impl Session {
-    /// Passes frames on until the end. The program stops when this is over, because nobody hears it then.
-    pub async fn run(mut self, mut token: Token, halted: Told, unmet: Told) {
-        let Some(mut socket) = self.meet(&mut token).await else {
-            tracing::debug!("no gateway came for a task");
-            // Told before the program hears of it, so that its end is no end for the client.
-            let _ = self.tell.send(unmet);
+impl GatewaySession {
+    /// Forwards frames until the end. When this returns the program is stopped.
+    pub async fn run(mut self, mut token: OneTimeToken, halted: JobEvent, no_gateway: JobEvent) {
+        let Some(mut socket) = self.wait_for_gateway(&mut token).await else {
+            tracing::debug!("no gateway connected for a task");
+            // Sent before the program is stopped, so that its end does not count as the end of the task.
+            let _ = self.events.send(no_gateway);
             return;
         };
         let mut halted = Some(halted);
         let mut stdin = false;
-        let mut words: VecDeque<Vec<u8>> = VecDeque::new();
+        let mut pending_stdin: VecDeque<Vec<u8>> = VecDeque::new();
         loop {
-            let waiting: usize = words.iter().map(Vec::len).sum();
+            let waiting: usize = pending_stdin.iter().map(Vec::len).sum();
             tokio::select! {
-                permit = self.running.input.reserve(), if !words.is_empty() => {
-                    let word = words.pop_front().unwrap_or_default();
+                permit = self.running.input.reserve(), if !pending_stdin.is_empty() => {
+                    let piece = pending_stdin.pop_front().unwrap_or_default();
                     match permit {
-                        Ok(permit) => permit.send(word),
-                        // A program without standard input takes nothing.
-                        Err(_) => words.clear(),
+                        Ok(permit) => permit.send(piece),
+                        // A program without standard input discards it.
+                        Err(_) => pending_stdin.clear(),
                     }
                 }
                 frame = self.running.frames.recv() => {
@@ -78,13 +78,13 @@ impl Session {
                         break;
                     }
                 }
-                message = socket.recv(), if waiting < WORDS_BYTES_MAX => match message {
+                message = socket.recv(), if waiting < STDIN_BYTES_MAX => match message {
                     Some(Ok(Message::Text(text))) => {
-                        stdin = self.hear(text.as_str(), &mut halted);
+                        stdin = self.handle_text(text.as_str(), &mut halted);
                     }
                     Some(Ok(Message::Binary(bytes))) if stdin => {
                         stdin = false;
-                        words.push_back(bytes.into());
+                        pending_stdin.push_back(bytes.into());
                     }
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                     _ => return,
@@ -92,27 +92,27 @@ impl Session {
             }
         }
         let _ = timeout(SEND_MAX, socket.send(Message::Close(None))).await;
-        // The gateway may just be saying something: a connection that ends before it was heard takes with it what the
-        // gateway has not read.
+        // The gateway may be sending just now: a connection that is closed with unread bytes is reset, and the
+        // gateway loses what it has not read.
         let rest = async { while let Some(Ok(_)) = socket.recv().await {} };
-        let _ = timeout(MEET_MAX, rest).await;
+        let _ = timeout(GATEWAY_CONNECT_MAX, rest).await;
     }
 
-    /// The gateway that comes. A program does not run for nobody; one that has ended costs nothing, and its words wait
-    /// longer, because a gateway that is slow must not turn an end into a loss.
-    async fn meet(&self, token: &mut Token) -> Option<WebSocket> {
-        match timeout(MEET_MAX, &mut token.comes).await {
-            Ok(came) => came.ok(),
+    /// Waits for the gateway. A program must not run without a client; one that has ended costs nothing, and its
+    /// frames are kept longer, because a slow gateway must not turn an end into a loss.
+    async fn wait_for_gateway(&self, token: &mut OneTimeToken) -> Option<WebSocket> {
+        match timeout(GATEWAY_CONNECT_MAX, &mut token.connection).await {
+            Ok(connected) => connected.ok(),
             Err(_) if self.running.frames.is_closed() => {
-                timeout(SEND_MAX, &mut token.comes).await.ok()?.ok()
+                timeout(SEND_MAX, &mut token.connection).await.ok()?.ok()
             }
             Err(_) => None,
         }
     }
 
-    /// What a gateway says. Answers whether bytes for the standard input follow.
-    fn hear(&self, said: &str, halted: &mut Option<Told>) -> bool {
-        match said.split_once(' ').unwrap_or((said, "")) {
+    /// Handles a text message of the gateway. Returns whether bytes for the standard input follow.
+    fn handle_text(&self, text: &str, halted: &mut Option<JobEvent>) -> bool {
+        match text.split_once(' ').unwrap_or((text, "")) {
             ("limit", micros) => {
                 if let Some(Some(limit)) = limit_of(micros) {
                     let _ = self.control.send(Control::Limit(limit));
@@ -121,17 +121,17 @@ impl Session {
             ("halt", why) => {
                 let _ = self.control.send(Control::Halt(why.into()));
                 if let Some(halted) = halted.take() {
-                    let _ = self.tell.send(halted);
+                    let _ = self.events.send(halted);
                 }
             }
             ("input", _) => return true,
-            (verb, _) => tracing::debug!(verb, "not understood"),
+            (verb, _) => tracing::debug!(verb, "unknown message from a gateway"),
         }
         false
     }
 }
 
-async fn send(socket: &mut WebSocket, frame: &Outgoing) -> Result<(), ()> {
+async fn send(socket: &mut WebSocket, frame: &OutgoingFrame) -> Result<(), ()> {
     let bytes = frame.bytes().map(|bytes| Message::Binary(bytes.to_vec().into()));
     for message in [Some(Message::Text(frame.text().into())), bytes].into_iter().flatten() {
         let sent = timeout(SEND_MAX, socket.send(message)).await;

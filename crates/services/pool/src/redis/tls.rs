@@ -1,4 +1,4 @@
-//! Encryption between gateways and backends.
+//! Encrypts the connections between gateways and backends.
 
 use std::fmt;
 use std::future::pending;
@@ -21,14 +21,14 @@ use tokio_rustls::server::TlsStream;
 
 use super::RedisError;
 
-/// How long the beginning of an encrypted connection may take.
+/// How long a TLS handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Connections that are encrypted and wait to be taken.
-const WAITING: usize = 16;
-/// How long to wait when the machine has no connections left.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Accepted connections that wait to be served.
+const ACCEPTED_MAX: usize = 16;
+/// Delay when the machine has no free connections.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// What backends show to gateways: a certificate and its key, which is never printed.
+/// Certificate and private key of a backend; the key is never printed.
 #[derive(Clone)]
 pub struct Identity(TlsAcceptor);
 
@@ -59,23 +59,23 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Encrypted connections, each handed over when its beginning is done: one that is slow holds up nobody.
-pub(super) struct Encrypted {
+/// Encrypted connections, each handed over after its handshake: a slow handshake does not delay others.
+pub(super) struct TlsConnections {
     streams: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
     address: SocketAddr,
 }
 
-impl Encrypted {
-    /// Takes all connections that come here, until this is dropped.
+impl TlsConnections {
+    /// Accepts connections until this is dropped.
     pub fn new(listener: TcpListener, identity: &Identity) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        let (sender, streams) = mpsc::channel(WAITING);
-        tokio::spawn(take(listener, identity.0.clone(), sender));
-        Ok(Encrypted { streams, address })
+        let (sender, streams) = mpsc::channel(ACCEPTED_MAX);
+        tokio::spawn(accept_all(listener, identity.0.clone(), sender));
+        Ok(TlsConnections { streams, address })
     }
 }
 
-async fn take(
+async fn accept_all(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     sender: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
@@ -86,21 +86,21 @@ async fn take(
             () = sender.closed() => return,
         };
         let Ok((stream, address)) = accepted else {
-            sleep(PAUSE).await;
+            sleep(RETRY_DELAY).await;
             continue;
         };
         let (acceptor, sender) = (acceptor.clone(), sender.clone());
         tokio::spawn(async move {
             match timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => _ = sender.send((stream, address)).await,
-                Ok(Err(error)) => tracing::debug!(%error, "a connection could not be encrypted"),
+                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
                 Err(_) => {}
             }
         });
     }
 }
 
-impl Listener for Encrypted {
+impl Listener for TlsConnections {
     type Io = TlsStream<TcpStream>;
     type Addr = SocketAddr;
 

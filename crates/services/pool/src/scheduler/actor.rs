@@ -1,4 +1,4 @@
-//! The scheduler's task: carries events to the desk, and its orders to clients and backends of this
+//! Runs the scheduler's task: passes events to the state and performs its actions on the clients and backends of this
 //! process.
 
 use std::collections::HashMap;
@@ -12,207 +12,216 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::allocation::{Allocation, Control, Release, Run};
-use super::desk::{Desk, Ended, Freed, Order};
-use super::places::Places;
-use super::{Client, Event, Move, Scheduler, Seat, SharedDesk};
+use super::backend_slots::BackendSlots;
+use super::state::{Action, FinishedRun, RunOutcome, SchedulerState};
+use super::{
+    ClientChannels, QueueEntry, Scheduler, SchedulerEvent, SharedSchedulerState, TaskEvent,
+};
 use crate::clock::Clock;
 
-/// Most events between two looks at the time.
-const EVENTS_AT_ONCE: usize = 256;
-/// How long to sleep when nothing is to be told: some event comes earlier.
-const FAR: Duration = Duration::from_secs(3600);
+/// How many events are handled before the timers are checked again.
+const EVENTS_PER_PASS: usize = 256;
+/// How long to sleep without a timer; an event usually comes earlier.
+const NO_TIMER_DELAY: Duration = Duration::from_secs(3600);
 
 /// The scheduler's task.
-pub(super) struct Actor {
+pub(super) struct SchedulerActor {
     clock: Clock,
-    desk: SharedDesk,
-    visitors: HashMap<Ticket, Visitor>,
-    places: Places,
-    events: mpsc::WeakUnboundedSender<Event>,
+    state: SharedSchedulerState,
+    tasks: HashMap<Ticket, TaskChannels>,
+    backends: BackendSlots,
+    events: mpsc::WeakUnboundedSender<SchedulerEvent>,
 }
 
-/// The ways to one task: to its client, and to its program while that runs.
-struct Visitor {
+/// The channels of one task: to its client, and to its program while that runs.
+struct TaskChannels {
     visible: Arc<AtomicBool>,
-    client: Client,
-    running: Option<Held>,
+    client: ClientChannels,
+    running: Option<HeldBackend>,
 }
 
 /// The backend that a task holds.
-struct Held {
+struct HeldBackend {
     control: mpsc::UnboundedSender<Control>,
     attempt: u64,
     backend: usize,
 }
 
-impl Actor {
-    pub fn new(desk: SharedDesk, events: mpsc::WeakUnboundedSender<Event>) -> Self {
-        let (visitors, places) = (HashMap::new(), Places::default());
-        Actor { clock: Clock::start(), desk, visitors, places, events }
+impl SchedulerActor {
+    pub fn new(
+        state: SharedSchedulerState,
+        events: mpsc::WeakUnboundedSender<SchedulerEvent>,
+    ) -> Self {
+        let (tasks, backends) = (HashMap::new(), BackendSlots::default());
+        SchedulerActor { clock: Clock::start(), state, tasks, backends, events }
     }
 
-    pub async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Event>) {
+    pub async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<SchedulerEvent>) {
         let mut events = Vec::new();
         loop {
-            let next = self.desk().next_look();
-            let pause = next.map_or(FAR, |next| next.since(self.clock.now()).into());
+            let next = self.state().next_timer();
+            let pause = next.map_or(NO_TIMER_DELAY, |next| next.since(self.clock.now()).into());
             tokio::select! {
-                count = inbox.recv_many(&mut events, EVENTS_AT_ONCE) => {
+                count = inbox.recv_many(&mut events, EVENTS_PER_PASS) => {
                     if count == 0 {
                         return;
                     }
                     for event in events.drain(..) {
-                        if matches!(event, Event::Stop) {
+                        if matches!(event, SchedulerEvent::Stop) {
                             return;
                         }
                         self.handle(event);
                     }
-                    self.desk().plan_look(self.clock.now());
+                    self.state().schedule_estimates(self.clock.now());
                 }
-                () = sleep(pause) => self.look(),
+                () = sleep(pause) => self.run_timers(),
             }
         }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock()
+    fn state(&self) -> MutexGuard<'_, SchedulerState> {
+        self.state.lock()
     }
 
-    fn look(&mut self) {
-        let begun = Instant::now();
-        let orders = self.desk().look(self.clock.now());
-        self.desk().note_look(begun.elapsed().into());
-        self.carry(orders);
+    fn run_timers(&mut self) {
+        let started = Instant::now();
+        let actions = self.state().run_timers(self.clock.now());
+        self.state().note_estimate_time(started.elapsed().into());
+        self.perform(actions);
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: SchedulerEvent) {
         let now = self.clock.now();
         match event {
-            Event::Arrive { ask, visible, client, reply } => {
+            SchedulerEvent::Submit { ask, visible, client, reply } => {
                 let Some(events) = self.events.upgrade() else { return };
-                let ticket = self.desk().ticket();
-                // A seat that does not reach its client is dropped, and the task leaves.
-                let seat = Seat { ticket, scheduler: self.handle_with(events) };
-                if reply.send(seat).is_ok() {
-                    self.arrive(now, ticket, ask, Visitor { visible, client, running: None });
+                let ticket = self.state().ticket();
+                // If the entry does not reach its client, it is dropped and the task is removed.
+                let entry = QueueEntry { ticket, scheduler: self.scheduler_handle(events) };
+                if reply.send(entry).is_ok() {
+                    self.submit(now, ticket, ask, TaskChannels { visible, client, running: None });
                 }
             }
-            Event::Left(ticket) => self.leave(now, ticket),
-            Event::Lower { ticket, wish, reply } => {
-                let lowered = self.desk().lower(now, ticket, wish);
-                let _ = reply.send(lowered.map(|orders| self.carry(orders)));
+            SchedulerEvent::ClientLeft(ticket) => self.client_left(now, ticket),
+            SchedulerEvent::Lower { ticket, requested, reply } => {
+                let lowered = self.state().lower(now, ticket, requested);
+                let _ = reply.send(lowered.map(|actions| self.perform(actions)));
             }
-            Event::Freed { backend, freed } => self.free(now, backend, freed),
-            Event::Backend { id, alive, done } => {
+            SchedulerEvent::RunFinished { backend, finished } => {
+                self.finish_run(now, backend, finished)
+            }
+            SchedulerEvent::SetBackend { id, alive, done } => {
                 self.set_backend(now, id, alive);
                 let _ = done.send(());
             }
-            Event::Pause { paused, done } => {
-                let orders = self.desk().set_paused(now, paused);
-                self.carry(orders);
+            SchedulerEvent::Pause { paused, done } => {
+                let actions = self.state().set_paused(now, paused);
+                self.perform(actions);
                 let _ = done.send(());
             }
-            Event::Status(reply) => drop(reply.send(self.desk().status())),
-            // The loop ends before this is asked.
-            Event::Stop => {}
+            SchedulerEvent::Status(reply) => drop(reply.send(self.state().status())),
+            // The loop ends before this is reached.
+            SchedulerEvent::Stop => {}
         }
     }
 
-    fn handle_with(&self, events: mpsc::UnboundedSender<Event>) -> Scheduler {
-        Scheduler { events, desk: self.desk.clone() }
+    fn scheduler_handle(&self, events: mpsc::UnboundedSender<SchedulerEvent>) -> Scheduler {
+        Scheduler { events, state: self.state.clone() }
     }
 
-    fn arrive(&mut self, now: Timestamp, ticket: Ticket, ask: Ask, visitor: Visitor) {
-        self.visitors.insert(ticket, visitor);
-        let orders = self.desk().arrive(now, ticket, ask);
-        self.carry(orders);
+    fn submit(&mut self, now: Timestamp, ticket: Ticket, ask: Ask, task: TaskChannels) {
+        self.tasks.insert(ticket, task);
+        let actions = self.state().submit(now, ticket, ask);
+        self.perform(actions);
     }
 
-    fn leave(&mut self, now: Timestamp, ticket: Ticket) {
-        // One whose program runs is needed until that has ended.
-        if self.visitors.get(&ticket).is_some_and(|visitor| visitor.running.is_none()) {
-            self.visitors.remove(&ticket);
+    fn client_left(&mut self, now: Timestamp, ticket: Ticket) {
+        // The channels of a running task are needed until it has ended.
+        if self.tasks.get(&ticket).is_some_and(|task| task.running.is_none()) {
+            self.tasks.remove(&ticket);
         }
-        let orders = self.desk().leave(now, ticket);
-        self.carry(orders);
+        let actions = self.state().client_left(now, ticket);
+        self.perform(actions);
     }
 
     fn set_backend(&mut self, now: Timestamp, id: usize, alive: bool) {
-        self.places.set(id, alive);
-        let orders = self.desk().set_backends(now, self.places.alive());
-        self.carry(orders);
+        self.backends.set(id, alive);
+        let actions = self.state().set_backends(now, self.backends.alive());
+        self.perform(actions);
     }
 
-    fn free(&mut self, now: Timestamp, backend: usize, freed: Freed) {
-        self.places.free(backend, freed.attempt);
-        if freed.ended == Ended::Stuck {
-            tracing::error!(backend, "a program cannot be killed");
+    fn finish_run(&mut self, now: Timestamp, backend: usize, finished: FinishedRun) {
+        self.backends.release(backend, finished.attempt);
+        if finished.outcome == RunOutcome::Stuck {
+            tracing::error!(backend, "a program cannot be killed; its backend is out of service");
             self.set_backend(now, backend, false);
         }
-        if let Some(visitor) = self.visitors.get_mut(&freed.ticket) {
-            visitor.running.take_if(|run| run.attempt == freed.attempt);
+        if let Some(task) = self.tasks.get_mut(&finished.ticket) {
+            task.running.take_if(|run| run.attempt == finished.attempt);
         }
-        let orders = self.desk().free(now, freed);
-        self.carry(orders);
-        if !self.desk().knows(freed.ticket) {
-            self.visitors.remove(&freed.ticket);
+        let actions = self.state().finish_run(now, finished);
+        self.perform(actions);
+        if !self.state().knows(finished.ticket) {
+            self.tasks.remove(&finished.ticket);
         }
     }
 
-    fn carry(&mut self, orders: Vec<Order>) {
-        for order in orders {
-            match order {
-                Order::Start { ticket, attempt, limit, again } => {
-                    self.start(Run { ticket, attempt, limit, again });
+    fn perform(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Start { ticket, attempt, limit, may_rerun } => {
+                    self.start(Run { ticket, attempt, limit, may_rerun });
                 }
-                Order::Limit(ticket, limit) => self.control(ticket, Control::Limit(limit)),
-                Order::Halt(ticket, why) => {
+                Action::Limit(ticket, limit) => self.control(ticket, Control::Limit(limit)),
+                Action::Halt(ticket, why) => {
                     self.control(ticket, Control::Halt(why));
-                    // The next task may have the backend while the program is still being killed.
-                    if let Some(run) = self.run_of(ticket) {
+                    // The next task may use the backend while the program is still being killed.
+                    if let Some(run) = self.held_backend(ticket) {
                         let (backend, attempt) = (run.backend, run.attempt);
-                        self.places.free(backend, attempt);
+                        self.backends.release(backend, attempt);
                     }
                 }
-                Order::Deny(ticket, why) => self.send_away(ticket, Move::Deny(why)),
-                Order::Lost(ticket) => self.send_away(ticket, Move::Lost),
-                Order::News(ticket, news) => {
-                    if let Some(visitor) = self.visitors.get(&ticket) {
-                        visitor.client.news.send_replace(Some(news));
+                Action::Deny(ticket, why) => self.end_task(ticket, TaskEvent::Deny(why)),
+                Action::Lost(ticket) => self.end_task(ticket, TaskEvent::Lost),
+                Action::Estimate(ticket, position) => {
+                    if let Some(task) = self.tasks.get(&ticket) {
+                        task.client.position.send_replace(Some(position));
                     }
                 }
             }
         }
     }
 
-    fn send_away(&mut self, ticket: Ticket, last: Move) {
-        if let Some(visitor) = self.visitors.remove(&ticket) {
-            let _ = visitor.client.moves.send(last);
+    fn end_task(&mut self, ticket: Ticket, last: TaskEvent) {
+        if let Some(task) = self.tasks.remove(&ticket) {
+            let _ = task.client.events.send(last);
         }
     }
 
     fn start(&mut self, run: Run) {
         let Run { ticket, attempt, .. } = run;
-        let (Some(visitor), Some(backend), Some(events)) =
-            (self.visitors.get_mut(&ticket), self.places.take(attempt), self.events.upgrade())
+        let (Some(task), Some(backend), Some(events)) =
+            (self.tasks.get_mut(&ticket), self.backends.take(attempt), self.events.upgrade())
         else {
-            tracing::error!(%ticket, "there is no backend for a task that may start");
+            tracing::error!(%ticket, "no free backend for a task that may start");
             return;
         };
-        // A scheduler that is gone needs no backend back.
-        let release = Release::new(move |freed| _ = events.send(Event::Freed { backend, freed }));
-        let (allocation, control) = Allocation::new(run, backend, visitor.visible.clone(), release);
-        visitor.running = Some(Held { control, attempt, backend });
-        // Undelivered, the allocation frees its backend by being dropped.
-        let _ = visitor.client.moves.send(Move::Start(allocation));
+        // A scheduler that is gone needs no release.
+        let release = Release::new(move |finished| {
+            _ = events.send(SchedulerEvent::RunFinished { backend, finished })
+        });
+        let (allocation, control) = Allocation::new(run, backend, task.visible.clone(), release);
+        task.running = Some(HeldBackend { control, attempt, backend });
+        // If it cannot be delivered, the allocation is dropped, which frees its backend.
+        let _ = task.client.events.send(TaskEvent::Start(allocation));
     }
 
-    fn run_of(&self, ticket: Ticket) -> Option<&Held> {
-        self.visitors.get(&ticket)?.running.as_ref()
+    fn held_backend(&self, ticket: Ticket) -> Option<&HeldBackend> {
+        self.tasks.get(&ticket)?.running.as_ref()
     }
 
     fn control(&self, ticket: Ticket, control: Control) {
-        if let Some(run) = self.run_of(ticket) {
+        if let Some(run) = self.held_backend(ticket) {
             let _ = run.control.send(control);
         }
     }

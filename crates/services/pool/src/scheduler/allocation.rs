@@ -1,4 +1,4 @@
-//! A backend that is held for a task.
+//! Represents a backend that is held for a task.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,55 +9,55 @@ use taskyard_core::classes::Ticket;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::desk::{Ended, Freed};
+use super::state::{FinishedRun, RunOutcome};
 
-/// What a running task is told.
+/// A command to a running task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// It may run so long, counted from its start.
+    /// The new time limit, counted from its start.
     Limit(Duration),
-    /// It has to end now, and why.
+    /// It has to end now, for this reason.
     Halt(String),
 }
 
-/// One run of a task, as the desk ordered it.
+/// One run of a task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub ticket: Ticket,
     pub attempt: u64,
     pub limit: Option<Duration>,
-    pub again: bool,
+    pub may_rerun: bool,
 }
 
-/// A backend that is held for a task; it is free when this is dropped.
+/// A backend that is held for a task; it is freed when this is dropped.
 #[derive(Debug)]
 pub struct Allocation {
     /// The task.
     pub ticket: Ticket,
     /// Which backend.
     pub backend: usize,
-    /// How long the program may run; nothing for an interactive one.
+    /// Time limit of the program; none for an interactive one.
     pub limit: Option<Duration>,
-    /// What the task is told while it runs.
+    /// Commands to the running task.
     pub control: mpsc::UnboundedReceiver<Control>,
     attempt: u64,
-    again: bool,
+    may_rerun: bool,
     started: Instant,
-    /// For how long the backend stood still: that says nothing about the program.
-    stood: Duration,
-    /// Since when the backend should have been free, if the program used up its time.
+    /// How long the process of the backend was paused: that time does not count for the program.
+    paused: Duration,
+    /// Since when the backend should be free, if the program has used up its time.
     stopping: Option<Instant>,
-    ended: Ended,
-    /// Whether the client has seen anything of the task.
+    outcome: RunOutcome,
+    /// Whether the client has seen any output of the task.
     visible: Arc<AtomicBool>,
     release: Option<Release>,
 }
 
-/// What is done when a backend is free again.
-pub(crate) struct Release(Box<dyn FnOnce(Freed) + Send + Sync>);
+/// What is done when the backend is free again.
+pub(crate) struct Release(Box<dyn FnOnce(FinishedRun) + Send + Sync>);
 
 impl Release {
-    pub fn new(what: impl FnOnce(Freed) + Send + Sync + 'static) -> Self {
+    pub fn new(what: impl FnOnce(FinishedRun) + Send + Sync + 'static) -> Self {
         Release(Box::new(what))
     }
 }
@@ -76,65 +76,65 @@ impl Allocation {
         release: Release,
     ) -> (Self, mpsc::UnboundedSender<Control>) {
         let (sender, control) = mpsc::unbounded_channel();
-        let Run { ticket, attempt, limit, again } = run;
+        let Run { ticket, attempt, limit, may_rerun } = run;
         let this = Allocation {
             ticket,
             backend,
             limit,
             control,
             attempt,
-            again,
+            may_rerun,
             started: Instant::now(),
-            stood: Duration::ZERO,
+            paused: Duration::ZERO,
             stopping: None,
-            ended: Ended::Lost,
+            outcome: RunOutcome::Lost,
             visible,
             release: Some(release),
         };
         (this, sender)
     }
 
-    /// Whether the task may run once more if this run is lost now.
-    pub fn may_run_again(&self) -> bool {
-        self.again && !self.visible.load(Ordering::Acquire)
+    /// Whether the task may run again if this run is lost now.
+    pub fn may_rerun(&self) -> bool {
+        self.may_rerun && !self.visible.load(Ordering::Acquire)
     }
 
-    /// The backend stood still for so long, whatever the program did meanwhile.
-    pub fn note_standstill(&mut self, stood: Duration) {
-        self.stood += stood;
+    /// Notes that the process of the backend was paused for so long.
+    pub fn note_pause(&mut self, paused: Duration) {
+        self.paused += paused;
     }
 
-    /// The program is about to be stopped because it had so much time. Those who wait were told that the backend is
-    /// free then, counted from the decision or from the moment when the time was lowered; what it takes to start the
-    /// program is part of the delay.
-    pub fn over(&mut self, limit: Duration, lowered: Option<Instant>) {
-        let told = self.started + limit + self.stood;
-        self.stopping = Some(lowered.map_or(told, |lowered| told.max(lowered)));
+    /// Notes that the program is about to be stopped because it has used up its time. According to the estimates the
+    /// backend is free then, counted from the decision to start it or from the moment when the time was lowered; the
+    /// time to start the program is part of the delay.
+    pub fn note_time_limit(&mut self, limit: Duration, lowered: Option<Instant>) {
+        let due = self.started + limit + self.paused;
+        self.stopping = Some(lowered.map_or(due, |lowered| due.max(lowered)));
     }
 
-    /// The client is about to see something of the program: it does not run again.
-    pub fn show(&self) {
+    /// Notes that the client is about to see output of the program: from now on it does not run again.
+    pub fn mark_seen(&self) {
         self.visible.store(true, Ordering::Release);
     }
 
-    /// Gives the backend back. Dropped without this, the task counts as lost.
-    pub fn end(mut self, ended: Ended) {
-        self.ended = ended;
+    /// Frees the backend. If it is dropped without this call, the task counts as lost.
+    pub fn finish(mut self, outcome: RunOutcome) {
+        self.outcome = outcome;
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let freed = Freed {
+        let finished = FinishedRun {
             ticket: self.ticket,
             attempt: self.attempt,
-            ended: self.ended,
+            outcome: self.outcome,
             seen: self.visible.load(Ordering::Acquire),
-            took: self.started.elapsed().saturating_sub(self.stood),
+            took: self.started.elapsed().saturating_sub(self.paused),
             stopping: self.stopping.map(|since| since.elapsed()),
         };
         if let Some(release) = self.release.take() {
-            release.0(freed);
+            release.0(finished);
         }
     }
 }
@@ -143,35 +143,34 @@ impl Drop for Allocation {
 mod tests {
     use super::*;
 
-    // A backend that was stopped for six seconds told that its programs take six seconds to end: all estimates had them on
-    // top from then on.
+    // A backend that was paused for six seconds reported that its programs take six seconds to end, and all later
+    // estimates included them.
     #[test]
-    fn time_in_which_the_backend_stood_still_is_no_time_of_the_task() {
-        let stood = Duration::from_secs(1_000);
-        let run = Run { ticket: Ticket(1), attempt: 1, limit: Some(stood), again: false };
-        let (sender, freed) = std::sync::mpsc::channel();
-        let release = Release::new(move |freed| sender.send(freed).unwrap());
+    fn time_in_which_the_backend_was_paused_does_not_count_for_the_task() {
+        let paused = Duration::from_secs(1_000);
+        let run = Run { ticket: Ticket(1), attempt: 1, limit: Some(paused), may_rerun: false };
+        let (sender, finished) = std::sync::mpsc::channel();
+        let release = Release::new(move |finished| sender.send(finished).unwrap());
         let (mut allocation, _control) = Allocation::new(run, 0, Arc::default(), release);
-        allocation.note_standstill(stood);
-        allocation.over(Duration::ZERO, None);
-        assert_eq!(allocation.stopping, Some(allocation.started + stood));
-        allocation.end(Ended::Done);
-        let freed = freed.recv().unwrap();
-        assert_eq!((freed.took, freed.stopping), (Duration::ZERO, Some(Duration::ZERO)));
+        allocation.note_pause(paused);
+        allocation.note_time_limit(Duration::ZERO, None);
+        assert_eq!(allocation.stopping, Some(allocation.started + paused));
+        allocation.finish(RunOutcome::Done);
+        let finished = finished.recv().unwrap();
+        assert_eq!((finished.took, finished.stopping), (Duration::ZERO, Some(Duration::ZERO)));
     }
 
-    // The time that a program took to start was in no estimate: whoever waited behind one that used all its time was
-    // late by it.
+    // The time to start a program was in no estimate: tasks behind one that used all its time were late by it.
     #[test]
-    fn what_a_task_takes_beyond_its_time_counts_from_the_decision() {
+    fn time_beyond_the_limit_counts_from_the_decision() {
         let limit = Duration::from_secs(3);
-        let run = Run { ticket: Ticket(1), attempt: 1, limit: Some(limit), again: false };
+        let run = Run { ticket: Ticket(1), attempt: 1, limit: Some(limit), may_rerun: false };
         let (mut allocation, _control) =
             Allocation::new(run, 0, Arc::default(), Release::new(drop));
         let at = |seconds| allocation.started + Duration::from_secs(seconds);
         let cases = [(None, at(3)), (Some(at(1)), at(3)), (Some(at(5)), at(5))];
         for (lowered, since) in cases {
-            allocation.over(limit, lowered);
+            allocation.note_time_limit(limit, lowered);
             assert_eq!(allocation.stopping, Some(since));
         }
     }

@@ -1,44 +1,44 @@
-//! What is counted.
+//! Counts what happened, for the status and the metrics.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::telling::Error;
+use super::estimates::EstimateError;
 
 /// What happened in one class so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClassCounts {
-    /// Tasks that waited for room in it, perhaps not at all, and started.
+    /// Tasks that were queued for it, however briefly, and started.
     pub admitted: u64,
-    /// Seconds they had waited, all together.
+    /// Seconds that they waited.
     pub waited_seconds: f64,
-    /// Tasks that started in it: default ones start in the longest that has room.
+    /// Tasks that started in it; default tasks start in the longest class with a free slot.
     pub started: u64,
     /// Tasks that ended in it.
     pub ended: u64,
-    /// Seconds they held their backends, all together.
+    /// Seconds that they held their backends.
     pub ran_seconds: f64,
     /// How often a running task was lowered out of it.
     pub lowered: u64,
-    /// Tasks that wanted to wait for it and were turned away.
+    /// Tasks queued for it that were denied.
     pub denied: u64,
-    /// How far its estimates were right.
-    pub estimates: Estimates,
+    /// Accuracy of its estimates.
+    pub estimates: EstimateCounts,
 }
 
-/// How far estimates were right.
+/// Accuracy of estimates.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Estimates {
-    /// Tasks that were told when they start, and started.
-    pub told: u64,
-    /// Those of them that started no later than first told.
-    pub kept: u64,
-    /// Seconds between their start and what they were told first, all together.
+pub struct EstimateCounts {
+    /// Started tasks that had received an estimate.
+    pub estimates_given: u64,
+    /// Those of them that started no later than their first estimate.
+    pub estimates_met: u64,
+    /// Seconds by which tasks started before the bound of their first estimate.
     pub early_seconds: f64,
-    /// Seconds by which the others were late, all together.
+    /// Seconds by which tasks started after it.
     pub late_seconds: f64,
-    /// Seconds between their start and what was first expected, before or after, all together.
+    /// Seconds between the start of tasks and the expected start in their first estimate, early or late.
     pub expected_error_seconds: f64,
 }
 
@@ -47,27 +47,27 @@ pub struct Estimates {
 pub struct Counts {
     /// By class, the shortest first.
     pub classes: Vec<ClassCounts>,
-    /// Tasks that came.
+    /// Tasks submitted.
     pub arrived: u64,
     /// Interactive tasks that started.
     pub interactive: u64,
-    /// Interactive tasks that were turned away.
+    /// Interactive tasks that were denied.
     pub interactive_denied: u64,
     /// How often a running task got less time.
     pub lowered: u64,
-    /// Interactive tasks that had to end for another.
+    /// Interactive tasks that were halted for another task.
     pub halted: u64,
-    /// Tasks that were turned away.
+    /// Tasks that were denied.
     pub denied: u64,
     /// Clients that left before their task started.
     pub left: u64,
-    /// Tasks that took their place in the queue again.
-    pub put_back: u64,
+    /// Tasks that were requeued at their old position.
+    pub requeued: u64,
     /// Tasks that were lost with their backend.
     pub lost: u64,
-    /// How far estimates were right, over all classes.
+    /// Accuracy of estimates, over all classes.
     #[serde(flatten)]
-    pub estimates: Estimates,
+    pub estimates: EstimateCounts,
 }
 
 impl Counts {
@@ -75,7 +75,7 @@ impl Counts {
         Counts { classes: vec![ClassCounts::default(); classes], ..Counts::default() }
     }
 
-    /// A task is turned away; without a class it is an interactive one.
+    /// A task is denied; without a class it is an interactive one.
     pub(super) fn deny(&mut self, class: Option<usize>) {
         self.denied += 1;
         match class {
@@ -84,7 +84,7 @@ impl Counts {
         }
     }
 
-    /// A running task gets less time, and leaves this class if it does so.
+    /// A running task gets less time; `class` is the class that it leaves, if it leaves one.
     pub(super) fn lower(&mut self, class: Option<u8>) {
         self.lowered += 1;
         if let Some(class) = class {
@@ -92,39 +92,39 @@ impl Counts {
         }
     }
 
-    /// A task starts that was told when.
-    pub(super) fn calibrate(&mut self, class: usize, error: Error) {
+    /// A task starts that had received an estimate.
+    pub(super) fn note_estimate(&mut self, class: usize, error: EstimateError) {
         self.estimates.note(error);
         self.classes[class].estimates.note(error);
     }
 }
 
-impl Estimates {
-    fn note(&mut self, error: Error) {
-        self.told += 1;
-        self.kept += u64::from(error.late.is_zero());
+impl EstimateCounts {
+    fn note(&mut self, error: EstimateError) {
+        self.estimates_given += 1;
+        self.estimates_met += u64::from(error.late.is_zero());
         self.early_seconds += error.early.as_secs_f64();
         self.late_seconds += error.late.as_secs_f64();
         self.expected_error_seconds += error.expected.as_secs_f64();
     }
 
-    /// The share of tasks that started no later than first told; nothing before the first.
-    pub fn kept_share(&self) -> Option<f64> {
-        (self.told > 0).then(|| self.kept as f64 / self.told as f64)
+    /// Share of tasks that started no later than their first estimate; none before the first.
+    pub fn estimates_met_share(&self) -> Option<f64> {
+        (self.estimates_given > 0).then(|| self.estimates_met as f64 / self.estimates_given as f64)
     }
 }
 
-/// How long it took lately to stop programs.
+/// How long it took recently to stop programs.
 #[derive(Debug)]
-pub(super) struct Endings {
+pub(super) struct StopDelays {
     last: Vec<Duration>,
     next: usize,
 }
 
-impl Endings {
-    /// Before anything is known, `guess` is.
+impl StopDelays {
+    /// Uses `guess` until there are measurements.
     pub fn new(guess: Duration) -> Self {
-        Endings { last: vec![guess; 20], next: 0 }
+        StopDelays { last: vec![guess; 20], next: 0 }
     }
 
     pub fn note(&mut self, took: Duration) {
@@ -132,8 +132,8 @@ impl Endings {
         self.next = (self.next + 1) % self.last.len();
     }
 
-    /// The time within which nineteen of twenty ended.
-    pub fn usual_max(&self) -> Duration {
+    /// The 95th percentile.
+    pub fn p95(&self) -> Duration {
         let mut sorted = self.last.clone();
         sorted.sort_unstable();
         sorted[sorted.len() * 19 / 20 - 1]

@@ -1,18 +1,18 @@
-//! Who runs and who waits: events go to one task, which asks the desk and tells everybody.
+//! Decides which tasks run and which wait: one task of the runtime handles all events and informs clients.
 //!
-//! The [`Desk`] knows all tasks and decides by the core's rules; it has no channel and no clock. The
-//! task around it carries events in and orders out, within this process.
+//! [`SchedulerState`] knows all tasks and applies the rules of the core; it has no channel and no clock. The actor
+//! around it delivers events to it and performs its actions within this process.
 //!
-//! What a client holds of it gives itself back when it is dropped: a [`Place`] in the queue leaves
-//! it, an [`Allocation`] of a backend frees it. So nothing is kept for somebody who is gone.
+//! What a client holds releases itself when it is dropped: a [`QueuedTask`] leaves the queue, an [`Allocation`] frees
+//! its backend. So nothing is kept for clients that are gone.
 
 mod actor;
 mod allocation;
+mod backend_slots;
 mod counts;
-mod desk;
-mod places;
+mod estimates;
+mod state;
 mod status;
-mod telling;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,165 +22,192 @@ use taskyard_core::classes::{Ask, LowerError, Ticket};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Config;
-use crate::protocol::QueueNews;
+use crate::protocol::QueuePosition;
 
 pub use allocation::{Allocation, Control};
 pub(crate) use allocation::{Release, Run};
-pub use counts::{ClassCounts, Counts, Estimates};
-pub(crate) use desk::PUT_BACK_MAX;
-pub use desk::{Desk, Ended, Freed, Order};
+pub use counts::{ClassCounts, Counts, EstimateCounts};
+pub(crate) use state::REQUEUES_MAX;
+pub use state::{Action, FinishedRun, RunOutcome, SchedulerState};
 pub use status::{ClassStatus, Status};
 
-/// The way to the scheduler's task.
+/// A handle to the scheduler's task.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
-    events: mpsc::UnboundedSender<Event>,
-    desk: SharedDesk,
+    events: mpsc::UnboundedSender<SchedulerEvent>,
+    state: SharedSchedulerState,
 }
 
-/// The desk, which only the scheduler's task changes and others may look at.
+/// The state, which only the scheduler's task changes and others may read.
 #[derive(Clone, Debug)]
-struct SharedDesk(Arc<Mutex<Desk>>);
+struct SharedSchedulerState(Arc<Mutex<SchedulerState>>);
 
-impl SharedDesk {
-    fn lock(&self) -> MutexGuard<'_, Desk> {
+impl SharedSchedulerState {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the scheduler is told.
+/// An event for the scheduler.
 #[derive(Debug)]
-pub(crate) enum Event {
-    Arrive { ask: Ask, visible: Arc<AtomicBool>, client: Client, reply: oneshot::Sender<Seat> },
-    Left(Ticket),
-    Lower { ticket: Ticket, wish: Span, reply: oneshot::Sender<Result<(), LowerError>> },
-    Freed { backend: usize, freed: Freed },
-    Backend { id: usize, alive: bool, done: oneshot::Sender<()> },
-    Pause { paused: bool, done: oneshot::Sender<()> },
+pub(crate) enum SchedulerEvent {
+    Submit {
+        ask: Ask,
+        visible: Arc<AtomicBool>,
+        client: ClientChannels,
+        reply: oneshot::Sender<QueueEntry>,
+    },
+    ClientLeft(Ticket),
+    Lower {
+        ticket: Ticket,
+        requested: Span,
+        reply: oneshot::Sender<Result<(), LowerError>>,
+    },
+    RunFinished {
+        backend: usize,
+        finished: FinishedRun,
+    },
+    SetBackend {
+        id: usize,
+        alive: bool,
+        done: oneshot::Sender<()>,
+    },
+    Pause {
+        paused: bool,
+        done: oneshot::Sender<()>,
+    },
     Status(oneshot::Sender<Status>),
     Stop,
 }
 
-/// How a client hears from the scheduler.
+/// The channels from the scheduler to a client.
 #[derive(Debug)]
-pub(crate) struct Client {
-    moves: mpsc::UnboundedSender<Move>,
-    news: watch::Sender<Option<QueueNews>>,
+pub(crate) struct ClientChannels {
+    events: mpsc::UnboundedSender<TaskEvent>,
+    position: watch::Sender<Option<QueuePosition>>,
 }
 
 /// What happens to a task.
 #[derive(Debug)]
-pub enum Move {
+pub enum TaskEvent {
     /// It runs on this backend.
     Start(Allocation),
-    /// It is turned away.
+    /// It is denied.
     Deny(String),
     /// Its backend is gone and it does not run again.
     Lost,
 }
 
-/// A task of a client, from its arrival on. The task goes when this is dropped.
+/// A task of a client, from submission on. Dropping it removes the task.
 #[derive(Debug)]
-pub struct Place {
+pub struct QueuedTask {
     /// What happens to it.
-    pub moves: mpsc::UnboundedReceiver<Move>,
-    /// Where it stands in the queue.
-    pub news: watch::Receiver<Option<QueueNews>>,
-    seat: Seat,
+    pub events: mpsc::UnboundedReceiver<TaskEvent>,
+    /// Its position in the queue.
+    pub position: watch::Receiver<Option<QueuePosition>>,
+    entry: QueueEntry,
 }
 
-/// What leaves the queue when it is dropped, also on the way to a client that is gone.
+/// Removes the task from the queue when dropped, also if it never reaches its client.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct QueueEntry {
     ticket: Ticket,
     scheduler: Scheduler,
 }
 
-/// The scheduler is gone, so the pool stops.
+/// The scheduler has ended, so the pool stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the pool is stopping")]
-pub struct Stopping;
+pub struct PoolStopping;
 
 impl Scheduler {
-    /// Starts the scheduler's task; it ends when nobody can reach it any more.
+    /// Starts the scheduler's task; it ends when its last handle is dropped.
     pub fn start(config: &Config) -> Result<Self, crate::ConfigError> {
         let (events, inbox) = mpsc::unbounded_channel();
-        let desk = SharedDesk(Arc::new(Mutex::new(Desk::new(config)?)));
-        let actor = actor::Actor::new(desk.clone(), events.downgrade());
+        let state = SharedSchedulerState(Arc::new(Mutex::new(SchedulerState::new(config)?)));
+        let actor = actor::SchedulerActor::new(state.clone(), events.downgrade());
         tokio::spawn(actor.run(inbox));
-        Ok(Scheduler { events, desk })
+        Ok(Scheduler { events, state })
     }
 
-    /// A task arrives. `visible` says whether its client has seen anything of it.
-    pub async fn arrive(&self, ask: Ask, visible: Arc<AtomicBool>) -> Result<Place, Stopping> {
-        let (moves, moved) = mpsc::unbounded_channel();
-        let (news, told) = watch::channel(None);
-        let (reply, seat) = oneshot::channel();
-        let client = Client { moves, news };
-        self.tell(Event::Arrive { ask, visible, client, reply })?;
-        let seat = seat.await.map_err(|_| Stopping)?;
-        Ok(Place { moves: moved, news: told, seat })
+    /// Submits a task. `visible` says whether its client has seen any of its output.
+    pub async fn submit(
+        &self,
+        ask: Ask,
+        visible: Arc<AtomicBool>,
+    ) -> Result<QueuedTask, PoolStopping> {
+        let (events, event_receiver) = mpsc::unbounded_channel();
+        let (position, position_receiver) = watch::channel(None);
+        let (reply, entry) = oneshot::channel();
+        let client = ClientChannels { events, position };
+        self.send(SchedulerEvent::Submit { ask, visible, client, reply })?;
+        let entry = entry.await.map_err(|_| PoolStopping)?;
+        Ok(QueuedTask { events: event_receiver, position: position_receiver, entry })
     }
 
-    /// A backend comes or goes; ready when that is known.
-    pub async fn set_backend(&self, id: usize, alive: bool) -> Result<(), Stopping> {
+    /// Adds or removes a backend; returns when the scheduler knows it.
+    pub async fn set_backend(&self, id: usize, alive: bool) -> Result<(), PoolStopping> {
         let (done, known) = oneshot::channel();
-        self.tell(Event::Backend { id, alive, done })?;
-        known.await.map_err(|_| Stopping)
+        self.send(SchedulerEvent::SetBackend { id, alive, done })?;
+        known.await.map_err(|_| PoolStopping)
     }
 
     /// While paused nothing starts.
-    pub async fn pause(&self, paused: bool) -> Result<(), Stopping> {
+    pub async fn pause(&self, paused: bool) -> Result<(), PoolStopping> {
         let (done, known) = oneshot::channel();
-        self.tell(Event::Pause { paused, done })?;
-        known.await.map_err(|_| Stopping)
+        self.send(SchedulerEvent::Pause { paused, done })?;
+        known.await.map_err(|_| PoolStopping)
     }
 
-    /// Ends the scheduler: who waits is sent away, and who runs is stopped, each with a word.
+    /// Stops the scheduler: waiting tasks and running tasks end, each with a final frame.
     pub fn stop(&self) {
-        // One that is gone has stopped already.
-        let _ = self.tell(Event::Stop);
+        // A scheduler that is gone has stopped already.
+        let _ = self.send(SchedulerEvent::Stop);
     }
 
-    /// How the pool is at this moment, without waiting for what it was told and has not done yet.
-    pub fn glance(&self) -> Status {
-        self.desk.lock().status()
+    /// The current status, without waiting for pending events.
+    pub fn status_now(&self) -> Status {
+        self.state.lock().status()
     }
 
-    /// Whether it still works.
+    /// Whether the scheduler runs.
     pub fn is_running(&self) -> bool {
         !self.events.is_closed()
     }
 
-    /// How the pool is.
-    pub async fn status(&self) -> Result<Status, Stopping> {
+    /// The status after all pending events.
+    pub async fn status(&self) -> Result<Status, PoolStopping> {
         let (reply, status) = oneshot::channel();
-        self.tell(Event::Status(reply))?;
-        status.await.map_err(|_| Stopping)
+        self.send(SchedulerEvent::Status(reply))?;
+        status.await.map_err(|_| PoolStopping)
     }
 
-    fn tell(&self, event: Event) -> Result<(), Stopping> {
-        self.events.send(event).map_err(|_| Stopping)
+    fn send(&self, event: SchedulerEvent) -> Result<(), PoolStopping> {
+        self.events.send(event).map_err(|_| PoolStopping)
     }
 }
 
-impl Place {
+impl QueuedTask {
     /// The task's number.
     pub fn ticket(&self) -> Ticket {
-        self.seat.ticket
+        self.entry.ticket
     }
 
     /// The client wants less time than it asked for.
-    pub async fn lower(&self, wish: Span) -> Result<Result<(), LowerError>, Stopping> {
+    pub async fn lower(&self, requested: Span) -> Result<Result<(), LowerError>, PoolStopping> {
         let (reply, done) = oneshot::channel();
-        self.seat.scheduler.tell(Event::Lower { ticket: self.seat.ticket, wish, reply })?;
-        done.await.map_err(|_| Stopping)
+        self.entry.scheduler.send(SchedulerEvent::Lower {
+            ticket: self.entry.ticket,
+            requested,
+            reply,
+        })?;
+        done.await.map_err(|_| PoolStopping)
     }
 }
 
-impl Drop for Seat {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
-        // A scheduler that is gone has forgotten the task already.
-        let _ = self.scheduler.tell(Event::Left(self.ticket));
+        // A scheduler that is gone does not know the task any more.
+        let _ = self.scheduler.send(SchedulerEvent::ClientLeft(self.ticket));
     }
 }

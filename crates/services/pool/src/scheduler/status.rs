@@ -1,56 +1,56 @@
-//! How the pool is, for people and programs.
+//! Builds the status of the pool, for people and programs.
 
 use serde::{Deserialize, Serialize};
 
-use super::desk::Desk;
+use super::state::SchedulerState;
 use super::{ClassCounts, Counts};
 
-/// How the pool is.
+/// Status of the pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// Live backends.
     pub backends: u32,
-    /// Tasks that hold one.
+    /// Running tasks.
     pub running: usize,
-    /// Those of them that are interactive.
+    /// Running interactive tasks.
     pub interactive: usize,
-    /// Tasks that wait.
+    /// Waiting tasks.
     pub queued: usize,
-    /// Whether nothing starts.
+    /// Whether the pool is paused.
     pub paused: bool,
-    /// What chance began with.
+    /// Seed of the random choices.
     pub seed: u64,
-    /// Seconds that programs take to end, nineteen times of twenty.
-    pub ending_seconds: f64,
-    /// The share of tasks that started no later than first told; nothing before the first.
-    pub kept_share: Option<f64>,
+    /// 95th percentile of the time that programs take to end, in seconds.
+    pub stop_seconds_p95: f64,
+    /// Share of tasks that started no later than their first estimate; none before the first.
+    pub estimates_met_share: Option<f64>,
     /// By class, the shortest first.
     pub classes: Vec<ClassStatus>,
     /// What happened so far.
     pub counts: Counts,
-    /// Tasks that the scheduler remembers: those that wait and those that run.
-    pub remembered: usize,
-    /// What does not agree in the scheduler's counts; nothing when all is well.
-    pub wrong: Option<String>,
+    /// Tasks that the scheduler knows: waiting and running ones.
+    pub tracked: usize,
+    /// An inconsistency in the scheduler's counts; none in normal operation.
+    pub inconsistency: Option<String>,
 }
 
-/// How one class is.
+/// Status of one class.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClassStatus {
     /// Its name.
     pub name: String,
-    /// How long its tasks may run.
+    /// How long its tasks may run, in seconds.
     pub seconds: f64,
-    /// How many of this class and longer ones run.
+    /// Running tasks of this class and of longer ones.
     pub running: u32,
-    /// How many may.
+    /// Most tasks of this class and of longer ones that may run.
     pub limit: u32,
-    /// How many wait for room in it; default tasks wait in the first.
+    /// Tasks queued for it; default tasks are queued for the first class.
     pub queued: usize,
 }
 
-impl Desk {
-    /// How the pool is.
+impl SchedulerState {
+    /// The current status.
     pub fn status(&self) -> Status {
         let (load, rules) = (self.classes.load(), self.classes.rules());
         let classes = rules.classes().iter().enumerate().map(|(at, class)| ClassStatus {
@@ -67,18 +67,18 @@ impl Desk {
             queued: self.classes.queued(),
             paused: self.paused,
             seed: self.seed,
-            ending_seconds: self.endings.usual_max().as_secs_f64(),
-            kept_share: self.counts.estimates.kept_share(),
+            stop_seconds_p95: self.stop_delays.p95().as_secs_f64(),
+            estimates_met_share: self.counts.estimates.estimates_met_share(),
             classes: classes.collect(),
             counts: self.counts.clone(),
-            remembered: self.tasks.len(),
-            wrong: self.classes.audit().err(),
+            tracked: self.tasks.len(),
+            inconsistency: self.classes.audit().err(),
         }
     }
 }
 
 impl Status {
-    /// How each class is, beside what happened in it so far.
+    /// Each class with its counts.
     pub fn by_class(&self) -> impl Iterator<Item = (&ClassStatus, &ClassCounts)> {
         self.classes.iter().zip(&self.counts.classes)
     }

@@ -1,32 +1,32 @@
-//! Every client gets exactly one final answer, also one that is still sending when it is given.
+//! Every client gets exactly one final frame, even if it is still sending.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::rig::{Client, Heard, Site};
+use crate::fixture::{Client, ReceivedFrame, TestPool};
 
 const SHELL: &str = "/pool/run/sh/interactive";
 
-/// The only frame that a denied client gets.
+/// The only frame of a denied client.
 async fn denied(client: &mut Client) -> String {
-    let heard = client.rest().await;
-    let [Heard { verb, .. }] = &heard[..] else { panic!("not one frame: {heard:?}") };
-    assert_eq!(verb, "deny", "{heard:?}");
-    heard[0].error().to_owned()
+    let received = client.rest().await;
+    let [ReceivedFrame { verb, .. }] = &received[..] else { panic!("not one frame: {received:?}") };
+    assert_eq!(verb, "deny", "{received:?}");
+    received[0].error().to_owned()
 }
 
-/// The connection was closed with input of the client unread, so that the system reset it and the client lost what it had
-/// not read yet: of 291 sessions that came to a full pool with some input, 253 never heard that they were denied.
+/// The connection was closed with unread input of the client, so that the system reset it and the client lost what it
+/// had not read yet: of 291 sessions that came to a full pool with some input, 253 never received the denial.
 #[tokio::test]
-async fn a_session_that_sends_on_hears_that_it_is_denied() {
-    let site = Site::new(1, "").await;
+async fn a_session_that_is_still_sending_receives_its_denial() {
+    let site = TestPool::new(1, "").await;
     let mut busy = site.start(r#"{"duration": 30}"#, "echo up; exec sleep 1000").await;
     busy.until_output("up").await;
     for round in 0..60 {
         let mut client = site.connect(SHELL).await;
-        client.say("start {}").await;
+        client.send("start {}").await;
         for _ in 0..round % 20 {
             client.stdin(&"x".repeat(1_000)).await;
         }
@@ -36,37 +36,37 @@ async fn a_session_that_sends_on_hears_that_it_is_denied() {
     site.until_empty().await;
 }
 
-/// The same for input that is refused: the bytes of a file with a wrong name were unread, and so were the rest of too many
-/// files. A message that was too long ended the connection without a word.
+/// The same for refused input: the bytes of a file with an invalid name were unread, and so was the rest of too many
+/// files. A message that was too long ended the connection without a final frame.
 #[tokio::test]
 async fn refused_input_is_answered_however_much_follows() {
-    let site = Site::new(1, "").await;
+    let site = TestPool::new(1, "").await;
     for _ in 0..10 {
         let mut client = site.client().await;
         for _ in 0..5 {
             client.file("a.txt", &"x".repeat(20_000)).await;
         }
-        client.say("start {}").await;
-        assert_eq!(denied(&mut client).await, "the name \"a.txt\" must end in \".sh\"");
+        client.send("start {}").await;
+        assert_eq!(denied(&mut client).await, "the file name \"a.txt\" must end in \".sh\"");
         let mut client = site.client().await;
         for number in 0..24 {
             client.file(&format!("{number}.sh"), &"x".repeat(2_000)).await;
         }
-        client.say("start {}").await;
-        assert_eq!(denied(&mut client).await, "there are more than 16 files, the most there is");
+        client.send("start {}").await;
+        assert_eq!(denied(&mut client).await, "more than 16 files");
     }
-    let words = "the input has more than 128 KiB, the most there is";
+    let expected = "the input is larger than 128 KiB";
     for size in [150_000, 200_000, 5_000_000] {
         let mut client = site.client().await;
         client.file("a.sh", &"x".repeat(size)).await;
-        client.say("start {}").await;
-        assert_eq!(denied(&mut client).await, words, "{size}");
+        client.send("start {}").await;
+        assert_eq!(denied(&mut client).await, expected, "{size}");
     }
     assert_eq!(site.status().await.counts.arrived, 0);
     site.until_empty().await;
 }
 
-/// Sends a whole request before it reads anything of the answer.
+/// Sends a whole request before it reads the response.
 fn post(address: &str, body: &[u8], kind: &str) -> (u16, Value) {
     let mut socket = TcpStream::connect(address).unwrap();
     let head = format!(
@@ -83,20 +83,21 @@ fn post(address: &str, body: &[u8], kind: &str) -> (u16, Value) {
     (status, serde_json::from_str(body).unwrap())
 }
 
-/// Over plain HTTP the answer came while the request was still on its way, and was lost with the connection.
+/// Over plain HTTP the response was sent while the request was still being received, and was lost with the
+/// connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_is_too_long_is_answered_when_it_is_read() {
-    let site = Site::new(1, "").await;
+async fn a_request_that_is_too_long_is_read_and_answered() {
+    let site = TestPool::new(1, "").await;
     let file = json!({ "filename": "a.sh", "text": "x".repeat(6_000_000) });
     let body = json!({ "input": [file] }).to_string();
-    for (kind, status, words) in [
+    for (kind, status, expected) in [
         ("application/json", 413, "the input is too large: send at most 128 KiB"),
         ("text/plain", 415, "send JSON with the header 'Content-Type: application/json'"),
     ] {
         let (address, body) = (site.address.clone(), body.clone());
         let answer = move || post(&address, body.as_bytes(), kind);
         let answer = tokio::task::spawn_blocking(answer).await.unwrap();
-        assert_eq!((answer.0, answer.1["error"]["error"].as_str()), (status, Some(words)));
+        assert_eq!((answer.0, answer.1["error"]["error"].as_str()), (status, Some(expected)));
     }
     assert_eq!(site.status().await.counts.arrived, 0);
 }

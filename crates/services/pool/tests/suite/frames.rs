@@ -1,11 +1,11 @@
-//! Frames made by chance, through the same check as the fuzz target: it needs no other compiler.
+//! Random frames, through the same check as the fuzz target, which needs another compiler.
 
 #[path = "../../../../../fuzz/checks/pool_frames.rs"]
 mod pool_frames;
 
 use proptest::prelude::*;
 
-/// Pieces that frames are made of, right ones and wrong ones.
+/// Pieces of frames, valid and invalid ones.
 const PIECES: [&str; 30] = [
     "input ",
     "add ",
@@ -39,7 +39,7 @@ const PIECES: [&str; 30] = [
     "\u{1f980}",
 ];
 
-/// Whole frames, so that a run comes to its start now and then.
+/// Complete frames, so that some runs reach their start.
 const FRAMES: [&str; 6] = [
     "input {\"filename\": \"a.asy\"}\nbytes",
     "input {\"filename\": \"{main}.asy\"}\nbytes",
@@ -53,7 +53,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_that_a_client_says_leads_elsewhere(
+    fn no_frame_escapes_the_limits(
         lines in prop::collection::vec(
             prop_oneof![
                 prop::sample::select(FRAMES.as_slice()).prop_map(String::from),

@@ -1,11 +1,11 @@
-//! Programs and clients that mean harm.
+//! Malicious programs and clients.
 
 use rustix::fs::{Gid, Uid};
 use rustix::process::geteuid;
 use rustix::thread::{set_thread_gid, set_thread_uid};
 use serde_json::{Value, json};
 
-use crate::rig::{Site, until_gone};
+use crate::fixture::{TestPool, until_gone};
 
 fn output(answer: &Value) -> String {
     let result = if answer["ok"].is_object() { &answer["ok"] } else { &answer["error"] };
@@ -14,8 +14,8 @@ fn output(answer: &Value) -> String {
 }
 
 #[tokio::test]
-async fn names_that_lead_elsewhere_are_refused() {
-    let site = Site::new(1, "").await;
+async fn names_outside_the_folder_are_refused() {
+    let site = TestPool::new(1, "").await;
     for name in ["../a.sh", "/tmp/a.sh", "a/b.sh", ".sh", "..sh", "-c.sh", "a\u{0}.sh", "a.asy"] {
         let file = json!({ "filename": name, "text": "true" });
         let (status, answer) = site.post(json!({ "input": [file] })).await;
@@ -26,7 +26,7 @@ async fn names_that_lead_elsewhere_are_refused() {
 
 #[tokio::test]
 async fn a_link_instead_of_a_result_is_not_followed() {
-    let site = Site::new(1, "").await;
+    let site = TestPool::new(1, "").await;
     for script in [
         "ln -s /etc/passwd result.txt",
         "echo secret > other; ln -s other result.txt",
@@ -43,8 +43,8 @@ async fn a_link_instead_of_a_result_is_not_followed() {
 }
 
 #[tokio::test]
-async fn nothing_of_the_pools_environment_is_seen() {
-    let site = Site::new(1, "").await;
+async fn the_environment_of_the_pool_is_not_visible() {
+    let site = TestPool::new(1, "").await;
     let seen = output(&site.run("env").await);
     let mut names: Vec<_> = seen.lines().filter_map(|line| line.split('=').next()).collect();
     names.sort_unstable();
@@ -52,8 +52,8 @@ async fn nothing_of_the_pools_environment_is_seen() {
 }
 
 #[tokio::test]
-async fn the_machine_is_out_of_sight() {
-    let site = Site::new(1, "").await;
+async fn the_machine_is_not_visible() {
+    let site = TestPool::new(1, "").await;
     let isolation = site.pool.backends().isolation();
     if !isolation.has_bubblewrap() {
         assert!(isolation.gaps().iter().any(|gap| gap.contains("bubblewrap")));
@@ -63,7 +63,7 @@ async fn the_machine_is_out_of_sight() {
     let seen = output(&answer);
     assert!(!seen.contains("root:"), "{seen}");
     assert!(seen.contains("/etc/passwd: No such file"), "{seen}");
-    // Only the loopback device is there, and it leads nowhere.
+    // Only the loopback device exists, without any connection.
     let seen = output(&site.run("cat /proc/net/dev | tail -n +3 | cut -d: -f1").await);
     assert_eq!(seen.trim(), "lo");
     let seen = output(&site.run("touch /usr/x /x; echo $?").await);
@@ -72,7 +72,7 @@ async fn the_machine_is_out_of_sight() {
 
 #[tokio::test]
 async fn programs_are_never_root() {
-    let site = Site::new(1, "").await;
+    let site = TestPool::new(1, "").await;
     if site.pool.backends().isolation().first_uid().is_none() {
         let gaps = site.pool.backends().isolation().gaps();
         assert!(gaps.iter().any(|gap| gap.contains("same user")));
@@ -86,13 +86,13 @@ async fn programs_are_never_root() {
     assert!(seen.contains("0000000000000000"), "{seen}");
 }
 
-/// Users of its own, so that what other tests run beside it is not taken for what it left.
+/// Users of its own, so that processes of other tests are not mistaken for its leftovers.
 const BOMB: &str = "limits: {processes_max: 40}\nisolation: {bubblewrap: true, first_uid: 60920}";
 
-/// A service that runs as root starts a fork bomb: the limit on processes must bind it.
+/// A pool that runs as root starts a fork bomb: the process limit must contain it.
 #[tokio::test]
 async fn a_fork_bomb_is_contained_and_leaves_nothing() {
-    let site = Site::new(2, BOMB).await;
+    let site = TestPool::new(2, BOMB).await;
     let isolation = site.pool.backends().isolation();
     let Some(first) = isolation.first_uid() else {
         assert!(isolation.gaps().iter().any(|gap| gap.contains("number is not limited")));
@@ -101,7 +101,7 @@ async fn a_fork_bomb_is_contained_and_leaves_nothing() {
     let script = "bomb() { bomb | bomb & }; bomb; sleep 1000";
     let mut bomb = site.start(r#"{"duration": 1}"#, script).await;
     bomb.until("output").await;
-    // Others go on as if nothing happened.
+    // Other tasks are not affected.
     assert!(site.run("echo x > result.txt").await["ok"].is_object());
     let end = bomb.until("complete").await;
     assert_ne!(end.error(), "");
@@ -110,14 +110,14 @@ async fn a_fork_bomb_is_contained_and_leaves_nothing() {
     until_gone(first..first + 4).await;
 }
 
-/// What leaves its process group is killed all the same.
+/// A process that leaves its process group is killed too.
 #[tokio::test]
 async fn a_process_that_hides_is_killed_with_its_task() {
     for isolation in [
         "isolation: {bubblewrap: true, first_uid: 60900}",
         "isolation: {bubblewrap: false, first_uid: 60910}",
     ] {
-        let site = Site::new(1, isolation).await;
+        let site = TestPool::new(1, isolation).await;
         let Some(first) = site.pool.backends().isolation().first_uid() else { return };
         let script = "setsid sleep 1000 >/dev/null 2>&1 & echo x > result.txt";
         assert!(site.run(script).await["ok"].is_object());
@@ -127,21 +127,21 @@ async fn a_process_that_hides_is_killed_with_its_task() {
     }
 }
 
-/// Where the pool was not root, clients that left at once filled the machine: each left a bubblewrap that was killed
+/// If the pool was not root, clients that left at once filled the machine: each left a bubblewrap that was killed
 /// before its child was bound to it.
 #[test]
-fn nothing_is_left_by_clients_that_leave_at_once_where_the_pool_is_not_root() {
-    // A user of its own, so that what is left can be seen.
+fn clients_that_leave_at_once_leave_no_processes_if_the_pool_is_not_root() {
+    // A user of its own, so that leftovers are visible.
     let user = 1_000_000 + std::process::id();
     let pool = move || {
         if geteuid().is_root() {
-            // For this thread and those that it starts.
+            // For this thread and its children.
             set_thread_gid(Gid::from_raw(user)).unwrap();
             set_thread_uid(Uid::from_raw(user)).unwrap();
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.unwrap().block_on(async {
-            let site = Site::new(4, "").await;
+            let site = TestPool::new(4, "").await;
             assert_eq!(site.pool.backends().isolation().first_uid(), None);
             for round in 0..40 {
                 let mut client = site.start("{}", "exec sleep 1000").await;
@@ -162,17 +162,18 @@ fn nothing_is_left_by_clients_that_leave_at_once_where_the_pool_is_not_root() {
 
 #[tokio::test]
 async fn memory_and_files_have_limits() {
-    let site = Site::new(1, "limits: {memory_bytes_max: 200000000, file_bytes_max: 100000}").await;
+    let site =
+        TestPool::new(1, "limits: {memory_bytes_max: 200000000, file_bytes_max: 100000}").await;
     let answer = site.run("head -c 1000000 /dev/zero > result.txt; wc -c < result.txt").await;
     assert!(output(&answer).contains("100000\n"), "{answer}");
     let answer = site.run("dd if=/dev/zero of=/dev/null bs=400M count=1; echo status $?").await;
     assert!(output(&answer).contains("status 1"), "{answer}");
 }
 
-/// The folder of devices was a place in memory without a size: a program could fill half of what the machine has.
+/// The folder of devices was in memory without a size limit: a program could fill half of the machine's memory.
 #[tokio::test]
-async fn folders_in_memory_have_a_size() {
-    let site = Site::new(1, "limits: {file_bytes_max: 200000000}").await;
+async fn folders_in_memory_have_a_size_limit() {
+    let site = TestPool::new(1, "limits: {file_bytes_max: 200000000}").await;
     if !site.pool.backends().isolation().has_bubblewrap() {
         return;
     }
@@ -189,14 +190,14 @@ async fn folders_in_memory_have_a_size() {
 
 /// Each file and each process is within its limit, and there are more and more of them.
 #[tokio::test]
-async fn what_a_task_uses_altogether_has_limits() {
+async fn the_total_usage_of_a_task_is_limited() {
     let more = "limits: {task_disk_bytes_max: 5000000, task_files_max: 200, \
                 task_memory_bytes_max: 100000000}";
-    let site = Site::new(1, more).await;
-    for (script, words) in [
+    let site = TestPool::new(1, more).await;
+    for (script, expected) in [
         ("i=0; while :; do i=$((i+1)); head -c 500000 /dev/zero > f$i; done", "disk limit"),
         ("mkdir d; i=0; while :; do i=$((i+1)); : > d/f$i; done", "too many files"),
-        // What has no end of a line is kept until it comes.
+        // A line without an end is kept in memory.
         (
             "for i in 1 2 3 4 5 6; do (head -c 30000000 /dev/zero; sleep 1000) | tail & done; wait",
             "memory limit",
@@ -204,15 +205,15 @@ async fn what_a_task_uses_altogether_has_limits() {
     ] {
         let mut client = site.start(r#"{"duration": 30}"#, script).await;
         let end = client.until("complete").await;
-        assert!(end.error().starts_with(words), "{end:?}");
+        assert!(end.error().starts_with(expected), "{end:?}");
         site.until_empty().await;
     }
 }
 
-/// Folders in folders ended the whole server when they were removed, and hid what was in them from the limits.
+/// Nested folders crashed the whole server when they were removed, and evaded the limits.
 #[tokio::test]
-async fn folders_in_folders_end_the_task_and_nobody_else() {
-    let site = Site::new(1, "").await;
+async fn nested_folders_end_only_their_own_task() {
+    let site = TestPool::new(1, "").await;
     let script = r#"exec perl -e 'for (1..3000) { mkdir "d"; chdir "d" } sleep 1000'"#;
     let mut client = site.start(r#"{"duration": 30}"#, script).await;
     let end = client.until("complete").await;
@@ -222,9 +223,10 @@ async fn folders_in_folders_end_the_task_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn what_all_tasks_use_together_has_a_limit_and_the_largest_ends() {
+async fn the_total_usage_of_all_tasks_is_limited_and_the_largest_ends() {
     let classes = "classes: [{name: one, seconds: 300, limit: 100%}]";
-    let site = Site::new(2, &format!("limits: {{pool_disk_bytes_max: 9000000}}\n{classes}")).await;
+    let site =
+        TestPool::new(2, &format!("limits: {{pool_disk_bytes_max: 9000000}}\n{classes}")).await;
     let write = |size: u32| format!("head -c {size} /dev/zero > f; echo up; exec sleep 1000");
     let mut small = site.start("{}", &write(4_000_000)).await;
     small.until_output("up").await;
@@ -235,24 +237,24 @@ async fn what_all_tasks_use_together_has_a_limit_and_the_largest_ends() {
 }
 
 #[tokio::test]
-async fn the_input_of_all_clients_together_has_a_limit() {
-    let site = Site::new(1, "limits: {held_bytes_max: 20480}").await;
+async fn the_input_of_all_clients_together_is_limited() {
+    let site = TestPool::new(1, "limits: {held_bytes_max: 20480}").await;
     let mut first = site.client().await;
     first.file("a.sh", &"#".repeat(15_000)).await;
     let mut second = site.client().await;
     second.file("a.sh", &"#".repeat(15_000)).await;
-    // Whoever came second is sent away, over plain HTTP too, and the first goes on.
-    let words = "the input of those who wait has no room for more; try again later";
+    // The second client is refused, also over plain HTTP, and the first continues.
+    let expected = "input buffer full; try again later";
     let refused = tokio::select! {
         frame = first.until("deny") => frame,
         frame = second.until("deny") => frame,
     };
-    assert_eq!(refused.error(), words);
+    assert_eq!(refused.error(), expected);
     let file = json!({ "filename": "a.sh", "text": "#".repeat(15_000) });
     let (status, answer) = site.post(json!({ "input": [file] })).await;
-    assert_eq!((status, answer["error"]["error"].as_str()), (503, Some(words)));
+    assert_eq!((status, answer["error"]["error"].as_str()), (503, Some(expected)));
     drop((first, second));
-    // The room is free again as soon as they are gone.
+    // The memory is free again as soon as they are gone.
     let big = format!("{}\necho x > result.txt", "#".repeat(10_000));
     while site.run(&big).await["ok"].is_null() {}
 }

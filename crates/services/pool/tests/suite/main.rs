@@ -1,25 +1,25 @@
-//! A pool with real programs, seen through its own sockets.
+//! A pool with real programs, tested through its own sockets.
 //!
-//! Nothing here sleeps: tests wait for frames, or look at the pool again and again until it is as it
-//! should be.
+//! No test sleeps: tests wait for frames, or poll the pool until it is in the required state.
 
-mod rig;
+mod fixture;
 
 mod asymptote;
-mod desk;
-mod ending;
+mod disconnects;
 mod final_frames;
 mod frames;
 mod hostile;
 mod interactive;
-mod leaving;
 mod limits;
-mod losing;
+mod lost_runs;
 mod page;
 mod plain;
 mod queue;
+mod random;
 mod redis;
-mod short;
+mod sandbox_end;
+mod sandboxes;
+mod scheduler_state;
+mod short_tasks;
 mod socket;
 mod storm;
-mod walls;

@@ -1,11 +1,11 @@
-//! The page with programs that every machine has: what it says of a stopped task, and what it shows.
+//! The web page with programs that exist on every machine: stopped tasks, errors and results.
 
 use taskyard_pool::Config;
 
-use crate::rig::Site;
+use crate::fixture::TestPool;
 use taskyard_testkit::chromium::browse;
 
-/// Writes a small PDF; the places of its objects are not right, which every reader mends.
+/// Writes a small PDF; the offsets of its objects are wrong, which every reader repairs.
 const CONFIG: &str = r#"
 backends: 1
 seed: 1
@@ -31,11 +31,11 @@ programs:
       END
 "#;
 
-async fn site() -> Site {
-    Site::of(Config::parse(CONFIG).unwrap()).await
+async fn site() -> TestPool {
+    TestPool::of(Config::parse(CONFIG).unwrap()).await
 }
 
-/// A task that was stopped while it waited was shown as waiting for ever.
+/// A task that was stopped while it waited was shown as waiting forever.
 #[tokio::test]
 async fn a_task_that_is_stopped_in_the_queue_is_shown_as_stopped() {
     let site = site().await;
@@ -53,7 +53,7 @@ async fn a_task_that_is_stopped_in_the_queue_is_shown_as_stopped() {
         assert_eq!(page.text("#error").await, "");
         site.until(|status| status.queued == 0 && status.counts.left == 1).await;
         drop(busy);
-        // It runs again as if nothing had happened.
+        // The next task runs normally.
         page.click("#run").await;
         page.until("text('#state') === 'done'").await;
         assert_eq!(page.complaints().await, [] as [String; 0]);
@@ -61,9 +61,9 @@ async fn a_task_that_is_stopped_in_the_queue_is_shown_as_stopped() {
     .await;
 }
 
-/// The end that the pool tells a task in the queue is shown as any other.
+/// The final error of a waiting task is shown like any other.
 #[tokio::test]
-async fn a_task_that_waits_in_a_pool_that_stops_is_shown_as_failed() {
+async fn a_waiting_task_of_a_stopping_pool_is_shown_as_failed() {
     let site = site().await;
     let mut busy = site.start("{}", "echo up; exec sleep 1000").await;
     busy.until_output("up").await;
@@ -96,9 +96,9 @@ async fn a_pdf_is_shown() {
     .await;
 }
 
-/// The box for a session had no name that one could see.
+/// The input field of a session had no visible label.
 #[tokio::test]
-async fn every_field_has_a_label_that_is_seen() {
+async fn every_field_has_a_visible_label() {
     let site = site().await;
     browse(&format!("http://{}/pool", site.address), async |page| {
         page.until("document.querySelector('#code').value").await;

@@ -1,35 +1,35 @@
-//! Those who wait are told where they stand.
+//! Waiting tasks receive their position in the queue.
 
 use serde_json::Value;
 
-use crate::rig::Site;
+use crate::fixture::TestPool;
 
 #[tokio::test]
-async fn who_waits_is_told_how_long_and_why() {
-    let site = Site::new(1, "").await;
+async fn a_waiting_task_receives_an_estimate_and_a_reason() {
+    let site = TestPool::new(1, "").await;
     let mut busy = site.start(r#"{"duration": 20}"#, "echo up; exec sleep 1000").await;
     busy.until_output("up").await;
     let mut fast = site.start(r#"{"duration": 3}"#, "echo x > result.txt").await;
-    let told = fast.until("queue").await.body;
-    assert_eq!((&told["ahead"], &told["reason"]), (&0.into(), &"limit_reached".into()));
-    assert_eq!(told["words"], "all backends are busy");
-    let estimate = told["estimate"].as_f64().unwrap();
+    let position = fast.until("queue").await.body;
+    assert_eq!((&position["ahead"], &position["reason"]), (&0.into(), &"limit_reached".into()));
+    assert_eq!(position["words"], "all backends are busy");
+    let estimate = position["estimate"].as_f64().unwrap();
     assert!(estimate > 0.0 && estimate < 22.0, "{estimate}");
     let mut slow = site.start(r#"{"duration": 30}"#, "true").await;
-    let told = slow.until("queue").await.body;
-    assert_eq!(told["ahead"], 1);
-    assert!(told["estimate"].as_f64().unwrap() > estimate);
+    let position = slow.until("queue").await.body;
+    assert_eq!(position["ahead"], 1);
+    assert!(position["estimate"].as_f64().unwrap() > estimate);
     drop(busy);
     assert_eq!(fast.until("complete").await.error(), "");
-    let status = site.until(|status| status.counts.estimates.told >= 1).await;
-    assert_eq!(status.counts.estimates.kept, status.counts.estimates.told);
+    let status = site.until(|status| status.counts.estimates.estimates_given >= 1).await;
+    assert_eq!(status.counts.estimates.estimates_met, status.counts.estimates.estimates_given);
 }
 
 #[tokio::test]
-async fn a_default_task_yields_and_the_waiting_one_starts_as_told() {
+async fn a_default_task_is_lowered_and_the_waiting_one_starts_within_its_estimate() {
     let classes = "classes:\n  - {name: fast, seconds: 0.2, limit: 100%}\n  - {name: slow, \
                    seconds: 30, limit: 100%}\n";
-    let site = Site::new(1, classes).await;
+    let site = TestPool::new(1, classes).await;
     let mut default = site.start("{}", "echo up; exec sleep 1000").await;
     default.until_output("up").await;
     let mut fast = site.start(r#"{"duration": 0.2}"#, "echo x > result.txt").await;
@@ -39,8 +39,8 @@ async fn a_default_task_yields_and_the_waiting_one_starts_as_told() {
 }
 
 #[tokio::test]
-async fn a_paused_pool_says_so() {
-    let site = Site::new(1, "").await;
+async fn a_paused_pool_is_the_reason_for_waiting() {
+    let site = TestPool::new(1, "").await;
     site.pool.scheduler().pause(true).await.unwrap();
     let mut client = site.start("{}", "echo x > result.txt").await;
     assert_eq!(client.until("queue").await.body["reason"], "pool_paused");
@@ -49,13 +49,13 @@ async fn a_paused_pool_says_so() {
 }
 
 #[tokio::test]
-async fn who_waited_too_long_is_turned_away() {
-    let site = Site::new(1, "wait_seconds_max: 0.3").await;
+async fn a_task_that_waits_too_long_is_denied() {
+    let site = TestPool::new(1, "wait_seconds_max: 0.3").await;
     let mut busy = site.start(r#"{"duration": 30}"#, "echo up; exec sleep 1000").await;
     busy.until_output("up").await;
     let mut client = site.start(r#"{"duration": 3}"#, "true").await;
-    let told = client.until("queue").await;
-    assert_eq!(told.body["reason"], "limit_reached");
+    let position = client.until("queue").await;
+    assert_eq!(position.body["reason"], "limit_reached");
     let error = client.until("deny").await.error().to_owned();
     assert!(error.starts_with("overloaded"), "{error}");
     let status = site.status().await;
@@ -63,26 +63,29 @@ async fn who_waited_too_long_is_turned_away() {
 }
 
 #[tokio::test]
-async fn what_a_client_has_too_many_of_waits_outside_the_queue() {
-    let site = Site::new(2, "client_tasks_max: 1").await;
+async fn tasks_over_the_client_limit_wait_outside_the_queue() {
+    let site = TestPool::new(2, "client_tasks_max: 1").await;
     let mut busy = site.start(r#"{"duration": 30}"#, "echo up; exec sleep 1000").await;
     busy.until_output("up").await;
-    // A backend is free, and still the same client has to wait.
+    // A backend is free, and the same client still has to wait.
     let mut next = site.start(r#"{"duration": 10}"#, "echo x > result.txt").await;
-    let told = next.until("queue").await.body;
-    assert_eq!((&told["reason"], &told["estimate"]), (&"client_limit".into(), &Value::Null));
-    next.say(r#"options {"duration": 5}"#).await;
+    let position = next.until("queue").await.body;
+    assert_eq!(
+        (&position["reason"], &position["estimate"]),
+        (&"client_limit".into(), &Value::Null)
+    );
+    next.send(r#"options {"duration": 5}"#).await;
     let mut gone = site.start("{}", "true").await;
     gone.until("queue").await;
     drop(gone);
     let mut session = site.connect("/pool/run/sh/interactive").await;
-    session.say("start {}").await;
+    session.send("start {}").await;
     assert!(session.until("deny").await.error().starts_with("this client has as many tasks"));
     let status = site.status().await;
     assert_eq!((status.queued, status.running, status.counts.arrived), (0, 1, 1));
     drop(busy);
     assert_eq!(next.until("complete").await.error(), "");
-    // Over plain HTTP in its turn too.
+    // The same over plain HTTP.
     let (first, second) = tokio::join!(site.run("echo x > result.txt"), site.run("exit 3"));
     assert!(first["ok"].is_object() && second["error"].is_object(), "{first} {second}");
     site.until_empty().await;

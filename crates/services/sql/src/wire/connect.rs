@@ -16,7 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::{Arrived, Refusal, Stream, Wire, tls};
-use taskyard_postgres::passfile::{self, Wanted};
+use taskyard_postgres::passfile::{self, PassfileQuery};
 use taskyard_postgres::{Conninfo, SslMode};
 
 /// How long connecting may take unless the connection string says otherwise.
@@ -115,7 +115,7 @@ pub async fn connect(conninfo: &Conninfo, opening: &Opening) -> Result<Wire, Con
         seconds => Duration::from_secs(seconds.max(2).into()),
     };
     let mut last = ConnectError::Unreachable("no host is given".into());
-    for place in conninfo.places() {
+    for place in conninfo.addresses() {
         match timeout(most, connect_to(place, conninfo, opening)).await {
             Ok(Ok(wire)) => return Ok(wire),
             // Only a place that does not answer is a reason to try the next.
@@ -263,7 +263,7 @@ fn password(conninfo: &Conninfo, place: &(String, u16), opening: &Opening) -> Op
     let user = conninfo.user.as_deref().or(conninfo.dbname.as_deref()).unwrap_or("postgres");
     let dbname = conninfo.dbname.as_deref().unwrap_or(user);
     let host = if place.0.starts_with('/') { "localhost" } else { &place.0 };
-    let wanted = Wanted { host, port: place.1, dbname, user };
+    let wanted = PassfileQuery { host, port: place.1, dbname, user };
     passfile::find(file, wanted).unwrap_or_else(|why| {
         tracing::warn!(file = %file.display(), "{why}");
         None

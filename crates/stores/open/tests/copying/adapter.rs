@@ -4,7 +4,7 @@ use taskyard_core::{Body, Command, Reply, Span, State, Take, TaskId, Timestamp};
 use taskyard_store::copy::CopyError;
 use taskyard_store::{MemoryStore, Store};
 use taskyard_store_tarantool::{Clock, TarantoolStore};
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use crate::content::{ask, content, copy_all, fill_store, name};
 use taskyard_testkit::tarantool::{Instance, program};
@@ -13,7 +13,7 @@ const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 
 fn queue() -> Option<(Instance, TarantoolStore)> {
     let instance = Instance::new(program()?);
-    assert_eq!(instance.talk(STAND_IN), Word::Bool(true));
+    assert_eq!(instance.talk(STAND_IN), LuaValue::Bool(true));
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     let store = TarantoolStore::open_read_only(&url, Clock::Caller, Default::default());
     Some((instance, store.expect("the store opens")))
@@ -36,7 +36,7 @@ return true";
 #[test]
 fn it_can_be_copied_from() {
     let Some((instance, store)) = queue() else { return };
-    assert_eq!(instance.talk(FILL), Word::Bool(true));
+    assert_eq!(instance.talk(FILL), LuaValue::Bool(true));
     // Whoever has taken something still has it.
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     let worker = TarantoolStore::open(&url, Clock::Caller).expect("the store opens");
@@ -62,7 +62,7 @@ fn it_can_be_copied_from() {
     assert_eq!(of("sub", 0).subqueue.as_deref(), Some("a"));
     assert_eq!(of("plain", 0).body, Some(Body::new(b"\xa4text")));
     assert!(!copied.peeked.contains_key(&("mail".to_owned(), 3)));
-    assert_eq!(instance.talk("return queue.statistics('mail').tasks.total"), Word::Int(4));
+    assert_eq!(instance.talk("return queue.statistics('mail').tasks.total"), LuaValue::Int(4));
     assert!(copy_all(&store, &to).expect("it is there").already);
     let peek = Command::Peek { tube: name("mail"), ids: vec![TaskId(2)] };
     assert!(matches!(ask(&to, peek), Reply::Tasks(tasks) if tasks.len() == 1));
@@ -77,5 +77,5 @@ fn it_cannot_be_copied_to() {
     let Err(CopyError::Refused(why)) = refused else { panic!("{refused:?}") };
     assert!(why[0].contains("tarantool+queue cannot take tasks"), "{why:?}");
     assert!(!store.capabilities().imports);
-    assert_eq!(instance.talk("return box.space._queue:len()"), Word::Int(0));
+    assert_eq!(instance.talk("return box.space._queue:len()"), LuaValue::Int(0));
 }

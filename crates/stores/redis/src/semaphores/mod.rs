@@ -102,7 +102,7 @@ fn only_looks(command: &SemaphoreCommand) -> bool {
 
 impl Redis {
     fn semaphore_call(&self, key: &SemaphoreKey, words: Vec<Vec<u8>>, grows: bool) -> Call {
-        let place = &self.reach.place;
+        let place = &self.reach.url;
         let channel = if self.presence.is_accompanied() { self.channel() } else { String::new() };
         let single = if place.cluster { "" } else { "1" };
         let mut args = vec![self.now_word(), self.epoch_word()];

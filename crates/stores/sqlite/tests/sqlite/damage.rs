@@ -13,14 +13,17 @@ use taskyard_core::{Body, Kind, NewTask, TubeOptions};
 use taskyard_store::OpenError;
 
 use crate::yard::{
-    Content, FILES, close, content, copy, create, fast_folder, must, open, put, random, try_open,
+    Content, FILES, close, content, copy, create, fast_folder, must, open, put, random, runs,
+    try_open,
 };
 
 use sample::{IDS, Sample};
 use verdict::Trial;
 
-/// How many bits are flipped in each file of each sample, beside those that are always tried.
-const FLIPS: usize = 40;
+/// How many bits are flipped in each file of each sample; `TASKYARD_RUNS` multiplies it.
+const FLIPS: usize = 8;
+/// Every so manieth bit of the seal is flipped; `TASKYARD_RUNS` divides it.
+const SEAL_STEP: usize = 25;
 
 #[test]
 fn a_flipped_bit_in_a_store_that_was_closed() {
@@ -82,12 +85,14 @@ fn bits_to_flip(file: &str, length: usize, random: &mut fastrand::Rng) -> Vec<us
         return Vec::new();
     }
     if file == "taskyard.seal" {
-        return (0..length * 8).step_by(5).collect();
+        let step = (SEAL_STEP / runs()).max(1);
+        return (random.usize(..step)..length * 8).step_by(step).collect();
     }
+    let flips = FLIPS * runs();
     let anywhere = |random: &mut fastrand::Rng| random.usize(..length * 8);
-    let mut bits: Vec<usize> = (0..FLIPS).map(|_| anywhere(random)).collect();
-    bits.extend((0..FLIPS / 2).map(|_| random.usize(..length.min(100) * 8)));
-    for _ in 0..FLIPS {
+    let mut bits: Vec<usize> = (0..flips).map(|_| anywhere(random)).collect();
+    bits.extend((0..flips / 2).map(|_| random.usize(..length.min(100) * 8)));
+    for _ in 0..flips {
         let page = anywhere(random) / 8 / 4096;
         bits.push((page * 4096 * 8 + random.usize(..24 * 8)).min(length * 8 - 1));
     }
@@ -96,23 +101,26 @@ fn bits_to_flip(file: &str, length: usize, random: &mut fastrand::Rng) -> Vec<us
 
 #[test]
 fn a_file_that_was_cut() {
-    cut_files(&mut random());
+    cut_files(&mut random(), &[]);
 }
 
 /// Saving what is left ran for ever with this seed: it asked SQLite to go on behind each unreadable
 /// page, and nothing limited how often.
 #[test]
 fn a_file_that_was_cut_once_kept_the_rescue_busy_for_ever() {
-    cut_files(&mut fastrand::Rng::with_seed(18_354_447_673_342_534_212));
+    // At the border of a page or a frame, and nothing left at all.
+    let borders = [0, 32, 100, 4096, 8192, 32 + 4120];
+    cut_files(&mut fastrand::Rng::with_seed(18_354_447_673_342_534_212), &borders);
 }
 
-fn cut_files(random: &mut fastrand::Rng) {
+/// Cuts every file of every sample to random lengths, to these lengths, and by its last byte.
+fn cut_files(random: &mut fastrand::Rng, borders: &[usize]) {
     for sample in samples() {
         for file in FILES {
             let bytes = sample.read(file);
             let mut lengths: Vec<usize> = (0..5).map(|_| random.usize(..=used(&bytes))).collect();
-            // At the border of a page or a frame, just before the end, and nothing left at all.
-            lengths.extend([0, 32, 100, 4096, 8192, 32 + 4120, bytes.len().saturating_sub(1)]);
+            lengths.extend_from_slice(borders);
+            lengths.push(bytes.len().saturating_sub(1));
             for length in lengths.into_iter().filter(|length| *length < bytes.len()) {
                 let bytes = Some(bytes[..length].to_vec());
                 Trial::new(&sample, file, format!("cut to {length}"), bytes).run_further();

@@ -51,6 +51,11 @@ pub fn random() -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
+/// How much more a random test does than usual.
+pub fn runs() -> usize {
+    std::env::var("TASKYARD_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(1)
+}
+
 /// Opens the store of a folder that must be sound.
 #[track_caller]
 pub fn open(folder: &Path) -> SqliteStore {

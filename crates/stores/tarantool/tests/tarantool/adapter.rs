@@ -7,7 +7,7 @@ use taskyard_core::{
 };
 use taskyard_store::Store;
 use taskyard_store_tarantool::{Clock, TarantoolStore};
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{NOW, ask, make_tube, take};
 use taskyard_testkit::tarantool::{Instance, program};
@@ -17,7 +17,7 @@ const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 /// A Tarantool with a queue, and its URL.
 fn queue() -> Option<(Instance, String)> {
     let instance = Instance::new(program()?);
-    assert_eq!(instance.talk(STAND_IN), Word::Bool(true));
+    assert_eq!(instance.talk(STAND_IN), LuaValue::Bool(true));
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     Some((instance, url))
 }
@@ -108,9 +108,9 @@ fn what_others_put_is_taken_and_what_is_put_others_see() {
     let bodies: Vec<Body> = taken.iter().filter_map(|task| task.body.clone()).collect();
     assert_eq!(bodies, [Body::new(&[9]), Body::new(b"\x81\xa2to\xa3ann")]);
     assert_eq!(peek(&store, &tube, 2).state, State::Delayed);
-    assert_eq!(instance.talk("return queue.statistics('mail').tasks.taken"), Word::Int(2));
+    assert_eq!(instance.talk("return queue.statistics('mail').tasks.taken"), LuaValue::Int(2));
     assert_eq!(ask(&store, finish(&tube, &taken[0], Finish::Ack)), Ok(Reply::Finished(vec![DONE])));
-    assert_eq!(instance.talk("return queue.statistics('mail').calls.ack"), Word::Int(1));
+    assert_eq!(instance.talk("return queue.statistics('mail').calls.ack"), LuaValue::Int(1));
     let missing = Command::Kick { tube: TubeName::new("none").expect("a name"), count: 1 };
     assert!(matches!(ask(&store, missing), Err(Error::TubeNotFound(_))));
 }
@@ -210,7 +210,7 @@ fn what_a_dead_server_took_goes_back() {
         "it belongs to the other's connection"
     );
     drop(dead);
-    while instance.talk("return queue.statistics('mail').tasks.ready") != Word::Int(1) {}
+    while instance.talk("return queue.statistics('mail').tasks.ready") != LuaValue::Int(1) {}
     assert_eq!(take(&store, &tube, 1).len(), 1);
 }
 
@@ -245,7 +245,7 @@ fn what_it_cannot_do_is_refused_in_words() {
         let text = refusal.as_ref().map_err(Error::to_string).expect_err("it is refused");
         assert!(text.contains("is not there in a tarantool/queue"), "{verb}: {text}");
     }
-    assert_eq!(instance.talk("return queue.statistics('mail').tasks.total"), Word::Int(0));
+    assert_eq!(instance.talk("return queue.statistics('mail').tasks.total"), LuaValue::Int(0));
 }
 
 #[test]

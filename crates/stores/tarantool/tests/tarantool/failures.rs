@@ -10,7 +10,7 @@ use taskyard_core::{
 };
 use taskyard_store::{OpenError, Store};
 use taskyard_store_tarantool::{Clock, TarantoolStore};
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ack, ask, ask_until_there, make_tube, put, take};
 use taskyard_testkit::tarantool::{Instance, free_port, program};
@@ -75,7 +75,7 @@ fn a_long_call_is_not_cut_off() {
         end",
     );
     make_tube(&store, TubeOptions::new(Kind::Fifo));
-    assert_eq!(tarantool.talk("return slice >= 60"), Word::Bool(true));
+    assert_eq!(tarantool.talk("return slice >= 60"), LuaValue::Bool(true));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_user_needs_a_password_and_rights() {
         assert!(refusal.contains(why), "{who}: {refusal}");
         assert!(!refusal.contains("wrong") && !refusal.contains("secret"), "{refusal}");
     }
-    assert_eq!(tarantool.talk("return box.space.taskyard_task:len()"), Word::Int(0));
+    assert_eq!(tarantool.talk("return box.space.taskyard_task:len()"), LuaValue::Int(0));
 }
 
 #[test]

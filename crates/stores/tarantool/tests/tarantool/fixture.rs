@@ -1,6 +1,6 @@
 //! The servers that the other tests use.
 
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::tarantool::{Instance, program};
 
@@ -13,7 +13,7 @@ fn what_is_acknowledged_outlives_a_kill() {
     instance.start();
     instance.signal("STOP");
     instance.signal("CONT");
-    assert_eq!(instance.talk("return box.space.s:len()"), Word::Int(1));
+    assert_eq!(instance.talk("return box.space.s:len()"), LuaValue::Int(1));
     assert!(instance.url().ends_with(&instance.port().to_string()));
 }
 
@@ -24,9 +24,9 @@ fn a_replica_follows_and_cannot_be_written_to() {
     master.talk("box.schema.space.create('s'):create_index('i') box.space.s:insert{7}");
     let arrived =
         "return box.space.s ~= nil and box.space.s.index.i ~= nil and box.space.s:len() == 1";
-    while replica.talk(arrived) != Word::Bool(true) {}
-    assert_eq!(replica.talk("return box.info.ro"), Word::Bool(true));
-    assert_eq!(master.talk("return box.info.ro"), Word::Bool(false));
+    while replica.talk(arrived) != LuaValue::Bool(true) {}
+    assert_eq!(replica.talk("return box.info.ro"), LuaValue::Bool(true));
+    assert_eq!(master.talk("return box.info.ro"), LuaValue::Bool(false));
 }
 
 #[test]
@@ -40,6 +40,6 @@ fn a_killed_master_joins_anew() {
     new.talk("box.schema.space.create('s'):create_index('i') box.space.s:insert{7}");
     let arrived =
         "return box.space.s ~= nil and box.space.s.index.i ~= nil and box.space.s:len() == 1";
-    while old.talk(arrived) != Word::Bool(true) {}
-    assert_eq!(old.talk("return box.info.ro"), Word::Bool(true));
+    while old.talk(arrived) != LuaValue::Bool(true) {}
+    assert_eq!(old.talk("return box.info.ro"), LuaValue::Bool(true));
 }

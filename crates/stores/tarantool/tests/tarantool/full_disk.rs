@@ -8,7 +8,7 @@ use taskyard_core::{
     SemaphoreCommand, SemaphoreKey, TaskId, TubeName, TubeOptions, Wish,
 };
 use taskyard_store_tarantool::{Clock, TarantoolStore};
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::{CALL, open};
@@ -145,7 +145,7 @@ fn a_put_that_cannot_be_logged_is_refused_while_tasks_are_counted() {
         local tick = batch(1001, { 16, 10 })
         return { (put:join()), (tick:join()) }";
     let told = tarantool.talk(&format!("{CALL} {script}"));
-    assert_eq!(told, Word::List(vec![Word::Bool(false); 2]), "both are refused");
+    assert_eq!(told, LuaValue::List(vec![LuaValue::Bool(false); 2]), "both are refused");
     tarantool.fill_disk(false);
     ask(&store, put(&tube, 1)).expect("it is put");
     tarantool.audit("taskyard");

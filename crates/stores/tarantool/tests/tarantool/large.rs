@@ -5,7 +5,7 @@ use taskyard_core::{
     Body, Command, Kind, NewTask, Reply, Span, Take, TaskId, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{NOW, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::{CALL, open, run, store};
@@ -85,7 +85,7 @@ fn one_answer_is_not_larger_than_it_may_be() {
         let Ok(Reply::Taken(tasks)) = reply else { panic!("{reply:?}") };
         assert_eq!(tasks[0].body, Some(payload(number)), "in order");
     }
-    let Word::Int(largest) = tarantool.talk("return largest") else { panic!("a number") };
+    let LuaValue::Int(largest) = tarantool.talk("return largest") else { panic!("a number") };
     assert!((16 << 20..18 << 20).contains(&largest), "{largest}");
     tarantool.audit("taskyard");
 }

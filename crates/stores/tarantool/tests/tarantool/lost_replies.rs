@@ -2,7 +2,7 @@
 
 use taskyard_core::{Command, Error, Kind, Span, Take, TubeName, TubeOptions};
 use taskyard_store::Store;
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::SharedDatabase;
 use taskyard_testkit::calls::{NOW, ask, make_tube, put};
@@ -57,10 +57,10 @@ fn what_was_put_in_order_is_not_put_in_order_later() {
         "{CALL} call('batch', server, 10, nil, 7, {{{{13, ('s'):rep(16), true}}, {{5, 'mail', 1, 0, nil, ('s'):rep(16)}}}}, 0)"
     ));
     let held = "return box.space.taskyard_held:len()";
-    assert_eq!(alone.talk(held), Word::Int(1));
+    assert_eq!(alone.talk(held), LuaValue::Int(1));
     alone.talk(&settle);
     alone.talk(&format!("{CALL} call('batch', server, 11, nil, 8, {{{{16, 9}}}}, 0)"));
-    assert_eq!(alone.talk(held), Word::Int(1));
+    assert_eq!(alone.talk(held), LuaValue::Int(1));
 }
 
 // A connection that was lost while it was made had carried nothing yet: a put was said to be done or not, though it had not been sent.
@@ -94,8 +94,8 @@ fn what_was_given_up_is_not_done_later() {
             return #call('batch', server, {call}, nil, 7, {{{{5, 'mail', 1}}}}, 0)"
         )
     };
-    assert_eq!(alone.talk(&take(10)), Word::Int(0), "it says that it was not wanted");
+    assert_eq!(alone.talk(&take(10)), LuaValue::Int(0), "it says that it was not wanted");
     assert_eq!(ready_and_taken(&store, &tube), (1, 0));
-    assert_eq!(alone.talk(&take(11)), Word::Int(6));
+    assert_eq!(alone.talk(&take(11)), LuaValue::Int(6));
     assert_eq!(ready_and_taken(&store, &tube), (0, 1));
 }

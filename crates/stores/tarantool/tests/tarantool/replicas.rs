@@ -7,7 +7,7 @@ use std::time::Duration;
 use taskyard_core::{Command, Error, Kind, Reply, SessionId, Span, Take, TubeName, TubeOptions};
 use taskyard_store::{RemoteChange, Store};
 use taskyard_store_tarantool::TarantoolStore;
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ask, ask_until_there, make_tube, put, take};
 use taskyard_testkit::tarantool::open;
@@ -108,6 +108,6 @@ fn one_that_takes_over_is_told_what_it_missed() {
     let Reply::Taken(tasks) = ask_until_there(&store, &take_as(&tube)) else { panic!("a take") };
     let lease = tasks[0].lease.expect("a lease");
     let reserved = pair[1].talk("return box.space.taskyard_meta:get('lease')[2]");
-    assert_eq!(reserved, Word::Int(i128::from(lease.0) + (1 << 20)), "by this instance");
+    assert_eq!(reserved, LuaValue::Int(i128::from(lease.0) + (1 << 20)), "by this instance");
     assert!(lease.0 > before.0 + (1 << 25), "beyond what the other can have reserved");
 }

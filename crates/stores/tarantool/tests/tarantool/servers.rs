@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use taskyard_core::{Command, Kind, Outcome, TubeOptions};
 use taskyard_store::Store;
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::{CALL, instance, open, own, run};
@@ -32,9 +32,9 @@ fn a_dead_servers_tasks_return() {
         let (sender, heard) = mpsc::channel();
         store.watch(Arc::new(move |what| drop(sender.send(what))));
         let servers = format!("return box.space.{prefix}_server:len()");
-        assert_eq!(instance().talk(&servers), Word::Int(2));
+        assert_eq!(instance().talk(&servers), LuaValue::Int(2));
         // Who lives hears that something happened once it has judged.
-        while instance().talk(&servers) != Word::Int(1) {
+        while instance().talk(&servers) != LuaValue::Int(1) {
             let _ = heard.recv_timeout(Duration::from_millis(100));
         }
         ask(&store, Command::Tick { limit: 10 }).expect("it ticks");
@@ -65,7 +65,7 @@ fn held_after_a_begin(heard: u32, clock: u32, ran: u32) -> Option<u64> {
         call('begin', ('x'):rep(16), nil, 4000000)"
     ));
     let held = tarantool.talk("return box.space.taskyard_taken:len()");
-    let Word::Int(held) = held else { panic!("{held:?}") };
+    let LuaValue::Int(held) = held else { panic!("{held:?}") };
     u64::try_from(held).ok()
 }
 
@@ -98,5 +98,5 @@ fn a_server_is_lost_only_after_two_heartbeats_of_another() {
         news.beats[b] = {{ now - 500000, now - 3500000 }}
         return {{ call('beat', b, nil, 1000000)[2], call('beat', b, nil, 1000000)[2] }}"
     ));
-    assert_eq!(lost, Word::List(vec![Word::Int(0), Word::Int(1)]));
+    assert_eq!(lost, LuaValue::List(vec![LuaValue::Int(0), LuaValue::Int(1)]));
 }

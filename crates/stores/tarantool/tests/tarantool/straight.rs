@@ -7,7 +7,7 @@ use taskyard_core::{
     Body, Command, Kind, NewTask, Reply, Span, Task, TaskId, TubeName, TubeOptions,
 };
 use taskyard_store_tarantool::TarantoolStore;
-use taskyard_tarantool::Word;
+use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::open;
@@ -97,7 +97,7 @@ fn who_sets_a_trigger_hears_of_every_task() {
          box.space.taskyard_task:on_replace(function() heard = heard + 1 end)",
     );
     ask(&store, put(&tube, 200)).expect("they are put");
-    assert_eq!(instance.talk("return heard"), Word::Int(200));
+    assert_eq!(instance.talk("return heard"), LuaValue::Int(200));
     assert_eq!(take(&store, &tube, 999).len(), 203);
     instance.audit("taskyard");
 }

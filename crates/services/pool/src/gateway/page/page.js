@@ -1,4 +1,4 @@
-// One task at a time, and one session: what is said goes over WebSockets, as docs/pool.md has it.
+// Runs one task and one session at a time over WebSockets; docs/pool.md describes the protocol.
 
 const at = (id) => document.getElementById(id);
 const decoder = () => new TextDecoder();
@@ -10,7 +10,7 @@ async function begin() {
   const answer = await fetch('/pool/programs', { headers });
   at('token-form').hidden = answer.status !== 401;
   if (!answer.ok) {
-    at('state').textContent = answer.status === 401 ? 'token needed' : 'the pool does not answer';
+    at('state').textContent = answer.status === 401 ? 'token needed' : 'the pool is not available';
     return;
   }
   programs = await answer.json();
@@ -43,8 +43,8 @@ function choose() {
   at('shell').hidden = !interactive;
 }
 
-// A WebSocket whose frames are told one by one, each with the bytes that belong to it.
-function connect(path, hear, gone) {
+// Opens a WebSocket and calls `onFrame` for each frame, with the bytes that belong to it.
+function connect(path, onFrame, onClose) {
   const protocols = ['taskyard.pool', ...(token ? [`bearer.${token}`] : [])];
   const url = new URL(path, location.href.replace(/^http/, 'ws'));
   const socket = new WebSocket(url, protocols);
@@ -52,26 +52,26 @@ function connect(path, hear, gone) {
   let waiting = null;
   socket.onmessage = ({ data }) => {
     if (typeof data !== 'string') {
-      hear(...waiting, data);
+      onFrame(...waiting, data);
       return;
     }
     const cut = data.indexOf(' ');
     const [verb, body] = [data.slice(0, cut), JSON.parse(data.slice(cut + 1))];
     waiting = [verb, body];
-    if (verb !== 'output' && verb !== 'result') hear(verb, body, null);
+    if (verb !== 'output' && verb !== 'result') onFrame(verb, body, null);
   };
-  socket.onclose = gone;
+  socket.onclose = onClose;
   return socket;
 }
 
-// The time left in the queue counts down by itself between two messages.
+// The remaining time in the queue counts down between two messages.
 let due = null;
-function showQueue(news) {
-  at('queue').hidden = !news;
-  due = news && news.estimate !== null ? performance.now() + news.estimate * 1000 : null;
-  if (!news) return;
-  at('ahead').textContent = news.ahead === 0 ? 'You are next.' : `${news.ahead} ahead of you.`;
-  at('why').textContent = `Why: ${news.words}.`;
+function showQueue(position) {
+  at('queue').hidden = !position;
+  due = position && position.estimate !== null ? performance.now() + position.estimate * 1000 : null;
+  if (!position) return;
+  at('ahead').textContent = position.ahead === 0 ? 'You are next.' : `${position.ahead} ahead of you.`;
+  at('why').textContent = `Why: ${position.words}.`;
   countDown();
 }
 
@@ -83,7 +83,7 @@ setInterval(() => { if (!at('queue').hidden) countDown(); }, 250);
 
 let task = null;
 let result = null;
-// Whether the pool has said how the task ended, and whether it was stopped here.
+// Whether the final frame of the task has arrived, and whether the user stopped it.
 let ended = false;
 let stopped = false;
 function run() {
@@ -95,7 +95,7 @@ function run() {
   showQueue(null);
   const text = decoder();
   const path = `/pool/run/${at('program').value}`;
-  task = connect(path, (verb, body, bytes) => hearTask(verb, body, bytes, text), taskClosed);
+  task = connect(path, (verb, body, bytes) => onTaskFrame(verb, body, bytes, text), taskClosed);
   task.onopen = () => {
     const options = { format: at('format').value };
     if (at('duration').value) options.duration = Number(at('duration').value);
@@ -118,7 +118,7 @@ function taskClosed() {
   busy(false);
   if (ended) return;
   at('state').textContent = stopped ? 'stopped' : 'failed';
-  if (!stopped) showError('the connection to the pool ended; run it again');
+  if (!stopped) showError('the connection to the pool was lost; run the task again');
 }
 
 function showError(text) {
@@ -132,7 +132,7 @@ function busy(is) {
   if (!is) showQueue(null);
 }
 
-function hearTask(verb, body, bytes, text) {
+function onTaskFrame(verb, body, bytes, text) {
   if (stopped) return;
   if (verb === 'queue') {
     at('state').textContent = 'waiting';
@@ -166,7 +166,7 @@ function showResult({ format, media }, bytes) {
   at('download').hidden = false;
 }
 
-// A browser that shows no such documents shows the text instead.
+// A browser that cannot show the document shows the text instead.
 function showDocument(url, media) {
   const shown = document.createElement('object');
   shown.type = media;

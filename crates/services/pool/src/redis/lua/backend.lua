@@ -1,20 +1,20 @@
--- What backends ask.
+-- Functions that backends call.
 
 local function group(base)
     redis.pcall('XGROUP', 'CREATE', base .. 'queue.outcoming', 'backend', '0', 'MKSTREAM')
 end
 
--- A backend lives: its number (or nothing, for a new one), lease in milliseconds, what others may know of it, the memory of Redis
--- that it knows, then for each of its tasks, those too that have just ended: number, attempt, class, kind, limit, start, whether it may run again, wish. Answers its
--- number, which memory this is, and for each task its limit, or nothing where it has to end.
-local function beat(keys, args)
+-- Heartbeat of a backend: its number (empty for a new one), lease in milliseconds, its description for the status, the incarnation of
+-- Redis that it knows, then for each of its tasks, including those that have just ended: id, attempt, class, kind, limit, start, whether it
+-- may run again, requested duration. Returns its number, the incarnation, and for each task its limit, or an empty text if it has to end.
+local function heartbeat(keys, args)
     local base, backend, known = keys[1], args[1], args[4]
-    local memory = life(base)
-    witness(base, known, memory)
-    -- Who comes when places are given away again has been passed over: what it runs is not its task's own any more.
-    local returns = known ~= memory and not settled(base, memory)
+    local current = incarnation(base)
+    note_earlier(base, known, current)
+    -- A backend that reports after the incarnation was settled is too late: its run is not the task's current one any more.
+    local returns = known ~= current and not settled(base, current)
     if backend == '' then
-        backend = whole(redis.call('INCR', base .. 'backend.counter'))
+        backend = integer(redis.call('INCR', base .. 'backend.counter'))
     end
     redis.call('SET', base .. 'backend:' .. backend, args[3], 'PX', args[2])
     if redis.call('SADD', base .. 'backend.set', backend) == 1 then
@@ -22,40 +22,40 @@ local function beat(keys, args)
         redis.call('RPUSH', base .. 'backend.updated', backend)
         wake_scheduler(base)
     end
-    local answer, own = { backend, memory }, {}
+    local answer, own = { backend, current }, {}
     for at = 5, #args, 8 do
         local id = args[at]
         if returns and redis.call('HEXISTS', base .. 'queue.executing', id) == 0 then
-            -- Its gateway had not heard yet that it runs.
+            -- Its gateway did not know yet that it runs.
             if redis.call('ZREM', base .. 'queue', id) == 1 then
-                finished(base, 'left ' .. id)
+                push_finished(base, 'left ' .. id)
             end
             allocate(base, { id = id, attempt = args[at + 1], class = args[at + 2], kind = args[at + 3], limit = args[at + 4],
                 started = args[at + 5], again = args[at + 6], wish = args[at + 7] })
             redis.call('HSET', base .. 'queue.processing', id, backend)
         end
         local alloc = allocation(base, id)
-        local mine = alloc and alloc.attempt == args[at + 1]
-        -- A task whose gateway is gone runs for nobody; after a loss of everything gateways need a moment to come back.
-        local young = age_ms(memory) < 2 * tonumber(args[2])
-        local wanted = young or redis.call('EXISTS', task_key(base, id)) == 1
-        answer[#answer + 1] = mine and wanted and alloc.limit or ''
+        local is_own = alloc and alloc.attempt == args[at + 1]
+        -- A task whose gateway is gone has to end; after a data loss gateways need time to submit their tasks again.
+        local is_young = age_ms(current) < 2 * tonumber(args[2])
+        local wanted = is_young or redis.call('EXISTS', task_key(base, id)) == 1
+        answer[#answer + 1] = is_own and wanted and alloc.limit or ''
         own[id] = true
     end
-    -- What it was given in an answer that never came to it.
+    -- Tasks that it claimed without receiving the reply.
     local processing = redis.call('HGETALL', base .. 'queue.processing')
     for at = 1, #processing, 2 do
         if processing[at + 1] == backend and not own[processing[at]] then
             local alloc = allocation(base, processing[at])
             if alloc then
-                finished(base, 'lost ' .. processing[at] .. ' ' .. alloc.attempt)
+                push_finished(base, 'lost ' .. processing[at] .. ' ' .. alloc.attempt)
             end
         end
     end
     return answer
 end
 
--- A free backend takes the next task that is offered: its number, and the address where its client's gateway finds it.
+-- A free backend claims the next offered task: its number, and its address for the gateway of the task.
 local function claim(keys, args)
     local base, backend, address = keys[1], args[1], args[2]
     if redis.call('SISMEMBER', base .. 'backend.set', backend) == 0 or redis.call('EXISTS', base .. 'backend:' .. backend) == 0 then
@@ -78,48 +78,48 @@ local function claim(keys, args)
                 redis.call('HSET', base .. 'queue.processing', id, backend)
                 redis.call('RPUSH', key .. ':backend', attempt .. ' ' .. address)
                 redis.call('PEXPIRE', key .. ':backend', math.max(redis.call('PTTL', key), 1))
-                tell_gateway(base, id, 'backend ' .. id .. ' ' .. attempt .. ' ' .. address)
+                publish_to_gateway(base, id, 'backend ' .. id .. ' ' .. attempt .. ' ' .. address)
                 return { id, attempt, alloc.class, alloc.kind, alloc.limit, alloc.started, alloc.again, alloc.wish, task[1], task[2],
                     task[3], task[4], redis.call('HGETALL', key .. ':files') }
             end
             free(base, id)
-            finished(base, 'gone ' .. id .. ' ' .. attempt)
+            push_finished(base, 'gone ' .. id .. ' ' .. attempt)
         end
     end
 end
 
--- How long it is kept that a run ended whose task nobody has brought back yet, in milliseconds.
+-- How long the end of a run is stored whose task was not submitted again yet, in milliseconds.
 local OVER_MS = 60000
 
--- A run ended: task, attempt, how, how long it took and how much longer than it might, in microseconds. Answers whether it was the
--- task's own, and which memory this is.
+-- A run ended: task, attempt, outcome, how long it took and how long beyond its limit, in microseconds. Returns whether it was the
+-- task's current run, and the incarnation.
 local function finish(keys, args)
     local base, id, attempt, how = keys[1], args[1], args[2], args[3]
-    local memory, key = life(base), task_key(base, id)
+    local current, key = incarnation(base), task_key(base, id)
     local alloc = allocation(base, id)
     if not alloc or alloc.attempt ~= attempt then
-        return { 0, memory }
+        return { 0, current }
     end
     if how == 'lost' then
         redis.call('HDEL', base .. 'queue.processing', id)
-        finished(base, 'lost ' .. id .. ' ' .. attempt)
-        return { 1, memory }
+        push_finished(base, 'lost ' .. id .. ' ' .. attempt)
+        return { 1, current }
     end
     free(base, id)
-    -- A gateway that has still to bring the task back hears then that it ran.
-    if redis.call('EXISTS', key) == 1 or not settled(base, memory) then
+    -- A gateway that has still to submit the task again learns then that it ran.
+    if redis.call('EXISTS', key) == 1 or not settled(base, current) then
         redis.call('HSET', key, 'over', attempt)
         redis.call('DEL', key .. ':queue.estimate', key .. ':control')
         if redis.call('PTTL', key) < 0 then
             redis.call('PEXPIRE', key, OVER_MS)
         end
     end
-    finished(base, how .. ' ' .. id .. ' ' .. attempt .. ' ' .. args[4] .. ' ' .. args[5])
-    return { 1, memory }
+    push_finished(base, how .. ' ' .. id .. ' ' .. attempt .. ' ' .. args[4] .. ' ' .. args[5])
+    return { 1, current }
 end
 
--- A backend leaves. What it still had is lost with it.
-local function depart(keys, args)
+-- Removes a backend. Its remaining tasks are lost.
+local function deregister(keys, args)
     local base, backend = keys[1], args[1]
     redis.call('DEL', base .. 'backend:' .. backend)
     redis.call('SREM', base .. 'backend.set', backend)
@@ -130,15 +130,15 @@ local function depart(keys, args)
         local alloc = processing[at + 1] == backend and allocation(base, processing[at])
         if alloc then
             redis.call('HDEL', base .. 'queue.processing', processing[at])
-            finished(base, 'lost ' .. alloc.id .. ' ' .. alloc.attempt)
+            push_finished(base, 'lost ' .. alloc.id .. ' ' .. alloc.attempt)
         end
     end
     wake_scheduler(base)
     return 0
 end
 
--- How the pool is, for whoever looks: which memory this is, who leads, what that one said last, backends, those who hold them, how many wait.
-local function look(keys)
+-- Status of the pool: incarnation, leader, the leader's last status, backends, allocations, number of waiting tasks.
+local function status(keys)
     local base = keys[1]
     local backends = {}
     for _, backend in ipairs(redis.call('SMEMBERS', base .. 'backend.set')) do
@@ -157,8 +157,8 @@ local function look(keys)
         redis.call('GET', base .. 'scheduler.status') or '', backends, running, redis.call('ZCARD', base .. 'queue') + redis.call('LLEN', base .. 'queue.incoming') }
 end
 
-redis.register_function(NAME .. '_beat', beat)
+redis.register_function(NAME .. '_heartbeat', heartbeat)
 redis.register_function(NAME .. '_claim', claim)
 redis.register_function({ function_name = NAME .. '_finish', callback = finish, flags = { 'allow-oom' } })
-redis.register_function({ function_name = NAME .. '_depart', callback = depart, flags = { 'allow-oom' } })
-redis.register_function({ function_name = NAME .. '_look', callback = look, flags = { 'no-writes', 'allow-stale' } })
+redis.register_function({ function_name = NAME .. '_deregister', callback = deregister, flags = { 'allow-oom' } })
+redis.register_function({ function_name = NAME .. '_status', callback = status, flags = { 'no-writes', 'allow-stale' } })

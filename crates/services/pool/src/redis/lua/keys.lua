@@ -1,10 +1,10 @@
--- What all functions share. Every key begins with the same text, which has the hash tag on a cluster; docs/pool-redis.md lists them.
+-- Shared helpers. Every key begins with the same prefix, which contains the hash tag on a cluster; docs/pool.md lists the keys.
 
-local function whole(number)
+local function integer(number)
     return string.format('%.0f', number)
 end
 
-local function words(text)
+local function split(text)
     local parts = {}
     for part in string.gmatch(text, '%S+') do
         parts[#parts + 1] = part
@@ -21,7 +21,7 @@ local function now_ms()
     return math.floor(now_us() / 1000)
 end
 
--- Which process of Redis this is; nothing where our user may not ask. It does not change while the library is loaded.
+-- The run id of this Redis process; nil if the user may not call INFO. It does not change while the library is loaded.
 local process
 
 local function this_process()
@@ -32,48 +32,48 @@ local function this_process()
     return process
 end
 
--- What nobody can rely on when Redis forgot something. Keys of tasks and backends have leases, and say themselves what they are.
-local FORGOTTEN = { 'queue', 'queue.incoming', 'queue.outcoming', 'queue.executing', 'queue.processing', 'queue.finished',
+-- Keys that are unreliable after a data loss. Keys of tasks and backends have leases and are self-describing.
+local VOLATILE_KEYS = { 'queue', 'queue.incoming', 'queue.outcoming', 'queue.executing', 'queue.processing', 'queue.finished',
     'backend.set', 'backend.updated', 'scheduler.leader', 'scheduler.status' }
 
--- The name of this memory of Redis: when it began, in microseconds, and the process. It is another one after Redis lost
--- everything, and in every other process: one that begins with what was on disk, or was a replica, may not know the last things, and
--- half a memory is worse than none. Then gateways and backends bring back what they know. Counters begin with the time,
--- so that no number is issued twice however often that happens.
-local function life(base)
+-- The incarnation of Redis: when it began, in microseconds, and the run id of the process. It changes when Redis loses its data and with
+-- every process: a process that loads data from disk, or was a replica, may miss the latest changes, and incomplete data is worse than
+-- none. Then gateways and backends report what they know. Counters begin with the time, so that no number is issued twice however often
+-- that happens.
+local function incarnation(base)
     local found = redis.call('GET', base .. 'pool.life')
     local here = this_process()
     if found and (not here or string.sub(found, -#here) == here) then
         return found
     end
-    for _, name in ipairs(FORGOTTEN) do
+    for _, name in ipairs(VOLATILE_KEYS) do
         redis.call('UNLINK', base .. name)
     end
     local now = now_us()
-    found = whole(now) .. '-' .. (here or '')
+    found = integer(now) .. '-' .. (here or '')
     redis.call('SET', base .. 'pool.life', found)
     for _, name in ipairs({ 'task.counter', 'backend.counter', 'scheduler.counter' }) do
         if tonumber(redis.call('GET', base .. name) or 0) < now then
-            redis.call('SET', base .. name, whole(now))
+            redis.call('SET', base .. name, integer(now))
         end
     end
     return found
 end
 
-local function age_ms(memory)
-    return math.floor((now_us() - tonumber(string.match(memory, '^%d+'))) / 1000)
+local function age_ms(current)
+    return math.floor((now_us() - tonumber(string.match(current, '^%d+'))) / 1000)
 end
 
--- Until a memory is settled nothing starts, and backends may bring back what they run; afterwards it is the other way round. So no
--- task is given a place that somebody has who was not heard yet.
-local function settled(base, memory)
-    return redis.call('GET', base .. 'pool.settled') == memory
+-- Until an incarnation is settled nothing starts, and backends may report their runs; afterwards it is the other way round. So no
+-- task is given a slot that belongs to a run that was not reported yet.
+local function settled(base, current)
+    return redis.call('GET', base .. 'pool.settled') == current
 end
 
--- Somebody knows an earlier memory, so there was one, and others may still have to come back.
-local function witness(base, known, memory)
-    if known ~= '' and known ~= memory then
-        redis.call('SET', base .. 'pool.witness', memory)
+-- A part knows an earlier incarnation, so there was one, and others may still have to report.
+local function note_earlier(base, known, current)
+    if known ~= '' and known ~= current then
+        redis.call('SET', base .. 'pool.witness', current)
     end
 end
 
@@ -81,12 +81,12 @@ local function task_key(base, id)
     return base .. 'task:' .. id
 end
 
-local function forget_task(base, id)
+local function delete_task(base, id)
     local key = task_key(base, id)
     redis.call('DEL', key, key .. ':files', key .. ':backend', key .. ':queue.estimate', key .. ':control')
 end
 
--- One who holds a backend, or is about to: `queue.executing`.
+-- A task that holds a backend, or is offered to one: `queue.executing`.
 local FIELDS = { 'attempt', 'class', 'kind', 'limit', 'started', 'again', 'wish' }
 
 local function allocation(base, id)
@@ -94,7 +94,7 @@ local function allocation(base, id)
     if not text then
         return nil
     end
-    local parts, found = words(text), { id = id }
+    local parts, found = split(text), { id = id }
     for at, name in ipairs(FIELDS) do
         found[name] = parts[at]
     end
@@ -114,19 +114,19 @@ local function free(base, id)
     return redis.call('HDEL', base .. 'queue.executing', id) == 1
 end
 
--- Hints: who misses one finds the same by looking.
+-- Messages are hints: a part that misses one finds the same state by polling.
 local function wake_scheduler(base)
     redis.call('PUBLISH', base .. 'scheduler.wake', '')
 end
 
-local function tell_gateway(base, id, text)
+local function publish_to_gateway(base, id, text)
     local gateway = redis.call('HGET', task_key(base, id), 'gateway')
     if gateway then
         redis.call('PUBLISH', base .. 'gateway:' .. gateway, text)
     end
 end
 
-local function finished(base, text)
+local function push_finished(base, text)
     redis.call('RPUSH', base .. 'queue.finished', text)
     wake_scheduler(base)
 end

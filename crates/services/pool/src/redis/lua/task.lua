@@ -1,17 +1,17 @@
--- What gateways ask.
+-- Functions that gateways call.
 
--- A task arrives: gateway, lease in milliseconds, number it had before Redis lost everything (or nothing), whether it
--- waits, whether its client saw something of it, how often it was put back, how it wants to run, for how long, most that may
--- arrive before a scheduler looks, then the fields of the task, then names and bytes of its files.
-local function arrive(keys, args)
+-- Submits a task: gateway, lease in milliseconds, id it had before a data loss (or empty), whether it waits, whether its client has
+-- seen output, how often it was requeued, how it asks to run, for how long, most tasks that may arrive before a scheduler reads them,
+-- then the fields of the task, then names and bytes of its files.
+local function submit(keys, args)
     local base, gateway, lease, again = keys[1], args[1], args[2], args[3]
-    local now = life(base)
+    local now = incarnation(base)
     local id = again
     if again == '' then
         if redis.call('LLEN', base .. 'queue.incoming') >= tonumber(args[9]) then
             return { 'full', now }
         end
-        id = whole(redis.call('INCR', base .. 'task.counter'))
+        id = integer(redis.call('INCR', base .. 'task.counter'))
     elseif tonumber(again) > tonumber(redis.call('GET', base .. 'task.counter')) then
         redis.call('SET', base .. 'task.counter', again)
     end
@@ -21,14 +21,14 @@ local function arrive(keys, args)
             return { id, now }
         end
         local over = redis.call('HGET', key, 'over')
-        forget_task(base, id)
+        delete_task(base, id)
         if over then
             redis.call('HSET', key, 'over', over)
         end
-        witness(base, 'another', now)
+        note_earlier(base, 'another', now)
     end
     redis.call('HSET', key, 'life', now, 'gateway', gateway, 'seen', args[5], 'tries', args[6], 'ask', args[7], 'duration', args[8], 'arrived',
-        whole(now_ms()), 'program', args[10], 'options', args[11], 'main', args[12], 'words', args[13])
+        integer(now_ms()), 'program', args[10], 'options', args[11], 'main', args[12], 'words', args[13])
     redis.call('PEXPIRE', key, lease)
     if #args > 13 then
         redis.call('HSET', key .. ':files', unpack(args, 14))
@@ -41,12 +41,12 @@ local function arrive(keys, args)
     return { id, now }
 end
 
--- Tasks of a gateway that lives: lease in milliseconds, the memory of Redis that it knows, then their numbers. Answers which
--- memory this is, and those that are gone.
+-- Renews the leases of a gateway's tasks: lease in milliseconds, the incarnation of Redis that it knows, then their ids. Returns the
+-- incarnation, and the tasks that have expired.
 local function refresh(keys, args)
     local base = keys[1]
-    local answer = { life(base) }
-    witness(base, args[2], answer[1])
+    local answer = { incarnation(base) }
+    note_earlier(base, args[2], answer[1])
     for at = 3, #args do
         local key = task_key(base, args[at])
         if redis.call('PEXPIRE', key, args[1]) == 1 then
@@ -60,41 +60,41 @@ local function refresh(keys, args)
     return answer
 end
 
--- A client left, or has heard everything. Answers the backend that has to be told by closing its connection, if one has
--- the task.
-local function leave(keys, args)
+-- Withdraws a task: its client left, or has received the last frame. Returns the address of the backend that has the task, if there
+-- is one; the gateway informs it by closing a connection.
+local function withdraw(keys, args)
     local base, id = keys[1], args[1]
     local alloc = allocation(base, id)
     local address = redis.call('LINDEX', task_key(base, id) .. ':backend', -1)
     if redis.call('ZREM', base .. 'queue', id) == 1 then
-        finished(base, 'left ' .. id)
+        push_finished(base, 'left ' .. id)
     elseif alloc and redis.call('HEXISTS', base .. 'queue.processing', id) == 0 then
         free(base, id)
-        finished(base, 'gone ' .. id .. ' ' .. alloc.attempt)
+        push_finished(base, 'gone ' .. id .. ' ' .. alloc.attempt)
     end
     local there = redis.call('EXISTS', task_key(base, id))
-    forget_task(base, id)
+    delete_task(base, id)
     return { alloc and address or '', there }
 end
 
--- The client is about to see something of this run: it does not run again. Answers `shown`, or why not: `refused` where the
--- run is not the task's own any more, `later` where its backend may still have to come back, `gone`; and which memory this is.
-local function show(keys, args)
+-- Marks that the client is about to see output of this run: it does not run again. Returns `shown`, or why not: `refused` if the run is
+-- not the task's current one, `later` if its backend may still have to report it, `gone`; and the incarnation.
+local function mark_seen(keys, args)
     local base, id, attempt = keys[1], args[1], args[2]
-    local memory, key = life(base), task_key(base, id)
+    local current, key = incarnation(base), task_key(base, id)
     local alloc = allocation(base, id)
     if redis.call('EXISTS', key) == 0 then
-        return { 'gone', memory }
+        return { 'gone', current }
     elseif alloc and alloc.attempt == attempt or redis.call('HGET', key, 'over') == attempt then
         redis.call('HSET', key, 'seen', '1')
-        return { 'shown', memory }
+        return { 'shown', current }
     end
-    return { not alloc and not settled(base, memory) and 'later' or 'refused', memory }
+    return { not alloc and not settled(base, current) and 'later' or 'refused', current }
 end
 
--- A run that its gateway does not hear any more, of a task that nobody holds and that does not wait: its backend did not come
--- back after Redis lost everything.
-local function forsaken(base, id)
+-- Decides about a task whose run has no connection any more, that holds no backend and does not wait: its backend did not report after
+-- a data loss.
+local function resolve_unreported(base, id)
     local has = redis.call('HMGET', task_key(base, id), 'seen', 'ask', 'end')
     if has[3] or redis.call('ZSCORE', base .. 'queue', id) or redis.call('LPOS', base .. 'queue.incoming', id) then
         return 'waits'
@@ -106,9 +106,8 @@ local function forsaken(base, id)
     return 'waits'
 end
 
--- A run ended, and its backend was gone before its client had seen anything of it: it takes its place again, unless it did so often
--- enough.
-local function unheard(base, id, most)
+-- Requeues a task whose run ended on a backend that was gone before the client had seen output, unless it was requeued too often.
+local function requeue_unseen(base, id, most)
     local key = task_key(base, id)
     local has = redis.call('HMGET', key, 'seen', 'ask', 'tries')
     if has[1] == '1' or has[2] == 'interactive' or tonumber(has[3]) >= tonumber(most) then
@@ -122,29 +121,29 @@ local function unheard(base, id, most)
     return 'waits'
 end
 
--- The connection to the backend broke, or its run was refused: task, attempt, and how often a task takes its place again at most.
--- Answers what becomes of the task, and which memory this is.
-local function lose(keys, args)
+-- The connection to the backend broke, or its run was refused: task, attempt, and how often a task may be requeued.
+-- Returns what becomes of the task, and the incarnation.
+local function report_lost(keys, args)
     local base, id, attempt = keys[1], args[1], args[2]
-    local memory, key = life(base), task_key(base, id)
+    local current, key = incarnation(base), task_key(base, id)
     local alloc = allocation(base, id)
     if redis.call('EXISTS', key) == 0 then
-        return { 'gone', memory }
+        return { 'gone', current }
     elseif alloc and alloc.attempt == attempt then
-        finished(base, 'lost ' .. id .. ' ' .. attempt)
-        return { 'told', memory }
+        push_finished(base, 'lost ' .. id .. ' ' .. attempt)
+        return { 'reported', current }
     elseif redis.call('HGET', key, 'over') == attempt then
-        return { unheard(base, id, args[3]), memory }
+        return { requeue_unseen(base, id, args[3]), current }
     elseif alloc then
-        return { 'waits', memory }
-    elseif not settled(base, memory) then
-        return { 'later', memory }
+        return { 'waits', current }
+    elseif not settled(base, current) then
+        return { 'later', current }
     end
-    return { forsaken(base, id), memory }
+    return { resolve_unreported(base, id), current }
 end
 
--- The client wants less time. The scheduler finds it where newcomers come.
-local function wish(keys, args)
+-- The client lowers the duration. The scheduler reads it from the list of incoming tasks.
+local function lower_duration(keys, args)
     local base, id, wanted = keys[1], args[1], args[2]
     local key = task_key(base, id)
     local has = redis.call('HMGET', key, 'ask', 'duration')
@@ -161,12 +160,12 @@ local function wish(keys, args)
     return 'done'
 end
 
--- What gateways are told by messages, for those that may have missed one: for each task its number, address of its backend,
--- how it ended, what it was told last, what its program is told and in which run, the run that is over, whether it is known, and the
--- run that holds a backend: nothing where there is none, and `?` where one may still have to come back.
+-- State of tasks for gateways that may have missed messages: for each task its id, address of its backend, how it ended, its last
+-- estimate, the last command for its program and its run, the run that is over, whether the task is known, and the run that holds a
+-- backend: empty if there is none, and `?` if one may still have to be reported.
 local function peek(keys, args)
     local base, answer = keys[1], {}
-    local none = settled(base, life(base)) and '' or '?'
+    local none = settled(base, incarnation(base)) and '' or '?'
     for _, id in ipairs(args) do
         local key = task_key(base, id)
         local control = redis.call('XREVRANGE', key .. ':control', '+', '-', 'COUNT', 1)
@@ -178,10 +177,10 @@ local function peek(keys, args)
     return answer
 end
 
-redis.register_function(NAME .. '_arrive', arrive)
+redis.register_function(NAME .. '_submit', submit)
 redis.register_function(NAME .. '_refresh', refresh)
-redis.register_function({ function_name = NAME .. '_leave', callback = leave, flags = { 'allow-oom' } })
-redis.register_function(NAME .. '_show', show)
-redis.register_function(NAME .. '_lose', lose)
-redis.register_function(NAME .. '_wish', wish)
+redis.register_function({ function_name = NAME .. '_withdraw', callback = withdraw, flags = { 'allow-oom' } })
+redis.register_function(NAME .. '_mark_seen', mark_seen)
+redis.register_function(NAME .. '_report_lost', report_lost)
+redis.register_function(NAME .. '_lower_duration', lower_duration)
 redis.register_function(NAME .. '_peek', peek)

@@ -1,5 +1,4 @@
-//! The example that is shipped, with the real Asymptote: a picture, a session, and the page in a real
-//! Chromium.
+//! The shipped example with the real Asymptote: a picture, a session, and the page in a real Chromium.
 
 mod page;
 
@@ -8,18 +7,18 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use taskyard_pool::Config;
 
-use crate::rig::{self, Site};
+use crate::fixture::{self, TestPool};
 
 const EXAMPLE: &str = include_str!("../../../../../../examples/asymptote.yaml");
 const PICTURE: &str = "size(3cm); draw(unitcircle, red); label(\"$x^2$\", (0, 0));";
 
-/// A pool of the example; nothing when the tests are to go on without Asymptote.
-async fn site() -> Option<Site> {
+/// A pool of the example; `None` if the tests run without Asymptote.
+async fn site() -> Option<TestPool> {
     site_lasting(2, 30.0).await
 }
 
 /// The same with so many backends and so many seconds for the longest class.
-async fn site_lasting(backends: u32, seconds: f64) -> Option<Site> {
+async fn site_lasting(backends: u32, seconds: f64) -> Option<TestPool> {
     let there = std::path::Path::new("/usr/bin/asy").exists();
     if !there {
         let embedded = std::env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
@@ -29,10 +28,10 @@ async fn site_lasting(backends: u32, seconds: f64) -> Option<Site> {
     }
     let mut config = Config { backends, ..Config::parse(EXAMPLE).unwrap() };
     config.classes.last_mut().unwrap().seconds = seconds;
-    Some(Site::of(config).await)
+    Some(TestPool::of(config).await)
 }
 
-async fn draw(site: &Site, code: &str, options: Value) -> Value {
+async fn draw(site: &TestPool, code: &str, options: Value) -> Value {
     let file = json!({ "filename": "main.asy", "text": code });
     site.post_to("asy", json!({ "input": [file], "options": options })).await.1
 }
@@ -51,7 +50,7 @@ async fn a_real_picture_in_every_format() {
 }
 
 #[tokio::test]
-async fn a_mistake_is_told_as_asymptote_tells_it() {
+async fn an_error_of_asymptote_is_passed_on() {
     let Some(site) = site().await else { return };
     let answer = draw(&site, "draw(unitcircl);", json!({})).await;
     let output = answer["error"]["output"][0]["text"].as_str().unwrap_or_default();
@@ -59,7 +58,7 @@ async fn a_mistake_is_told_as_asymptote_tells_it() {
 }
 
 #[tokio::test]
-async fn an_endless_loop_ends_in_time() {
+async fn an_endless_loop_is_stopped() {
     let Some(site) = site().await else { return };
     let answer = draw(&site, "while (true) {}", json!({ "duration": 0.5 })).await;
     assert_eq!(answer["error"]["error"], "time limit (0.5 s)");
@@ -70,19 +69,19 @@ async fn an_endless_loop_ends_in_time() {
 async fn the_shell_calculates() {
     let Some(site) = site().await else { return };
     let mut client = site.connect("/pool/run/asy/interactive").await;
-    client.say("start {}").await;
+    client.send("start {}").await;
     client.stdin("int a = 6;\n").await;
     client.stdin("write(a * 7);\n").await;
     client.until_output("42").await;
-    // Two tasks fill both places, so the shell has to go.
+    // Two tasks occupy both backends, so the shell is halted.
     let busy = "while (true) {}";
     for _ in 0..2 {
         let file = json!({ "filename": "main.asy", "text": busy });
         let options = json!({ "duration": 0.5 });
         let body = json!({ "input": [file], "options": options });
         let address = site.address.clone();
-        tokio::spawn(async move { rig::post(&address, "asy", body).await });
+        tokio::spawn(async move { fixture::post(&address, "asy", body).await });
     }
     let end = client.until("complete").await;
-    assert_eq!(end.error(), "halted: its place is needed");
+    assert_eq!(end.error(), "halted: a waiting task needs its backend");
 }

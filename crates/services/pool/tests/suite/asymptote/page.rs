@@ -1,4 +1,4 @@
-//! The page, as a person sees it.
+//! The web page in a browser.
 
 use super::{PICTURE, site, site_lasting};
 use taskyard_testkit::chromium::browse;
@@ -20,7 +20,7 @@ async fn code_becomes_a_picture_and_a_mistake_becomes_a_message() {
         page.fill("#code", "draw(unitcircl);").await;
         page.click("#run").await;
         page.until("text('#state') === 'failed' && text('#output').includes('unitcircl')").await;
-        assert_eq!(page.text("#error").await, "the program ended with status 1");
+        assert_eq!(page.text("#error").await, "the program exited with status 1");
         page.run("document.querySelector('#code').value = ''").await;
         page.fill("#code", PICTURE).await;
         page.click("#run").await;
@@ -31,13 +31,13 @@ async fn code_becomes_a_picture_and_a_mistake_becomes_a_message() {
 }
 
 #[tokio::test]
-async fn who_waits_sees_the_time_count_down() {
-    // A browser takes its time on a busy machine.
+async fn a_waiting_client_sees_a_countdown() {
+    // A browser is slow on a busy machine.
     let Some(site) = site_lasting(1, 300.0).await else { return };
     let mut busy = site.connect("/pool/run/asy").await;
-    busy.say("options {\"duration\": 300}").await;
+    busy.send("options {\"duration\": 300}").await;
     busy.file("main.asy", "while (true) {}").await;
-    busy.say("start {}").await;
+    busy.send("start {}").await;
     busy.until("output").await;
     browse(&format!("http://{}/pool", site.address), async |page| {
         page.until("document.querySelector('#code').value").await;

@@ -1,4 +1,4 @@
-//! Everything that ever happened to the allocations, as Redis itself tells it: nothing is missed between two looks.
+//! Replays all changes of the allocations from the log of Redis, so that nothing between two polls is missed.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -6,65 +6,66 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the last words may take.
+/// How long the last entries may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The account of one server, of all pools that it has.
+/// The log of one server, of all its pools.
 pub struct Audit {
     port: u16,
-    pools: Arc<Mutex<HashMap<String, Account>>>,
+    pools: Arc<Mutex<HashMap<String, AllocationLog>>>,
 }
 
 /// What happened in one pool.
 #[derive(Clone, Debug, Default)]
-pub struct Account {
-    /// Who holds a backend: attempt and class.
+pub struct AllocationLog {
+    /// Tasks that hold a backend: attempt and class.
     held: HashMap<String, (String, Option<usize>)>,
-    /// Every run that there was.
+    /// Every run.
     pub attempts: HashSet<String>,
-    /// Those that are over.
+    /// The runs that are over.
     over: HashSet<String>,
     pub allocated: usize,
     pub released: usize,
-    /// Backends that are there, and those of them that the scheduler knows of.
+    /// Registered backends, and those that the scheduler knows.
     backends: HashSet<String>,
     known: usize,
-    /// What went beyond a limit.
+    /// Violations of a limit.
     pub wrong: Vec<String>,
-    /// The last word that was looked for.
+    /// The last marker that was looked for.
     mark: String,
 }
 
 impl Audit {
-    /// Follows the server at this port. A class with number `k > 0` may have `limits[k]` that run; 0 is the backends.
+    /// Follows the server at this port. At most `limits[k]` tasks of class `k > 0` may run; class 0 is limited by the
+    /// backends.
     pub fn follow(port: u16, limits: &[usize]) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         (&stream).write_all(b"MONITOR\r\n").unwrap();
         let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
         assert_eq!(lines.next().as_deref(), Some("+OK"));
-        let pools: Arc<Mutex<HashMap<String, Account>>> = Arc::default();
+        let pools: Arc<Mutex<HashMap<String, AllocationLog>>> = Arc::default();
         let (written, limits) = (pools.clone(), limits.to_vec());
         std::thread::spawn(move || {
             for line in lines {
-                let words = words(&line);
+                let arguments = arguments(&line);
                 let mut pools = written.lock().unwrap_or_else(PoisonError::into_inner);
-                note(&mut pools, &words, &limits);
+                note(&mut pools, &arguments, &limits);
             }
         });
         Audit { port, pools }
     }
 
-    /// Everything that had happened to a pool when this was asked.
-    pub fn account(&self, base: &str) -> Account {
+    /// Everything that had happened in a pool when this was called.
+    pub fn log(&self, base: &str) -> AllocationLog {
         let mark = fastrand::u64(..).to_string();
-        let ask = format!("GET {base}audit.{mark}\r\n");
+        let submit_tasks = format!("GET {base}audit.{mark}\r\n");
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.write_all(ask.as_bytes()).unwrap();
+        stream.write_all(submit_tasks.as_bytes()).unwrap();
         let given_up = Instant::now() + PATIENCE;
         loop {
             let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(account) = pools.get(base).filter(|account| account.mark == mark) {
-                return account.clone();
+            if let Some(log) = pools.get(base).filter(|log| log.mark == mark) {
+                return log.clone();
             }
             drop(pools);
             assert!(Instant::now() < given_up, "the server does not tell what it does");
@@ -72,36 +73,36 @@ impl Audit {
         }
     }
 
-    /// Panics unless all that was allocated was released, and no limit was ever exceeded.
+    /// Panics unless everything allocated was released, and no limit was ever exceeded.
     #[track_caller]
-    pub fn check(&self, base: &str) -> Account {
-        let account = self.account(base);
-        assert!(account.wrong.is_empty(), "{base}: {:#?}", account.wrong);
-        assert!(account.held.is_empty(), "{base}: {:?}", account.held);
-        assert_eq!(account.allocated, account.released, "{base}");
-        account
+    pub fn check(&self, base: &str) -> AllocationLog {
+        let log = self.log(base);
+        assert!(log.wrong.is_empty(), "{base}: {:#?}", log.wrong);
+        assert!(log.held.is_empty(), "{base}: {:?}", log.held);
+        assert_eq!(log.allocated, log.released, "{base}");
+        log
     }
 }
 
-/// The quoted words of a line, which begins with a time and who it was.
-fn words(line: &str) -> Vec<String> {
-    let mut words = Vec::new();
+/// The quoted arguments of a log line, which begins with a time and a client.
+fn arguments(line: &str) -> Vec<String> {
+    let mut arguments = Vec::new();
     let mut rest = line.split_once("] ").map_or("", |(_, rest)| rest).chars();
     while let Some('"') = rest.find(|letter| *letter == '"') {
-        let mut word = String::new();
+        let mut argument = String::new();
         while let Some(letter) = rest.next().filter(|letter| *letter != '"') {
-            word.extend(if letter == '\\' { rest.next() } else { Some(letter) });
+            argument.extend(if letter == '\\' { rest.next() } else { Some(letter) });
         }
-        words.push(word);
+        arguments.push(argument);
     }
-    words
+    arguments
 }
 
-fn note(pools: &mut HashMap<String, Account>, words: &[String], limits: &[usize]) {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let [verb, rest @ ..] = &words[..] else { return };
+fn note(pools: &mut HashMap<String, AllocationLog>, arguments: &[String], limits: &[usize]) {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let [verb, rest @ ..] = &arguments[..] else { return };
     if verb.eq_ignore_ascii_case("FLUSHALL") {
-        return pools.values_mut().for_each(Account::forget);
+        return pools.values_mut().for_each(AllocationLog::forget);
     }
     let [key, rest @ ..] = rest else { return };
     let names = ["queue.executing", "backend.set", "backend.updated", "audit."];
@@ -128,11 +129,11 @@ fn note(pools: &mut HashMap<String, Account>, words: &[String], limits: &[usize]
     }
 }
 
-impl Account {
+impl AllocationLog {
     fn allocate(&mut self, id: &str, text: &str, limits: &[usize]) {
-        let mut words = text.split(' ');
-        let attempt = words.next().unwrap_or_default().to_owned();
-        let class = words.next().and_then(|class| class.parse().ok());
+        let mut arguments = text.split(' ');
+        let attempt = arguments.next().unwrap_or_default().to_owned();
+        let class = arguments.next().and_then(|class| class.parse().ok());
         self.attempts.insert(attempt.clone());
         if self.over.contains(&attempt) {
             self.wrong.push(format!("{id}: {attempt} is the name of an earlier run"));
@@ -155,11 +156,11 @@ impl Account {
         }
     }
 
-    /// Redis lost everything.
+    /// Redis lost its data.
     fn forget(&mut self) {
         self.released += self.held.len();
         self.held.clear();
-        // A backend that comes back says which run it has.
+        // A backend that reports again says which run it has.
         self.over.clear();
         self.backends.clear();
     }

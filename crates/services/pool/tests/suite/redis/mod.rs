@@ -1,16 +1,16 @@
 //! The pool over a real Redis: its parts as tasks of this process, or as processes that are killed and frozen.
 
-mod play;
-mod yard;
+mod fixture;
+mod process;
 
-mod acting;
 mod audit;
-mod boundaries;
 mod cluster;
-mod edges;
-mod failing;
-mod forgetting;
-mod lost_words;
-mod path;
+mod data_loss;
+mod failures;
+mod fake_runner;
+mod forged_messages;
+mod kills;
+mod lost_messages;
 mod storm;
+mod task_path;
 mod tls;

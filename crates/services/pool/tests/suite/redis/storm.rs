@@ -1,4 +1,4 @@
-//! Ten thousand tasks while everything is killed, frozen and cut, and an account of them at the end.
+//! Thousands of tasks while parts are killed and frozen and connections are cut; all are accounted for at the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,23 +10,24 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::play::Process;
-use super::yard::{Far, Yard};
+use super::fixture::{GatewayAddress, RedisFixture};
+use super::process::Process;
+use crate::random::{first_seed, runs};
 
-/// How many tasks, and how many clients at once.
-const TASKS: usize = 10_000;
+/// Number of tasks, which `TASKYARD_RUNS` multiplies, and of concurrent clients.
+const TASKS: usize = 2_000;
 const CLIENTS: usize = 48;
-/// After so many tasks something happens.
-const STEP: usize = 400;
-/// Limits that are numbers, so that they hold whoever lives.
+/// After so many tasks a part fails.
+const STEP: usize = 200;
+/// Limits that are numbers, so that they do not depend on the number of backends.
 const LIMITS: [usize; 3] = [usize::MAX, 6, 2];
 const CONFIG: &str = "leases: {task_seconds: 4, backend_seconds: 2, leader_seconds: 1}\n\
                       classes: [{name: fast, seconds: 3, limit: 100%}, {name: medium, seconds: 10, limit: 6}, \
                       {name: slow, seconds: 30, limit: 2}]\n";
 
-/// What clients heard.
+/// What the clients received.
 #[derive(Default)]
-struct Heard {
+struct ClientOutcomes {
     asked: AtomicUsize,
     ended: AtomicUsize,
     left: AtomicUsize,
@@ -37,54 +38,53 @@ struct Heard {
 type Gateways = Arc<Mutex<Vec<Process>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_tasks_and_everybody_dies_now_and_then() {
-    let Some(yard) = Yard::new(4, CONFIG) else { return };
-    let given = std::env::var("TASKYARD_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = given.unwrap_or_else(|| fastrand::u64(..));
-    println!("seed {seed}");
-    let yard = Arc::new(yard);
-    let heard = Arc::new(Heard::default());
-    let mut schedulers = vec![yard.process("scheduler one"), yard.process("scheduler two")];
-    let mut backends: Vec<Process> = (0..3).map(|_| yard.process("stub 5")).collect();
+async fn thousands_of_tasks_while_parts_fail() {
+    let Some(fixture) = RedisFixture::new(4, CONFIG) else { return };
+    let seed = first_seed();
+    let tasks = TASKS * runs() as usize;
+    let fixture = Arc::new(fixture);
+    let outcomes = Arc::new(ClientOutcomes::default());
+    let mut schedulers = vec![fixture.process("scheduler one"), fixture.process("scheduler two")];
+    let mut backends: Vec<Process> = (0..3).map(|_| fixture.process("stub 5")).collect();
     let gateways: Gateways =
-        Arc::new(Mutex::new(vec![yard.process("gateway"), yard.process("gateway")]));
-    yard.until(|status| status["backends"] == 12 && status["paused"] == false).await;
+        Arc::new(Mutex::new(vec![fixture.process("gateway"), fixture.process("gateway")]));
+    fixture.until(|status| status["backends"] == 12 && status["paused"] == false).await;
     let over = Arc::new(AtomicBool::new(false));
-    let watching = tokio::spawn(watch(yard.clone(), over.clone()));
+    let watching = tokio::spawn(watch(fixture.clone(), over.clone()));
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
         let chance = fastrand::Rng::with_seed(seed ^ client as u64);
-        clients.spawn(ask(gateways.clone(), heard.clone(), chance));
+        clients.spawn(submit_tasks(gateways.clone(), outcomes.clone(), tasks, chance));
     }
     let mut chance = fastrand::Rng::with_seed(seed);
     let mut next = STEP;
     let mut frozen: Option<Frozen> = None;
-    while heard.asked.load(Ordering::Acquire) < TASKS {
-        if heard.asked.load(Ordering::Acquire) < next {
+    while outcomes.asked.load(Ordering::Acquire) < tasks {
+        if outcomes.asked.load(Ordering::Acquire) < next {
             tokio::task::yield_now().await;
             continue;
         }
         next += STEP;
-        thaw(&mut frozen, &schedulers, &backends);
+        unfreeze(&mut frozen, &schedulers, &backends);
         match chance.u8(0..7) {
             0 | 1 => {
                 backends.remove(chance.usize(0..backends.len())).kill();
-                backends.push(yard.process("stub 5"));
+                backends.push(fixture.process("stub 5"));
             }
             2 => {
                 schedulers.remove(chance.usize(0..2)).kill();
-                schedulers.push(yard.process("scheduler next"));
+                schedulers.push(fixture.process("scheduler next"));
             }
             3 => {
                 let mut gateways = gateways.lock().await;
                 gateways.remove(chance.usize(0..2)).kill();
-                gateways.push(yard.process("gateway"));
+                gateways.push(fixture.process("gateway"));
             }
             4 => frozen = Some(Frozen::Scheduler(chance.usize(0..2))),
             5 => frozen = Some(Frozen::Backend(chance.usize(0..backends.len()))),
             _ => {
-                yard.redis().talk(&["CLIENT", "KILL", "TYPE", "normal"]);
-                yard.redis().talk(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                fixture.redis().talk(&["CLIENT", "KILL", "TYPE", "normal"]);
+                fixture.redis().talk(&["CLIENT", "KILL", "TYPE", "pubsub"]);
             }
         }
         match frozen {
@@ -93,29 +93,29 @@ async fn ten_thousand_tasks_and_everybody_dies_now_and_then() {
             None => {}
         }
     }
-    thaw(&mut frozen, &schedulers, &backends);
+    unfreeze(&mut frozen, &schedulers, &backends);
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
-    yard.until_empty().await;
+    fixture.until_empty().await;
     over.store(true, Ordering::Release);
     let looks = watching.await.unwrap();
-    assert!(looks > 100, "somebody looked while it stormed");
+    assert!(looks > 100, "the status was checked during the load");
     let count = |of: &AtomicUsize| of.load(Ordering::Acquire);
-    let (ended, left, cut) = (count(&heard.ended), count(&heard.left), count(&heard.cut));
-    println!("{ended} heard their end, {left} left, {cut} lost their gateway; {looks} looks");
-    assert_eq!(ended + left + cut, count(&heard.asked));
-    assert!(ended > TASKS / 2 && left > 0);
+    let (ended, left, cut) = (count(&outcomes.ended), count(&outcomes.left), count(&outcomes.cut));
+    println!("{ended} received their end, {left} left, {cut} lost their gateway; {looks} looks");
+    assert_eq!(ended + left + cut, count(&outcomes.asked));
+    assert!(ended > tasks / 2 && left > 0);
 }
 
-/// Who does not move.
+/// The frozen part.
 #[derive(Clone, Copy)]
 enum Frozen {
     Scheduler(usize),
     Backend(usize),
 }
 
-fn thaw(frozen: &mut Option<Frozen>, schedulers: &[Process], backends: &[Process]) {
+fn unfreeze(frozen: &mut Option<Frozen>, schedulers: &[Process], backends: &[Process]) {
     match frozen.take() {
         Some(Frozen::Scheduler(at)) => schedulers[at].signal(Signal::CONT),
         Some(Frozen::Backend(at)) => backends[at].signal(Signal::CONT),
@@ -123,11 +123,11 @@ fn thaw(frozen: &mut Option<Frozen>, schedulers: &[Process], backends: &[Process
     }
 }
 
-/// Looks again and again whether a limit is exceeded.
-async fn watch(yard: Arc<Yard>, over: Arc<AtomicBool>) -> usize {
+/// Checks repeatedly whether a limit is exceeded.
+async fn watch(fixture: Arc<RedisFixture>, over: Arc<AtomicBool>) -> usize {
     let mut looks = 0;
     while !over.load(Ordering::Acquire) {
-        let status = yard.status().await;
+        let status = fixture.status().await;
         let all = status["in_redis"]["allocations"].as_array().cloned().unwrap_or_default();
         for (class, limit) in LIMITS.into_iter().enumerate() {
             let of_class =
@@ -141,13 +141,18 @@ async fn watch(yard: Arc<Yard>, over: Arc<AtomicBool>) -> usize {
     looks
 }
 
-/// A client that asks on and on.
-async fn ask(gateways: Gateways, heard: Arc<Heard>, mut chance: fastrand::Rng) {
+/// A client that submits tasks one after the other.
+async fn submit_tasks(
+    gateways: Gateways,
+    outcomes: Arc<ClientOutcomes>,
+    tasks: usize,
+    mut chance: fastrand::Rng,
+) {
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
-    while heard.asked.fetch_add(1, Ordering::AcqRel) < TASKS {
+    while outcomes.asked.fetch_add(1, Ordering::AcqRel) < tasks {
         let address = {
             let gateways = gateways.lock().await;
-            gateways[chance.usize(0..2)].said.clone()
+            gateways[chance.usize(0..2)].ready_line.clone()
         };
         let options = match chance.u8(0..5) {
             0 => json!({ "duration": 3 }),
@@ -156,7 +161,7 @@ async fn ask(gateways: Gateways, heard: Arc<Heard>, mut chance: fastrand::Rng) {
             _ => json!({}),
         };
         if chance.u8(0..20) == 0 {
-            by_socket(&Far { address }, &options, &heard).await;
+            run_socket_task(&GatewayAddress { address }, &options, &outcomes).await;
             continue;
         }
         let file = json!({ "filename": "a.sh", "text": "" });
@@ -168,33 +173,33 @@ async fn ask(gateways: Gateways, heard: Arc<Heard>, mut chance: fastrand::Rng) {
             _ => Duration::from_secs(60),
         };
         let outcome = match timeout(patience, asking).await {
-            Err(_) if patience < Duration::from_secs(1) => &heard.left,
-            Err(_) => panic!("a client was told nothing for a minute"),
-            Ok(Err(_)) => &heard.cut,
+            Err(_) if patience < Duration::from_secs(1) => &outcomes.left,
+            Err(_) => panic!("a client received nothing for a minute"),
+            Ok(Err(_)) => &outcomes.cut,
             Ok(Ok(answer)) => match answer.json::<Value>().await {
                 Ok(answer) => {
                     let one = answer["ok"].is_object() != answer["error"].is_object();
                     assert!(one, "{answer}");
-                    &heard.ended
+                    &outcomes.ended
                 }
-                Err(_) => &heard.cut,
+                Err(_) => &outcomes.cut,
             },
         };
         outcome.fetch_add(1, Ordering::AcqRel);
     }
-    heard.asked.fetch_sub(1, Ordering::AcqRel);
+    outcomes.asked.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// A client whose frames are counted: one end, or its gateway is gone.
-async fn by_socket(far: &Far, options: &Value, heard: &Heard) {
+/// A client that counts its frames: one end, or its gateway is gone.
+async fn run_socket_task(far: &GatewayAddress, options: &Value, outcomes: &ClientOutcomes) {
     let Some(mut client) = far.try_start(&options.to_string(), "").await else {
-        heard.cut.fetch_add(1, Ordering::AcqRel);
+        outcomes.cut.fetch_add(1, Ordering::AcqRel);
         return;
     };
     let frames = client.rest().await;
     let ends =
         frames.iter().filter(|one| ["complete", "deny"].contains(&one.verb.as_str())).count();
     assert!(ends <= 1, "{frames:?}");
-    let outcome = if ends == 1 { &heard.ended } else { &heard.cut };
+    let outcome = if ends == 1 { &outcomes.ended } else { &outcomes.cut };
     outcome.fetch_add(1, Ordering::AcqRel);
 }

@@ -4,17 +4,17 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use taskyard_pool::redis::{Identity, Trust};
+use taskyard_pool::redis::{BackendTrust, Identity};
 use tokio_tungstenite::connect_async;
 
-use super::acting::Actor;
-use super::yard::Yard;
+use super::fake_runner::FakeRunner;
+use super::fixture::RedisFixture;
 
-/// Nobody waits long for those who are silent.
+/// Short leases, so that silent parts are given up soon.
 const SHORT: &str = "leases: {task_seconds: 3, backend_seconds: 1, leader_seconds: 1}\n";
 const LOST: &str = "the program or its backend was killed";
 
-/// A certificate that vouches for itself, for this name.
+/// A self-signed certificate for this name.
 fn certificate(folder: &Path, file: &str, name: &str) -> Identity {
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]);
@@ -29,63 +29,64 @@ fn certificate(folder: &Path, file: &str, name: &str) -> Identity {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_goes_to_encrypted_backends_that_it_can_believe() {
-    let Some(yard) = Yard::new(1, SHORT) else { return };
+async fn a_gateway_uses_encrypted_backends_that_it_trusts() {
+    let Some(fixture) = RedisFixture::new(1, SHORT) else { return };
     let folder = tempfile::tempdir().unwrap();
     let identity = certificate(folder.path(), "own", "IP:127.0.0.1");
     certificate(folder.path(), "other", "IP:127.0.0.1");
-    let _scheduler = yard.scheduler("one");
-    let backend = yard.backends_as(Arc::new(Actor), None, Some(identity)).await;
-    let trust = |name: &str| Trust::read(&folder.path().join(name)).unwrap();
-    let own = yard.gateway_trusting(trust("own.crt")).await;
+    let _scheduler = fixture.scheduler("one");
+    let backend = fixture.backends_as(Arc::new(FakeRunner), None, Some(identity)).await;
+    let trust = |name: &str| BackendTrust::read(&folder.path().join(name)).unwrap();
+    let own = fixture.gateway_trusting(trust("own.crt")).await;
     let answer = own.run("1").await;
     assert_eq!(answer["ok"]["output"][0]["text"], "done\n", "{answer}");
-    let status = yard.status().await;
+    let status = fixture.status().await;
     assert_eq!(status["in_redis"]["backends"][0]["encrypted"], true, "{status:#}");
-    // Nobody whom these two believe vouches for it, so they never hear the task: they are told, and no more.
-    for gateway in [yard.gateway_trusting(trust("other.crt")).await, yard.gateway().await] {
+    // These two trust no certificate that signed it, so their clients receive an error.
+    for gateway in [fixture.gateway_trusting(trust("other.crt")).await, fixture.gateway().await] {
         let answer = gateway.run("100000").await;
         assert_eq!(answer["error"]["error"], LOST, "{answer}");
     }
-    yard.until_empty().await;
-    // The door opens to nobody who does not encrypt.
+    fixture.until_empty().await;
+    // An unencrypted connection is refused.
     let address = status["in_redis"]["backends"][0]["address"].as_str().unwrap();
     assert!(connect_async(format!("ws://{address}/pool/backend/x")).await.is_err());
     backend.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_that_asks_for_encryption_takes_nothing_else() {
-    let Some(yard) = Yard::new(1, SHORT) else { return };
+async fn a_gateway_that_requires_encryption_uses_no_other_backend() {
+    let Some(fixture) = RedisFixture::new(1, SHORT) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let wrong = certificate(folder.path(), "own", "DNS:elsewhere.example");
-    let _scheduler = yard.scheduler("one");
-    let gateway = yard.gateway_trusting(Trust::read(&folder.path().join("own.crt")).unwrap()).await;
+    let wrong = certificate(folder.path(), "own", "DNS:other.example");
+    let _scheduler = fixture.scheduler("one");
+    let gateway =
+        fixture.gateway_trusting(BackendTrust::read(&folder.path().join("own.crt")).unwrap()).await;
     // One that does not encrypt, and one with the certificate of another machine.
     for identity in [None, Some(wrong)] {
-        let _backend = yard.backends_as(Arc::new(Actor), None, identity).await;
+        let _backend = fixture.backends_as(Arc::new(FakeRunner), None, identity).await;
         let answer = gateway.run("100000").await;
         assert_eq!(answer["error"]["error"], LOST, "{answer}");
-        yard.until_empty().await;
+        fixture.until_empty().await;
     }
 }
 
 #[test]
-fn files_that_are_no_certificates_are_refused_with_their_names() {
+fn files_without_certificates_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     certificate(folder.path(), "own", "IP:127.0.0.1");
     let file = |name: &str| folder.path().join(name);
-    for (certificate, key, words) in [
+    for (certificate, key, expected) in [
         ("nothing.crt", "own.key", "nothing.crt"),
         ("own.crt", "nothing.key", "nothing.key"),
         ("own.crt", "own.crt", "a private key"),
         ("own.key", "own.key", "certificate"),
     ] {
         let refused = Identity::read(&file(certificate), &file(key)).unwrap_err().to_string();
-        assert!(refused.contains(words), "{refused}");
+        assert!(refused.contains(expected), "{refused}");
     }
     for name in ["nothing.crt", "own.key"] {
-        let refused = Trust::read(&file(name)).unwrap_err().to_string();
+        let refused = BackendTrust::read(&file(name)).unwrap_err().to_string();
         assert!(refused.contains(name) && refused.contains("PEM"), "{refused}");
     }
 }

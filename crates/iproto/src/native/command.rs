@@ -1,0 +1,227 @@
+//! Encodes and decodes commands.
+
+use taskyard_core::{Command, Finish, FinishItem, Holder, Lease, Take, TaskId};
+
+use super::row::{
+    RowError, RowReader, RowResult, RowWriter, session_of, write_session, write_span,
+};
+use super::{semaphore, task, tube};
+use crate::pack::{self, Out};
+use crate::reader::Value;
+
+const CREATE: u64 = 0;
+const ALTER: u64 = 1;
+const DROP: u64 = 2;
+const TUBES: u64 = 3;
+const PUT: u64 = 4;
+const TAKE: u64 = 5;
+const FINISH: u64 = 6;
+const KICK: u64 = 7;
+const DELETE: u64 = 8;
+const PEEK: u64 = 9;
+const DELIVERIES: u64 = 10;
+const TRUNCATE: u64 = 11;
+const RELEASE_ALL: u64 = 12;
+const JOIN: u64 = 13;
+const LEAVE: u64 = 14;
+const CONFIGURE: u64 = 15;
+const TICK: u64 = 16;
+const SEMAPHORE: u64 = 17;
+const NAME: u64 = 18;
+
+pub(super) fn write(out: &mut Out, command: &Command) {
+    let number = number(command);
+    let mut row = RowWriter::variant(out, number);
+    match command {
+        Command::CreateTube { tube, options, if_not_exists } => {
+            row.tube(tube).field(|out| tube::write_options(out, options)).bool(*if_not_exists);
+        }
+        Command::AlterTube { tube, change } => {
+            row.tube(tube).field(|out| tube::write_change(out, change));
+        }
+        Command::NameTube { tube, name, queue_num } => {
+            row.tube(tube).tube(name).optional(queue_num.map(u64::from), pack::uint);
+        }
+        Command::DropTube { tube } | Command::Truncate { tube } | Command::ReleaseAll { tube } => {
+            row.tube(tube);
+        }
+        Command::Tubes { tube } => {
+            row.optional(tube.as_ref(), |out, tube| pack::str(out, tube.as_str()));
+        }
+        Command::Put { tube, tasks, wait } => {
+            row.tube(tube).list(tasks, task::write_new).span(*wait);
+        }
+        Command::Take(take) => write_take(&mut row, take),
+        Command::Finish { tube, items, show } => {
+            row.tube(tube).list(items, write_item).bool(*show);
+        }
+        Command::Kick { tube, count } => {
+            row.tube(tube).uint(*count);
+        }
+        Command::Delete { tube, ids, show } => {
+            row.tube(tube).list(ids, write_id).bool(*show);
+        }
+        Command::Peek { tube, ids } => {
+            row.tube(tube).list(ids, write_id);
+        }
+        Command::Deliveries { tube, count } => {
+            row.tube(tube).uint(*count as u64);
+        }
+        Command::JoinSession { session, create } => {
+            row.session(*session).bool(*create);
+        }
+        Command::LeaveSession { session } => {
+            row.session(*session);
+        }
+        Command::ConfigureSessions { ttr } => {
+            row.span(*ttr);
+        }
+        Command::Tick { limit } => {
+            row.uint(*limit as u64);
+        }
+        Command::Semaphore(command) => {
+            row.field(|out| semaphore::write(out, command));
+        }
+    }
+    row.end();
+}
+
+const fn number(command: &Command) -> u64 {
+    match command {
+        Command::CreateTube { .. } => CREATE,
+        Command::AlterTube { .. } => ALTER,
+        Command::NameTube { .. } => NAME,
+        Command::DropTube { .. } => DROP,
+        Command::Tubes { .. } => TUBES,
+        Command::Put { .. } => PUT,
+        Command::Take(_) => TAKE,
+        Command::Finish { .. } => FINISH,
+        Command::Kick { .. } => KICK,
+        Command::Delete { .. } => DELETE,
+        Command::Peek { .. } => PEEK,
+        Command::Deliveries { .. } => DELIVERIES,
+        Command::Truncate { .. } => TRUNCATE,
+        Command::ReleaseAll { .. } => RELEASE_ALL,
+        Command::JoinSession { .. } => JOIN,
+        Command::LeaveSession { .. } => LEAVE,
+        Command::ConfigureSessions { .. } => CONFIGURE,
+        Command::Tick { .. } => TICK,
+        Command::Semaphore(_) => SEMAPHORE,
+    }
+}
+
+pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Command> {
+    Ok(match row.uint()? {
+        CREATE => Command::CreateTube {
+            tube: row.tube()?,
+            options: row.row(tube::read_options)?,
+            if_not_exists: row.bool()?,
+        },
+        ALTER => Command::AlterTube { tube: row.tube()?, change: row.row(tube::read_change)? },
+        NAME => Command::NameTube {
+            tube: row.tube()?,
+            name: row.tube()?,
+            queue_num: row.optional_uint()?.map(tube::queue_num).transpose()?,
+        },
+        DROP => Command::DropTube { tube: row.tube()? },
+        TUBES => Command::Tubes { tube: row.optional_tube()? },
+        PUT => {
+            Command::Put { tube: row.tube()?, tasks: row.rows(task::read_new)?, wait: row.span()? }
+        }
+        TAKE => Command::Take(read_take(row)?),
+        FINISH => {
+            Command::Finish { tube: row.tube()?, items: row.rows(read_item)?, show: row.bool()? }
+        }
+        KICK => Command::Kick { tube: row.tube()?, count: row.uint()? },
+        DELETE => {
+            Command::Delete { tube: row.tube()?, ids: row.values(read_id)?, show: row.bool()? }
+        }
+        PEEK => Command::Peek { tube: row.tube()?, ids: row.values(read_id)? },
+        DELIVERIES => Command::Deliveries { tube: row.tube()?, count: row.usize()? },
+        TRUNCATE => Command::Truncate { tube: row.tube()? },
+        RELEASE_ALL => Command::ReleaseAll { tube: row.tube()? },
+        JOIN => Command::JoinSession { session: row.session()?, create: row.bool()? },
+        LEAVE => Command::LeaveSession { session: row.session()? },
+        CONFIGURE => Command::ConfigureSessions { ttr: row.span()? },
+        TICK => Command::Tick { limit: row.usize()? },
+        SEMAPHORE => Command::Semaphore(row.row(semaphore::read)?),
+        _ => return Err(RowError("a command that this version does not know")),
+    })
+}
+
+fn write_take(row: &mut RowWriter<'_>, take: &Take) {
+    row.tube(&take.tube)
+        .uint(take.count as u64)
+        .span(take.wait)
+        .optional(take.lease, write_span)
+        .optional(take.session, write_session);
+}
+
+fn read_take(row: &mut RowReader<'_, '_>) -> RowResult<Take> {
+    Ok(Take {
+        tube: row.tube()?,
+        count: row.usize()?,
+        wait: row.span()?,
+        lease: row.optional_span()?,
+        session: row.optional_session()?,
+    })
+}
+
+fn write_id(out: &mut Out, id: &TaskId) {
+    pack::uint(out, id.0);
+}
+
+fn read_id(row: &mut RowReader<'_, '_>) -> RowResult<TaskId> {
+    row.uint().map(TaskId)
+}
+
+const ACK: u64 = 0;
+const RELEASE: u64 = 1;
+const BURY: u64 = 2;
+const TOUCH: u64 = 3;
+
+/// An item: its id, the finish, the holder, and the parameters of the finish.
+fn write_item(out: &mut Out, item: &FinishItem) {
+    let mut row = RowWriter::begin(out);
+    row.uint(item.id.0);
+    row.uint(match item.finish {
+        Finish::Ack => ACK,
+        Finish::Release { .. } => RELEASE,
+        Finish::Bury => BURY,
+        Finish::Touch(_) => TOUCH,
+    });
+    // A lease is a number, a session is binary, any holder is nil.
+    match item.holder {
+        Holder::Lease(lease) => row.uint(lease.0),
+        Holder::Session(session) => row.session(session),
+        Holder::Any => row.optional(None::<u64>, pack::uint),
+    };
+    match item.finish {
+        Finish::Release { delay, counted } => row.span(delay).bool(counted),
+        Finish::Touch(more) => row.span(more),
+        Finish::Ack | Finish::Bury => &mut row,
+    };
+    row.end();
+}
+
+fn read_item(row: &mut RowReader<'_, '_>) -> RowResult<FinishItem> {
+    let id = read_id(row)?;
+    let finish = row.uint()?;
+    let holder = read_holder(row)?;
+    let finish = match finish {
+        ACK => Finish::Ack,
+        RELEASE => Finish::Release { delay: row.span()?, counted: row.bool()? },
+        BURY => Finish::Bury,
+        TOUCH => Finish::Touch(row.span()?),
+        _ => return Err(RowError("a way to finish that this version does not know")),
+    };
+    Ok(FinishItem { id, holder, finish })
+}
+
+fn read_holder(row: &mut RowReader<'_, '_>) -> RowResult<Holder> {
+    match row.value()? {
+        Value::Nil => Ok(Holder::Any),
+        Value::Uint(lease) => Ok(Holder::Lease(Lease(lease))),
+        value => session_of(value).map(Holder::Session),
+    }
+}

@@ -1,0 +1,342 @@
+//! Random commands and replies with every field set or not.
+
+use std::sync::Arc;
+
+use proptest::option;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed};
+use taskyard_core::command::TubeInfo;
+use taskyard_core::{
+    Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
+    Placed, Priority, Reason, Reply, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId,
+    Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+};
+
+/// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further
+/// inputs.
+pub fn config() -> Config {
+    let rng_seed = RngSeed::Fixed(3301);
+    Config { cases: 400, rng_seed, failure_persistence: None, ..Config::default() }
+}
+
+pub fn tube() -> impl Strategy<Value = TubeName> {
+    "[a-zа-я !.]{1,12}x".prop_map(|name| TubeName::new(&name).unwrap())
+}
+
+fn span() -> impl Strategy<Value = Span> {
+    let whole = any::<i64>().prop_map(Span::from_micros);
+    prop_oneof![
+        Just(Span::ZERO),
+        Just(Span::FOREVER),
+        (0..90_000_000_i64).prop_map(Span::from_micros),
+        whole
+    ]
+}
+
+fn time() -> impl Strategy<Value = Timestamp> {
+    prop_oneof![Just(Timestamp::NEVER), any::<i64>().prop_map(Timestamp::from_micros)]
+}
+
+fn session() -> impl Strategy<Value = SessionId> {
+    any::<[u8; 16]>().prop_map(SessionId)
+}
+
+fn key() -> impl Strategy<Value = Arc<str>> {
+    ".{0,40}".prop_map(Arc::from)
+}
+
+/// A payload and perhaps a meta, both well-formed.
+fn body() -> impl Strategy<Value = Body> {
+    let payload = prop::collection::vec(any::<u8>(), 0..300).prop_map(|bytes| {
+        let mut payload = vec![0xc5];
+        payload.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
+        payload.extend_from_slice(&bytes);
+        payload
+    });
+    (payload, any::<bool>()).prop_map(|(payload, meta)| {
+        if meta {
+            Body::with_meta(&payload, &[0x81, 0xa1, b'k', 0x05])
+        } else {
+            Body::new(&payload)
+        }
+    })
+}
+
+fn options() -> impl Strategy<Value = TubeOptions> {
+    let flags = any::<[bool; 3]>();
+    let times = [option::of(span()), option::of(span()), option::of(span())];
+    (
+        prop::sample::select(Kind::ALL.to_vec()),
+        flags,
+        option::of(any::<u64>()),
+        times,
+        any::<u64>(),
+        option::of(any::<u32>()),
+        option::of(prop::sample::select(vec!["yang", "a b"])),
+        option::of(any::<u32>()),
+    )
+        .prop_map(
+            |(
+                kind,
+                [temporary, ttl_kills_taken, paused],
+                capacity,
+                [ttl, ttr, delay],
+                pri,
+                attempts_max,
+                semaphore,
+                queue_num,
+            )| {
+                TubeOptions {
+                    kind,
+                    temporary,
+                    capacity,
+                    ttl,
+                    ttr,
+                    delay,
+                    pri,
+                    attempts_max,
+                    ttl_kills_taken,
+                    paused,
+                    semaphore: semaphore.map(|key| SemaphoreKey::new(key).unwrap()),
+                    queue_num,
+                }
+            },
+        )
+}
+
+fn change() -> impl Strategy<Value = TubeChange> {
+    let span = || option::of(option::of(span()));
+    (
+        option::of(any::<bool>()),
+        option::of(option::of(any::<u64>())),
+        [span(), span(), span()],
+        option::of(any::<u64>()),
+        option::of(option::of(any::<u32>())),
+    )
+        .prop_map(|(paused, capacity, [ttl, ttr, delay], pri, attempts_max)| TubeChange {
+            paused,
+            capacity,
+            ttl,
+            ttr,
+            delay,
+            pri,
+            attempts_max,
+        })
+}
+
+fn new_task() -> impl Strategy<Value = NewTask> {
+    let times = [option::of(span()), option::of(span()), option::of(span())];
+    let own = option::of(priority());
+    (body(), option::of(any::<u64>()), times, option::of(time()), option::of(key()), own).prop_map(
+        |(body, pri, [ttl, ttr, delay], at, subqueue, semaphore_priority)| NewTask {
+            body,
+            pri,
+            ttl,
+            ttr,
+            delay,
+            at,
+            subqueue,
+            semaphore_priority,
+        },
+    )
+}
+
+fn priority() -> impl Strategy<Value = Priority> {
+    (-1e300..1e300).prop_map(|value| Priority::new(value).expect("a number"))
+}
+
+fn item() -> impl Strategy<Value = FinishItem> {
+    let holder = prop_oneof![
+        any::<u64>().prop_map(|number| Holder::Lease(Lease(number))),
+        session().prop_map(Holder::Session),
+        Just(Holder::Any),
+    ];
+    let finish = prop_oneof![
+        Just(Finish::Ack),
+        (span(), any::<bool>()).prop_map(|(delay, counted)| Finish::Release { delay, counted }),
+        Just(Finish::Bury),
+        span().prop_map(Finish::Touch),
+    ];
+    (any::<u64>(), holder, finish).prop_map(|(id, holder, finish)| FinishItem {
+        id: TaskId(id),
+        holder,
+        finish,
+    })
+}
+
+fn ids() -> impl Strategy<Value = Vec<TaskId>> {
+    prop::collection::vec(any::<u64>().prop_map(TaskId), 0..20)
+}
+
+fn take() -> impl Strategy<Value = Take> {
+    (tube(), any::<usize>(), option::of(session()), option::of(span()), span())
+        .prop_map(|(tube, count, session, lease, wait)| Take { tube, count, session, lease, wait })
+}
+
+pub fn command() -> impl Strategy<Value = Command> {
+    let many = |tube| (tube, prop::collection::vec(new_task(), 0..20), span());
+    prop_oneof![
+        (tube(), options(), any::<bool>()).prop_map(|(tube, options, if_not_exists)| {
+            Command::CreateTube { tube, options, if_not_exists }
+        }),
+        (tube(), change()).prop_map(|(tube, change)| Command::AlterTube { tube, change }),
+        (tube(), tube(), option::of(any::<u32>()))
+            .prop_map(|(tube, name, queue_num)| Command::NameTube { tube, name, queue_num }),
+        tube().prop_map(|tube| Command::DropTube { tube }),
+        option::of(tube()).prop_map(|tube| Command::Tubes { tube }),
+        many(tube()).prop_map(|(tube, tasks, wait)| Command::Put { tube, tasks, wait }),
+        take().prop_map(Command::Take),
+        (tube(), prop::collection::vec(item(), 0..20), any::<bool>())
+            .prop_map(|(tube, items, show)| Command::Finish { tube, items, show }),
+        (tube(), any::<u64>()).prop_map(|(tube, count)| Command::Kick { tube, count }),
+        (tube(), ids(), any::<bool>()).prop_map(|(tube, ids, show)| Command::Delete {
+            tube,
+            ids,
+            show
+        }),
+        (tube(), ids()).prop_map(|(tube, ids)| Command::Peek { tube, ids }),
+        (tube(), any::<usize>()).prop_map(|(tube, count)| Command::Deliveries { tube, count }),
+        tube().prop_map(|tube| Command::Truncate { tube }),
+        tube().prop_map(|tube| Command::ReleaseAll { tube }),
+        (session(), any::<bool>())
+            .prop_map(|(session, create)| Command::JoinSession { session, create }),
+        session().prop_map(|session| Command::LeaveSession { session }),
+        span().prop_map(|ttr| Command::ConfigureSessions { ttr }),
+        any::<usize>().prop_map(|limit| Command::Tick { limit }),
+    ]
+}
+
+fn state() -> impl Strategy<Value = State> {
+    let all = [State::Ready, State::Taken, State::Delayed, State::Buried, State::Done];
+    prop::sample::select(all.to_vec())
+}
+
+fn reason() -> impl Strategy<Value = Reason> {
+    prop_oneof![
+        time().prop_map(Reason::NotDue),
+        prop::sample::select(vec![
+            Reason::WaitsForConsumer,
+            Reason::Running,
+            Reason::TubePaused,
+            Reason::SubqueueBusy,
+            Reason::Semaphore,
+            Reason::Buried,
+            Reason::AttemptsUsedUp,
+            Reason::Expired,
+            Reason::Finished,
+        ]),
+    ]
+}
+
+fn task() -> impl Strategy<Value = Task> {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), option::of(any::<u64>()));
+    let moments = [option::of(time()), option::of(time()), option::of(time()), option::of(time())];
+    let rest = (
+        (state(), span(), option::of(key()), option::of(session())),
+        (option::of(priority()), reason(), option::of(body())),
+    );
+    (numbers, moments, time(), time(), rest).prop_map(
+        |(
+            (id, pri, attempts, lease),
+            [due, start, previous_start, lease_until],
+            created,
+            expires,
+            rest,
+        )| {
+            let ((state, ttr, subqueue, session), (semaphore_priority, reason, body)) = rest;
+            Task {
+                id: TaskId(id),
+                state,
+                pri,
+                created,
+                due,
+                expires,
+                ttr,
+                attempts,
+                start,
+                previous_start,
+                subqueue,
+                semaphore_priority,
+                session,
+                lease: lease.map(Lease),
+                lease_until,
+                reason,
+                body,
+            }
+        },
+    )
+}
+
+fn stats() -> impl Strategy<Value = TubeStats> {
+    (any::<[u64; 5]>(), any::<[u64; 11]>()).prop_map(|(tasks, calls)| {
+        let [ready, taken, buried, delayed, done] = tasks;
+        let [ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay] = calls;
+        TubeStats {
+            tasks: Counts { ready, taken, buried, delayed, done },
+            calls: Calls { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay },
+        }
+    })
+}
+
+fn info() -> impl Strategy<Value = TubeInfo> {
+    let moments = (option::of(time()), option::of(time()));
+    (tube(), any::<u32>(), options(), stats(), any::<u64>(), moments).prop_map(
+        |(name, number, options, stats, takeable, (next_wakeup, oldest_ready))| TubeInfo {
+            name,
+            number,
+            options,
+            stats,
+            takeable,
+            next_wakeup,
+            oldest_ready,
+        },
+    )
+}
+
+pub fn reply() -> impl Strategy<Value = Reply> {
+    let placed = (any::<u64>(), state()).prop_map(|(id, state)| Placed { id: TaskId(id), state });
+    let outcome = prop_oneof![
+        option::of(task().prop_map(Box::new)).prop_map(Outcome::Done),
+        Just(Outcome::Stale),
+        Just(Outcome::Missing),
+    ];
+    let tasks = || prop::collection::vec(task(), 0..5);
+    prop_oneof![
+        Just(Reply::Nothing),
+        any::<bool>().prop_map(Reply::Created),
+        prop::collection::vec(info(), 0..5).prop_map(Reply::Tubes),
+        prop::collection::vec(placed, 0..20).prop_map(Reply::Put),
+        tasks().prop_map(Reply::Taken),
+        prop::collection::vec(outcome, 0..5).prop_map(Reply::Finished),
+        any::<u64>().prop_map(Reply::Kicked),
+        tasks().prop_map(Reply::Tasks),
+        session().prop_map(Reply::Session),
+        any::<usize>().prop_map(Reply::Ticked),
+    ]
+}
+
+pub fn error() -> impl Strategy<Value = Error> {
+    let text = prop::sample::select(vec!["", "the number of tasks", "send less at once", "touch"]);
+    let words = [text.clone(), text.clone()];
+    prop_oneof![
+        tube().prop_map(Error::TubeNotFound),
+        tube().prop_map(Error::TubeExists),
+        (tube(), any::<u32>()).prop_map(|(tube, num)| Error::QueueNumTaken { tube, num }),
+        tube().prop_map(Error::TubeHasTaken),
+        tube().prop_map(Error::TubeHasConsumers),
+        (tube(), any::<u64>()).prop_map(|(tube, capacity)| Error::TubeFull { tube, capacity }),
+        any::<usize>().prop_map(Error::TooManyTubes),
+        (tube(), any::<u64>()).prop_map(|(tube, id)| Error::TaskNotFound(tube, TaskId(id))),
+        words.clone().prop_map(|[kind, verb]| Error::Unsupported { kind, verb }),
+        ".{0,40}".prop_map(Error::Invalid),
+        (words, any::<[usize; 2]>()).prop_map(|([what, advice], [size, limit])| {
+            Error::TooLarge { what, size, limit, advice }
+        }),
+        session().prop_map(Error::SessionUnknown),
+        text.prop_map(Error::Overloaded),
+        ".{0,40}".prop_map(Error::Store),
+        Just(Error::ShuttingDown),
+        ".{0,40}".prop_map(Error::StoreAway),
+        ".{0,40}".prop_map(Error::OutcomeUnknown),
+    ]
+}

@@ -1,0 +1,91 @@
+//! Waits for tasks of an empty queue with one long take per queue and worker, however many processors are idle.
+
+use std::sync::{Arc, PoisonError};
+
+use taskyard_core::{Error, Reply, Span, Task};
+
+use crate::batch_queue::Batch;
+use crate::state::WorkerState;
+
+/// How long one take waits. A worker that stops waits for its last takes, because tasks that the queue gives
+/// them meanwhile would stay taken until their lease ends: so this is also how long a stop may take.
+pub(crate) const WAIT: Span = Span::from_secs(1);
+/// How much longer a stop waits for a queue that does not answer.
+const STOP_TIMEOUT: Span = Span::from_secs(1);
+
+/// Starts a task that waits for the next tasks of a queue.
+pub(crate) fn start(state: &Arc<WorkerState>, queue: usize) {
+    let mut idle_takes = state.idle_takes.lock().unwrap_or_else(PoisonError::into_inner);
+    while idle_takes.try_join_next().is_some() {}
+    idle_takes.spawn(run(state.clone(), queue));
+}
+
+async fn run(state: Arc<WorkerState>, queue: usize) {
+    loop {
+        let now = state.store.now();
+        match take(&state, queue).await {
+            Some(Ok((tasks, _))) if tasks.is_empty() => {
+                state.batch_queue().selector.mark_empty(queue, now);
+            }
+            Some(Ok((tasks, lease))) => hand_over(&state, queue, tasks, lease).await,
+            Some(Err(error)) => state.take_failed(queue, &error),
+            None => {}
+        }
+        let mut batch_queue = state.batch_queue();
+        let empty = batch_queue.selector.is_empty(queue);
+        if *state.stop.borrow() || !empty || !batch_queue.wants_more(queue) {
+            batch_queue.selector.idle_take_ended(queue);
+            drop(batch_queue);
+            // Idle processors check again: one of them may have to start the next waiting take.
+            state.wake.notify_waiters();
+            return;
+        }
+    }
+}
+
+/// Takes with a wait; `None` when the worker stops and the queue does not answer in time.
+async fn take(state: &WorkerState, queue: usize) -> Option<Result<(Vec<Task>, Span), Error>> {
+    let mut taking = std::pin::pin!(state.take(queue, WAIT));
+    tokio::select! {
+        taken = &mut taking => return Some(taken),
+        () = state.stopped() => {}
+    }
+    let deadline = state.store.now() + WAIT + STOP_TIMEOUT;
+    tokio::select! {
+        taken = taking => Some(taken),
+        () = state.store.timer().sleep_until(deadline) => None,
+    }
+}
+
+/// Gives the batch to an idle processor, or releases it when no processor is idle any more.
+async fn hand_over(state: &WorkerState, queue: usize, tasks: Vec<Task>, lease: Span) {
+    let full = tasks.len() >= state.batch_size_of(queue);
+    let began = state.store.now();
+    let released = {
+        let mut batch_queue = state.batch_queue();
+        if full {
+            batch_queue.selector.mark_available(queue);
+        }
+        if *state.stop.borrow() || !batch_queue.wants_more(queue) {
+            batch_queue.selector.mark_available(queue);
+            Some(tasks)
+        } else {
+            batch_queue.arrived.push_back(Batch { queue, tasks, began, lease });
+            None
+        }
+    };
+    match released {
+        Some(tasks) => state.give_back(queue, &tasks).await,
+        None if full => state.wake.notify_waiters(),
+        None => state.wake.notify_one(),
+    }
+}
+
+/// The tasks in the reply to a take.
+pub(crate) fn tasks_of(reply: Option<Result<Reply, Error>>) -> Result<Vec<Task>, Error> {
+    match reply {
+        Some(Ok(Reply::Taken(tasks))) => Ok(tasks),
+        Some(Err(error)) => Err(error),
+        _ => Err(crate::store::unexpected("take")),
+    }
+}

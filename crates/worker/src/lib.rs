@@ -1,0 +1,55 @@
+//! Workers of Taskyard: job processors that take batches of tasks from several queues and pass them to handlers, and the
+//! manager that distributes the processors over the queues.
+//!
+//! A worker runs on anything that executes commands ([`taskyard::Execute`]): a client of a server or a queue in the same
+//! process. It never opens a store or a socket itself.
+//!
+//! Start reading at `worker` (`init`, `run`, `shutdown`, `graceful_stop`), then `processor` (one batch),
+//! `queue_selector` (which queue is next), `idle_take` (how a task wakes an idle worker) and `store` (how handlers
+//! settle tasks).
+
+mod batch_lease;
+mod batch_outcome;
+mod batch_queue;
+#[cfg(feature = "config")]
+mod config;
+mod context;
+mod delivery_registry;
+mod dispatcher;
+mod idle_take;
+mod manager;
+mod metrics;
+mod processor;
+mod queue_report;
+mod queue_selector;
+mod registration;
+mod reporter;
+mod settings;
+mod state;
+mod stats;
+mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod timer;
+mod trace_context;
+mod typed;
+mod worker;
+
+pub use batch_outcome::{BatchOutcome, backoff};
+#[cfg(feature = "config")]
+pub use config::ConfigFile;
+pub use context::{CancelReason, Context};
+pub use dispatcher::{Dispatcher, Handler, RawTask};
+pub use manager::{Manager, ManagerService, Planner, QueueDemand};
+pub use metrics::{Metrics, TaskEnd, TubeMetrics};
+pub use queue_report::QueueReport;
+pub use queue_selector::Plan;
+pub use settings::{PoisonPolicy, Settings, SettingsError};
+pub use stats::{HandlerError, HandlerResult, HandlerStats};
+pub use store::{QueueStat, Retry, SettledCount, Store};
+pub use taskyard::Timestamp;
+pub use taskyard_iproto::fields::{FieldError, FieldReader, FieldWriter};
+pub use timer::{BoxFuture, SystemTimer, Timer};
+pub use trace_context::TraceContext;
+pub use typed::{Delivery, PutOptions, Queue, TypedTask};
+pub use worker::{InitError, PlanError, StillRunning, Worker, WorkerBuilder};

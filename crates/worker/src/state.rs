@@ -1,0 +1,140 @@
+//! The state that all parts of a worker share.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use taskyard_core::{
+    Command, Error as Refusal, Execute, Finish, FinishItem, Holder, Span, Task, TubeName,
+};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use crate::batch_queue::BatchQueue;
+use crate::dispatcher::Handler;
+use crate::idle_take::tasks_of;
+use crate::metrics::{Metrics, QueueMetrics, count};
+use crate::queue_report::LoadAverage;
+use crate::settings::Settings;
+use crate::store::Store;
+
+/// The state that all parts of a worker share.
+pub(crate) struct WorkerState {
+    pub name: Arc<str>,
+    /// Identifies the worker to a manager; different for each worker, whatever its name.
+    pub id: String,
+    /// Whether it reports to the manager of its store.
+    pub managed: bool,
+    pub store: Store,
+    pub queues: Vec<WorkerQueue>,
+    pub metrics: Metrics,
+    pub settings: watch::Sender<Settings>,
+    pub batch_queue: Mutex<BatchQueue>,
+    /// Wakes idle processors when there may be work.
+    pub wake: Notify,
+    /// The takes that wait at empty queues.
+    pub idle_takes: Mutex<JoinSet<()>>,
+    /// Take no more tasks.
+    pub stop: watch::Sender<bool>,
+    /// Cancel all handlers.
+    pub cancel_all: watch::Sender<bool>,
+    /// Do not wait for handlers any longer.
+    pub abandon: watch::Sender<bool>,
+    pub phase: watch::Sender<Phase>,
+}
+
+/// The phases of a worker's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    New,
+    Ready,
+    Running,
+    Ended,
+}
+
+/// One queue of a worker.
+pub(crate) struct WorkerQueue {
+    pub num: u32,
+    pub tube: TubeName,
+    /// Earlier names of the tube.
+    pub was: Vec<TubeName>,
+    pub handler: Option<Handler>,
+    pub metrics: Arc<QueueMetrics>,
+    /// The number of its tube in the store, set by [`Worker::init`](crate::Worker::init).
+    pub number: AtomicU32,
+    pub load: Mutex<LoadAverage>,
+}
+
+impl WorkerState {
+    /// Completes when the worker stops taking tasks.
+    pub async fn stopped(&self) {
+        raised(&self.stop).await;
+    }
+
+    pub fn batch_size_of(&self, queue: usize) -> usize {
+        self.settings.borrow().batch_size_of(self.queues[queue].num)
+    }
+
+    /// Takes a batch from a queue. Also returns the lease it asked for, since the settings may change meanwhile.
+    pub async fn take(&self, queue: usize, wait: Span) -> Result<(Vec<Task>, Span), Refusal> {
+        let lease = self.settings.borrow().visibility_timeout.into();
+        let take = taskyard_core::Take {
+            tube: self.queues[queue].tube.clone(),
+            count: self.batch_size_of(queue),
+            session: None,
+            lease: Some(lease),
+            wait,
+        };
+        let taken = tasks_of(self.store.execute(vec![Command::Take(take)]).await.pop());
+        taken.map(|tasks| (tasks, lease))
+    }
+
+    /// Handles a failed take: the worker pauses this queue, the others continue.
+    pub fn take_failed(&self, queue: usize, error: &Refusal) {
+        let worker_queue = &self.queues[queue];
+        count(&worker_queue.metrics.store_errors, 1);
+        let now = self.store.now();
+        let jitter = (now.as_micros() % 1000) as f64 / 1000.0;
+        let until = self.batch_queue().selector.mark_failed(queue, now, jitter);
+        // Idle processors compute anew when to retry.
+        self.wake.notify_waiters();
+        let pause = until.since(now).as_secs_f64();
+        let (worker, queue) = (&*self.name, &worker_queue.tube);
+        tracing::warn!(worker, %queue, %error, pause, "take failed; retrying after the pause");
+    }
+
+    /// Returns tasks to the queue as if they had never been taken.
+    pub async fn give_back(&self, queue: usize, tasks: &[Task]) {
+        let release = Finish::Release { delay: Span::ZERO, counted: false };
+        let items = tasks.iter().map(|task| FinishItem {
+            id: task.id,
+            holder: task.lease.map_or(Holder::Any, Holder::Lease),
+            finish: release,
+        });
+        let tube = self.queues[queue].tube.clone();
+        let finish = Command::Finish { tube, items: items.collect(), show: false };
+        let reply = self.unless_abandoned(self.store.execute(vec![finish])).await;
+        if let Some(Err(error)) = reply.and_then(|mut replies| replies.pop()) {
+            let (queue, tasks) = (&self.queues[queue].tube, tasks.len());
+            tracing::warn!(%queue, tasks, %error, "release failed; tasks return when their lease ends");
+        }
+    }
+
+    /// Runs a future that may hang; `None` when the worker abandons its handlers first.
+    pub async fn unless_abandoned<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = raised(&self.abandon) => None,
+        }
+    }
+
+    pub fn tube_number(&self, queue: usize) -> u32 {
+        self.queues[queue].number.load(Ordering::Relaxed)
+    }
+}
+
+/// Completes when the signal is raised.
+pub(crate) async fn raised(signal: &watch::Sender<bool>) {
+    // The caller holds the sender, so the channel stays open.
+    let _ = signal.subscribe().wait_for(|raised| *raised).await;
+}

@@ -1,0 +1,122 @@
+//! Typed tasks: the traits that generated code implements for a queue, and the put of its tasks.
+
+use std::time::Duration;
+
+use taskyard::Result;
+use taskyard_core::limits::TASK_ID_MAX;
+use taskyard_core::{
+    Body, Command, Error as Refusal, Execute, NewTask, Reply, Span, TaskId, Timestamp, TubeName,
+};
+use taskyard_iproto::fields::FieldError;
+use tracing::Instrument;
+use tracing::field::{Empty, display};
+
+use crate::store::unexpected;
+use crate::trace_context::TraceContext;
+
+/// A queue of a contract: the tube with its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Its permanent number in the contract.
+    pub num: u32,
+    /// The name of its tube.
+    pub name: &'static str,
+    /// Earlier names: a tube with such a name is renamed.
+    pub was: &'static [&'static str],
+}
+
+/// What the queue knows about a taken task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivery {
+    /// The number of the task, unique in the store.
+    pub task_id: u64,
+    /// How often the task was returned to the queue before.
+    pub attempts: u32,
+    /// When the task became ready for the previous attempt.
+    pub prev_start_time: Option<Timestamp>,
+    /// When the task became ready for this attempt, if the queue reports it.
+    pub due: Option<Timestamp>,
+}
+
+impl Delivery {
+    /// The id of the task in its tube, which all other interfaces use.
+    pub fn id(&self) -> TaskId {
+        TaskId(self.task_id & TASK_ID_MAX)
+    }
+}
+
+/// A task of one queue of a contract. Generated code implements this trait.
+pub trait TypedTask: Send + Sized + 'static {
+    /// The queue of such tasks.
+    const QUEUE: Queue;
+
+    /// Encodes the payload: one MessagePack list.
+    fn encode(&self) -> Vec<u8>;
+
+    /// Decodes a payload.
+    fn decode(delivery: Delivery, payload: &[u8]) -> Result<Self, FieldError>;
+
+    /// Puts the task into its queue; returns its id in the tube.
+    fn put<E: Execute>(
+        &self,
+        queue: &E,
+        options: PutOptions,
+    ) -> impl Future<Output = Result<TaskId>> + Send
+    where
+        Self: Sync,
+    {
+        put(queue, self, options)
+    }
+}
+
+/// The start time, priority and trace context of a put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// The earliest start; excludes `delay`.
+    pub start_time: Option<Timestamp>,
+    /// The delay before the earliest start; excludes `start_time`.
+    pub delay: Option<Duration>,
+    /// The priority; smaller values are delivered first.
+    pub pri: Option<u64>,
+    /// The trace that the task belongs to. Without one the put starts a new trace if a subscriber records its span.
+    pub trace: Option<TraceContext>,
+}
+
+impl PutOptions {
+    /// Delays the task by this time.
+    pub fn after(delay: Duration) -> Self {
+        PutOptions { delay: Some(delay), ..PutOptions::default() }
+    }
+
+    /// Delays the task until this moment.
+    pub fn at(start_time: Timestamp) -> Self {
+        PutOptions { start_time: Some(start_time), ..PutOptions::default() }
+    }
+}
+
+async fn put<T: TypedTask, E: Execute>(queue: &E, task: &T, options: PutOptions) -> Result<TaskId> {
+    if options.start_time.is_some() && options.delay.is_some() {
+        let message = "start_time and delay are both set; set one of them, not both";
+        return Err(Refusal::Invalid(message.into()).into());
+    }
+    let span = tracing::info_span!("put", queue = T::QUEUE.name, trace = Empty);
+    let recorded = !span.is_disabled();
+    let trace = options.trace.or_else(|| recorded.then(TraceContext::new_root));
+    let meta = trace.map(TraceContext::to_meta).unwrap_or_default();
+    if let Some(trace) = trace {
+        span.record("trace", display(trace));
+    }
+    let task = NewTask {
+        at: options.start_time,
+        delay: options.delay.map(Span::from),
+        pri: options.pri,
+        ..NewTask::new(Body::with_meta(&task.encode(), &meta))
+    };
+    let tube = TubeName::new(T::QUEUE.name)?;
+    let put = Command::Put { tube, tasks: vec![task], wait: Span::ZERO };
+    match queue.execute(vec![put]).instrument(span).await.pop() {
+        Some(Ok(Reply::Put(placed))) if placed.len() == 1 => Ok(placed[0].id),
+        Some(Err(refusal)) => Err(refusal.into()),
+        _ => Err(unexpected("put").into()),
+    }
+}

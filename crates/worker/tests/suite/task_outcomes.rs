@@ -1,0 +1,172 @@
+//! The outcomes that handlers give to tasks: done, retry, bury, several queues in one call.
+
+use std::time::Duration;
+
+use taskyard::State;
+use taskyard_core::{Span, TaskId, Timestamp};
+use taskyard_worker::testing::TestKit;
+use taskyard_worker::{
+    BatchOutcome, Dispatcher, Handler, HandlerStats, PutOptions, RawTask, Retry, SettledCount,
+    Store, TypedTask,
+};
+
+use crate::queues::EmailsTask;
+use crate::recording_handler::{Act, RecordingHandler, mail, put};
+use taskyard_testkit::server::block_on;
+
+#[test]
+fn a_retried_task_is_delayed() {
+    block_on(async {
+        let (kit, recorder) =
+            (TestKit::new(), RecordingHandler::new(Act::RetryIn(Duration::from_secs(30))));
+        let worker = recorder.worker(&kit).build().unwrap();
+        let running = kit.start(&worker).await;
+        put(kit.queue(), "ann").await;
+        kit.wait_until("emails", |tube| tube.stats.tasks.delayed == 1).await;
+        recorder.set_act(Act::Done);
+        kit.advance(Duration::from_secs(30));
+        kit.wait_until("emails", |tube| tube.stats.calls.ack == 1).await;
+        let mails = recorder.mails();
+        assert_eq!((mails[0].attempts, mails[1].attempts), (0, 1));
+        assert_eq!(mails[0].prev_start_time, None);
+        assert!(mails[1].prev_start_time < Some(worker.store().now()));
+        assert_eq!(mails[0].task_id, mails[1].task_id);
+        running.stop().await;
+    });
+}
+
+#[test]
+fn a_task_is_put_with_a_delay_or_a_priority() {
+    block_on(async {
+        let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Done));
+        let worker = recorder.worker(&kit).build().unwrap();
+        worker.init().await.unwrap();
+        let now = worker.store().now();
+        let later = PutOptions::at(now + Span::from_secs(10));
+        mail("later").put(kit.queue(), later).await.unwrap();
+        mail("soon").put(kit.queue(), PutOptions::after(Duration::from_secs(5))).await.unwrap();
+        let last = PutOptions { pri: Some(9), ..PutOptions::default() };
+        mail("last").put(kit.queue(), last).await.unwrap();
+        put(kit.queue(), "first").await;
+        let both = PutOptions { delay: Some(Duration::ZERO), ..later };
+        let refusal = mail("both").put(kit.queue(), both).await.unwrap_err();
+        assert!(refusal.to_string().contains("not both"), "{refusal}");
+        let running = kit.start(&worker).await;
+        kit.wait_drained("emails").await;
+        kit.advance(Duration::from_secs(5));
+        kit.wait_until("emails", |tube| tube.stats.calls.ack == 3).await;
+        kit.advance(Duration::from_secs(5));
+        kit.wait_until("emails", |tube| tube.stats.calls.ack == 4).await;
+        assert_eq!(recorder.receivers(), ["first", "last", "soon", "later"]);
+        running.stop().await;
+    });
+}
+
+#[test]
+fn tasks_of_several_queues_are_settled_in_one_call() {
+    block_on(async {
+        let kit = TestKit::new();
+        // Both handlers send their tasks to the test, which settles them together.
+        let (send, mut receive) = tokio::sync::mpsc::unbounded_channel::<(Store, Vec<u64>)>();
+        let collect = || {
+            let send = send.clone();
+            Handler::raw(move |ctx, store, tasks: Vec<RawTask>| {
+                let send = send.clone();
+                async move {
+                    let ids = tasks.iter().map(|task| task.delivery.task_id).collect();
+                    send.send((store, ids))?;
+                    ctx.cancelled().await;
+                    Ok(HandlerStats::default())
+                }
+            })
+        };
+        let handlers =
+            Dispatcher::new([]).with_queue(1, "a", collect()).with_queue(2, "b", collect());
+        let settings = taskyard_worker::Settings { max_processors: 2, ..Default::default() };
+        let worker = kit.worker(handlers).settings(settings).build().unwrap();
+        let running = kit.start(&worker).await;
+        kit.client().put_many("a", &[1, 2]).await.unwrap();
+        kit.client().put_many("b", &[1, 2]).await.unwrap();
+        let mut ids = Vec::new();
+        while ids.len() < 4 {
+            ids.extend(receive.recv().await.unwrap().1);
+        }
+        let store = worker.store().clone();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 4, "numbers are unique in the store");
+        let unknown = 77;
+        let settled = store.done(&[ids[0], ids[3], unknown]).await.unwrap();
+        assert_eq!(settled, SettledCount { done: 2, lost: 1 });
+        let past = Timestamp::EPOCH;
+        let retry = Retry { task_id: ids[1], next_start_time: past };
+        assert_eq!(store.retry(&[retry]).await.unwrap().done, 1);
+        assert_eq!(store.bury(&[ids[2]]).await.unwrap().done, 1);
+        assert_eq!(
+            store.done(&ids).await.unwrap(),
+            SettledCount { done: 0, lost: 4 },
+            "settled before"
+        );
+        let stats = store.stats().await.unwrap();
+        let counts: Vec<_> =
+            stats.iter().map(|stat| (stat.tasks.total(), stat.tasks.buried)).collect();
+        assert_eq!(counts, [(1, 0), (1, 1)]);
+        let nums: Vec<_> = stats.iter().map(|stat| stat.queue_num).collect();
+        assert_eq!(nums, worker.queue_nums(), "by the numbers of the contract");
+        running.crash().await;
+    });
+}
+
+#[test]
+fn a_batch_outcome_retries_and_buries() {
+    block_on(async {
+        let kit = TestKit::new();
+        let handler = Handler::raw(|_, store, tasks: Vec<RawTask>| async move {
+            let mut outcome = BatchOutcome::new(&store);
+            for RawTask { delivery, .. } in tasks {
+                match delivery.attempts {
+                    2 => outcome.bury(delivery.task_id, "too many attempts"),
+                    attempts => outcome.retry(delivery.task_id, attempts, "not yet"),
+                }
+            }
+            outcome.commit().await
+        });
+        let worker =
+            kit.worker(Dispatcher::new([]).with_queue(1, "mail", handler)).build().unwrap();
+        let running = kit.start(&worker).await;
+        kit.client().put("mail", "x").await.unwrap();
+        for seconds in [1, 2] {
+            kit.wait_until("mail", |tube| tube.stats.tasks.delayed == 1).await;
+            kit.advance(Duration::from_secs(seconds));
+        }
+        kit.wait_until("mail", |tube| tube.stats.tasks.buried == 1).await;
+        let task = kit.client().peek("mail", TaskId(0)).await.unwrap().unwrap();
+        assert_eq!((task.task.state, task.attempts()), (State::Buried, 2));
+        running.stop().await;
+    });
+}
+
+#[test]
+fn the_test_kit_shows_the_tasks_that_a_handler_put() {
+    block_on(async {
+        let kit = TestKit::new();
+        let handler = Handler::raw(|_, store, tasks: Vec<RawTask>| async move {
+            for to in ["ann", "ben"] {
+                mail(to).put(&store, PutOptions::after(Duration::from_secs(9))).await?;
+            }
+            let mut outcome = BatchOutcome::new(&store);
+            tasks.iter().for_each(|task| outcome.done(task.delivery.task_id));
+            outcome.commit().await
+        });
+        let idle = Handler::raw(|_, _, _| async { Ok(HandlerStats::default()) });
+        let handlers =
+            Dispatcher::new([]).with_queue(7, "orders", handler).with_queue(1, "emails", idle);
+        let worker = kit.worker(handlers).build().unwrap();
+        let running = kit.start(&worker).await;
+        kit.client().put("orders", "x").await.unwrap();
+        kit.wait_until("orders", |tube| tube.stats.calls.ack == 1).await;
+        let mails = kit.tasks::<EmailsTask>().await;
+        assert_eq!(mails, [mail("ann"), mail("ben")]);
+        running.crash().await;
+    });
+}

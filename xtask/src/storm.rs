@@ -1,0 +1,119 @@
+//! `cargo xtask storm`: runs the random tests again and again, with new seeds and larger sizes than `cargo xtask test`.
+//!
+//! Random tests read two variables: `TASKYARD_SEED` is their seed, and `TASKYARD_RUNS` multiplies what they do. A failure is
+//! repeated with the seed that is printed before each round.
+
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::shell;
+use crate::test::{database_tests, runner, with_tools, without_databases};
+use crate::tools::{self, Tools};
+
+/// Parts of the names of random tests.
+const RANDOM_TESTS: [&str; 9] =
+    ["storm", "model", "crash", "damage", "random", "boundaries", "propert", "promises", "disk::"];
+
+/// How much more each test does than in `cargo xtask test`.
+const RUNS: u64 = 5;
+
+/// The arguments of `storm`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct StormOptions {
+    /// How long to go on; a round that has begun is finished.
+    pub minutes: u64,
+    /// The seed of the first round; the seeds of the next rounds count up from it.
+    pub seed: Option<u64>,
+}
+
+impl StormOptions {
+    /// Reads the arguments after `storm`.
+    pub fn parse(args: &[String]) -> Result<Self, String> {
+        let (mut minutes, mut seed) = (None, None);
+        for pair in args.chunks(2) {
+            let number = pair.get(1).and_then(|value| value.parse().ok());
+            match (pair[0].as_str(), number) {
+                ("--minutes", Some(number)) if number > 0 => minutes = Some(number),
+                ("--seed", Some(number)) => seed = Some(number),
+                _ => {
+                    let args = args.join(" ");
+                    return Err(format!("`storm` accepts --minutes N and --seed N, not `{args}`"));
+                }
+            }
+        }
+        let minutes = minutes.ok_or("`storm` needs --minutes N")?;
+        Ok(StormOptions { minutes, seed })
+    }
+}
+
+/// Runs rounds until the time is over; the first round that fails ends it.
+pub fn run(options: &StormOptions) -> Result<(), String> {
+    let tools = tools::prepare()?;
+    shell::run(runner(true).arg("--no-run"))?;
+    let started = Instant::now();
+    let first = options.seed.unwrap_or_else(time_seed);
+    let mut rounds = 0;
+    while rounds == 0 || started.elapsed() < Duration::from_secs(60 * options.minutes) {
+        let seed = first.wrapping_add(rounds * RUNS);
+        eprintln!("\n== round {}: TASKYARD_SEED={seed} TASKYARD_RUNS={RUNS}", rounds + 1);
+        round(&tools, seed).map_err(|error| {
+            format!("{error}\nrepeat with: cargo xtask storm --minutes 1 --seed {seed}")
+        })?;
+        rounds += 1;
+    }
+    println!(
+        "storm: {rounds} rounds passed, seeds {first} to {}",
+        first.wrapping_add((rounds - 1) * RUNS)
+    );
+    Ok(())
+}
+
+fn round(tools: &Tools, seed: u64) -> Result<(), String> {
+    let seeded = |command: &mut Command| {
+        with_tools(command, Some(tools));
+        command.env("TASKYARD_SEED", seed.to_string()).env("TASKYARD_RUNS", RUNS.to_string());
+    };
+    let mut tests = runner(true);
+    tests.args(["--no-fail-fast", "--filterset", &filterset()]);
+    seeded(&mut tests);
+    shell::run(&mut tests)?;
+    let mut databases = database_tests(&RANDOM_TESTS);
+    databases.iter_mut().for_each(seeded);
+    shell::run_together(&mut databases)
+}
+
+/// The random tests that need no database, as a filterset of nextest.
+fn filterset() -> String {
+    let names = RANDOM_TESTS.map(|name| format!("test({name})"));
+    format!("{} and ({})", without_databases(), names.join(" or "))
+}
+
+fn time_seed() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    since.as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<StormOptions, String> {
+        StormOptions::parse(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn minutes_and_perhaps_a_seed() {
+        assert_eq!(parsed("--minutes 5"), Ok(StormOptions { minutes: 5, seed: None }));
+        let seeded = StormOptions { minutes: 1, seed: Some(7) };
+        assert_eq!(parsed("--seed 7 --minutes 1"), Ok(seeded));
+        for line in ["", "--minutes", "--minutes 0", "--minutes x", "5", "--seed 1"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_filter_names_random_tests_without_databases() {
+        let filter = filterset();
+        assert!(filter.contains("test(storm)") && filter.contains("not (binary(postgres)"));
+    }
+}
